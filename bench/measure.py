@@ -1,4 +1,4 @@
-"""What every suite uses: a result, the place to build in, and how to run a program that prints results."""
+"""Shared by all suites: the result type, the build folder, and execution of programs that print results."""
 
 import dataclasses
 import json
@@ -11,12 +11,12 @@ import subprocess
 
 
 class Unavailable(Exception):
-    """This suite cannot run here; the text says what is missing."""
+    """The suite cannot run here; the message says what is missing."""
 
 
 @dataclasses.dataclass
 class Result:
-    """One figure. `value` is what is compared with the goal: a suite says whether it is a best or a median."""
+    """One measurement. `value`, a best or a median as the suite states, is compared with the goal."""
 
     name: str
     value: float
@@ -31,7 +31,7 @@ class Result:
 
     @classmethod
     def of_runs(cls, name, values, unit, *, value="median", better="lower", **more):
-        """A result from repeated measurements, of which `value` ("best" or "median") is the figure."""
+        """A result of repeated measurements, whose value is the `value` ("best" or "median") of the runs."""
         ordered = sorted(values, reverse=better == "higher")
         spread = {"best": ordered[0], "median": statistics.median(ordered), "worst": ordered[-1]}
         return cls(name, spread[value], unit, better=better, runs=len(ordered), **spread, **more)
@@ -49,7 +49,7 @@ class Result:
 
 
 class Context:
-    """The repository's root, and a folder under target/ for what suites build and write."""
+    """The root of the repository, and the folder under target/ in which suites build and write."""
 
     def __init__(self, root):
         self.root = root
@@ -58,7 +58,7 @@ class Context:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def machine(self):
-        """What a reader needs to judge a figure; nothing that identifies the machine."""
+        """Describes the machine as far as needed to judge a result, without identifying it."""
         model = platform.processor()
         try:
             for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
@@ -76,12 +76,12 @@ class Context:
         return path
 
     def check(self, command, **more):
-        """Runs a command in the root; its output is an error's text when it fails."""
+        """Runs a command in the root and returns its standard output. Raises RuntimeError with the output if the command fails."""
         result = subprocess.run([str(c) for c in command], cwd=self.root, capture_output=True, text=True, **more)
         if result.returncode != 0:
             raise RuntimeError(f"{' '.join(map(str, command))} exited with {result.returncode}:\n{result.stdout}{result.stderr}")
         return result.stdout
 
     def json_lines(self, command, **more):
-        """The objects that a program prints, one a line; other lines are ignored."""
+        """Returns the JSON objects that a program prints, one per line; other lines are ignored."""
         return [json.loads(line) for line in self.check(command, **more).splitlines() if line.startswith("{")]

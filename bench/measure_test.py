@@ -1,4 +1,4 @@
-"""What the runner makes of results: python3 -m unittest discover bench '*_test.py'"""
+"""Tests of the results of suites: python3 -m unittest discover bench '*_test.py'"""
 
 import unittest
 

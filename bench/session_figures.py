@@ -1,4 +1,6 @@
-"""What suites/sessions.py makes of seconds: overheads, shares, rates. Rounds are paired: what ran one after the other is compared."""
+"""Statistics of suites/sessions.py: overheads, shares and rates from seconds. Rounds are paired: measurements that ran one after the other
+are compared.
+"""
 
 import statistics
 
@@ -6,40 +8,40 @@ from measure import Result
 
 
 def overhead(there, here, steps):
-    """Microseconds that a step takes longer there than here, for each round."""
+    """Microseconds by which a step takes longer remotely than locally, for each round."""
     return [(far - near) / steps * 1e6 for far, near in zip(there, here, strict=True)]
 
 
 def share(there, here):
-    """Percent of the throughput here that there is there, for each round."""
+    """Remote throughput as a percentage of the local throughput, for each round."""
     return [100 * near / far for far, near in zip(there, here, strict=True)]
 
 
 def rate(mebibytes, seconds):
-    """Gigabytes (10⁹) a second of each round."""
+    """Gigabytes (10⁹ bytes) per second, for each round."""
     return [mebibytes * 2**20 / each / 1e9 for each in seconds]
 
 
 def per_step(seconds, steps):
-    """Microseconds of a step, as the median of the rounds."""
+    """Microseconds per step, as the median of the rounds."""
     return statistics.median(seconds) / steps * 1e6
 
 
 def round_trips_more(far, near, round_trip_far, round_trip_near):
-    """How many round trips of a line a loop over it costs more than without it: medians of each."""
+    """Number of round trips over a slow line that a loop takes more than without the line: medians of each."""
     line = statistics.median(round_trip_far) - statistics.median(round_trip_near)
     return (statistics.median(far) - statistics.median(near)) / line
 
 
 def of_overhead(line, way, peer, place):
-    """Overhead of `way` over `place`, divided by that of `peer` over the same place (medians of the rounds). `None` if the peer has none."""
+    """Overhead of `way` over `place`, divided by that of `peer` over the same place (medians of the rounds). `None` if the peer has no overhead."""
     seconds, steps = line["seconds"], line["steps"]
     ours, theirs = (statistics.median(overhead(seconds[each], seconds[place], steps)) for each in (way, peer))
     return ours / theirs if theirs > 0 else None
 
 
 def overheads(area, line, goals, places, ways):
-    """Results of one line of seconds by place: for each way its overhead over each place of local JAX, with the way's goal."""
+    """Yields the results of one JSON line with seconds by place: for each way, its overhead over each place of local JAX, with the way's goal."""
     seconds, steps = line["seconds"], line["steps"]
     for way in ways:
         peers = {place: per_step(seconds[place], steps) for place in places} | {way: per_step(seconds[way], steps)}
@@ -50,8 +52,9 @@ def overheads(area, line, goals, places, ways):
 
 
 def bulk(lines, goal):
-    """Results of bulk: GB/s by size, direction and way, and for sessions the shares of the raw copies in the same rounds: into memory
-    of its own each time, which has the goal where the way is direct, and into memory that was there before."""
+    """Yields the results of bulk transfers: GB/s by size, direction and way. For sessions also the percentage of the raw copies in the same
+    rounds: of `raw`, into newly allocated memory, which has the goal if the way is direct, and of `raw_warm`, into memory used before.
+    """
     seconds = {(line["mebibytes"], line["direction"], line["way"]): line["seconds"] for line in lines}
     for (size, direction, way), ours in seconds.items():
         name = f"sessions/bulk_{size}mib/{direction}/{way}"
@@ -64,8 +67,10 @@ def bulk(lines, goal):
 
 
 def paced(lines):
-    """Results of arrays over paced lines: megabytes (10⁶) of array a second, compressed where it pays, against the same never compressed in
-    the same rounds; and bytes on the line. Over no line (0 megabits) the seconds of CPU of the client, too."""
+    """Yields the results of arrays over lines of limited bandwidth: the throughput with adaptive compression as a percentage of that without
+    compression in the same rounds (with both throughputs in 10⁶ array bytes per second), and the bytes on the line. Without such a line
+    (0 megabits) also the additional CPU time of the client.
+    """
     found = {(line["megabits"], line["kind"], line["direction"], line["mode"]): line for line in lines}
     for (megabits, kind, direction, mode), ours in found.items():
         if mode == "off":
@@ -74,7 +79,7 @@ def paced(lines):
         name = f"sessions/paced_{megabits}mbit/{kind}/{direction}" if megabits else f"sessions/unpaced/{kind}/{direction}"
         rates = {each["mode"]: statistics.median(each["array_bytes"] / seconds / 1e6 for seconds in each["seconds"]) for each in (ours, off)}
         faster = share(ours["seconds"], off["seconds"])
-        # Where nothing is to be gained nothing is to be lost beyond what rounds differ by: over no line that is more than the goal.
+        # Compression that gains nothing must not cost more than the variation between rounds. On loopback that variation exceeds the goal's margin.
         goal = 95 if megabits else None
         yield Result.of_runs(f"{name}/of_uncompressed", faster, "%", goal=goal, better="higher", peer=rates)
         bytes_share = [100 * sent / ours["array_bytes"] for sent in ours["line_bytes"]]
@@ -85,7 +90,7 @@ def paced(lines):
 
 
 def many(lines):
-    """Results of many sessions at once: all their steps a second, that of the most against the best, memory."""
+    """Yields the results of many concurrent sessions: their total steps per second, the total of the most sessions relative to the best, memory."""
     rates = {}
     for line in lines:
         count = line["sessions"]
@@ -95,5 +100,5 @@ def many(lines):
         yield Result(f"sessions/many_{count}/agent_memory", line["agent_kib"] / 1024, "MiB")
         yield Result(f"sessions/many_{count}/executor_memory", line["executors_kib"] / 1024 / line["executors"], "MiB/session")
     most, best = max(rates), max(rates.values())
-    # Collapse is less than half of what fewer sessions get done together.
+    # Fewer than half of the steps per second of the best number of sessions count as collapse.
     yield Result(f"sessions/many_{most}/of_best", 100 * rates[most] / best, "%", goal=50, better="higher")

@@ -1,4 +1,4 @@
-"""What becomes of the seconds of sessions."""
+"""Tests of the statistics of sessions."""
 
 import unittest
 
@@ -8,7 +8,7 @@ import session_figures as figures
 class Figures(unittest.TestCase):
     def test_overhead_is_of_pairs_and_a_step(self):
         self.assertEqual([round(value, 6) for value in figures.overhead([0.3, 0.2], [0.1, 0.1], 1000)], [200, 100])
-        # A round that is missing on one side is no pair.
+        # Rounds must be paired: a round that only one side has is an error.
         self.assertRaises(ValueError, figures.overhead, [0.3], [0.1, 0.1], 1000)
 
     def test_what_takes_twice_as_long_has_half_of_the_throughput(self):
@@ -18,7 +18,7 @@ class Figures(unittest.TestCase):
         self.assertAlmostEqual(figures.rate(256, [0.5])[0], 0.536870912)
 
     def test_a_loop_is_counted_in_round_trips_of_the_line_alone(self):
-        # Without the line a round trip takes 1 ms already: the line makes it 30 ms longer, the loop 45.
+        # Without the line a round trip takes 1 ms. The line adds 30 ms to a round trip and 45 ms to the loop.
         self.assertAlmostEqual(figures.round_trips_more([0.055], [0.010], [0.031], [0.001]), 1.5)
 
     def test_each_way_has_its_own_goal_and_every_place_of_local_jax_as_a_peer(self):
@@ -77,7 +77,7 @@ class Figures(unittest.TestCase):
         def of_best(most_seconds):
             return list(figures.many([line(1, 0.1), line(8, 0.4), line(64, most_seconds)]))[-1]
 
-        # The best are 8 sessions: 2000 steps a second.
+        # The best throughput is that of 8 sessions: 2000 steps per second.
         self.assertEqual(of_best(6.4).value, 50)
         self.assertTrue(of_best(6.4).met())
         self.assertFalse(of_best(7).met())

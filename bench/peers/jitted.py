@@ -1,11 +1,11 @@
-"""The training step of examples/jax-mlp elsewhere: run by bench/suites/sessions.py in the peers' environment.
+"""The training step of examples/jax-mlp on other systems: run by bench/suites/sessions.py in the peers' environment.
 
     jitted.py SYSTEM ROUNDS MIB...
 
-`ray` is an actor that holds the jitted function and its state; a step is a call of a method. `pipe` is the least that any system does: a
-process that holds them, asked over a `multiprocessing.Pipe`. Both are measured in turns with the same loop in this process (`local`).
-`pipelined` asks for 1000 steps, none of which answers anything, and then waits for the state; `synchronous` looks at the loss of every
-step. Bulk goes into an array of JAX there, and back into one of numpy's here. Prints the seconds of every round as JSON lines.
+`ray` is an actor that holds the jitted function and its state; a step is a method call. `pipe` is the minimum for any system: a process
+that holds function and state and is called over a `multiprocessing.Pipe`. Each alternates with the same loop in this process (`local`).
+`pipelined` requests 1000 steps without answers and then waits for the state; `synchronous` reads the loss of every step. Bulk data is
+uploaded into a JAX array in the other process, and downloaded into a NumPy array. Prints the seconds of every round as JSON lines.
 """
 
 import json
@@ -18,13 +18,13 @@ import time
 os.environ["JAX_PLATFORMS"] = "cpu"
 SESSIONS = str(pathlib.Path(__file__).resolve().parents[1] / "sessions")
 sys.path.insert(0, SESSIONS)
-# Ray's workers find the step there too.
+# Ray's workers import the step from there, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SESSIONS, os.environ.get("PYTHONPATH")]))
 
 import numpy as np  # noqa: E402
 
 STEPS = 1000
-# Of which each is waited for: fewer, for they take longer.
+# Number of synchronous steps: fewer, because each takes longer.
 SYNCHRONOUS_STEPS = 300
 
 
@@ -57,7 +57,7 @@ class Holder:
 
 
 class Local(Holder):
-    """In this process."""
+    """The holder in this process."""
 
     def ask(self, method):
         getattr(self, method)()
@@ -70,7 +70,7 @@ class Local(Holder):
 
 
 class Ray:
-    """An actor. Starting the system is not counted."""
+    """The holder as an actor. Starting Ray is not measured."""
 
     def __init__(self, points):
         import ray
@@ -98,7 +98,7 @@ def serve(connection, points):
 
 
 class Pipe:
-    """A process on the other end of a pipe; arrays go through it as pickles."""
+    """The holder in a process at the other end of a pipe, through which arrays pass as pickles."""
 
     def __init__(self, points):
         context = multiprocessing.get_context("spawn")

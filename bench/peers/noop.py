@@ -1,9 +1,9 @@
-"""1000 no-op tasks on another system, on this machine: run by bench/suites/peers.py in its own environment.
+"""1000 no-op tasks on another system, on this machine: run by bench/suites/peers.py in an environment of its own.
 
-    noop.py SYSTEM TASKS RUNS      prints {"seconds": [...]}, a figure a run, after one run as warm-up
+    noop.py SYSTEM TASKS RUNS      prints {"seconds": [...]}, one value per run, after one warm-up run
 
-Starting the system is not counted. The client ends with every result in its hands, and looks whether they are right. Every system
-gets two workers. `_batched`: one call for every 64 tasks.
+Starting the system is not measured. A run ends when the client holds every result; the results are then checked. Every system
+has two workers. `_batched` means one call for every 64 tasks.
 """
 
 import json
@@ -15,7 +15,7 @@ BATCH = 64
 
 
 def repeated(once, tasks, runs):
-    """Seconds of each run of `once`, which returns the results: the indices, in order."""
+    """Returns the seconds of each run of `once`, which returns the results: the indices, in order. Raises RuntimeError for other results."""
     seconds = []
     for run in range(runs + 1):
         started = time.perf_counter()
@@ -43,7 +43,7 @@ def start_ray():
 
 
 def ray_tasks(tasks, runs):
-    """One remote function call a task; its worker processes stay warm."""
+    """One remote function call per task; the worker processes stay warm."""
     ray = start_ray()
     noop = ray.remote(lambda index: index)
     seconds = repeated(lambda: ray.get([noop.remote(i) for i in range(tasks)]), tasks, runs)
@@ -61,7 +61,7 @@ def ray_tasks_batched(tasks, runs):
 
 
 def ray_workers(ray):
-    """Two actors, made and warm."""
+    """Two actors, created and warmed up."""
 
     @ray.remote
     class Worker:
@@ -77,7 +77,7 @@ def ray_workers(ray):
 
 
 def ray_actors(tasks, runs):
-    """Two actors made beforehand; a method call a task."""
+    """Two actors created beforehand; one method call per task."""
     ray = start_ray()
     workers = ray_workers(ray)
     seconds = repeated(lambda: ray.get([workers[i % WORKERS].noop.remote(i) for i in range(tasks)]), tasks, runs)
@@ -86,7 +86,7 @@ def ray_actors(tasks, runs):
 
 
 def ray_actors_batched(tasks, runs):
-    """Two actors made beforehand; a method call for every 64 tasks."""
+    """Two actors created beforehand; one method call for every 64 tasks."""
     ray = start_ray()
     workers = ray_workers(ray)
 
@@ -99,7 +99,7 @@ def ray_actors_batched(tasks, runs):
 
 
 def with_dask(use):
-    """distributed: two worker processes of one thread."""
+    """Runs `use` with a client of Dask's distributed scheduler: two worker processes with one thread each."""
     from distributed import Client, LocalCluster
 
     with LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster, Client(cluster) as client:
@@ -107,17 +107,17 @@ def with_dask(use):
 
 
 def dask(tasks, runs):
-    """Futures made by map, impure so that none is cached."""
+    """Futures created by map, impure so that no result is cached."""
     return with_dask(lambda client: repeated(lambda: client.gather(client.map(int, range(tasks), pure=False)), tasks, runs))
 
 
 def dask_batched(tasks, runs):
-    """Futures made by map, one for every 64 tasks."""
+    """Futures created by map, one for every 64 tasks."""
     return with_dask(lambda client: repeated(lambda: joined(client.gather(client.map(list, batches(tasks), pure=False))), tasks, runs))
 
 
 def dask_partitions(tasks, runs):
-    """A bag in partitions of 64, of which map_partitions makes the results."""
+    """A bag with partitions of 64 indices, whose results map_partitions computes."""
     from dask import bag
 
     def once(client):

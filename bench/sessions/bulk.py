@@ -1,11 +1,12 @@
-"""Bulk both ways: in sessions, and as a raw copy over TCP on loopback, in turns. Seconds of every round, by size, direction and way.
+"""Bulk transfers in both directions, in sessions and as a raw TCP copy over loopback, alternating. Prints the seconds of every round by size,
+direction and way.
 
     bulk.py PLACES ROUNDS MIB...
     bulk.py --peer               # the other end of the raw copy, a process of its own: prints its port
 
-An upload is `session.put` of a JAX array and the synchronisation behind it; a download is `tensor.numpy()`. The raw copy has as large
-pieces, and on either end one thread that does nothing else. What it receives goes into memory of its own each time, as a tensor or an
-array does, and for comparison (`raw_warm`) into memory that was there before.
+An upload is `session.put` of a JAX array and the following synchronisation; a download is `tensor.numpy()`. The raw copy transfers the same
+sizes, with one dedicated thread at either end. It receives into newly allocated memory each time, as a tensor or an array does, and for
+comparison (`raw_warm`) into memory that was used before.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ def receive(connection, into):
 
 
 def memory(size):
-    """Memory that nobody had: pages, large ones where there are any, come as it is written to, as for large arrays of numpy's."""
+    """Allocates new memory. Its pages, large ones if available, are provided on the first write, as for large NumPy arrays."""
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped.madvise(mmap.MADV_HUGEPAGE)
     return mapped
@@ -58,7 +59,7 @@ def peer():
 
 
 class Raw:
-    """The raw copy: the same directions and sizes."""
+    """The raw copy, in the same directions and sizes."""
 
     def __init__(self):
         self.process = subprocess.Popen([sys.executable, __file__, "--peer"], stdout=subprocess.PIPE, text=True)
@@ -112,7 +113,7 @@ def measure(sessions, raw, rounds, mebibytes, say):
     for way in sessions:
         works["up", way] = lambda way=way: put(way, there)
         works["down", way] = lambda way=way: tensors[way].numpy()
-    # An array of numpy's may be written to by its owner: it is copied first.
+    # A NumPy array may be modified by its owner, so it is copied first.
     works["up", "direct_numpy"] = lambda: put("direct", data)
     times = {key: [] for key in works}
     for turn in range(-1, rounds):
@@ -122,7 +123,7 @@ def measure(sessions, raw, rounds, mebibytes, say):
                 times[direction, way].append(seconds)
             elif direction == "down" and way in sessions and not np.array_equal(kept, data):
                 raise ValueError(f"what came back through {way} is not what was sent")
-            # Freed there before the next begins.
+            # Frees the tensor in the session before the next measurement begins.
             del kept
             for session in sessions.values():
                 session.synchronise()

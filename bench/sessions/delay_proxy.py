@@ -1,8 +1,8 @@
-"""A TCP proxy on loopback that passes everything on after a while, each way, and holds nothing back: a long line of any bandwidth.
+"""A TCP proxy on loopback that forwards all data after a delay, in each direction, without limiting the rate: a line of unlimited bandwidth.
 
     delay_proxy.py HOST:PORT MILLISECONDS      # prints its own port
 
-Ends with its standard input.
+Ends when its standard input is closed.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from proxying import until_told
 
 
 class Line(asyncio.Protocol):
-    """One end of a connection: what comes here goes to `other` when its time has come, in the order that it came."""
+    """One end of a connection: data received here is forwarded to `other` after the delay, in order."""
 
     def __init__(self, delay):
         self.delay = delay
         self.other = None
         self.transport = None
-        # When, and what: one after the other, whatever the loop does with timers of the same moment.
+        # Queue of (time, action) in order, because the event loop does not guarantee the order of timers of the same time.
         self.waiting = collections.deque()
 
     def connection_made(self, transport):
@@ -46,7 +46,7 @@ class Line(asyncio.Protocol):
 
     def due(self):
         loop = asyncio.get_running_loop()
-        # The loop calls as much as a tick of its clock early.
+        # The event loop may call up to one tick of its clock early.
         until = loop.time() + time.get_clock_info("monotonic").resolution
         while self.waiting and self.waiting[0][0] <= until:
             _, act = self.waiting.popleft()
@@ -57,7 +57,7 @@ class Line(asyncio.Protocol):
 
 
 class Entrance(Line):
-    """The end towards the client: what it sends before the other end is connected waits like everything else."""
+    """The end towards the client. Data sent before the other end is connected waits like all other data."""
 
     def __init__(self, delay, host, port):
         super().__init__(delay)

@@ -1,4 +1,4 @@
-"""Writes the training step as a client in Rust takes it: the program, the bytes of its arguments one after the other, and what they are.
+"""Writes the training step for a client in Rust: the program, the concatenated bytes of its arguments, and their types and shapes.
 
     export_step.py FOLDER      # the step of `mlp_600`, `mlp_32`: NAME.stablehlo, NAME.data, NAME.json
 """
@@ -24,6 +24,6 @@ for name, points in POINTS.items():
     arguments = [{"element_type": element_type(array.dtype), "dimensions": array.shape, "bytes": array.nbytes} for array in arrays]
     (folder / f"{name}.stablehlo").write_bytes(exported.code)
     (folder / f"{name}.data").write_bytes(b"".join(array.tobytes() for array in arrays))
-    # The first results are the next step's first arguments.
+    # The first results of a step are the first arguments of the next one.
     facts = {"arguments": arguments, "donated": len(step.donated_leaves(tree)), "results": len(exported.outputs)}
     (folder / f"{name}.json").write_text(json.dumps(facts))

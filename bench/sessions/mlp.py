@@ -1,4 +1,4 @@
-"""The training step of examples/jax-mlp: Adam on a network of 2, 64, 64 and 3 units. Its state goes from step to step."""
+"""The training step of examples/jax-mlp: Adam on a network of 2, 64, 64 and 3 units. Each step passes its state to the next."""
 
 import importlib.util
 import pathlib
@@ -6,7 +6,7 @@ import sys
 import types
 
 if importlib.util.find_spec("sahasra") is None:
-    # Peers run the step without the package, which train.py names and the step does not use.
+    # Peers run the step without the package `sahasra`, which train.py imports and the step does not use.
     sys.modules["sahasra"] = types.ModuleType("sahasra")
     sys.modules["sahasra"].RemoteJaxSession = sys.modules["sahasra"].SahasraClient = None
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "jax-mlp"))
@@ -16,7 +16,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from train import initial, spirals, train_step  # noqa: E402
 
-# How many points a step learns from: the example's, and as few as make a step of well below 100 µs.
+# Number of points that a step learns from: as in the example, and few enough for a step of well below 100 µs.
 POINTS = {"mlp_600": 600, "mlp_32": 32}
 STEPS = 1000
 
@@ -24,7 +24,7 @@ __all__ = ["POINTS", "STEPS", "beginning", "train_step"]
 
 
 def beginning(points):
-    """The state before the first step, and what each step learns from, as arrays of numpy's: no place can take them from another."""
+    """Returns the state before the first step and the training data, as NumPy arrays, so that places cannot donate each other's arrays."""
     parameters = initial(0)
     zeros = jax.tree.map(jnp.zeros_like, parameters)
     state = (parameters, zeros, zeros, jnp.float32(0))

@@ -1,9 +1,9 @@
-"""Arrays of several kinds over lines of some bandwidth through the gateway, compressed where it pays and never, in turns.
+"""Arrays of several kinds over lines of limited bandwidth through the gateway, with adaptive compression and without, alternating.
 
-    paced.py PLACES ROUNDS MIB MEGABITS...      # 0 megabits: no line, loopback
+    paced.py PLACES ROUNDS MIB MEGABITS...      # 0 megabits: loopback without a line
 
-Prints the seconds of every round, and the bytes on the line, by line, kind, direction and whether compressed; for loopback also the seconds
-of CPU of this process, client included.
+Prints the seconds of every round and the bytes on the line, by line, kind, direction and compression mode, and the CPU seconds of this process,
+which includes the client.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ def kinds(size):
     random = np.random.default_rng(0)
     floats = size // 4
     gaussian = random.standard_normal(floats, np.float32) * np.float32(0.02)
-    # Ranks of words, as often as they are in a text.
+    # Ranks of words, with the frequencies that they have in text.
     tokens = (np.exp(random.random(floats) * np.log(50257)) - 1).astype(np.int32)
     sparse = np.where(random.random(floats) < 0.01, gaussian, np.float32(0))
     one_hot = np.zeros((floats // 1000, 1000), np.float32)
     one_hot[np.arange(len(one_hot)), random.integers(0, 1000, len(one_hot))] = 1
-    # 28 × 28 digits: strokes of noise in black.
+    # 28 × 28 digits: noisy strokes on black.
     row, column = np.mgrid[-14:14, -14:14]
     stroke = (row**2 + column**2 < 60) & (row**2 + column**2 > 20)
     digits = random.integers(200, 256, (size // 784, 28, 28), np.uint8) * stroke.astype(np.uint8)
@@ -43,14 +43,14 @@ def kinds(size):
 
 
 def timed(session, work, index):
-    """Seconds, seconds of CPU, bytes on the line, and what came of it."""
+    """Returns seconds, CPU seconds, bytes on the line, and the result."""
     bytes_before, cpu_before, began = session.traffic[index], time.process_time(), time.perf_counter()
     result = work()
     return time.perf_counter() - began, time.process_time() - cpu_before, session.traffic[index] - bytes_before, result
 
 
 def one_way(session, array):
-    """Up, down."""
+    """Uploads and downloads the array once. Returns the measurements of both directions."""
 
     def put():
         tensor = session.put(array)
@@ -81,7 +81,7 @@ def measure(megabits, rounds, mebibytes):
             for turn in range(-1, rounds):
                 for mode, session in sessions.items():
                     for direction, figure in one_way(session, array).items():
-                        # The first time the line is found out.
+                        # In the first turn, adaptive compression still measures the line.
                         if turn >= 0:
                             figures[mode][direction].append(figure)
             for mode, directions in figures.items():

@@ -1,8 +1,8 @@
-"""A TCP proxy on loopback that passes no more than so many bits a second on, each way: a line of that bandwidth and of no delay.
+"""A TCP proxy on loopback that limits the rate in each direction to MEGABITS per second: a line of that bandwidth and of no delay.
 
     paced_proxy.py HOST:PORT MEGABITS      # prints its own port
 
-What it has no room for waits at the sender, as before a line. Ends with its standard input.
+Data in excess of the rate waits at the sender, as with a real line. Ends when its standard input is closed.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ import sys
 from proxying import until_told
 
 READ_BYTES = 64 << 10
-# Memory of the system's at the proxy, each way, so that a sender soon sees the line.
+# Size of the proxy's socket buffers in each direction: small, so that a sender notices the limited rate soon.
 SOCKET_BYTES = 128 << 10
-# How much a line that was idle, or a loop that was late, may catch up with.
+# Seconds of transfer that may be caught up after the line was idle or the event loop was late.
 BURST_SECONDS = 0.005
 
 
@@ -54,7 +54,7 @@ async def serve(address, bytes_a_second):
         await asyncio.gather(pass_on(reader, far_writer, bytes_a_second), pass_on(far_reader, writer, bytes_a_second))
 
     listener = socket.socket()
-    # Connections have what the listener has.
+    # Accepted connections inherit the listener's options.
     narrow(listener)
     listener.bind(("127.0.0.1", 0))
     await asyncio.start_server(connected, sock=listener, limit=READ_BYTES)

@@ -1,4 +1,4 @@
-"""Where the pool is: the first argument of every program here is the JSON that e2e/examples/session_pool.rs prints."""
+"""Access to the pool: the first argument of every program here is the JSON that e2e/examples/session_pool.rs prints."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ import sys
 from sahasra import RemoteJaxSession, SahasraClient
 
 PLACES = json.loads(sys.argv[1])
-# Ways to a session, as `opened` knows them.
+# Ways to reach a session, as accepted by `opened`.
 WAYS = ("direct", "direct_tls", "gateway", "gateway_tls")
 
 
@@ -21,10 +21,10 @@ def client(way="gateway", url=None):
 
 @contextlib.contextmanager
 def opened(way, vram="1Gi", url=None, compression="adaptive"):
-    """A session reached that way; through another URL than the gateway's where one is given."""
+    """A session reached by `way`, through the gateway at `url` if given."""
     options = {"gpu_class": "cpu", "direct": way.startswith("direct"), "compression": compression}
     if way == "direct_tls":
-        # A worker of its own: one speaks TLS or it does not.
+        # A separate worker, because a worker accepts either TLS or plain connections.
         worker = PLACES["agent_tls"]
         options |= {"gpu_class": worker["class"], "authority": pathlib.Path(worker["authority"]).read_text(), "server_name": worker["server_name"]}
     with RemoteJaxSession.create(client(way, url), vram=vram, **options) as session:
@@ -33,7 +33,7 @@ def opened(way, vram="1Gi", url=None, compression="adaptive"):
 
 @contextlib.contextmanager
 def behind(program, figure):
-    """The URL of the gateway behind a proxy of this folder, which plays a line of that figure."""
+    """Starts a proxy program of this folder, which simulates a line with this `figure`. Yields the URL of the gateway behind it."""
     command = [sys.executable, pathlib.Path(__file__).with_name(program), PLACES["gateway"].removeprefix("http://"), str(figure)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -44,5 +44,5 @@ def behind(program, figure):
 
 
 def say(**figures):
-    """One line for the suite."""
+    """Prints one JSON line for the suite."""
     print(json.dumps(figures), flush=True)

@@ -1,4 +1,4 @@
-"""What the proxies here have in common."""
+"""Shared by the proxies of this folder."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ import threading
 
 
 async def until_told(port):
-    """Prints the port, and waits for the end of standard input."""
+    """Prints the port and waits until standard input is closed."""
     print(port, flush=True)
     loop, over = asyncio.get_running_loop(), asyncio.Event()
 

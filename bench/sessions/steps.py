@@ -1,11 +1,11 @@
-"""Dependent steps from Python, in sessions and in local JAX, in turns: seconds of every round, by place, as JSON lines.
+"""Dependent steps from Python, in sessions and in local JAX, alternating: seconds of every round, by place, as JSON lines.
 
     steps.py PLACES PLUGIN ROUNDS
 
-`pipelined` is 1000 steps and the final synchronisation, `synchronous` looks at the loss of every step. Local JAX is asked twice: with the
-CPU backend of jaxlib, and with the session's own plugin in this process (`plugin`). A process on the other end of a pipe
-(bench/peers/jitted.py) takes turns with the synchronous steps. `matmul` is a step of 5 ms at least. Then round trips
-and readbacks of 64 bytes.
+`pipelined` is 1000 steps and the final synchronisation; `synchronous` reads the loss of every step. Local JAX is measured twice: with the
+CPU backend of jaxlib, and with the session's own plugin in this process (`plugin`). A process at the other end of a pipe
+(bench/peers/jitted.py) alternates with the synchronous steps. `matmul` is a step of at least 5 ms. Then round trips
+and readbacks of 64 bytes are measured.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 from jitted import Pipe  # noqa: E402
 
 if __name__ == "__main__":
-    # Before JAX looks: the same plugin as the session's is a platform of its own here, and jaxlib's CPU another. The pipe's process has the latter.
+    # Must be set before JAX reads it. The session's plugin is a platform of its own here, jaxlib's CPU another; the process of the pipe uses the latter.
     os.environ["JAX_PLATFORMS"] = "plugin,cpu"
 
 import jax  # noqa: E402
@@ -29,16 +29,16 @@ from mlp import POINTS, STEPS, beginning, train_step  # noqa: E402
 from places import opened, say  # noqa: E402
 
 ROUNDS = int(sys.argv[3])
-# Of which each is waited for.
+# Number of steps when each is awaited.
 SYNCHRONOUS_STEPS = 300
-# What a step of `matmul` takes at the least, in seconds; how many there are of it, and how many rounds for one of the others: short rounds
-# and many, because a step that has both cores busy takes a tenth more or less from one moment to the next.
+# Minimum seconds of a step of `matmul`, steps per round, and rounds for each round of the other loops: many short rounds, because a step that
+# keeps both cores busy varies by a tenth from one moment to the next.
 LONG_STEP, LONG_STEPS, LONG_ROUNDS = 0.0055, 20, 4
 LATENCIES = 300
 
 
 class Place:
-    """Where a function runs: what it is, and where its state has got to."""
+    """A place where a function runs: the function, its current state, the constant arguments, and how to wait for the state."""
 
     def __init__(self, step, state, rest, wait):
         self.step, self.state, self.rest, self.wait = step, state, rest, wait
@@ -55,7 +55,7 @@ class Place:
 
 
 class Piped(Pipe):
-    """A process that holds function and state, asked over a pipe."""
+    """A process that holds function and state and is called over a pipe."""
 
     def synchronous(self, steps):
         for _ in range(steps):
@@ -68,7 +68,7 @@ def local(function, state, rest, platform):
 
 
 def everywhere(sessions, function, state, rest):
-    """{place: the function there}."""
+    """Returns the function at every place, as {place: Place}."""
     found = {"jaxlib": local(function, state, rest, "cpu"), "plugin": local(function, state, rest, "plugin")}
     for way, session in sessions.items():
         wait = lambda _, session=session: session.synchronise()  # noqa: E731
@@ -79,7 +79,7 @@ def everywhere(sessions, function, state, rest):
 def in_turns(name, places, loop, steps, rounds=ROUNDS):
     times = {key: [] for key in places}
     for turn in range(-1, rounds):
-        # Who comes first changes: what a place leaves behind falls to each in turn.
+        # The order rotates, so that the after-effects of a place fall on each of the others in turn.
         order = list(places)
         for key in order[turn % len(order) :] + order[: turn % len(order)]:
             began = time.perf_counter()
@@ -90,14 +90,14 @@ def in_turns(name, places, loop, steps, rounds=ROUNDS):
 
 
 def matmul_step(state):
-    """Two products, so that values stay as they are: the second factor is a rotation's, and back."""
+    """Two products that keep the values unchanged: by a rotation and by its inverse."""
     x, a = state
     x = (x @ a) @ a.T
     return (x, a), x[0, 0]
 
 
 def long_state():
-    """A state for `matmul_step` with which a step in local JAX is as long as wanted."""
+    """Returns a state for `matmul_step` with which a step in local JAX takes at least `LONG_STEP` seconds."""
     size = 512
     while True:
         rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))

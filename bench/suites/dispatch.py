@@ -1,7 +1,7 @@
 """Dispatch alone: 100 000 no-op chunks through one agent over loopback, without operator and API server.
 
-A no-op chunk: a parameter evaluated at the agent, one launch of an empty kernel in an executor, a result of 4 bytes
-that comes back over the stream, is kept by the agent until it is acknowledged, and is counted.
+A no-op chunk evaluates a parameter at the agent, launches an empty kernel once in an executor, and gives a result of 4 bytes,
+which is returned over the stream, kept by the agent until it is acknowledged, and counted.
 """
 
 from measure import Result

@@ -1,7 +1,7 @@
-"""CUDA kernels: as plain C on one core, and as PTX on the CPU engine; loading modules; best of the runs.
+"""CUDA kernels as plain C on one core and as PTX on the CPU engine, and loading of modules; best of the runs.
 
-The C file is bench/c/reference.c, compiled without and with vectorisation. Both give their results' checks,
-which must agree.
+The C file is bench/c/reference.c, compiled without and with vectorisation. The checks of both variants' results
+must agree.
 """
 
 import os
@@ -9,8 +9,8 @@ import shutil
 
 from measure import Result, Unavailable
 
-# No -ffast-math: sums keep their order. -fno-math-errno only lets sqrtf be one instruction, and
-# -fno-trapping-math lets a choice between two values be a select. Fused multiply-adds are written out.
+# No -ffast-math: sums keep their order. -fno-math-errno only allows sqrtf to be one instruction, and
+# -fno-trapping-math allows a choice between two values to be a select. Fused multiply-adds are written explicitly.
 COMMON = ["-std=gnu11", "-O3", "-march=x86-64-v3", "-fno-math-errno", "-ffp-contract=off"]
 VARIANTS = {
     "scalar": ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-DLANES=1"],
@@ -19,22 +19,22 @@ VARIANTS = {
 
 ENGINE = "kernel_times"
 LEVELS = ("avx512", "v3", "baseline")
-# How many times the scalar C the engine may take on one core, with the widest instruction set.
+# Goals of the engine on one core with the widest instruction set: its time as a multiple of that of the scalar C.
 SCALAR_GOALS = {"saxpy_1m": 40, "matmul_256": 8, "mandelbrot_512": 2.2}
 OTHER_SCALAR_GOAL = 30
-# A warm launch of one empty block in microseconds, and loading a module of about 100 kB in milliseconds.
+# Goals: a warm launch of one empty block in microseconds, and loading a module of about 100 kB in milliseconds.
 EMPTY_LAUNCH_GOAL = 5
 LOAD_GOAL = 15
-# How many times faster two cores are than one, on every kernel of several blocks.
+# Goal of the speedup of two cores over one, for every kernel of several blocks.
 TWO_CORES_GOAL = 1.7
 TWO_CORES_ROUNDS = 3
 TWO_CORES = ("saxpy_1m", "matmul_256", "mandelbrot_512", "histogram_1m", "nbody_1024", "softmax_256x1024", "sha256_16k")
-# Kernels with rsqrt.approx and ex2.approx, and how far the result may be off, relatively.
+# Kernels that use rsqrt.approx and ex2.approx, and the relative error allowed in their results.
 APPROXIMATE = {"nbody_1024": 1e-5, "softmax_256x1024": 1e-5}
 
 
 def reference(context):
-    """{variant: {benchmark: what it printed}} of the C file."""
+    """Returns {variant: {benchmark: JSON line}} of the C file. Raises RuntimeError if the variants' results disagree."""
     compiler = shutil.which("gcc") or context.require("cc")
     source = context.root / "bench" / "c" / "reference.c"
     figures = {}
@@ -49,7 +49,7 @@ def reference(context):
 
 
 def engine(context):
-    """{instruction set: {benchmark: what it printed}} of the PTX engine on one thread, the widest set first."""
+    """Returns {instruction set: {benchmark: JSON line}} of the PTX engine on one thread, the widest set first."""
     cargo = context.require("cargo")
     if not (context.root / "crates" / "ptx" / "examples" / f"{ENGINE}.rs").exists():
         raise Unavailable(f"crates/ptx has no example {ENGINE}")
@@ -57,14 +57,15 @@ def engine(context):
     figures = {}
     for level in LEVELS:
         lines = context.json_lines([context.target / "release" / "examples" / ENGINE, "--level", level])
-        # A level that this processor lacks runs as the next lower one: once is enough.
+        # A level that this processor lacks runs as the next lower one, so a variant that occurs again is skipped.
         figures.setdefault(lines[0]["variant"], {line["name"]: line for line in lines})
     return figures
 
 
 def one_and_two_threads(context):
-    """[{benchmark: what it printed}] of the engine on one thread and on two, the widest instruction set: the best of
-    rounds that alternate, so that neither has a quieter machine than the other."""
+    """Returns [{benchmark: JSON line}] of the engine on one thread and on two, with the widest instruction set. Each is the best of
+    alternating rounds, so that neither has a quieter machine than the other.
+    """
     program = context.target / "release" / "examples" / ENGINE
     best = [{}, {}]
     for _ in range(TWO_CORES_ROUNDS):
@@ -76,18 +77,18 @@ def one_and_two_threads(context):
 
 
 def own_goal(name):
-    """The goal of a figure that has no counterpart in C."""
+    """Returns the goal of a measurement without a counterpart in C, or None."""
     if name == "empty_launch":
         return EMPTY_LAUNCH_GOAL
     return LOAD_GOAL if name.startswith("load_") else None
 
 
-# ptoxide's check of saxpy is after one run from fresh data, the engine's after one too.
+# Goal of the engine's speedup over ptoxide. The checks of saxpy, of ptoxide and of the engine, are after one run on fresh data.
 PTOXIDE_GOAL = 20
 
 
 def ptoxide(context):
-    """{benchmark: what it printed} of the scalar interpreter ptoxide, for the kernels that it can parse."""
+    """Returns {benchmark: JSON line} of the scalar interpreter ptoxide, for the kernels that it can parse."""
     cargo = context.require("cargo")
     manifest = context.root / "bench" / "peers" / "ptoxide" / "Cargo.toml"
     target = context.folder / "ptoxide"
@@ -97,7 +98,7 @@ def ptoxide(context):
 
 
 def require_same_answer(name, c, ptx):
-    """The engine's result must be the C file's: to the bit, or as near as the approximate instructions allow."""
+    """Raises RuntimeError unless the engine's result equals that of the C file, exactly or within the error of approximate instructions."""
     allowed = APPROXIMATE.get(name, 0) * abs(c["check"])
     if not abs(ptx["check"] - c["check"]) <= allowed:
         raise RuntimeError(f"{name}: the engine gives {ptx['check']!r}, C gives {c['check']!r}")
@@ -136,7 +137,7 @@ def run(context):
             yield Result(f"ptx/{widest}/{name}/two_threads_gain", gain, "x", goal=TWO_CORES_GOAL, better="higher")
     for name, line in ptoxide(context).items():
         ours = lines[name]
-        # Its fma rounds twice, the engine's and C's once.
+        # The fma of ptoxide rounds twice, that of the engine and of C once.
         if not abs(line["check"] - ours["check"]) <= 1e-6 * abs(ours["check"]):
             raise RuntimeError(f"{name}: ptoxide gives {line['check']!r}, the engine {ours['check']!r}")
         yield result_of(f"ptoxide/{name}", line)

@@ -1,13 +1,13 @@
-"""1000 no-op tasks on other systems, two workers each; median of the runs, starting up not counted.
+"""1000 no-op tasks on other systems, with two workers each; median of the runs, startup not measured.
 
-What a burst of 1000 no-op chunks is compared with (`peers.noop_1000(context)` gives it to another suite), from
-the client's call until it holds every result. In batches of 64 tasks a call too, which is how people write them
-when tasks are short (a burst's chunks are batched by the operator, without its user's doing).
+The comparison for a burst of 1000 no-op chunks (`peers.noop_1000(context)` returns it to another suite), from
+the client's call until it holds every result. Also with batches of 64 tasks per call, as users write them
+when tasks are short (the operator batches a burst's chunks without the user's involvement).
 
-They do less than a burst: no admission through an API server, no leased memory, nothing on a disk, no account of
+Peers do less than a burst: no admission through an API server, no leased memory, nothing on a disk, no record of
 each task that survives a crash of the client or of the scheduler. And more: a task is any Python function, its
-arguments and result any object, and a result can be used before the others are there; a burst's chunks are one
-kernel over a range of indices.
+arguments and result are any objects, and a result can be used before the others are complete; a burst's chunks are
+one kernel over a range of indices.
 """
 
 import sys
@@ -21,7 +21,7 @@ measured = {}
 
 
 def install(context):
-    """The interpreter of an environment that holds the peers; installs them once, into target/bench/peers."""
+    """Returns the interpreter of an environment with the peers. Installs them once, into target/bench/peers."""
     environment, requirements = context.folder / "peers", context.root / "bench" / "peers" / "requirements.txt"
     python, done = environment / "bin" / "python", environment / "installed"
     if not done.exists() or done.read_text() != requirements.read_text():
@@ -36,7 +36,7 @@ def install(context):
 
 
 def noop_1000(context):
-    """{system: seconds of each run}; measured once, then remembered."""
+    """Returns {system: seconds of each run}. Systems are measured once, and the results are reused."""
     python = install(context)
     for system in SYSTEMS:
         if system not in measured:

@@ -1,7 +1,7 @@
-"""Sessions: client, gateway, agent and executor as processes of their own, on the CPU plugin, against local JAX, raw TCP and peers.
+"""Sessions: client, gateway, agent and executor as separate processes, on the CPU plugin, compared with local JAX, raw TCP and peers.
 
-e2e/examples/session_pool.rs starts API server, etcd, operator, agent and gateways; the clients are bench/sessions/*.py with the package as
-it is released, and e2e/examples/session_client.rs. Every figure is of pairs: here and there take turns in the same minute.
+e2e/examples/session_pool.rs starts API server, etcd, operator, agent and gateways; the clients are bench/sessions/*.py with the package in
+its release build, and e2e/examples/session_client.rs. All comparisons are of pairs: remote and local runs alternate within the same minute.
 """
 
 import contextlib
@@ -13,35 +13,35 @@ from measure import Result, Unavailable
 from suites import peers
 
 ROUNDS = 11
-# The goal is small beside what rounds differ by.
+# More rounds, because the goal is small compared with the variation between rounds.
 RUST_ROUNDS = 21
 BULK_ROUNDS = 5
 PEER_ROUNDS = 5
 MANY_ROUNDS = 3
 PACED_ROUNDS = 3
-# Of arrays over lines of so many megabits a second; 0 is none.
+# Size of the arrays over lines of limited bandwidth, and the bandwidths in megabits per second; 0 means without a line.
 PACED_MEBIBYTES, LINES = 16, (100, 1000, 0)
 SIZES = (64, 256)
 COUNTS = (1, 8, 64)
-# Milliseconds of delay, each way.
+# Delay of the line in milliseconds, in each direction.
 DELAY, DELAYED_ROUNDS = 15, 7
-# Microseconds that a step may cost more than in local JAX; percent of the throughput here that long steps have there; milliseconds that
-# reading back may take beyond a round trip; percent of a raw copy.
+# Goals: overhead of a step over local JAX, in microseconds; throughput of long steps as a percentage of the local one; milliseconds that a
+# readback may take beyond a round trip; throughput of bulk transfers as a percentage of a raw copy.
 PYTHON_GOALS = {"direct": 100, "gateway": 150}
 RUST_GOALS = {"direct": 40}
 LONG_GOAL = 95
-# A synchronous step's overhead over local JAX, as so many times that of a process on a pipe.
+# Overhead of a synchronous step over local JAX, as a multiple of the overhead of a process on a pipe.
 PIPE_GOAL = 1.2
 READBACK_GOAL = 1
 BULK_GOAL = 80
-# Round trips that a loop over a long line may take beyond one over none: one, and a tenth for the proxy that plays the line.
+# Round trips that a loop over a long line may take in addition: one, and a tenth for the proxy that simulates the line.
 DELAYED_GOAL = 1.1
 STEPS_OF = ("mlp_600", "mlp_32")
 WITHIN = 600
 
 
 class Parts:
-    """What is measured, built: binaries, plugin, and the Python that has the package."""
+    """Builds what is measured: binaries, plugin, and the Python interpreter that has the package."""
 
     def __init__(self, context):
         cargo = context.require("cargo")
@@ -59,7 +59,7 @@ class Parts:
 
     @contextlib.contextmanager
     def started(self):
-        """Where the pool is, as its programs take it."""
+        """Starts the pool. Yields the JSON that describes it, in the form that its programs take."""
         log = self.context.folder / "session_pool.log"
         with log.open("w") as words:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": words, "text": True}
@@ -74,12 +74,12 @@ class Parts:
                 pool.wait(timeout=60)
 
     def lines(self, program, *arguments):
-        """The JSON lines of a program of bench/sessions."""
+        """Returns the JSON lines of a program of bench/sessions."""
         command = [self.python, self.context.root / "bench" / "sessions" / program, *arguments]
         return self.context.json_lines(command, env=self.environment, timeout=WITHIN)
 
     def client_lines(self, *arguments):
-        """The JSON lines of the client in Rust."""
+        """Returns the JSON lines of the client in Rust."""
         return self.context.json_lines([self.client, *arguments], env=self.environment, timeout=WITHIN)
 
 
@@ -126,7 +126,7 @@ def delayed(parts, places):
 
 
 def elsewhere(context):
-    """The same step held by others."""
+    """Yields the results of the same step on other systems."""
     python = peers.install(context)
     for system in ("ray", "pipe"):
         program = context.root / "bench" / "peers" / "jitted.py"

@@ -1,7 +1,7 @@
-"""GPUs of a Kubernetes cluster as one pool of VRAM, from Python.
+"""Python client of Sahasra, which pools the GPU memory of a Kubernetes cluster.
 
-A :class:`RemoteJaxSession` is a slice of one GPU: arrays that are put there stay there, jitted functions run there, and nothing
-comes back until it is looked at. :meth:`SahasraClient.burst` runs one kernel over many sets of parameters on the whole pool.
+A :class:`RemoteJaxSession` is a slice of one GPU: arrays put into the session stay on that GPU, jitted functions run there, and values are
+transferred back only when they are read. :meth:`SahasraClient.burst` runs one kernel over many sets of parameters on the whole pool.
 """
 
 from ._native import __version__

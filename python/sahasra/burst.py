@@ -1,4 +1,4 @@
-"""One kernel over many sets of parameters on the whole pool."""
+"""Runs of one kernel over many sets of parameters on the whole pool."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from . import _native
     from .client import SahasraClient
 
-#: Values that a parameter may list in a BurstJob.
+#: Largest number of values that a parameter of a BurstJob may list.
 MAX_VALUES = 4096
-#: Numbers of a BurstJob's fields.
+#: Largest value of the integer fields of a BurstJob.
 MAX_INT32 = (1 << 31) - 1
-#: BurstJobs of one call: each is an object of some hundred kilobytes in the API server's store.
+#: Largest number of BurstJobs that one call creates: each is an object of some hundred kilobytes in the API server's store.
 MAX_PARTS = 64
 
-#: Numpy's types as those of a BurstJob's parameters and outputs.
+#: Types of the parameters and outputs of a BurstJob, by the name of the NumPy type.
 _TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint8": "u8", "uint32": "u32", "uint64": "u64"}
-#: Parameters of a kernel that say nothing but their size.
+#: Untyped PTX parameter types, which state only a size, and the unsigned type that a BurstJob uses for each.
 _UNTYPED = {"b8": "u8", "b32": "u32", "b64": "u64"}
-#: Types of a BurstJob's parameters and outputs, as numpy's.
+#: NumPy types, by the type of a parameter or output of a BurstJob.
 _DTYPES = {kind: np.dtype(name) for name, kind in _TYPES.items()}
-#: Columns of the results that are no parameters: the chunk's index, and the outputs.
+#: Names of the result columns that are not parameters: the chunk's index, and the outputs.
 _RESERVED = re.compile(r"index|output\d+")
 _AGGREGATES = ("argmin", "argmax", "topK", "sum", "mean", "concat", "none")
 
@@ -53,7 +53,10 @@ def spec_of(
     slices: int | None = None,
     max_retries: int = 3,
 ) -> dict[str, Any]:
-    """The ``BurstJob`` that :func:`run` creates. Raises :class:`InvalidArgumentError` for what does not fit together."""
+    """Returns the ``spec`` of the ``BurstJob`` that :func:`run` creates.
+
+    Raises :class:`InvalidArgumentError` for arguments that do not fit together.
+    """
     entries = re.findall(r"\.entry\s+([\w$%]+)", re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.S))
     if entry is None:
         if len(entries) != 1:
@@ -74,7 +77,7 @@ def spec_of(
     unknown = [name for name in named if name not in columns]
     if unknown:
         raise InvalidArgumentError(f"args name {unknown}, which are no columns")
-    # The first parameter is the results' address unless args say otherwise; the others take the columns in order.
+    # By default the first parameter is the address of the results, and the others take the columns in order.
     order: list[Any] = [_output(output), *columns] if args is None else list(args)
     if len(order) != len(kinds):
         raise InvalidArgumentError(f"{entry} takes {len(kinds)} arguments, and there are {len(order)}: say which as args")
@@ -119,7 +122,10 @@ def spec_of(
 
 
 def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
-    """The columns as arrays. Raises :class:`InvalidArgumentError` for those that an array has no place for."""
+    """Returns the columns as arrays.
+
+    Raises :class:`InvalidArgumentError` for masked columns and for missing values.
+    """
     columns = {}
     for name in parameters.keys() if hasattr(parameters, "keys") else parameters:
         if isinstance(parameters[name], np.ma.MaskedArray):
@@ -128,7 +134,7 @@ def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
         if hasattr(column, "isna") and column.isna().any():
             row = int(np.flatnonzero(column.isna())[0])
             raise InvalidArgumentError(f"column {name}, row {row}: a kernel cannot take missing values: fill or drop them")
-        # Of whole numbers of Python's numpy would make floats where some are beyond 63 bits and some are not.
+        # NumPy would convert Python integers to floats if some of them need more than 63 bits and others do not.
         is_whole = isinstance(column, (list, tuple)) and all(isinstance(value, int) for value in column)
         array = np.asarray(column, dtype=object if is_whole else None)
         columns[name] = array if not is_whole or any(value.bit_length() > 63 for value in column) else array.astype(np.int64)
@@ -143,13 +149,16 @@ def _output(output: tuple[str, int]) -> dict[str, Any]:
 
 
 def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[Any]:
-    """The column as a ``BurstJob`` lists it. Raises :class:`InvalidArgumentError` that names the column, the row and the remedy."""
+    """Returns the column as a ``BurstJob`` lists it.
+
+    Raises :class:`InvalidArgumentError`, which names the column, the row where one value is at fault, and the remedy.
+    """
 
     def refused(row: Any, why: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"column {name}, row {int(row)}: {why}")
 
     if column.dtype.kind == "O":
-        # Of pandas, where values are missing; numbers of Python's beyond 64 bits.
+        # Object columns come from pandas if values are missing, and from Python integers of more than 64 bits.
         for row, value in enumerate(column):
             if not isinstance(value, (bool, int, float, np.number, np.bool_)):
                 raise refused(row, f"{value!r} is no number: fill or drop what is missing")
@@ -177,7 +186,7 @@ def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[A
 
 
 def _types_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The type of each column of the results: what was declared, whatever their text looks like."""
+    """Returns the type of each result column as declared in the spec, whatever its values look like as text."""
     parameters = spec["chunks"]["parameters"]
     types: dict[str, Any] = {"index": np.dtype(np.int64)}
     types |= {name: _DTYPES[parameter["type"]] for name, parameter in parameters.items() if parameter["type"] in _DTYPES}
@@ -190,11 +199,11 @@ def _types_of(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def frame_of(text: str, spec: Mapping[str, Any]) -> pandas.DataFrame:
-    """The results of a burst of this ``spec``, from their text: columns of the declared types, values as they were."""
+    """Parses the results of a burst with this ``spec`` from CSV text. The columns have the declared types, and the values are exact."""
     import pandas
 
     types = _types_of(spec)
-    # How pandas reads floating point depends on its version: each digit counts here.
+    # The precision with which pandas parses floating-point numbers depends on its version, and every digit counts here.
     read = {name: object if dtype.kind == "f" else dtype for name, dtype in types.items()}
     frame = pandas.read_csv(io.StringIO(text), dtype=read, na_filter=False, index_col=False)
     for name, dtype in types.items():
@@ -214,20 +223,24 @@ def run(
     keep: bool = False,
     **options: Any,
 ) -> pandas.DataFrame:
-    """Runs a kernel once for each row of ``parameters`` (a DataFrame, or a dict of one-dimensional arrays) and waits for all.
+    """Runs a kernel once for each row of ``parameters`` (a DataFrame, or a dict of one-dimensional arrays) and waits for all runs.
 
-    ``ptx`` is PTX text of at most 128 KiB. Its kernel's first parameter is where the results go unless ``args`` says otherwise (in the
-    kernel's order: names of columns, or arguments as a ``BurstJob`` writes them), ``output=("f32", 1)`` what they are. ``aggregate`` is
-    ``"argmin"``, ``"sum"``, … over output 0, or as a ``BurstJob`` writes it. ``grid``, ``block``, ``vram``, ``slices`` (at the most) and
-    ``max_retries`` are the job's. It is deleted afterwards unless ``keep``; a ``RuntimeWarning`` names jobs that could not be deleted.
+    ``ptx`` is PTX text of at most 128 KiB. By default the kernel's first parameter is the address of the results, and the other parameters take
+    the columns in order. ``args`` overrides this: it lists, in the order of the kernel's parameters, names of columns or arguments in the form of
+    a ``BurstJob``. ``output=("f32", 1)`` is the type and the number of the results of one run. ``aggregate`` is ``"argmin"``, ``"sum"``, … over
+    output 0, or an aggregate in the form of a ``BurstJob``. ``grid``, ``block``, ``vram``, ``slices`` (the largest number of slices) and
+    ``max_retries`` set the fields of the job. The job is deleted afterwards unless ``keep`` is true; a ``RuntimeWarning`` names jobs that could
+    not be deleted.
 
-    One ``BurstJob`` lists 4,096 rows at the most: more, up to 262,144, go as several that run at the same time, without ``aggregate``,
-    which would be over one of them; their names are ``name-0``, ``name-1``, … where ``name`` is given.
+    One ``BurstJob`` lists at most 4,096 rows. More rows, up to 262,144, are split into several jobs that run at the same time. These cannot have
+    an ``aggregate``, which would cover only one of the jobs. If ``name`` is given, they are called ``name-0``, ``name-1``, …
 
-    Returns a DataFrame, a row for each chunk: its ``index`` (the row's place), parameters and outputs, of the types that the kernel's parameters and
-    ``output`` have. ``attrs["bursts"]`` are the finished
-    jobs, ``attrs["burst"]`` the first, its status with the aggregate. Raises :class:`InvalidArgumentError` for what does not fit together,
-    :class:`ExecutionError` when a job fails, :class:`WaitTimeoutError` when it takes longer.
+    Returns a DataFrame with one row for each chunk: its ``index`` (the position of the row in ``parameters``), the parameters and the outputs,
+    in the types that the kernel's parameters and ``output`` have. ``attrs["bursts"]`` lists the finished jobs; ``attrs["burst"]`` is the first
+    of them, whose status contains the aggregate.
+
+    Raises :class:`InvalidArgumentError` for arguments that do not fit together, :class:`ExecutionError` when a job fails,
+    :class:`WaitTimeoutError` when the jobs take longer than ``timeout_seconds``.
     """
     import pandas
 
@@ -251,7 +264,7 @@ def run(
             jobs.append(over)
     except BaseException as error:
         left = "" if keep else _deleted(gateway, namespace, names)
-        # Python 3.10 has no notes.
+        # Exceptions have no notes in Python 3.10.
         if left and hasattr(error, "add_note"):
             error.add_note(left)
         raise
@@ -264,7 +277,10 @@ def run(
 
 
 def _deleted(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> str:
-    """Deletes the jobs, all of them although a signal interrupts. Gives a sentence about those that could not be deleted, empty where there are none."""
+    """Deletes the jobs. If a ``KeyboardInterrupt`` arrives, starts over with all jobs before raising it.
+
+    Returns a sentence that names the jobs that could not be deleted, or an empty string.
+    """
     try:
         return _delete(gateway, namespace, names)
     except KeyboardInterrupt:
@@ -285,11 +301,14 @@ def _delete(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> s
 
 
 def _parts(parameters: Any, options: Mapping[str, Any]) -> list[Any]:
-    """The rows in parts that one job can list."""
+    """Splits the rows into parts that fit into one job each.
+
+    Raises :class:`InvalidArgumentError` for more rows than one call takes, and for an ``aggregate`` over more than one job.
+    """
     columns = _columns(parameters)
     lengths = {column.shape for column in columns.values()}
     if len(lengths) != 1 or len(next(iter(lengths))) != 1:
-        # What is wrong with it is said where it is looked at.
+        # :func:`spec_of` reports the error.
         return [parameters]
     count = next(iter(lengths))[0]
     if count <= MAX_VALUES:
@@ -305,14 +324,14 @@ def _parts(parameters: Any, options: Mapping[str, Any]) -> list[Any]:
 
 
 def _complete(over: Mapping[str, Any], name: str, timeout_seconds: float) -> None:
-    """Raises what became of a job that is not complete."""
+    """Raises :class:`ExecutionError` if the job failed or was not accepted, :class:`WaitTimeoutError` if it is not complete."""
     conditions = {condition["type"]: condition for condition in over.get("status", {}).get("conditions", [])}
     for kind in ("Failed", "Accepted"):
         condition = conditions.get(kind, {})
         if condition.get("status") == ("True" if kind == "Failed" else "False"):
             raise ExecutionError(f"{name}: {condition.get('reason')}: {condition.get('message')}")
     if conditions.get("Complete", {}).get("status") != "True":
-        # What it waits for: the last step that it has not taken says why.
+        # The last condition that is not met yet tells what the job waits for.
         said = [conditions[kind] for kind in ("Accepted", "Admitted", "Complete") if conditions.get(kind, {}).get("status") == "False"]
         why = f": {said[0].get('reason')}: {said[0].get('message')}" if said else ": its status says nothing yet: is an operator running?" if not conditions else ""
         raise WaitTimeoutError(f"{name} was not complete after {timeout_seconds:g} s{why}")

@@ -1,5 +1,6 @@
-"""Calls of a traced function into Python, which no program of a session can make: where they are, and the checks of Equinox, for which there
-is something to put in their place."""
+"""Calls of a traced function into Python, which programs of a session cannot make: their detection, their source lines for messages, and a
+replacement for the checks of Equinox.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-#: What users call the primitives of JAX.
+#: Public names of the JAX primitives that call into Python.
 _CALLS = {
     "pure_callback": "jax.pure_callback",
     "io_callback": "jax.experimental.io_callback",
@@ -28,32 +29,32 @@ class Call(NamedTuple):
     """A call into Python."""
 
     equation: Any
-    #: Equations that it is inside, from within: calls, branches, loops.
+    #: Enclosing equations (calls, branches, loops), innermost first.
     around: tuple[Any, ...]
 
 
 def callbacks(jaxpr: Any, around: tuple[Any, ...] = ()) -> Iterator[Call]:
-    """Calls into Python of this jaxpr and those inside it."""
+    """Yields the calls into Python in this jaxpr and in the jaxprs nested in it."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in _CALLS or "callback" in equation.params:
             yield Call(equation, around)
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
-                # Closed ones have it inside.
+                # A closed jaxpr wraps the jaxpr in an attribute.
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
                     yield from callbacks(inner, (equation, *around))
 
 
 def _function(equation: Any) -> Any:
-    """The function that is called back, where JAX says."""
+    """Returns the Python function of a callback, if JAX provides it."""
     given = equation.params.get("callback")
     return getattr(given, "callback_func", given)
 
 
 def _line(call: Call) -> str:
-    """Where the call is written: in the caller's own code where there is some, else in the library that has it."""
-    # JAX keeps the frames of each equation up to the function that it was traced with.
+    """Returns the source line of the call: the innermost one in the caller's own code, else in the library that makes the call; empty if unknown."""
+    # The traceback of an equation ends at the function that JAX traced; the enclosing equations provide the frames beyond.
     frames = [frame for equation in (call.equation, *call.around) for frame in getattr(equation.source_info.traceback, "frames", None) or ()]
     outside = [frame for frame in frames if not frame.file_name.startswith((_JAX, _OURS))]
     own = [frame for frame in outside if not frame.file_name.startswith(_PACKAGES)]
@@ -61,7 +62,7 @@ def _line(call: Call) -> str:
 
 
 def described(call: Call) -> str:
-    """The call and its line."""
+    """Returns the name of the call and its source line, for messages."""
     name: str = call.equation.primitive.name
     function = getattr(_function(call.equation), "__name__", "") if name in ("pure_callback", "io_callback") else ""
     line = _line(call)
@@ -69,17 +70,17 @@ def described(call: Call) -> str:
 
 
 def lines(calls: Iterable[Call]) -> str:
-    """Where they are, each once."""
+    """Returns the source lines of the calls, without duplicates."""
     return "; ".join(dict.fromkeys(line for line in map(_line, calls) if line))
 
 
 def is_check(call: Call) -> bool:
-    """Whether it is ``equinox.error_if``, which calls back only to raise."""
+    """Returns whether the call is ``equinox.error_if``, which calls back only to raise an error."""
     return call.equation.primitive.name == "pure_callback" and getattr(_function(call.equation), "__module__", "") == "equinox._errors"
 
 
 def _filled(*_: Any, result_avals: Any, **__: Any) -> list[Any]:
-    """What Equinox has in the place of a checked value where it cannot raise: its ``EQX_ON_ERROR=nan``."""
+    """Returns the values that Equinox substitutes for a checked value if the check cannot raise, as with ``EQX_ON_ERROR=nan``."""
 
     def fill(dtype: Any) -> Any:
         if jnp.issubdtype(dtype, np.inexact):
@@ -90,7 +91,10 @@ def _filled(*_: Any, result_avals: Any, **__: Any) -> list[Any]:
 
 
 def rules_for_checks() -> list[tuple[Any, Callable[..., Any]]]:
-    """Options of JAX's export by which the checks of Equinox give NaN; none where a version of JAX has moved what is looked for."""
+    """Returns lowering rules for JAX's export with which the checks of Equinox give NaN.
+
+    The list is empty if the JAX version has moved the internals that the rules use.
+    """
     try:
         from jax._src.callback import pure_callback_p
         from jax._src.interpreters import mlir

@@ -1,4 +1,4 @@
-"""The line of the caller, for warnings."""
+"""Warnings that are attributed to the caller's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway, or ``sahasra up``."""
+"""Client of a gateway, or of ``sahasra up``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class SahasraClient:
-    """A gateway at this URL.
+    """Client of the gateway at ``url``.
 
-    The token is the argument's, or the first that there is of: ``SAHASRA_TOKEN``, the file named by ``SAHASRA_TOKEN_FILE``, the file
-    that ``sahasra up`` wrote for this port, the kubeconfig's current user, the pod's service account. ``authority`` is the PEM of
-    the authority that an ``https`` gateway is verified by, where the system does not know it; ``server_name`` is the name that its
-    certificate is for, where the URL has another, as through a port-forward.
+    Without the argument ``token``, the token is taken from the first of these that exists: ``SAHASRA_TOKEN``, the file named by
+    ``SAHASRA_TOKEN_FILE``, the file that ``sahasra up`` wrote for this port, the current user of the kubeconfig, the pod's service account.
+    ``authority`` is the PEM certificate of the authority that verifies an ``https`` gateway, if the system does not trust it already.
+    ``server_name`` is the name in the gateway's certificate, if it differs from the host of the URL, as through a port-forward.
 
-    Nothing is asked of the gateway yet. Raises :class:`ConfigurationError` when URL or token cannot be used.
+    Creating a client sends no request. Raises :class:`ConfigurationError` when the URL or the token cannot be used.
     """
 
     def __init__(
@@ -33,33 +33,33 @@ class SahasraClient:
     ) -> None:
         self._gateway = _native.Gateway(url, token, authority, server_name)
         self._token = token
-        #: Where objects are created and looked for.
+        #: Default namespace in which objects are created and listed.
         self.namespace = namespace
 
     @property
     def url(self) -> str:
-        """Where the gateway is."""
+        """URL of the gateway."""
         return self._gateway.url
 
     def workers(self) -> Any:
-        """The load of every worker, as ``GET /workers`` has it: a list of dicts.
+        """The load of every worker, as returned by ``GET /workers``: a list of dicts.
 
-        Raises :class:`AuthenticationError`, :class:`PermissionDeniedError` without the right to ``list`` ``gpuworkers``,
+        Raises :class:`AuthenticationError`, :class:`PermissionDeniedError` without permission to ``list`` ``gpuworkers``,
         :class:`ConnectionLostError`.
         """
         return json.loads(self._gateway.workers())
 
     def sessions(self, namespace: str | None = None) -> list[dict[str, Any]]:
-        """The ``GpuSession``s of the namespace, as kubectl shows them with ``-o json``.
+        """The ``GpuSession`` objects of the namespace (by default the client's), as dicts like those of ``kubectl get -o json``.
 
         Raises :class:`AuthenticationError`, :class:`PermissionDeniedError`, :class:`ConnectionLostError`.
         """
         return list(json.loads(self._gateway.sessions(namespace or self.namespace)).get("items", []))
 
     def burst(self, *, ptx: str, parameters: Any, **options: Any) -> pandas.DataFrame:
-        """Runs one kernel over many sets of parameters on the whole pool, and waits: a DataFrame, a row for each.
+        """Runs one kernel over many sets of parameters on the whole pool and waits. Returns a DataFrame with one row for each set.
 
-        :func:`sahasra.burst.run` says what the options are. Raises :class:`InvalidArgumentError` for what does not fit together,
+        :func:`sahasra.burst.run` describes the options. Raises :class:`InvalidArgumentError` for arguments that do not fit together,
         :class:`ExecutionError` when the burst fails, :class:`WaitTimeoutError` when it takes longer than ``timeout_seconds``.
         """
         from .burst import run

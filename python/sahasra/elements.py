@@ -1,4 +1,4 @@
-"""Types of elements: numpy's and XLA's names for the same thing."""
+"""Conversion between the element types of NumPy and those of XLA."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _TO_XLA: dict[str, str] = {
 
 @functools.cache
 def element_type(dtype: np.dtype[Any]) -> str:
-    """XLA's name of a numpy type, such as ``bf16``.
+    """Returns XLA's name of a NumPy type, such as ``bf16``.
 
-    Raises :class:`InvalidArgumentError` for types that no session holds.
+    Raises :class:`InvalidArgumentError` for types that sessions do not support.
     """
     name = _TO_XLA.get(dtype.name)
     if name is None:
@@ -53,7 +53,10 @@ _FROM_XLA = {xla: name for name, xla in _TO_XLA.items()}
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The numpy type of XLA's name."""
+    """Returns the NumPy type for XLA's name of a type.
+
+    Raises :class:`InvalidArgumentError` for unknown names.
+    """
     found = _FROM_XLA.get(name)
     if found is None:
         raise InvalidArgumentError(f"elements of type {name} are not known here")
@@ -61,9 +64,9 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def native(array: np.ndarray[Any, Any] | np.generic) -> np.dtype[Any]:
-    """The array's type in this machine's byte order, which is that of every session.
+    """Returns the array's type in the byte order of this machine, which is that of every session.
 
-    Raises :class:`InvalidArgumentError` for masked arrays: nothing there knows of a mask.
+    Raises :class:`InvalidArgumentError` for masked arrays, because sessions do not support masks.
     """
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidArgumentError("a masked array would lose its mask: use array.filled(...), or send array.data and array.mask apart")
@@ -72,8 +75,8 @@ def native(array: np.ndarray[Any, Any] | np.generic) -> np.dtype[Any]:
 
 
 def dense(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array in row-major order and this machine's byte order; a copy only where it is not."""
+    """Returns the array in row-major order and the byte order of this machine. It is copied only if it is not in that form already."""
     if array.dtype.byteorder not in "=|<":
         array = array.astype(array.dtype.newbyteorder("="))
-    # ascontiguousarray would make a scalar one-dimensional.
+    # numpy.ascontiguousarray would make a scalar one-dimensional.
     return array if array.flags.c_contiguous else np.array(array, order="C", copy=True)

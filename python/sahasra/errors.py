@@ -1,12 +1,12 @@
-"""What can go wrong, by cause. The message names the operation and, where there is one, the remedy."""
+"""Exceptions of the package, one class for each cause. The message names the operation and, if there is one, the remedy."""
 
 
 class SahasraError(Exception):
-    """Anything that Sahasra reports."""
+    """Base class of all exceptions of the package."""
 
 
 class ConfigurationError(SahasraError):
-    """URL, certificate or token cannot be used as they are."""
+    """The URL, the certificate or the token cannot be used."""
 
 
 class AuthenticationError(SahasraError):
@@ -14,19 +14,19 @@ class AuthenticationError(SahasraError):
 
 
 class PermissionDeniedError(SahasraError):
-    """The token's owner may not do that."""
+    """The owner of the token lacks the permission for the request."""
 
 
 class ForkedProcessError(SahasraError, RuntimeError):
-    """This process was forked from one that uses sahasra: it has the memory, but neither the connections nor the sessions."""
+    """This process was forked from one that uses sahasra: it has a copy of the memory, but neither the connections nor the sessions."""
 
 
 class NotFoundError(SahasraError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class CapacityError(SahasraError):
-    """No device has room; the message says why for each device."""
+    """No device has enough free memory; the message gives the reason for each device."""
 
 
 class WaitTimeoutError(SahasraError, TimeoutError):
@@ -34,13 +34,13 @@ class WaitTimeoutError(SahasraError, TimeoutError):
 
 
 class ConnectionLostError(SahasraError, ConnectionError):
-    """The gateway or the worker cannot be reached, or a session could not be resumed within its grace."""
+    """The gateway or the worker cannot be reached, or a session could not be resumed within its grace period."""
 
 
 class WorkerLostError(ConnectionLostError):
-    """The worker that held the session is gone, with every tensor there."""
+    """The worker that held the session is gone, with every tensor of the session."""
 
-    #: The session as ``namespace/name``, where it was, and the operation that did not end.
+    #: The session as ``namespace/name``, the worker on which it ran, and the operation that did not finish.
     session: str = ""
     worker: str = ""
     operation: str = ""
@@ -55,32 +55,32 @@ class SessionBusyError(SahasraError):
 
 
 class LeaseExpiredError(SessionClosedError):
-    """The session's time is over, or it was idle for too long."""
+    """The session reached its time limit, or was idle for too long."""
 
 
 class InvalidArgumentError(SahasraError, ValueError):
-    """Arguments do not fit: names, types, shapes, their number."""
+    """Names, types, shapes or the number of the arguments do not fit, or the API server rejected the object made of them."""
 
 
 class OutOfDeviceMemoryError(SahasraError, MemoryError):
-    """It would take more device memory than the session may use. What was there is there still, but for what the call donated."""
+    """The operation would exceed the session's device memory limit. Existing tensors are kept, except those that the call donated."""
 
 
 class IncompatibleProgramError(SahasraError):
-    """The session's engine or platform cannot run the program. Nothing ran."""
+    """The session's engine or platform cannot run the program. Nothing was executed."""
 
 
 class CompileError(SahasraError):
-    """The compiler refused the program."""
+    """The compiler rejected the program."""
 
 
 class ExecutionError(SahasraError):
-    """A program failed while it ran."""
+    """A program failed during execution, or a ``BurstJob`` failed or was not accepted."""
 
 
 class ProtocolError(SahasraError):
-    """The two sides do not understand each other."""
+    """Client and server do not support each other's protocol, or one of them sent a malformed message."""
 
 
 class RemoteTransferWarning(UserWarning):
-    """A function of this process brings a remote tensor's value here, where one that runs in the session would not."""
+    """A local function transfers the value of a remote tensor to this process, although an equivalent function could run in the session."""

@@ -1,5 +1,6 @@
-"""Functions become programs here, on the client's side: traced, differentiated and lowered by the user's own JAX, and sent as a
-portable StableHLO artifact."""
+"""Export of functions as programs: the JAX of this process traces, differentiates and lowers them on the client side, and the result is sent
+as a portable StableHLO artifact.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .elements import native
 from .errors import IncompatibleProgramError, InvalidArgumentError
 from .tensor import RemoteTensor
 
-#: The oldest JAX whose exports hold static arguments, weak types and linear algebra. pyproject.toml and the guide name it too.
+#: Oldest JAX version whose exports support static arguments, weak types and linear algebra. pyproject.toml and the guide name it too.
 OLDEST_JAX = (0, 6, 2)
 
 if jax.__version_info__ < OLDEST_JAX:
@@ -30,38 +31,41 @@ from jax import export as jax_export  # noqa: E402: older ones may not have it
 
 Aval = tuple[tuple[int, ...], Any, bool]
 
-#: What gradients with respect to integers are of: they have no values, and JAX keeps them in the memory of this process.
+#: Element type of gradients with respect to integers. Such arrays have no values, and JAX keeps them in the memory of this process.
 FLOAT0 = jax.dtypes.float0
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A program, and what is to be known beside it."""
+    """An exported program and its metadata."""
 
     name: str
     code: bytes
-    #: Places among the leaves of the arguments that the program takes: it has no use for the others.
+    #: Positions of the argument leaves that the program takes; it does not use the others.
     kept: tuple[int, ...]
-    #: Shape, type and weakness of each result.
+    #: Shape, type and weak-type flag of each result.
     outputs: tuple[Aval, ...]
-    #: How the results were put together.
+    #: Tree structure of the results.
     tree: Any
-    #: Floating-point operations as JAX counts them before compiling, where it does.
+    #: Number of floating-point operations as counted by JAX before compilation, or None if JAX does not count them.
     flops: float | None
 
 
 def is_key(dtype: Any) -> bool:
-    """Whether elements are keys of random numbers."""
+    """Returns whether elements of this type are keys of random numbers."""
     return not isinstance(dtype, np.dtype) and jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def key_words(dtype: Any) -> tuple[int, ...]:
-    """Dimensions that a key takes in words of 32 bits."""
+    """Returns the dimensions of one key of random numbers in 32-bit words."""
     return tuple(dtype._impl.key_shape)
 
 
 def aval_of(leaf: Any, *, described: bool = False) -> Aval:
-    """Shape, type and weakness of a leaf: an array here or there, a number of Python's; where ``described``, a ``ShapeDtypeStruct`` too."""
+    """Returns shape, type and weak-type flag of a leaf: a local or remote array or a Python number; if ``described``, also a ``ShapeDtypeStruct``.
+
+    Raises ``TypeError`` for leaves that are not arrays, and :class:`InvalidArgumentError` for values that JAX traces.
+    """
     if isinstance(leaf, RemoteTensor):
         return leaf._aval
     if isinstance(leaf, jax.core.Tracer):
@@ -87,7 +91,8 @@ def aval_of(leaf: Any, *, described: bool = False) -> Aval:
 
 
 def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
-    """The leaf as an array of numpy's, of the type that JAX would give it, and whether it is immutable: its memory is then sent as it is.
+    """Returns the leaf as a NumPy array of the type that JAX gives it, and whether the array is immutable, so that its memory can be sent without
+    a copy.
 
     Raises ``OverflowError`` for a Python integer out of the type's range, as JAX does.
     """
@@ -99,21 +104,22 @@ def host_array(leaf: Any, aval: Aval) -> tuple[np.ndarray[Any, Any], bool]:
             raise OverflowError(f"{leaf} is out of range for {aval[1]}, the type that JAX gives to Python integers")
     array = np.asarray(leaf)
     if array.dtype == FLOAT0:
-        # A program takes booleans in their place, and looks at none.
+        # A program takes booleans in place of ``float0`` values, and does not read them.
         return np.zeros(array.shape, np.bool_), True
     if array.dtype != aval[1]:
         return array.astype(aval[1]), True
-    # Of these numpy makes a new array. Of all others (a memory map, a memoryview, a tensor of another library) it may have the memory of the leaf.
+    # NumPy allocates a new array for these types. For all others (a memory map, a memoryview, a tensor of another library) the array may share the
+    # memory of the leaf.
     return array, type(leaf) in (list, tuple) or isinstance(leaf, (bool, int, float, complex, np.generic))
 
 
 @functools.cache
 def _plain_linear_algebra() -> tuple[Any, ...]:
-    """Rules of JAX's export by which ``jax.numpy.linalg`` becomes operations of XLA.
+    """Returns lowering rules for JAX's export with which ``jax.numpy.linalg`` becomes plain XLA operations.
 
-    JAX calls LAPACK or cuSOLVER for it, which its own packages bring and a session's plugin does not have. For platforms without them it
-    has algorithms that need none; ``eig``, ``schur`` and ``hessenberg`` have no such one. JAX keeps the choice to itself: where a version
-    of it has moved what is looked for, nothing is chosen, and the session refuses the call by its name.
+    By default JAX lowers linear algebra to calls of LAPACK or cuSOLVER, which its own packages contain and a session's plugin does not. For
+    platforms without these libraries JAX has algorithms that need none, except for ``eig``, ``schur`` and ``hessenberg``. The selection is not
+    part of JAX's public API. If a JAX version has moved the internals used here, no rules are returned, and the session rejects the call by name.
     """
     try:
         from jax._src.interpreters import mlir
@@ -136,15 +142,15 @@ def _plain_linear_algebra() -> tuple[Any, ...]:
 
 
 def _overriding(rules: tuple[Any, ...]) -> dict[str, Any]:
-    """JAX's option for them, where it has it."""
+    """Returns the keyword argument of JAX's export for these rules, or no argument if JAX does not have that option."""
     option = "_override_lowering_rules"
     return {option: rules} if rules and option in inspect.signature(jax_export.export).parameters else {}
 
 
 def _without_locations() -> contextlib.AbstractContextManager[Any]:
-    """Leaves the lines of the source out of programs: the same function from another line is the same program, and is compiled once.
+    """Omits source lines from programs, so that the same function at another line is the same program and is compiled once.
 
-    JAX 0.6 leaves the innermost line in: there it may be called from anywhere, but is another program when it is written elsewhere.
+    JAX 0.6 keeps the innermost line: the function may be called from anywhere, but becomes another program if it moves to another line.
     """
     try:
         from jax._src.config import traceback_in_locations_limit
@@ -155,12 +161,14 @@ def _without_locations() -> contextlib.AbstractContextManager[Any]:
 
 
 def trace_context() -> Any:
-    """What of JAX's configuration a trace depends on, such as ``jax_enable_x64``: a function is traced again where it has changed."""
+    """Returns the part of JAX's configuration on which a trace depends, such as ``jax_enable_x64``. A change of it causes functions to be traced
+    again.
+    """
     return _trace_context()
 
 
 def _of_configuration() -> Any:
-    # For a version of JAX that has moved its own: what is documented to change what a function is traced to.
+    # Fallback for JAX versions that have moved ``trace_context``: the options documented to change the result of a trace.
     names = ("enable_x64", "numpy_dtype_promotion", "numpy_rank_promotion", "default_matmul_precision", "threefry_partitionable", "default_prng_impl")
     return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
 
@@ -172,7 +180,10 @@ except ImportError:
 
 
 def _refuse_callbacks(name: str, jaxpr: Any) -> bool:
-    """Raises for calls into Python. Gives whether there are checks of Equinox, and warns of what becomes of them."""
+    """Raises :class:`IncompatibleProgramError` for calls into Python.
+
+    Checks of Equinox are accepted with a warning that they give NaN where they fail. Returns whether there are any.
+    """
     found = list(callbacks(jaxpr))
     refused = [call for call in found if not is_check(call)]
     rules = rules_for_checks()
@@ -197,14 +208,15 @@ def export(
     *,
     cost: bool = False,
 ) -> Exported:
-    """Exports ``function`` for arguments of these shapes and types: pytrees of ``ShapeDtypeStruct``.
+    """Exports ``function`` for arguments of these shapes and types, given as pytrees of ``ShapeDtypeStruct``.
 
-    Raises :class:`IncompatibleProgramError` for what no program can hold, such as callbacks; errors of tracing as they are.
+    Raises :class:`IncompatibleProgramError` for functions that cannot become a program, such as those with callbacks. Errors of tracing are
+    raised unchanged.
     """
     function.__name__ = function.__qualname__ = name
     jitted = jax.jit(function, donate_argnums=tuple(donated), donate_argnames=tuple(donated_names))
     with _without_locations():
-        # What goes wrong here is the function's own fault; what goes wrong later is about the program.
+        # Errors up to this line come from the function itself; later errors concern the program.
         traced = jitted.trace(*arguments, **keywords)
         rules = _plain_linear_algebra() + tuple(rules_for_checks() if _refuse_callbacks(name, traced.jaxpr) else ())
         try:

@@ -1,4 +1,4 @@
-"""Functions that run in a session: a program for each shape, type and static value of their arguments."""
+"""Functions that run in a session. Each combination of shapes, types and static values of the arguments is a program of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Static:
-    """Stands in the place of a static argument; it is no leaf."""
+    """Wrapper of a static argument, which makes it part of the tree structure instead of a leaf."""
 
     __slots__ = ("value",)
 
@@ -48,7 +48,7 @@ def _numbers(given: int | Iterable[int] | None) -> tuple[int, ...]:
 
 
 def _places(numbers: Iterable[int], count: int) -> set[int]:
-    """Places among so many arguments that the numbers name, from either end."""
+    """Returns the positions among ``count`` arguments that the numbers denote. Negative numbers count from the end."""
     return {number % count for number in numbers if -count <= number < count}
 
 
@@ -57,24 +57,24 @@ def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 class Prepared:
-    """A program in a session, and how it is called."""
+    """A program in a session, and the positions of arguments and results that its calls need."""
 
     __slots__ = ("donated", "donated_leaves", "exported", "program", "without_values")
 
     def __init__(self, exported: Exported, program: _native.Program, donated: Sequence[int]) -> None:
         self.exported = exported
         self.program = program
-        #: Places among the leaves of the arguments.
+        #: Positions of the donated arguments among all argument leaves.
         self.donated_leaves = donated
         places = {leaf: place for place, leaf in enumerate(exported.kept)}
-        #: Places among the program's own arguments.
+        #: Positions of the donated arguments among the arguments that the program takes.
         self.donated = [places[leaf] for leaf in donated if leaf in places]
-        #: Places among the results.
+        #: Positions of the results of type ``float0``, which have no values.
         self.without_values = [place for place, (_, dtype, _) in enumerate(exported.outputs) if dtype == FLOAT0]
 
 
 class Traced:
-    """A function, and the programs that were made of it for a session."""
+    """A function, and the programs made of it for one session."""
 
     def __init__(
         self,
@@ -86,18 +86,19 @@ class Traced:
     ) -> None:
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__).strip("<>") or "function"
-        # What a `jax.jit` of the user's own says of static and donated arguments is said of this function too: tracing through
-        # it would lose the one and refuse the other.
+        # Static and donated arguments declared in the user's own `jax.jit` apply to this function too, because tracing through that `jax.jit`
+        # would reject the static ones and lose the donations.
         numbers, names = _options_of(function, "static")
         self._static_numbers, self._static_names = _by_number_and_name(function, _numbers(static_argnums) + numbers, _names(static_argnames) + names)
         numbers, names = _options_of(function, "donate")
         self._donated, self._donated_names = _by_number_and_name(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
         self._programs: dict[Any, Prepared] = {}
-        # The last call's, with which a loop's next call is compared: a key has hundreds of parts to hash, most of them the same objects.
+        # Key and program of the previous call, with which the next call of a loop is compared first: hashing a key visits hundreds of parts,
+        # most of which are the same objects in both calls.
         self._last: tuple[Any, Prepared] | None = None
 
     def flatten(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
-        """Leaves, and how they belong together with the static values in it."""
+        """Returns the leaves of the arguments and their tree structure, which contains the static values."""
         if self._static_numbers or self._static_names:
             static = _places(self._static_numbers, len(arguments))
             arguments = tuple(_Static(value) if place in static else value for place, value in enumerate(arguments))
@@ -105,14 +106,14 @@ class Traced:
         return jax.tree_util.tree_flatten((arguments, keywords))
 
     def donated_leaves(self, tree: Any) -> list[int]:
-        """Places of the leaves that are donated."""
+        """Returns the positions of the donated leaves."""
         arguments, keywords = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         donated = [arguments[place] for place in sorted(_places(self._donated, len(arguments)))]
         donated += [keywords[name] for name in self._donated_names if name in keywords]
         return sorted(jax.tree_util.tree_leaves(donated))
 
     def argument(self, tree: Any, place: int) -> str:
-        """What the user calls the leaf at this place, such as ``argument batch['x'] of step``."""
+        """Returns the user's name of the leaf at this position, such as ``argument batch['x'] of step``."""
         arguments, keywords = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         (_, first, *rest), _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))[0][place]
         name = getattr(first, "key", None)
@@ -124,7 +125,7 @@ class Traced:
         return f"argument {name}{jax.tree_util.keystr(tuple(rest))} of {self._name}"
 
     def avals(self, leaves: Sequence[Any], tree: Any, *, described: bool = False) -> tuple[Aval, ...]:
-        """Raises as :func:`export.aval_of` does, naming the argument."""
+        """Returns shape, type and weak-type flag of each leaf. Raises as :func:`export.aval_of` does, and names the argument."""
         made: list[Aval] = []
         try:
             for leaf in leaves:
@@ -134,7 +135,7 @@ class Traced:
         return tuple(made)
 
     def _look_for_nan(self, session: RemoteJaxSession, made: Sequence[Any]) -> None:
-        """What ``jax_debug_nans`` and ``jax_debug_infs`` ask for: the results are waited for and looked at, there.
+        """Implements ``jax_debug_nans`` and ``jax_debug_infs``: waits for the results and checks their values in the session.
 
         Raises ``FloatingPointError``, as JAX does.
         """
@@ -144,14 +145,14 @@ class Traced:
                 raise FloatingPointError(f"invalid value ({what}) in the results of {self._name}: called through jax.jit, JAX says in which operation")
 
     def export(self, platform: str, tree: Any, avals: Sequence[Any], *, cost: bool = False) -> Exported:
-        """Raises as :func:`export.export` does."""
+        """Exports the function for arguments of this structure and these shapes and types. Raises as :func:`export.export` does."""
 
         def plain(*arguments: Any, **keywords: Any) -> Any:
             opened = [argument.value if isinstance(argument, _Static) else argument for argument in arguments]
             named = {name: value.value if isinstance(value, _Static) else value for name, value in keywords.items()}
             return self._function(*opened, **named)
 
-        # What JAX says of arguments and lines is about the function's own.
+        # JAX's messages then name the arguments and lines of the user's function.
         plain.__wrapped__ = self._function  # type: ignore[attr-defined]
         struct: Any = jax.ShapeDtypeStruct
         arguments, keywords = jax.tree_util.tree_unflatten(tree, [struct(shape, dtype, weak_type=weak) for shape, dtype, weak in avals])
@@ -160,7 +161,7 @@ class Traced:
 
     def _prepare(self, session: RemoteJaxSession, tree: Any, avals: tuple[Any, ...]) -> Prepared:
         key = (tree, avals, trace_context())
-        # Read once: another thread may put its own there.
+        # Read once, because another thread may replace it.
         last = self._last
         if last is not None and last[0] == key:
             return last[1]
@@ -174,9 +175,9 @@ class Traced:
         return found
 
     def call(self, session: RemoteJaxSession, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Any], Any]:
-        """Its results' leaves, and how they belong together. It is the same session each time.
+        """Calls the function in the session. Returns the leaves of the results and their tree structure. Every call must use the same session.
 
-        They are tensors there, but for gradients of type ``float0``: those have no values, and are arrays here as in JAX.
+        The leaves are remote tensors, except gradients of type ``float0``, which have no values and are local arrays, as in JAX.
         """
         leaves, tree = self.flatten(arguments, keywords)
         avals = self.avals(leaves, tree)
@@ -208,7 +209,7 @@ class Traced:
 
 
 class RemoteFunction(Traced):
-    """What :meth:`RemoteJaxSession.jit` gives: called like the function, it runs in the session and returns at once."""
+    """Result of :meth:`RemoteJaxSession.jit`: a function whose calls run in the session and return immediately."""
 
     def __init__(self, session: RemoteJaxSession, function: Callable[..., Any], *options: Any) -> None:
         super().__init__(function, *options)
@@ -216,9 +217,10 @@ class RemoteFunction(Traced):
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """The function's results as :class:`RemoteTensor`s, put together as the function does.
+        """Returns the function's results as :class:`RemoteTensor` objects, in the structure that the function gives them.
 
-        Arguments may be arrays, numbers, remote tensors, and pytrees of them. Failures come with the next look at a value.
+        Arguments may be arrays, numbers, remote tensors, and pytrees of them. Failures in the session are raised when a dependent value is read,
+        and by :meth:`RemoteJaxSession.synchronise`.
         """
         made, tree = self.call(self._session, arguments, keywords)
         return jax.tree_util.tree_unflatten(tree, made)
@@ -231,17 +233,19 @@ class RemoteFunction(Traced):
 
 
 def _options_of(function: Callable[..., Any], kind: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Numbers and names of the arguments that are static or donated (``donate``) in the user's own ``jax.jit``."""
+    """Returns the numbers and names of the arguments that the user's own ``jax.jit`` declares static (``kind="static"``) or donated
+    (``kind="donate"``).
+    """
     own = getattr(function, "_jit_info", None)
     numbers, names = tuple(getattr(own, f"{kind}_argnums", ())), tuple(getattr(own, f"{kind}_argnames", ()))
     if inspect.ismethod(function):
-        # It has its first argument already, which the numbers count.
+        # A bound method already has its first argument, which the numbers count.
         numbers = tuple(number if number < 0 else number - 1 for number in numbers if number != 0)
     return numbers, names
 
 
 def _by_number_and_name(function: Callable[..., Any], numbers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """A parameter that is static or donated by number is so by name, and the other way round, as in ``jax.jit``."""
+    """Extends numbers and names so that a parameter that is static or donated by number is so by name too, and vice versa, as in ``jax.jit``."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -261,7 +265,7 @@ def any_inf(*arrays: Any) -> Any:
 
 
 def put_leaf(session: RemoteJaxSession, leaf: Any, aval: Any) -> RemoteTensor:
-    """A leaf of a pytree as a tensor of the session."""
+    """Uploads a leaf of a pytree. Returns its tensor in the session; a remote tensor is returned unchanged."""
     if isinstance(leaf, RemoteTensor):
         return leaf
     array, immutable = host_array(leaf, aval)

@@ -1,4 +1,4 @@
-"""Kernels in PTX on the tensors of a session of engine ``ptx``."""
+"""PTX kernels on the tensors of a session with ``engine="ptx"``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ADDRESSES = ("u64", "b64", "s64")
 
 
 def parameters_of(ptx: str, entry: str) -> list[str]:
-    """Types of the parameters of an ``.entry``, such as ``["u64", "f32"]``; arrays of bytes as ``b8[16]``.
+    """Returns the types of the parameters of an ``.entry``, such as ``["u64", "f32"]``; arrays of bytes as ``b8[16]``.
 
-    Raises :class:`InvalidArgumentError` when the text has no such entry.
+    Raises :class:`InvalidArgumentError` when the text has no such entry or a parameter has an unknown type.
     """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.S)
     found = re.search(r"\.entry\s+" + re.escape(entry) + r"(?![\w$])\s*(?:\(([^)]*)\))?", text)
@@ -43,7 +43,7 @@ def parameters_of(ptx: str, entry: str) -> list[str]:
         if size is None:
             types.append(kind.group(1))
             continue
-        # As in C: hexadecimal after 0x, octal after another 0.
+        # As in C, the prefix 0x means hexadecimal and any other leading 0 octal.
         digits = size.group(1)
         count = int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") else 10)
         types.append(f"{kind.group(1)}[{count}]")
@@ -51,9 +51,9 @@ def parameters_of(ptx: str, entry: str) -> list[str]:
 
 
 def scalar_bytes(value: Any, kind: str) -> bytes:
-    """Little-endian bytes of a scalar parameter of that type.
+    """Returns the little-endian bytes of a parameter of this type. Array types such as ``b8[16]`` take ``bytes`` of their exact size.
 
-    Raises :class:`InvalidArgumentError` when the value is none of that type.
+    Raises :class:`InvalidArgumentError` when the value does not fit the type.
     """
     if "[" in kind:
         name, _, count = kind[:-1].partition("[")
@@ -64,7 +64,7 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
     dtype = np.dtype("<" + _SCALARS[kind])
     does_not_fit = f"{value!r} does not fit a parameter of type {kind}"
     if isinstance(value, int):
-        # Of what has more than 64 bits numpy makes objects.
+        # NumPy would convert an integer of more than 64 bits to an object array.
         try:
             number = np.asarray(float(value) if dtype.kind == "f" else value)
         except OverflowError:
@@ -85,9 +85,9 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
 
 
 def extent(what: str, given: int | Sequence[int]) -> list[int]:
-    """The one to three numbers of a ``grid`` or ``block``: whole numbers of Python's or numpy's.
+    """Returns the one to three numbers of a ``grid`` or ``block``, given as integers of Python or NumPy.
 
-    Raises :class:`InvalidArgumentError` that names it.
+    Raises :class:`InvalidArgumentError`, which names the argument, unless each number is from 1 to 2³² - 1.
     """
     try:
         numbers = [operator.index(number) for number in (given if isinstance(given, Iterable) else (given,))]
@@ -99,7 +99,10 @@ def extent(what: str, given: int | Sequence[int]) -> list[int]:
 
 
 def whole(what: str, value: Any, least: int, most: int) -> int:
-    """A whole number of Python's or numpy's. Raises :class:`InvalidArgumentError` that names it."""
+    """Returns ``value``, an integer of Python or NumPy from ``least`` to ``most``.
+
+    Raises :class:`InvalidArgumentError`, which names the argument, for other values.
+    """
     try:
         number = operator.index(value)
     except TypeError:
@@ -114,21 +117,21 @@ def _three(numbers: list[int]) -> tuple[int, int, int]:
 
 
 class RemoteKernel:
-    """A kernel in a session: ``kernel(grid, block, x, y, 2.0)`` launches it and returns at once."""
+    """A kernel in a session: ``kernel(grid, block, x, y, 2.0)`` launches it and returns immediately."""
 
     def __init__(self, session: RemoteJaxSession, ptx: str, entry: str) -> None:
         self._session = session
         self.entry = entry
-        #: Types of its parameters.
+        #: PTX types of the kernel's parameters.
         self.parameters = parameters_of(ptx, entry)
         with session._watch.during("compile", entry):
             self._program: _native.Program = session._native.compile(entry, "ptx", ptx.encode())
 
     def __call__(self, grid: int | Sequence[int], block: int | Sequence[int], *arguments: Any, shared_bytes: int = 0) -> None:
-        """Launches ``grid`` blocks of ``block`` threads; remote tensors are passed as their addresses, numbers by the parameter's type.
+        """Launches ``grid`` blocks of ``block`` threads. Remote tensors are passed as addresses, numbers in the type of the kernel's parameter.
 
-        What it writes is in the tensors that it was given. Raises :class:`InvalidArgumentError` for arguments that are not the kernel's;
-        failures there come with the next look at a value.
+        The kernel returns nothing: it writes to the tensors passed to it. Raises :class:`InvalidArgumentError` for arguments that do not fit the
+        kernel's parameters. Failures in the session are raised when a dependent value is read, and by :meth:`RemoteJaxSession.synchronise`.
         """
         if len(arguments) != len(self.parameters):
             raise InvalidArgumentError(f"{self.entry} takes {len(self.parameters)} arguments, not {len(arguments)}")

@@ -1,4 +1,4 @@
-"""Methods of arrays on remote tensors: they run in the session, as Python's operators do, and return at once."""
+"""Array methods of remote tensors. Like Python's operators, they run in the session and return immediately."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
     from .session import RemoteJaxSession
     from .tensor import RemoteTensor
 
-#: Methods of ``jax.Array`` that a remote tensor has. What has a shape that depends on values, such as ``nonzero``, is not among them.
+#: Methods of ``jax.Array`` that a remote tensor has. Methods whose result shape depends on values, such as ``nonzero``, are not included.
 METHODS = (
     "all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "clip", "conj", "conjugate", "cumprod", "cumsum", "diagonal",
     "dot", "flatten", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "round", "searchsorted", "sort", "squeeze", "std", "sum",
     "swapaxes", "take", "trace", "transpose", "var", "view",
 )  # fmt: skip
 PROPERTIES = ("T", "imag", "mT", "real")
-#: What is done at an index, as ``array.at[index]`` of JAX's has it.
+#: Methods of ``tensor.at[index]``, as of ``array.at[index]`` in JAX.
 UPDATES = ("add", "divide", "get", "max", "min", "mul", "multiply", "power", "set", "subtract")
-#: Functions of ``jax.numpy`` whose results have a shape that depends on the values of numbers.
+#: Functions of ``jax.numpy`` whose result shapes depend on the values of numbers.
 _OF_VALUES = {("numpy", "arange")}
-#: Other calls, by function and what is part of the program, that JAX traced only with the values of all that is here.
+#: Other calls, by function and constant parts of the program, that JAX could trace only with the values of all local arguments.
 _needs_values: set[Any] = set()
 
 
 class _Taken:
-    """Stands for an argument that a program takes."""
+    """Placeholder for a leaf that a program takes as an argument."""
 
 
 _TAKEN = _Taken()
 
 
 class _Value:
-    """Something that is part of a program by its value and does not compare by it: a number that may be -0.0 or NaN, an array."""
+    """A constant of a program that is compared bit by bit instead of with ``==``: a number that may be -0.0 or NaN, or an array."""
 
     def __init__(self, value: Any) -> None:
-        # An array of numpy's may change.
+        # A NumPy array may be modified later.
         self.value = value.copy() if isinstance(value, np.ndarray) else value
         array = np.asarray(value)
         self._key = (type(value), array.dtype, array.shape, array.tobytes(), getattr(value, "weak_type", None))
@@ -54,14 +54,17 @@ class _Value:
 
 
 def _is_taken(value: Any) -> bool:
-    """Arrays and floating-point numbers are arguments of a program; whole numbers (axes, counts), types and words are part of it."""
+    """Returns whether a leaf is an argument of a program: arrays and floating-point or complex numbers are.
+
+    Integers (axes, counts), types and strings are part of the program instead.
+    """
     if isinstance(value, (type, np.dtype, np.integer, np.bool_)):
         return False
     return isinstance(value, (float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
 def _has_no_value(leaf: Any) -> bool:
-    """Whether an argument has no value here that could be part of a program: remote tensors, what JAX traces, keys of random numbers."""
+    """Returns whether a leaf lacks a local value that could be part of a program: remote tensors, values that JAX traces, keys of random numbers."""
     import jax
 
     if not hasattr(leaf, "dtype") or isinstance(leaf, (type, np.dtype)):
@@ -70,7 +73,10 @@ def _has_no_value(leaf: Any) -> bool:
 
 
 def _known(leaves: Iterable[Any], is_taken: Callable[[Any], bool]) -> tuple[Any, ...]:
-    """What is part of a program, with its types: True and 1 are equal, and make results of different types."""
+    """Returns the leaves that are part of a program, with their types: ``True`` and 1 are equal, but give results of different types.
+
+    ``_TAKEN`` stands for each leaf that the program takes as an argument.
+    """
     return tuple(_TAKEN if is_taken(leaf) else (type(leaf), _Value(leaf) if _is_taken(leaf) else leaf) for leaf in leaves)
 
 
@@ -78,12 +84,12 @@ def _is_among(thing: Any, things: set[Any]) -> bool:
     try:
         return thing in things
     except TypeError:
-        # What cannot be hashed is refused where the program is made.
+        # An unhashable value is rejected when the program is created.
         return False
 
 
 def _apply(function: Callable[..., Any], name: str, count: int) -> Callable[..., Any]:
-    """A function of what is part of a program, and what the program takes: so many indices first."""
+    """Returns a function of the constant parts of a program and of its arguments, the first ``count`` of which are indices."""
 
     def applied(known: Any, *taken: Any) -> Any:
         import jax
@@ -99,10 +105,14 @@ def _apply(function: Callable[..., Any], name: str, count: int) -> Callable[...,
 
 
 def call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], arguments: Any, keywords: Any, indices: Sequence[Any] = ()) -> Any:
-    """Runs the function of ``arguments`` and ``keywords`` that is known by this key, after ``indices``, which are never part of the program."""
+    """Runs a function on ``indices``, ``arguments`` and ``keywords`` in the session, and returns its results as remote tensors.
+
+    ``function`` creates the function if ``key``, whose last part is its name, is new to the session. ``indices`` come first, and are always
+    arguments of the program rather than part of it.
+    """
     import jax
 
-    # None is a value here: as an axis or an index.
+    # None counts as a value, because it may be an axis or an index.
     leaves, tree = jax.tree_util.tree_flatten((arguments, keywords), is_leaf=lambda value: value is None)
 
     def made(known: Any, is_taken: Callable[[Any], bool]) -> Any:
@@ -117,7 +127,7 @@ def call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..
     except SahasraError:
         raise
     except (TypeError, ValueError, IndexError):
-        # Where JAX has numbers and arrays that decide over shapes (norm's order, where to split) it needs their values.
+        # JAX needs the values of numbers and arrays that determine shapes, such as the order of a norm or the indices at which to split.
         if all(_has_no_value(leaf) for leaf in leaves if _is_taken(leaf)):
             raise
         with contextlib.suppress(TypeError, ValueError, IndexError):
@@ -128,7 +138,7 @@ def call(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..
 
 
 def method(name: str) -> Callable[..., RemoteTensor]:
-    """The method of ``jax.Array`` of this name."""
+    """Returns the method of remote tensors that corresponds to the method of ``jax.Array`` with this name."""
 
     def called(self: RemoteTensor, *arguments: Any, **keywords: Any) -> Any:
         return call(self._session, ("method", name), lambda: lambda x, *given, **named: getattr(x, name)(*given, **named), (self, *arguments), keywords)
@@ -139,7 +149,7 @@ def method(name: str) -> Callable[..., RemoteTensor]:
 
 
 def attribute(name: str) -> property:
-    """The property of ``jax.Array`` of this name."""
+    """Returns the property of remote tensors that corresponds to the property of ``jax.Array`` with this name."""
 
     def asked(self: RemoteTensor) -> Any:
         return call(self._session, ("property", name), lambda: lambda x: getattr(x, name), (self,), {})
@@ -149,7 +159,7 @@ def attribute(name: str) -> property:
 
 
 class At:
-    """``tensor.at``: a copy of the tensor with something else at an index, made there, such as ``tensor.at[0].set(1.0)``."""
+    """``tensor.at``: its updates create a modified copy of the tensor in the session, such as ``tensor.at[0].set(1.0)``."""
 
     __slots__ = ("_tensor",)
 
@@ -161,7 +171,7 @@ class At:
 
 
 class AtIndex:
-    """``tensor.at[index]``, with the methods of JAX's."""
+    """``tensor.at[index]``, with the methods that JAX arrays have."""
 
     __slots__ = ("_index", "_tensor")
 
@@ -174,7 +184,7 @@ class AtIndex:
 
     def _update(self, name: str, arguments: Any, keywords: Any) -> Any:
         known, taken = index_parts(local_parts(self._index))
-        # The session keeps the function, which is not to keep tensors.
+        # The session keeps the function, which therefore must not refer to tensors.
         count = len(taken)
 
         def updated(*given: Any, **named: Any) -> Any:

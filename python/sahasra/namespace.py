@@ -1,4 +1,4 @@
-"""``jax.numpy`` whose functions run in a session."""
+"""A version of ``jax.numpy`` whose functions run in a session."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .methods import call
 if TYPE_CHECKING:
     from .session import RemoteJaxSession
 
-#: Functions that look at types and shapes alone: they run here, and give types, tuples, numbers of Python's and words.
+#: Functions that depend only on types and shapes. They run locally and return types, tuples, Python numbers and strings.
 OF_TYPES = frozenset({
     "broadcast_shapes", "can_cast", "einsum_path", "iscomplexobj", "isdtype", "isrealobj", "isscalar", "issubdtype", "iterable", "ndim", "promote_types",
     "result_type", "shape", "size",
 })  # fmt: skip
-#: Functions about this process, and those that make functions: they are as in ``jax.numpy``.
+#: Functions that concern this process, and functions that create functions. They are used as in ``jax.numpy``.
 OF_PROCESS = frozenset({"array_repr", "array_str", "frompyfunc", "get_printoptions", "printoptions", "save", "savez", "set_printoptions", "vectorize"})
-#: Functions that read what this process has: their arrays are put there.
+#: Functions that read data of this process. They run locally, and the arrays that they return are put into the session.
 READERS = frozenset({"from_dlpack", "frombuffer", "fromfile", "fromiter", "fromstring", "load"})
 
 
 def _of_types(function: Callable[..., Any], arguments: Any, keywords: Any) -> Any:
-    """The function of what JAX traces in the place of remote tensors, whose values are not looked at."""
+    """Calls the function with JAX tracers in place of remote tensors, whose values are not needed."""
     import jax
 
     from .tensor import RemoteTensor
@@ -43,10 +43,11 @@ def _of_types(function: Callable[..., Any], arguments: Any, keywords: Any) -> An
 
 
 class Namespace:
-    """``jax.numpy`` whose functions run in a session: what ``tensor.__array_namespace__()`` gives to code that is written for any array.
+    """``jax.numpy`` with functions that run in a session: the result of ``tensor.__array_namespace__()`` for code written for any kind of array.
 
-    Functions that make arrays (``zeros``, ``arange``) make them there. Those that look at types and shapes alone (``result_type``, ``iscomplexobj``) run
-    here and give no tensors. What has a shape that depends on values of tensors (``unique``) is refused as under ``jax.jit``.
+    Functions that create arrays (``zeros``, ``arange``) create them in the session. Functions that depend only on types and shapes
+    (``result_type``, ``iscomplexobj``) run locally and return no tensors. Functions whose result shape depends on values of tensors (``unique``)
+    are rejected, as under ``jax.jit``.
     """
 
     __slots__ = ("_module", "_path", "_session")

@@ -1,4 +1,4 @@
-"""Python's operators and indices on remote tensors: functions that run in the session, as those of ``session.jit`` do, and return at once."""
+"""Python's operators and indexing on remote tensors. Like functions of ``session.jit``, they run in the session and return immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Operator = Callable[["RemoteTensor", Any], Any]
 
 
 def run(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[..., Any]], *arguments: Any, static: tuple[int, ...] = (), whole: bool = False) -> Any:
-    """Runs the function that is known by this key, whose last part is its name. Gives its result, or the ``whole`` of its results."""
+    """Runs the function of this key in the session. ``function`` creates it if the key, whose last part is the function's name, is new.
+
+    Returns the first leaf of the results or, if ``whole``, all results in the function's structure.
+    """
     name = key if isinstance(key, str) else key[-1]
     session._need("xla", name)
     import jax
@@ -31,7 +34,7 @@ def run(session: RemoteJaxSession, key: Any, function: Callable[[], Callable[...
     if found is None:
         from .jit import Traced
 
-        # No reference back to the session: a cycle would outlive its last reference until the garbage collector runs.
+        # The function has no reference to the session: a cycle would keep the session alive until the garbage collector runs.
         found = session._operators[key] = Traced(function(), static)
     made, tree = found.call(session, arguments, {})
     return jax.tree_util.tree_unflatten(tree, made) if whole else made[0]
@@ -42,12 +45,12 @@ def _run(session: RemoteJaxSession, function: Callable[..., Any], *arguments: An
 
 
 def _is_operand(value: Any) -> bool:
-    """What may stand beside an array of JAX's: arrays and numbers, but no lists."""
+    """Returns whether JAX accepts the value as the other operand of an array: arrays and numbers, but no lists."""
     return isinstance(value, (bool, int, float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
 def binary(name: str) -> tuple[Operator, Operator]:
-    """``tensor + other`` and ``other + tensor``, for ``add`` of the module ``operator``."""
+    """Returns the methods for ``tensor + other`` and ``other + tensor``, if ``name`` is ``add`` of the module ``operator``."""
     function: Callable[..., Any] = getattr(operator, name)
 
     def forward(self: RemoteTensor, other: Any) -> Any:
@@ -60,7 +63,9 @@ def binary(name: str) -> tuple[Operator, Operator]:
 
 
 def power(self: RemoteTensor, exponent: Any) -> Any:
-    """``tensor ** exponent``. A whole number is part of the program: as an argument JAX looks at its lowest bits alone, and takes negative ones."""
+    """``tensor ** exponent``. An integer exponent is part of the program: if it were an argument, JAX would read only its lowest bits, and would not
+    reject negative values.
+    """
     if isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool):
         return run(self._session, ("whole", "pow"), lambda: operator.pow, self, exponent, static=(1,))
     return _run(self._session, operator.pow, self, exponent) if _is_operand(exponent) else NotImplemented
@@ -77,13 +82,13 @@ def reflected_quotient_and_remainder(self: RemoteTensor, other: Any) -> Any:
 
 
 def unary(name: str) -> Callable[[RemoteTensor], Any]:
-    """``-tensor``, for ``neg`` of the module ``operator``."""
+    """Returns the method for ``-tensor``, if ``name`` is ``neg`` of the module ``operator``."""
     function: Callable[..., Any] = getattr(operator, name)
     return lambda self: _run(self._session, function, self)
 
 
 def _part(part: Any) -> Any:
-    """What a program knows of a part of an index: None for a number or an array, which it takes as an argument."""
+    """Returns the constant part of an index in a program, or None for a number or an array, which the program takes as an argument."""
     if part is None or isinstance(part, (bool, EllipsisType)):
         return (part,)
     if isinstance(part, slice):
@@ -92,7 +97,7 @@ def _part(part: Any) -> Any:
 
 
 def index_of(parts: tuple[Any, ...], taken: Iterable[Any]) -> tuple[Any, ...]:
-    """The index of what a program knows of it, and what it takes."""
+    """Returns the index made of its constant parts and of the program's arguments."""
     arguments = iter(taken)
     return tuple(next(arguments) if part is None else part[0] if len(part) == 1 else slice(*part) for part in parts)
 
@@ -102,7 +107,7 @@ def getitem(x: Any, parts: tuple[Any, ...], *taken: Any) -> Any:
 
 
 def _is_array_of_jax(value: Any) -> bool:
-    """Whether it is an array of JAX's that has its values; a session of another engine needs no JAX."""
+    """Returns whether the value is a JAX array with a value, not a tracer. Does not import JAX, which a session of another engine does not need."""
     jax: Any = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
 
@@ -112,9 +117,9 @@ def _bound(bound: Any) -> int | None:
 
 
 def _local(part: Any) -> Any:
-    """A part of an index as Python or numpy has it; a remote tensor and an array of whole numbers stay what they are.
+    """Returns a part of an index as an object of Python or NumPy. A remote tensor and an array of integers are returned unchanged.
 
-    The bounds of a slice are part of the program: those of a remote tensor are brought here.
+    The bounds of a slice are part of the program, so those that are remote tensors are downloaded.
     """
     if isinstance(part, slice):
         return slice(_bound(part.start), _bound(part.stop), _bound(part.step))
@@ -122,35 +127,35 @@ def _local(part: Any) -> Any:
         return np.asarray(part) if part else np.zeros(0, int)
     if isinstance(part, np.integer):
         return int(part)
-    # The shape of the result depends on where an array is true.
+    # The shape of the result depends on the positions at which an array is true.
     if (isinstance(part, (np.ndarray, np.bool_)) or _is_array_of_jax(part)) and part.dtype == bool:
         return np.asarray(part) if part.ndim else bool(part)
     return part
 
 
 def local_parts(index: Any) -> list[Any]:
-    """The parts of an index, each as :func:`_local` gives it."""
+    """Returns the parts of an index, each converted by :func:`_local`."""
     return [_local(part) for part in (index if isinstance(index, tuple) else (index,))]
 
 
 def index_parts(parts: Iterable[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-    """What a program knows of an index, and what it takes. An array of booleans becomes the places where it is true."""
+    """Returns the constant parts of an index and the program's arguments for it. A boolean array becomes the positions at which it is true."""
     given: list[Any] = []
     for part in parts:
-        # The shape of what it gives depends on its values.
+        # A boolean array's values determine the shape of the result.
         given += part.nonzero() if isinstance(part, np.ndarray) and part.dtype == bool else (part,)
     known = tuple(_part(part) for part in given)
     return known, [part for part, is_known in zip(given, known) if is_known is None]
 
 
 def indexed(self: RemoteTensor, index: Any) -> RemoteTensor:
-    """``tensor[index]``, there: whole numbers, slices, ``None``, ``...``, and arrays of whole numbers or, where their values are here, of booleans.
+    """``tensor[index]`` in the session: integers, slices, ``None``, ``...``, integer arrays and, if their values are local, boolean arrays.
 
-    One program serves every number in the same place. Raises ``IndexError`` for numbers out of range, for too many of them and for booleans of another
-    shape; what an array of numbers has out of range is as JAX has it.
+    One program serves all integers at the same position. Raises ``IndexError`` for integers out of range, for too many indices and for boolean
+    arrays of another shape. Elements of integer arrays that are out of range are treated as in JAX.
     """
     parts = local_parts(index)
-    # The same index of an array of this shape that takes no memory: whole dimensions in the place of arrays, whose values are unused.
+    # Applies the same index to an array of this shape that occupies no memory, with whole dimensions in place of arrays, whose values do not matter.
     probe: list[Any] = []
     for part in parts:
         if isinstance(part, np.ndarray) and part.dtype == bool:

@@ -1,4 +1,4 @@
-"""Progress of calls that block: compilations and long uploads."""
+"""Progress reports of calls that block: compilations and long uploads."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .errors import SahasraError
 if TYPE_CHECKING:
     from . import _native
 
-#: Seconds after which an operation is reported; one that takes less is not.
+#: Seconds after which an operation is reported; shorter operations are not reported.
 REPORT_DELAY = 0.5
-#: Seconds between two reports of the same thing.
+#: Seconds between two reports of the same operation.
 INTERVAL = 0.2
-#: Uploads below so many bytes are never watched: they take less than the delay on any connection that one would work over.
+#: Smallest upload in bytes that is watched: smaller ones take less than the delay on any usable connection.
 LONG_UPLOAD = 1 << 20
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far something is."""
+    """Progress of an operation."""
 
     #: ``"compile"`` or ``"upload"``.
     kind: str
-    #: What: the function's name; for uploads how many tensors.
+    #: Name of the function, or for uploads the number of tensors.
     what: str
-    #: Where: ``worker/device``.
+    #: Device of the session, as ``worker/device``.
     device: str
-    #: Seconds since it began.
+    #: Seconds since the operation began.
     seconds: float
-    #: Bytes that are on their way or there, and bytes in all; 0 for a compilation.
+    #: Bytes sent so far, and total bytes; 0 for a compilation.
     done_bytes: int
     total_bytes: int
-    #: It has ended, well or not.
+    #: Whether the operation has ended, successfully or not.
     finished: bool
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class _Line(Protocol):
 
 
 def line_on(stream: _Line) -> Report:
-    """Reports on one line of the stream, overwritten with each report, as terminals and notebooks show it."""
+    """Returns a callable that shows reports on one line of the stream. Each report overwrites the previous one, in terminals and in notebooks."""
     longest = 0
 
     def show(progress: Progress) -> None:
@@ -70,7 +70,10 @@ def line_on(stream: _Line) -> Report:
 
 
 def reporter(wanted: bool | Report | None) -> Report | None:
-    """The callable itself; a line on stderr for True; None for False; for None, a line in a terminal or a notebook, otherwise None."""
+    """Returns the callable that receives reports, or None for no reports.
+
+    ``wanted`` is that callable; True for a line on stderr; False for None; None for a line in a terminal or a notebook, otherwise None.
+    """
     if callable(wanted):
         return wanted
     if wanted is None:
@@ -80,11 +83,11 @@ def reporter(wanted: bool | Report | None) -> Report | None:
 
 @dataclass
 class _Thing:
-    """What is watched."""
+    """The operation that is being watched."""
 
     kind: str
     what: str
-    #: Bytes that had gone there when it began.
+    #: Bytes sent to the session before the operation began.
     before: int
     uploads: int = 0
     total_bytes: int = 0
@@ -98,7 +101,7 @@ class _Thing:
 
 
 class Watch:
-    """Reports one operation of a session at a time, from a thread that lives as long as the operation."""
+    """Reports one operation of a session at a time, from a thread that runs as long as the operation."""
 
     def __init__(self, native: _native.Session, device: str, report: Report | None) -> None:
         self._native = native
@@ -106,13 +109,13 @@ class Watch:
         self._report = report
         self._lock = threading.Lock()
         self._thing: _Thing | None = None
-        #: Calls inside `during`, and how many there ever were.
+        #: Number of calls inside `during` now, and number of calls that ever entered it.
         self._inside = 0
         self._entered = 0
 
     @contextlib.contextmanager
     def during(self, kind: str, what: str, total_bytes: int = 0) -> Iterator[None]:
-        """Around the call that puts an operation into the queue: it is watched until the session has taken it."""
+        """Context of a call that puts an operation into the queue. The operation is watched until the session has accepted it."""
         if self._report is None or (kind == "upload" and total_bytes < LONG_UPLOAD):
             yield
             return
@@ -121,7 +124,7 @@ class Watch:
             if thing is None:
                 thing = self._thing = _Thing(kind, what, self._native.uploaded())
             if kind == "compile":
-                # What takes longest names both: a program that is compiled behind an upload.
+                # If a program is compiled behind an upload, the compilation, which takes longer, names both.
                 thing.kind, thing.what = kind, what
             else:
                 thing.uploads += 1
@@ -137,12 +140,12 @@ class Watch:
                 self._inside -= 1
 
     def _taken(self, over: threading.Event) -> None:
-        """Waits until the session has taken everything: it takes operations in their order, and answers the last one."""
+        """Waits until the session has accepted every operation: it accepts operations in order, so an answer to the last one covers all."""
         while True:
             with self._lock:
                 entered, inside = self._entered, self._inside
             if inside:
-                # The caller waits for room in the queue, or for an answer; ours would come too early.
+                # The caller still waits for space in the queue or for an answer; a request sent now would be answered too early.
                 time.sleep(INTERVAL / 4)
                 continue
             with contextlib.suppress(SahasraError):

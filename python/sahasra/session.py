@@ -1,4 +1,4 @@
-"""A session: a slice of one device of the cluster."""
+"""Sessions: slices of one device of the cluster."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
     from .kernel import RemoteKernel
 
 
-#: How long a session that is closed is waited for; what still runs then ends with the object.
+#: Seconds for which closing waits. Work that still runs afterwards ends when the ``GpuSession`` object is deleted.
 CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a function takes to run in a session; nothing was executed."""
+    """Resources that a function would need in a session. The function was not executed."""
 
-    #: It fits.
+    #: Whether the function fits.
     feasible: bool
-    #: Why not; empty where it does.
+    #: Reason why it does not fit; empty if it does.
     reason: str
-    #: Bytes of device memory: arguments, results, results in the place of arguments, what is needed in between, code.
+    #: Bytes of device memory: arguments, results, results that reuse the memory of arguments, temporary buffers, code.
     argument_bytes: int
     output_bytes: int
     aliased_bytes: int
     temporary_bytes: int
     code_bytes: int
-    #: Floating-point operations of one execution; None where the plugin does not count them.
+    #: Floating-point operations of one execution, as counted by the plugin or else by JAX; None if neither counts them.
     flops: float | None
-    #: Bytes that the session may use, and that its tensors use now.
+    #: Device memory limit of the session, and device memory that its tensors use now, in bytes.
     limit_bytes: int
     used_bytes: int
-    #: How long it took to compile, and whether it was compiled before.
+    #: Duration of the compilation in milliseconds, and whether the program had been compiled before.
     compile_milliseconds: int
     cached: bool
 
     @property
     def total_bytes(self) -> int:
-        """What an execution takes in all, its arguments included."""
+        """Bytes of device memory that one execution takes, including its arguments, without its code."""
         return self.argument_bytes + self.output_bytes - self.aliased_bytes + self.temporary_bytes
 
 
 class Traffic(NamedTuple):
-    """Bytes that went between this process and a session."""
+    """Bytes transferred between this process and a session."""
 
-    #: There.
+    #: From this process to the session.
     sent_bytes: int
-    #: Back.
+    #: From the session to this process.
     received_bytes: int
 
 
@@ -72,63 +72,66 @@ class Traffic(NamedTuple):
 class Execution:
     """One execution of a function."""
 
-    #: How it ran: ``jax_export_local`` is exported by the JAX of this process and executed by the session's plugin.
+    #: How the function ran: ``jax_export_local`` means exported by the JAX of this process and executed by the session's plugin.
     runtime_mode: str
-    #: The results, in the order of their leaves.
+    #: Leaves of the results that are remote tensors, in order.
     output_tensors: list[RemoteTensor]
-    #: The results, put together as the function does.
+    #: The results, in the structure that the function gives them.
     output: Any
 
 
 class Made(NamedTuple):
-    """A ``GpuSession`` that this process made, and gives back."""
+    """A ``GpuSession`` object that this process created and deletes at the end of the session."""
 
     gateway: _native.Gateway
     namespace: str
     name: str
-    #: Names come again.
+    #: Distinguishes the object from a later one of the same name.
     uid: str
-    #: What was forked from it has the session's memory, but not the session.
+    #: Id of the process that created the object. A forked process has a copy of the session's memory, but does not own the session.
     process: int
 
     def end(self, native: _native.Session) -> None:
-        """Frees what is there, and deletes the object, which ends what still runs there. Raises what :meth:`RemoteJaxSession.close` does."""
+        """Frees the session's memory and deletes the object, which ends operations that still run. Raises as :meth:`RemoteJaxSession.close` does.
+
+        Does nothing in a forked process.
+        """
         if os.getpid() != self.process:
             return
         try:
             was_there, failure = native.close(CLOSE_SECONDS)
         except BaseException:
-            # A signal: what waits for a step ends with the object.
+            # A signal interrupted the wait. Deleting the object ends the operations that are still running.
             with contextlib.suppress(SahasraError):
                 self.gateway.delete_session(self.namespace, self.name)
             raise
-        # Of one that was over before, the name may be another's by now.
+        # If the session had ended before, another object may have the name by now.
         if was_there or self._is_there():
             self.gateway.delete_session(self.namespace, self.name)
         if failure is not None:
             raise failure
 
     def _is_there(self) -> bool:
-        """Whether the object of this name is still this one, and not another's that came after it."""
+        """Returns whether the object of this name is still this one, and not a later one of the same name."""
         try:
             return bool(json.loads(self.gateway.session(self.namespace, self.name))["metadata"]["uid"] == self.uid)
         except NotFoundError:
             return False
 
     def give_back(self, native: _native.Session) -> None:
-        """As :meth:`end`, but suppresses errors, for finalizers: the session then ends by its own timeouts."""
+        """Ends the session like :meth:`end`, but suppresses errors, for finalizers. After an error the session ends by its own timeouts."""
         with contextlib.suppress(SahasraError):
             self.end(native)
 
 
 class RemoteJaxSession:
-    """A slice of one device, with tensors that stay there and functions that run there. Made by :meth:`create`.
+    """A slice of one device, with tensors that stay on the device and functions that run there. Created by :meth:`create`.
 
-    It is a context manager: at its end what was asked for has happened, or why it has not is raised: the first failure that was not raised
-    before, or what ended the session (:class:`WorkerLostError`, :class:`LeaseExpiredError`, :class:`SessionClosedError`) where something was
-    asked for since the last value or :meth:`synchronise` and no call has raised that. Everything there is freed and the device given back. An
-    exception in the block ends what still runs, and is the one that is raised. The program's end closes the session as well, and so does the
-    last reference to it and its tensors.
+    A session is a context manager. At the end of the block all requested operations have been executed, or the reason why not is raised: the first
+    failure that was not raised before, or the error that ended the session (:class:`WorkerLostError`, :class:`LeaseExpiredError`,
+    :class:`SessionClosedError`) if operations were requested since the last value was read or :meth:`synchronise` was called, and no call has raised
+    the error yet. Then all its memory is freed and the device is released. If the block raises an exception, running operations are ended and that
+    exception is propagated. The session is also closed at the end of the program, and when the last reference to it and its tensors is dropped.
     """
 
     def __init__(
@@ -146,20 +149,20 @@ class RemoteJaxSession:
         # Deletes the session that `create` made: on request, when the last reference is dropped, or when the program ends.
         self._made: Made | None = None
         self._end: weakref.finalize[[_native.Session], RemoteJaxSession] | None = None
-        #: Name of the ``GpuSession``, and its namespace.
+        #: Name and namespace of the ``GpuSession``.
         self.name = name
         self.namespace = namespace
-        #: Where it is: ``worker/device``.
+        #: Device of the session, as ``worker/device``.
         self.device = device
         self._watch = Watch(native, device, reporter(progress))
-        # A failure of an earlier operation, which `execute_jitted` found and did not raise.
+        # Failure of an earlier operation that `execute_jitted` found and did not raise.
         self._earlier: SahasraError | None = None
-        # `close` was called.
+        # Whether `close` was called.
         self._is_closed = False
-        # Functions of `operators`, by their names.
+        # Functions of `operators.run`, by their keys.
         self._operators: dict[Any, Traced] = {}
-        #: Its engine (``xla`` or ``ptx``), the engine's platform and version, the device's model, the limit in bytes, the highest
-        #: version of StableHLO that it reads (empty where it does not say).
+        #: Engine of the session (``xla`` or ``ptx``), platform and version of the engine, model of the device, device memory limit in bytes, highest
+        #: StableHLO version that the session accepts (empty if it reports none).
         self.engine, self.platform, self.platform_version, self.model, self.limit_bytes, self.stablehlo_version = welcome
 
     @classmethod
@@ -182,28 +185,27 @@ class RemoteJaxSession:
         progress: bool | Report | None = None,
         compression: Literal["adaptive", "always", "never"] = "adaptive",
     ) -> RemoteJaxSession:
-        """Asks for ``vram`` on a device of the class (any where None), waits until there is room, and connects.
+        """Requests ``vram`` on a device of class ``gpu_class`` (any class if None), waits until there is room, and connects.
 
-        ``vram`` is an amount as Kubernetes writes it, such as ``"512Mi"``; ``engine`` is ``"xla"`` for functions of JAX, ``"ptx"`` for
-        kernels. The session ends by itself after ``idle_timeout_seconds`` in which nothing was asked of it, and after ``ttl_seconds``
-        whatever happens. After a broken connection what is there is kept for ``grace_seconds``.
+        ``vram`` is a Kubernetes quantity such as ``"512Mi"``. ``engine`` is ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by
+        itself after ``idle_timeout_seconds`` without a request, and in any case after ``ttl_seconds``. After a connection breaks, the session's
+        tensors are kept for ``grace_seconds``.
 
-        ``direct`` connects straight to the worker, inside the cluster. Where workers speak TLS, ``authority`` is the PEM of the
-        authority that their certificate is verified by, and ``server_name`` the name that it is for, where that is not the host of the
-        session's endpoint: one certificate may serve all workers.
+        ``direct`` connects directly to the worker, from inside the cluster. For workers that use TLS, ``authority`` is the PEM certificate of the
+        authority that verifies their certificate. ``server_name`` is the name in the certificate, if it is not the host of the session's endpoint:
+        one certificate may serve all workers.
 
-        Arrays are compressed on their way, and come out bit for bit as they were. ``compression`` is ``"adaptive"`` to do so where a
-        slow line makes it worth while, as measured as it goes; ``"always"`` where it makes an array shorter, for a line on which bytes
-        cost more than time; ``"never"`` for neither direction.
+        Arrays are compressed without loss in transit. ``compression`` is ``"adaptive"`` to compress where measurements during the transfer show that
+        the connection is slow enough to benefit; ``"always"`` to compress every array that becomes smaller, for connections on which bytes cost more
+        than time; ``"never"`` to compress in neither direction.
 
-        A compilation or an upload that takes more than half a second shows on a line of stderr, on a terminal and in a notebook.
-        ``progress`` is True to have it anywhere, False for silence, or is called with a :class:`Progress` a few times a second,
-        from a thread of its own.
+        A compilation or an upload of more than half a second is shown on a line of stderr, in a terminal and in a notebook. ``progress`` is True to
+        show it everywhere, False to show nothing, or a callable that receives a :class:`Progress` a few times a second, in a thread of its own.
 
-        Raises :class:`CapacityError` when no device has room within ``wait_seconds``: the message says why for each.
-        :class:`InvalidArgumentError` when the API server refuses the session, :class:`AuthenticationError` or
-        :class:`PermissionDeniedError` when it refuses the caller, :class:`ConnectionLostError` when there is no answer,
-        :class:`ConfigurationError` when a worker's certificate is not accepted.
+        Raises :class:`CapacityError` when no device has room within ``wait_seconds``; the message gives the reason for each device. Raises
+        :class:`InvalidArgumentError` when the API server rejects the session, :class:`AuthenticationError` or :class:`PermissionDeniedError` when it
+        rejects the caller, :class:`ConnectionLostError` when there is no answer, :class:`ConfigurationError` when the certificate of a worker is not
+        accepted.
         """
         namespace = client.namespace if namespace is None else namespace
         spec: dict[str, Any] = {"vram": vram, "engine": engine, "idleTimeoutSeconds": min(idle_timeout_seconds, ttl_seconds), "ttlSeconds": ttl_seconds}
@@ -237,7 +239,7 @@ class RemoteJaxSession:
             session._end = weakref.finalize(session, session._made.give_back, native)
             return session
         except BaseException:
-            # The caller has no reference with which to end it.
+            # The caller has no reference with which to close the session.
             client._gateway.delete_session(namespace, name)
             raise
 
@@ -246,7 +248,7 @@ class RemoteJaxSession:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            # The exception of the block is the one that is raised.
+            # The exception of the block takes precedence.
             with contextlib.suppress(SahasraError):
                 self.close()
             return
@@ -264,11 +266,12 @@ class RemoteJaxSession:
         self.close()
 
     def close(self) -> None:
-        """Frees everything that is there and gives the device back, within about a second: what still runs then is ended. It may be called
-        again. In a process that was forked from the one that made the session it does nothing.
+        """Frees all memory of the session and releases the device within about a second. Operations that are still running then are ended.
 
-        Raises the first failure of an operation that was not reported before, when the device was given back; nothing about the session itself, which
-        is over either way; :class:`ConnectionLostError` when the gateway does not answer.
+        It may be called several times. In a process forked from the one that created the session it does nothing.
+
+        Raises the first failure of an operation that was not reported before, after the device was released. The error that ended the session is not
+        raised, because the session is over in any case. Raises :class:`ConnectionLostError` when the gateway does not answer.
         """
         self._is_closed = True
         if self._made is None or self._end is None:
@@ -277,7 +280,7 @@ class RemoteJaxSession:
                 if failure is not None:
                     raise failure
         elif self._end.alive:
-            # When it is interrupted the program's end is another occasion.
+            # If a signal interrupts this call, the finalizer tries again at the end of the program.
             try:
                 self._made.end(self._native)
             except SahasraError:
@@ -289,9 +292,9 @@ class RemoteJaxSession:
             raise earlier
 
     def synchronise(self) -> None:
-        """Waits for every operation so far.
+        """Waits for all operations requested so far.
 
-        Raises the first failure since the last time, with the name of its operation, and what ended the session if it has ended:
+        Raises the first failure since the previous call, which names its operation, and the error that ended the session, if it has ended:
         :class:`SessionClosedError`, :class:`LeaseExpiredError`, :class:`WorkerLostError`, :class:`ConnectionLostError`.
         """
         earlier, self._earlier = self._earlier, None
@@ -303,10 +306,10 @@ class RemoteJaxSession:
         raise earlier
 
     def put(self, tree: Any) -> Any:
-        """The pytree with its arrays and numbers as :class:`RemoteTensor`s, of the same shapes and of the types that JAX gives them.
+        """Returns the pytree with its arrays and numbers as :class:`RemoteTensor` objects, of the same shapes and of the types that JAX gives them.
 
-        It does not wait until they are there: that there is no room for one of them (:class:`OutOfDeviceMemoryError`) is told by the next
-        :meth:`synchronise` and by each look at a value that depends on it. Raises ``TypeError`` for leaves that are no arrays.
+        Does not wait for the uploads. If the device memory does not suffice for a tensor (:class:`OutOfDeviceMemoryError`), the next
+        :meth:`synchronise` and every read of a dependent value raise the error. Raises ``TypeError`` for leaves that are not arrays.
         """
         import jax
 
@@ -316,10 +319,10 @@ class RemoteJaxSession:
         return jax.tree_util.tree_map(lambda leaf: put_leaf(self, leaf, aval_of(leaf)), tree)
 
     def get(self, tree: Any) -> Any:
-        """The pytree with its remote tensors as arrays of numpy's, of the same shapes and types; keys of random numbers, which numpy does not
-        have, as those of JAX. Other leaves stay what they are.
+        """Returns the pytree with its remote tensors as NumPy arrays of the same shapes and types. Other leaves are returned unchanged.
 
-        All are asked for before the first is waited for. Raises what went wrong in what they depend on.
+        Keys of random numbers, which NumPy does not have, are returned as JAX keys. All downloads are requested before the first one is awaited.
+        Raises the failures of the operations on which the values depend.
         """
         import jax
 
@@ -336,9 +339,10 @@ class RemoteJaxSession:
         return jax.tree_util.tree_unflatten(structure, arrays)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = np.float32) -> RemoteTensor:
-        """Zeros of this shape and type, made there.
+        """Returns zeros of this shape and type, allocated in the session.
 
-        Raises :class:`InvalidArgumentError` for a shape that is none and a type that no session has; that there is no room is told as by :meth:`put`.
+        Raises :class:`InvalidArgumentError` for an invalid shape and for a type that sessions do not support. Lack of device memory is reported as by
+        :meth:`put`.
         """
         try:
             dimensions = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
@@ -356,16 +360,17 @@ class RemoteJaxSession:
         donate_argnums: int | Iterable[int] | None = None,
         donate_argnames: str | Iterable[str] | None = None,
     ) -> Any:
-        """``jax.jit`` that runs here: ``f = session.jit(f)``, ``@session.jit``, ``@session.jit(static_argnums=1)``.
+        """``jax.jit`` for functions that run in the session: ``f = session.jit(f)``, ``@session.jit``, ``@session.jit(static_argnums=1)``.
 
-        The function is traced by the JAX of this process once for each shape, type and static value of its arguments, and its results
-        are :class:`RemoteTensor`s of the shapes and types that ``jax.jit`` gives. ``grad``, ``vmap`` and the like go inside, donated
-        tensors end. What is static or donated in a function that was through ``jax.jit`` already is so here.
+        The JAX of this process traces the function once for each combination of shapes, types and static values of its arguments. The results are
+        :class:`RemoteTensor` objects of the shapes and types that ``jax.jit`` gives. Transformations such as ``grad`` and ``vmap`` belong inside the
+        function. Donated tensors are deleted. If the function is the result of ``jax.jit``, its static and donated arguments are so here, too.
 
-        Raises :class:`InvalidArgumentError` in a session of another engine. Calls raise :class:`IncompatibleProgramError` for what cannot be
-        exported, such as callbacks, :class:`InvalidArgumentError` for tensors that were deleted, donated or are of another session, and errors
-        of tracing as they are. What goes wrong there (:class:`CompileError`, :class:`OutOfDeviceMemoryError`, :class:`ExecutionError`,
-        :class:`IncompatibleProgramError` for a call that the plugin does not have) comes with the next look at a value.
+        Raises :class:`InvalidArgumentError` in a session of another engine. Calls raise :class:`IncompatibleProgramError` for functions that cannot be
+        exported, such as those with callbacks, :class:`InvalidArgumentError` for tensors that were deleted, donated or belong to another session, and
+        errors of tracing unchanged. Failures in the session (:class:`CompileError`, :class:`OutOfDeviceMemoryError`, :class:`ExecutionError`,
+        :class:`IncompatibleProgramError` for a call that the plugin does not support) are raised when a dependent value is read, and by
+        :meth:`synchronise`.
         """
         self._need("xla", "jit")
         from .jit import RemoteFunction
@@ -387,12 +392,13 @@ class RemoteJaxSession:
         return function
 
     def estimate_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any], sample_keywords: Mapping[str, Any] | None = None) -> Estimate:
-        """What the function takes for arguments of these shapes and types, and whether that fits beside what is there now. It is compiled,
-        not executed.
+        """Returns the resources that the function needs for arguments of these shapes and types, and whether they fit in addition to what the session
+        uses now. The function is compiled, but not executed.
 
-        Arguments may be ``jax.ShapeDtypeStruct``s, which take no memory. What is a tensor of this session already is counted once. A program
-        that the session cannot compile is not feasible, and the estimate's ``reason`` says why. Raises :class:`IncompatibleProgramError` for
-        what cannot be exported, and errors of tracing as they are.
+        Arguments may be ``jax.ShapeDtypeStruct`` objects, which take no memory. Arguments that are tensors of this session already are counted once.
+        A program that the session cannot compile is not feasible, and the estimate's ``reason`` says why.
+
+        Raises :class:`IncompatibleProgramError` for functions that cannot be exported, and errors of tracing unchanged.
         """
         self._need("xla", "estimate_jitted")
         remote = self._function(function)
@@ -421,10 +427,10 @@ class RemoteJaxSession:
         )
 
     def execute_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any], sample_keywords: Mapping[str, Any] | None = None) -> Execution:
-        """Executes the function once with these arguments, and waits until it has.
+        """Executes the function once with these arguments and waits for its end.
 
-        Raises what went wrong with it: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
-        :class:`ExecutionError`, or what ended the session. What went wrong before stays for the next :meth:`synchronise`.
+        Raises the failure of this execution: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
+        :class:`ExecutionError`, or the error that ended the session. Failures of earlier operations are left to the next :meth:`synchronise`.
         """
         self._need("xla", "execute_jitted")
         import jax
@@ -432,7 +438,7 @@ class RemoteJaxSession:
         try:
             self.synchronise()
         except (CompileError, ExecutionError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError) as earlier:
-            # Its frames refer to the session.
+            # The frames of the traceback refer to the session.
             self._earlier = earlier.with_traceback(None)
         made, tree = self._function(function).call(self, tuple(sample_inputs), dict(sample_keywords or {}))
         self._native.synchronise()
@@ -440,9 +446,9 @@ class RemoteJaxSession:
         return Execution("jax_export_local", tensors, jax.tree_util.tree_unflatten(tree, made))
 
     def kernel(self, ptx: str, entry: str) -> RemoteKernel:
-        """A kernel of PTX text on this session's tensors: ``session.kernel(ptx, "saxpy")(grid, block, x, y, 2.0)``.
+        """Returns a PTX kernel that runs on tensors of this session: ``session.kernel(ptx, "saxpy")(grid, block, x, y, 2.0)``.
 
-        Needs a session of ``engine="ptx"``. Raises :class:`InvalidArgumentError` when the text has no such entry.
+        Raises :class:`InvalidArgumentError` in a session of another engine than ``"ptx"``, and when the text has no such entry.
         """
         self._need("ptx", "kernel")
         from .kernel import RemoteKernel
@@ -454,16 +460,16 @@ class RemoteJaxSession:
             raise InvalidArgumentError(f'{what} needs a session with engine="{engine}", and this one has "{self.engine}"')
 
     def load(self) -> dict[str, int]:
-        """How many ``tensors`` and ``programs`` are there, ``used_bytes`` and ``limit_bytes``, and ``active_executions``, which have not ended.
+        """Returns the numbers of ``tensors``, ``programs`` and unfinished ``active_executions``, as well as ``used_bytes`` and ``limit_bytes``.
 
-        It is answered in the order of the operations. Raises what ended the session.
+        The request is answered in the order of the operations. Raises the error that ended the session.
         """
         names = ("tensors", "used_bytes", "limit_bytes", "programs", "active_executions")
         return dict(zip(names, self._native.load()))
 
     @property
     def traffic(self) -> Traffic:
-        """What went there and came back so far: a step that leaves its results there moves a hundred bytes or so."""
+        """Bytes sent and received so far. A step whose results stay in the session transfers about a hundred bytes."""
         return Traffic(*self._native.traffic())
 
     def __reduce_ex__(self, protocol: Any) -> Any:

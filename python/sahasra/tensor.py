@@ -1,4 +1,4 @@
-"""An array that lives on a session's device."""
+"""Arrays that reside on the device of a session."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ if TYPE_CHECKING:
 
 
 class RemoteTensor:
-    """An array on a session's device.
+    """An array on the device of a session.
 
-    It is freed there when nothing refers to it any more, or by :meth:`delete`. Its value comes back only when it is asked for:
-    ``numpy()``, ``numpy.asarray(tensor)``, ``float(tensor)``. That waits for everything before it and raises what went wrong.
+    Its device memory is freed when no reference to the tensor is left, or by :meth:`delete`. The value is downloaded only on request:
+    ``numpy()``, ``numpy.asarray(tensor)``, ``float(tensor)``. These wait for all operations on which the tensor depends, and raise their failures.
 
-    Python's operators, comparisons and indices run there, with other tensors of the session, arrays and numbers, and give tensors there, of the shapes
-    and types that JAX gives: ``total = total + loss``, ``w.T @ x[0]``. So do the methods of JAX's arrays, such as ``loss.mean()`` and
-    ``x.at[0].set(1.0)``, and the functions of ``x.__array_namespace__()``. Each is a small program of its own; many of them at once belong into
-    a function for :meth:`RemoteJaxSession.jit`. They raise what :meth:`RemoteJaxSession.jit` does.
+    Python's operators, comparisons and indexing run in the session. They accept other tensors of the session, arrays and numbers, and return
+    tensors of the shapes and types that JAX gives: ``total = total + loss``, ``w.T @ x[0]``. The methods of JAX arrays, such as ``loss.mean()``
+    and ``x.at[0].set(1.0)``, and the functions of ``x.__array_namespace__()`` do so too. Each operation is a small program of its own; a sequence
+    of many operations should be one function for :meth:`RemoteJaxSession.jit`. Operations raise the same exceptions as
+    :meth:`RemoteJaxSession.jit`.
     """
 
     __slots__ = ("__weakref__", "_aval", "_native", "_session")
 
-    # A step makes one for each of its results: what can be looked up later is.
+    # Every step creates a tensor for each of its results, so the constructor stores only what cannot be looked up later.
     def __init__(self, session: RemoteJaxSession, native: _native.Tensor, aval: Aval) -> None:
         self._session = session
         self._native: _native.Tensor | None = native
@@ -50,7 +51,7 @@ class RemoteTensor:
 
     @property
     def dtype(self) -> Any:
-        """Type of the elements, as JAX has it."""
+        """Type of the elements, as in JAX."""
         return self._aval[1]
 
     @property
@@ -65,27 +66,27 @@ class RemoteTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in host memory."""
+        """Size of the value in host memory, in bytes."""
         shape, dtype = self._physical()
         return prod(shape) * dtype.itemsize
 
     @property
     def device(self) -> str:
-        """Where it lives: ``worker/device``."""
+        """Device that holds the tensor, as ``worker/device``."""
         return self._session.device
 
     @property
     def session(self) -> RemoteJaxSession:
-        """Whose it is."""
+        """Session to which the tensor belongs."""
         return self._session
 
     @property
     def is_deleted(self) -> bool:
-        """It was deleted or donated."""
+        """Whether the tensor was deleted or donated."""
         return self._native is None
 
     def _physical(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and type of what is stored: keys of random numbers are words."""
+        """Returns shape and type of the stored array. Keys of random numbers are stored as 32-bit words."""
         if isinstance(self.dtype, np.dtype):
             return self.shape, self.dtype
         from .export import key_words
@@ -98,20 +99,20 @@ class RemoteTensor:
         return self._native
 
     def delete(self) -> None:
-        """Frees it now. Operations that were asked for before still use it."""
+        """Frees the tensor now. Operations that were requested before can still use it."""
         self._native = None
 
     def block_until_ready(self) -> RemoteTensor:
-        """Waits for every operation of the session so far; raises the first failure."""
+        """Waits for all operations requested from the session so far and returns the tensor. Raises as :meth:`RemoteJaxSession.synchronise` does."""
         self._session.synchronise()
         return self
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy in host memory, of this shape and type; keys of random numbers as their words, ``shape + (words,)``.
+        """Returns a copy in host memory, of the same shape and type. Keys of random numbers become their words, of shape ``shape + (words,)``.
 
-        It waits for what the tensor depends on, and raises what went wrong there: :class:`OutOfDeviceMemoryError`, :class:`CompileError`,
-        :class:`IncompatibleProgramError`, :class:`ExecutionError`, with the operation's name. :class:`InvalidArgumentError` for a tensor that was
-        deleted or donated; what ended the session, if it has ended.
+        Waits for all operations on which the tensor depends, and raises their failures, which name the operation: :class:`OutOfDeviceMemoryError`,
+        :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`ExecutionError`. Raises :class:`InvalidArgumentError` for a tensor that was
+        deleted or donated, and the error that ended the session, if it has ended.
         """
         shape, dtype = self._physical()
         return np.asarray(self._downloaded(shape, dtype)).view(dtype).reshape(shape)
@@ -123,13 +124,13 @@ class RemoteTensor:
         return block
 
     def jax(self) -> Any:
-        """A copy as a local ``jax.Array`` of this shape and type, keys of random numbers included. Raises as :meth:`numpy` does."""
+        """Returns a copy as a local ``jax.Array`` of the same shape and type, including keys of random numbers. Raises as :meth:`numpy` does."""
         import jax
 
         return jax.numpy.asarray(self.numpy()) if isinstance(self.dtype, np.dtype) else self._as_keys(self.numpy())
 
     def _as_keys(self, words: np.ndarray[Any, Any]) -> Any:
-        """Keys of random numbers, of which these are the words."""
+        """Returns the keys of random numbers that consist of these words."""
         import jax
 
         return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=self.dtype._impl.name)
@@ -143,10 +144,13 @@ class RemoteTensor:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def _comes_to_jax(self) -> None:
-        """Says that a function of JAX, and not the caller, asks for the value."""
+        """Warns that a JAX function, and not the caller, reads the value.
+
+        Raises :class:`InvalidArgumentError` if JAX is tracing.
+        """
         import jax
 
-        # Within a trace it would become a constant of the program, without a word.
+        # During a trace, the value would silently become a constant of the program.
         if isinstance(jax.lax.full((), 0, np.int8), jax.core.Tracer):
             raise InvalidArgumentError("a remote tensor inside a function that JAX traces is to be an argument of the function")
         warn(
@@ -156,16 +160,16 @@ class RemoteTensor:
         )
 
     def item(self) -> Any:
-        """The only element, as Python has it. Raises ``ValueError`` where there are several, and as :meth:`numpy` does."""
+        """Returns the only element as a Python scalar. Raises ``ValueError`` if there are several elements, and otherwise as :meth:`numpy` does."""
         shape, dtype = self._physical()
-        # Avoids an array around one number, which costs in loops that read each loss.
+        # Avoids creating an array for a single number, which is slow in loops that read every loss.
         return self.numpy().item() if shape else np.frombuffer(self._downloaded(shape, dtype).bytes(), dtype).item()
 
     def tolist(self) -> Any:
-        """The elements, as nested lists. Raises as :meth:`numpy` does."""
+        """Returns the elements as nested lists. Raises as :meth:`numpy` does."""
         return self.numpy().tolist()
 
-    # Arrays of numpy's leave ``array + tensor`` to the tensor, which stays there.
+    # NumPy arrays then leave ``array + tensor`` to the tensor, whose result stays in the session.
     __array_priority__ = 100
 
     __add__, __radd__ = binary("add")
@@ -187,24 +191,24 @@ class RemoteTensor:
     __eq__, __ne__ = binary("eq")[0], binary("ne")[0]
     __neg__, __pos__, __abs__, __invert__ = unary("neg"), unary("pos"), unary("abs"), unary("invert")
     __getitem__ = indexed
-    # As an array's: what is equal is found out there.
+    # Not hashable, like arrays, because equality is computed element by element in the session.
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def at(self) -> At:
-        """``tensor.at[index].set(value)`` and the like: a tensor there with something else at the index, as JAX has it."""
+        """``tensor.at[index].set(value)`` and other updates: each returns a tensor in the session that differs at the index, as in JAX."""
         return At(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError("a remote tensor does not change: use x = x.at[index].set(value), which runs there")
 
     def copy(self) -> RemoteTensor:
-        """A tensor of the same value there, which stays when this one is donated or deleted."""
+        """Returns a tensor of the same value in the session, which remains when this one is donated or deleted."""
         copied: RemoteTensor = self.__array_namespace__().copy(self)
         return copied
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Namespace:
-        """``jax.numpy`` whose functions run in this tensor's session: ``xp = x.__array_namespace__(); xp.linalg.norm(xp.exp(x))``."""
+        """Returns ``jax.numpy`` with functions that run in this session: ``xp = x.__array_namespace__(); xp.linalg.norm(xp.exp(x))``."""
         del api_version
         return Namespace(self._session)
 
@@ -212,7 +216,7 @@ class RemoteTensor:
         return format(self.item() if not self.shape else self.numpy(), spec) if spec else str(self)
 
     def __round__(self, ndigits: int | None = None) -> RemoteTensor:
-        # As of JAX's arrays: a whole number where no digits are named.
+        # As for JAX arrays, the result is an integer if the number of digits is not given.
         rounded: RemoteTensor = self.round(ndigits or 0)
         return rounded if ndigits is not None else rounded.astype(int)
 
@@ -254,7 +258,7 @@ class RemoteTensor:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        # Element by element it would be a round trip each.
+        # Downloads all elements at once, because each would take a round trip of its own.
         return iter(self.numpy())
 
     def _where(self) -> str:
@@ -277,7 +281,7 @@ for _name in PROPERTIES:
 
 
 def upload(session: RemoteJaxSession, array: np.ndarray[Any, Any], *, immutable: bool, dtype: Any = None, shape: Any = None, weak_type: bool = False) -> RemoteTensor:
-    """Sends an array. It is copied first, unless `immutable` says that it does not change before it has been sent."""
+    """Uploads an array. Copies it first, unless ``immutable`` guarantees that it does not change before it has been sent."""
     there = dense(array)
     kind = element_type(there.dtype)
     copy = there is array and not immutable
