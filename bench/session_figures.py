@@ -79,7 +79,8 @@ def paced(lines):
         name = f"sessions/paced_{megabits}mbit/{kind}/{direction}" if megabits else f"sessions/unpaced/{kind}/{direction}"
         rates = {each["mode"]: statistics.median(each["array_bytes"] / seconds / 1e6 for seconds in each["seconds"]) for each in (ours, off)}
         faster = share(ours["seconds"], off["seconds"])
-        # Compression that gains nothing must not cost more than the variation between rounds. On loopback that variation exceeds the goal's margin.
+        # Compression that gains nothing must not cost more than the variation between rounds. On loopback that variation exceeds the goal's margin,
+        # so there is no goal.
         goal = 95 if megabits else None
         yield Result.of_runs(f"{name}/of_uncompressed", faster, "%", goal=goal, better="higher", peer=rates)
         bytes_share = [100 * sent / ours["array_bytes"] for sent in ours["line_bytes"]]

@@ -1,4 +1,4 @@
-"""The host checks accept what is right and refuse what is not: python3 -m unittest discover examples '*_test.py'"""
+"""Tests that the host checks accept correct results and reject wrong ones: python3 -m unittest discover examples '*_test.py'"""
 
 import json
 import os
@@ -14,7 +14,7 @@ COMPILER = shutil.which(os.environ.get("CC", "cc"))
 
 
 def expected_rows(name):
-    """What `--expect` of the example's host check prints, as lines."""
+    """Returns the lines that the example's host check prints with `--expect`."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, HERE / name / "verify.py"]
         if (HERE / name / "verify.c").exists():
@@ -24,7 +24,7 @@ def expected_rows(name):
 
 
 def check(name, rows, aggregate, complete="True"):
-    """Exit code and what it said."""
+    """Runs examples/check. Returns its exit code and its output."""
     job = {"metadata": {"name": name},
            "status": {"aggregate": aggregate, "conditions": [{"type": "Complete", "status": complete}]}}
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 from jitted import Pipe  # noqa: E402
 
 if __name__ == "__main__":
-    # Must be set before JAX reads it. The session's plugin is a platform of its own here, jaxlib's CPU another; the process of the pipe uses the latter.
+    # Must be set before JAX reads it. The session's plugin is a platform of its own here, jaxlib's CPU another; the pipe's process uses the latter.
     os.environ["JAX_PLATFORMS"] = "plugin,cpu"
 
 import jax  # noqa: E402

@@ -1,11 +1,11 @@
 """1000 no-op chunks on a real control plane, and as many no-op tasks on other systems, from the request to the results in hand.
 
-A no-op chunk evaluates a parameter at the agent, launches an empty kernel once in an executor, and keeps and counts a result of
-4 bytes. Operator, two agents, API server and an etcd that waits for the disk at every write
-run on this machine. request_to_results is compared with the peers, in the same run and with the same
-start and end: from the client's request until it holds every result. accepted_to_complete runs from the API server's
-acceptance to Complete as seen by a watch. The chunks of index_100k return their index instead, and the sum of the
-indices is checked. Resident memory excludes executors. bench/suites/peers.py lists what peers do less and more.
+A no-op chunk evaluates a parameter at the agent, launches an empty kernel once in an executor, and keeps and counts a
+result of 4 bytes. Operator, two agents, API server and an etcd that waits for the disk at every write run on this
+machine. request_to_results is compared with the peers, in the same run and with the same start and end: from the
+client's request until it holds every result. accepted_to_complete runs from the API server's acceptance to Complete as
+seen by a watch. The chunks of index_100k return their index instead, and the sum of the indices is checked. Resident
+memory excludes executors. bench/suites/peers.py lists what peers do less and more.
 """
 
 import os

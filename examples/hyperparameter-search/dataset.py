@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes dataset.h: two interleaved half moons with noise, the data the kernel trains on.
+"""Writes dataset.h: two interleaved half moons with noise, the data on which the kernel trains.
 
 The points come from a fixed linear congruential generator and are rounded to 1/64, so every
 machine writes the same bytes and every coordinate is exact in float32. Run it again only to
-change the data; `examples/generate --check` fails when dataset.h is not what it writes.
+change the data; `examples/generate --check` fails when dataset.h differs from its output.
 """
 
 import math
@@ -12,7 +12,7 @@ TRAIN, VALIDATION, NOISE = 640, 256, 0.3
 
 
 def uniforms(seed):
-    """Knuth's MMIX generator: the upper 32 bits of the state as numbers in [0, 1)."""
+    """Knuth's MMIX generator: yields the upper 32 bits of the state as numbers in [0, 1)."""
     state = seed
     while True:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64

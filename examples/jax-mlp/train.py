@@ -1,7 +1,7 @@
-"""Trains one small network on each of four workers at the same time: 100 steps each, without a parameter coming back between them.
+"""Trains a small network on each of four workers at the same time: 100 steps each, during which no parameters are downloaded.
 
-Three spirals are to be told apart. Each session trains from a seed of its own; only losses and, at the end, predictions for points
-that no step has seen come back. Run it beside ``sahasra up --workers 4 --port 8000``.
+The networks learn to tell three spirals apart. Each session starts from its own seed; only losses and, at the end, predictions for
+points outside the training data are downloaded. Run it while ``sahasra up --workers 4 --port 8000`` is running.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WANTED = 0.9375
 
 
 def spirals(points: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Points of three arms, f32[points, 2], and which arm each is of, i32[points]."""
+    """Returns points of three spiral arms, f32[points, 2], and the arm of each, i32[points]."""
     random = np.random.default_rng(seed)
     arm = random.integers(0, CLASSES, points)
     along = random.uniform(0.1, 1.0, points)
@@ -49,7 +49,7 @@ def loss(parameters, x, labels):
 
 
 def train_step(state, x, labels):
-    """One step of Adam. ``state``: parameters, first and second moments, number of the step."""
+    """One step of Adam. ``state``: parameters, first moments, second moments, step number."""
     parameters, first, second, step = state
     value, slope = jax.value_and_grad(loss)(parameters, x, labels)
     step = step + 1
@@ -67,7 +67,7 @@ def predict(parameters, x):
 
 
 def train(session: RemoteJaxSession, seed: int, data: tuple[np.ndarray, np.ndarray], unseen: np.ndarray) -> tuple[np.ndarray, float]:
-    """What the network says of the unseen points after its steps, i32[points], and its last loss."""
+    """Returns the predictions for the unseen points after training, i32[points], and the last loss."""
     step = session.jit(train_step, donate_argnums=0)
     parameters = initial(seed)
     zeros = jax.tree.map(jnp.zeros_like, parameters)
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def freed(client: SahasraClient) -> str:
-    """Waits until no worker has a tensor any more, and says so."""
+    """Waits until no worker holds a tensor, for at most 10 seconds. Returns the tensor counts as text."""
     until = time.monotonic() + 10
     while True:
         tensors = {worker["id"]: worker["tensor_count"] for worker in client.workers()}

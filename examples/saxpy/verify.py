@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Host check of the saxpy example.
 
-    verify.py results.csv      checks what a burst gave
+    verify.py results.csv      checks the results of a burst
     verify.py --expect         prints the rows that a burst should give
 
 A row is a chunk: its index, then its 32 values. Every number here is a multiple of 1/16 and small, so
 the results are exact whether or not multiply and add are fused, and the check allows no difference.
-Exits with 0 only if each of the 8 chunks is there once and all 256 values are right.
+Exits with 0 only if each of the 8 chunks occurs once and all 256 values are correct.
 """
 
 import csv
@@ -23,7 +23,7 @@ def differences(rows):
     seen = [0] * CHUNKS
     for line, row in enumerate(rows, start=2):
         try:
-            # An array stands in columns of its own or in one column, separated by blanks.
+            # The values are in separate columns, or in one column, separated by blanks.
             index, values = int(row[0]), [float(v) for cell in row[1:] for v in cell.split()]
         except (ValueError, IndexError):
             yield f"line {line}: not an index and numbers: {row}"

@@ -366,9 +366,9 @@ class RemoteJaxSession:
         :class:`RemoteTensor` objects of the shapes and types that ``jax.jit`` gives. Transformations such as ``grad`` and ``vmap`` belong inside the
         function. Donated tensors are deleted. If the function is the result of ``jax.jit``, its static and donated arguments are so here, too.
 
-        Raises :class:`InvalidArgumentError` in a session of another engine. Calls raise :class:`IncompatibleProgramError` for functions that cannot be
-        exported, such as those with callbacks, :class:`InvalidArgumentError` for tensors that were deleted, donated or belong to another session, and
-        errors of tracing unchanged. Failures in the session (:class:`CompileError`, :class:`OutOfDeviceMemoryError`, :class:`ExecutionError`,
+        Raises :class:`InvalidArgumentError` in a session of another engine. Calls raise :class:`IncompatibleProgramError` for functions that cannot
+        be exported, such as those with callbacks, :class:`InvalidArgumentError` for tensors that were deleted, donated or belong to another session,
+        and errors of tracing unchanged. Failures in the session (:class:`CompileError`, :class:`OutOfDeviceMemoryError`, :class:`ExecutionError`,
         :class:`IncompatibleProgramError` for a call that the plugin does not support) are raised when a dependent value is read, and by
         :meth:`synchronise`.
         """
