@@ -1,10 +1,10 @@
 """Pools and sessions for the tests.
 
-`pool` is `sahasra up`, started here, or the one that SAHASRA_TEST_URL names: `e2e/tests/python.rs` starts operator, gateway and workers
-as processes before a real kube-apiserver, and runs these same tests on them. `session` is a session of that pool.
+`pool` is `sahasra up`, started here, or the pool at SAHASRA_TEST_URL: `e2e/tests/python.rs` starts operator, gateway and workers
+as processes with a real kube-apiserver, and runs the same tests on them. `session` is a session of that pool.
 
-`worker` is a session executor behind a worker of a few lines (HTTP/1.1 Upgrade, then the connection is handed over), for tests that cut
-its connections or kill it. Where a binary or the PJRT plugin is missing the tests that need it say so and are skipped.
+`worker` is a session executor behind a minimal worker (HTTP/1.1 Upgrade, then the connection is handed over), for tests that cut
+its connections or kill it. If a binary or the PJRT plugin is missing, the tests that need it are skipped with the reason.
 """
 
 import array
@@ -34,7 +34,7 @@ LIMIT = 256 << 20
 
 
 class Worker:
-    """One session's executor, and who hands connections over to it."""
+    """The executor of one session, and a server that hands connections over to it."""
 
     def __init__(self, engine, limit):
         board = os.memfd_create("board", os.MFD_ALLOW_SEALING)
@@ -45,7 +45,7 @@ class Worker:
         command = [BINARIES / "sahasra-worker", "executor", "session", f"--engine={engine}", f"--memory-bytes={limit}", f"--parent={os.getpid()}"]
         if engine == "xla":
             command.append(f"--plugin={PLUGIN}")
-        # No pipe: nobody reads it, and whoever writes into a full one waits.
+        # A file instead of a pipe, because nothing reads it, and a full pipe would block the executor.
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stdin=theirs, stdout=board, stderr=self.errors, cwd="/")
         theirs.close()
@@ -61,11 +61,11 @@ class Worker:
             try:
                 connection, _ = self.listener.accept()
             except OSError:
-                # Nobody listens any more.
+                # The listener was closed.
                 return
-            # From here on it is one of those that are cut.
+            # From now on, `cut` breaks this connection too.
             self.connections.append(connection)
-            # One that breaks is no reason not to serve the next.
+            # A broken connection must not prevent serving the next one.
             with contextlib.suppress(OSError):
                 self.hand_over(connection)
 
@@ -83,14 +83,14 @@ class Worker:
         self.control.sendmsg([struct.pack("<I", 0)], ancillary)
 
     def cut(self):
-        """Breaks the connections that there are."""
+        """Breaks all current connections."""
         while self.connections:
-            # The client may have closed it.
+            # The client may already have closed the connection.
             with contextlib.suppress(OSError):
                 self.connections.pop().shutdown(socket.SHUT_RDWR)
 
     def kill(self):
-        """The worker is gone, as if by SIGKILL: nobody listens and nothing runs."""
+        """Ends the worker as SIGKILL would: afterwards nothing listens and nothing runs."""
         self.process.kill()
         # A thread that waits in accept() holds the socket open until it is shut down.
         self.listener.shutdown(socket.SHUT_RDWR)
@@ -115,7 +115,7 @@ class Worker:
 
 
 def needed(*binaries, plugin=True):
-    """Skips the test, saying why, where it cannot run."""
+    """Skips the test with the reason if a binary or the plugin that it needs is missing."""
     for binary in binaries:
         if not (BINARIES / binary).exists():
             pytest.skip(f"{BINARIES}/{binary} is not built: cargo build --workspace --bins")
@@ -129,7 +129,7 @@ def started(engine, limit=LIMIT):
 
 
 def eventually(probe, within=120.0):
-    """What the probe gives once that is neither None nor False."""
+    """Polls until the probe returns a true value, and returns that value. Fails the test after `within` seconds."""
     end = time.monotonic() + within
     while not (found := probe()):
         if time.monotonic() > end:
@@ -139,40 +139,42 @@ def eventually(probe, within=120.0):
 
 
 class Pool:
-    """A control plane with workers; clients find its token in the environment, or where `sahasra up` writes it."""
+    """A control plane with workers. Clients find its token in the environment, or in the file that `sahasra up` writes."""
 
     def __init__(self, url, gpu_class, kubeconfig, agents):
         self.url = url
         self.gpu_class = gpu_class
         self.kubeconfig = kubeconfig
-        #: Processes whose children the executors are.
+        #: Process ids of the agents, whose descendants are the executors.
         self.agents = agents
 
     def client(self):
         return sahasra.SahasraClient(self.url)
 
     def way(self, direct):
-        """How a session is reached: straight to its worker, with what the worker's certificate is verified by where it has one, or not."""
+        """Returns the options of `create` for a session that is reached directly (with the authority of the worker's certificate, if it has one) or
+        through the gateway.
+        """
         if direct and (authority := os.environ.get("SAHASRA_TEST_AUTHORITY")):
             return {"direct": True, "authority": pathlib.Path(authority).read_text(), "server_name": os.environ["SAHASRA_TEST_SERVER_NAME"]}
         return {"direct": direct}
 
     def workers(self):
-        """Names of the workers, in order."""
+        """Names of the workers, sorted."""
         return sorted(worker["id"] for worker in self.client().workers())
 
     def reports_idle(self):
-        """Whether every worker's object says that nothing is lent, stored or executed."""
+        """Returns whether the status of every worker reports no leased memory, no tensors and no executions."""
         figures = ("leasedMiB", "tensorCount", "activeExecutions")
         paths = " ".join(f"{{.items[*].status.summary.{figure}}}" for figure in figures)
         return set(self.kubectl("get", "gpuworkers", "-o", f"jsonpath={paths}").split()) == {"0"}
 
     def executors(self):
-        """Processes that serve sessions now."""
+        """Process ids of the executors that serve sessions now."""
         return {pid for agent in self.agents for pid in descendants(agent) if b"session" in command(pid)}
 
     def kubectl(self, *arguments):
-        """kubectl as an administrator; what it prints."""
+        """Runs kubectl as an administrator and returns its output."""
         program = os.environ.get("SAHASRA_KUBECTL") or shutil.which("kubectl")
         if program is None:
             pytest.skip("there is no kubectl on PATH, and SAHASRA_KUBECTL names none: `make tools` builds one")
@@ -199,7 +201,7 @@ def descendants(pid):
 
 @contextlib.contextmanager
 def on_this_machine(state):
-    """`sahasra up` with two workers; the client finds the token where it writes it."""
+    """Starts `sahasra up` with two workers; clients find the token in the file that it writes."""
     needed("sahasra")
     variables = ("SAHASRA_TOKEN", "SAHASRA_TOKEN_FILE", "KUBECONFIG", "XDG_STATE_HOME")
     before = {name: os.environ.pop(name, None) for name in variables}
@@ -208,7 +210,7 @@ def on_this_machine(state):
         process = subprocess.Popen(
             [BINARIES / "sahasra", "up", "--workers", "2", "--port", "0", "--class", "g5"], stdout=subprocess.PIPE, stderr=errors, text=True
         )
-        # Whatever it prints is to find somebody who reads, to its end.
+        # The output must be read until its end, so that the process does not block.
         said = []
 
         def read():
@@ -238,11 +240,11 @@ def on_this_machine(state):
                 process.kill()
                 pytest.fail(f"sahasra up does not end: {shown()}")
             finally:
-                # Its last words are there when it has ended.
+                # The output is complete once the process has ended.
                 reader.join(timeout=60)
                 for name, value in before.items():
                     os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        # It fails when a slice is still lent.
+        # `sahasra up` fails if a slice is still granted.
         assert process.returncode == 0, shown()
 
 
@@ -287,7 +289,7 @@ def ptx_session(client):
 
 @pytest.fixture
 def worker():
-    """A worker of the test's own, for it to break."""
+    """A worker that the test may break."""
     worker = started("xla")
     yield worker
     worker.stop()

@@ -1,4 +1,4 @@
-"""Remote tensors where an array of JAX's is expected: its methods and functions run there, and what cannot says what to do."""
+"""Remote tensors in place of JAX arrays: their methods and functions run in the session, and unsupported uses raise errors that name the remedy."""
 
 import copy
 import pickle
@@ -71,7 +71,7 @@ def test_the_functions_of_its_namespace_run_there(session):
 def test_numbers_that_are_equal_and_of_different_types_are_different_programs(session):
     x = session.put(np.arange(3, dtype=np.int8))
     xp = x.__array_namespace__()
-    # Each pair has equal hashes.
+    # The values of each pair have equal hashes.
     for one, other in [(1, True), (True, 1), (1, np.int64(1)), (np.int64(1), 1), (1, np.int8(1)), (np.bool_(True), True)]:
         for value in (one, other):
             same(xp.where(x > 1, value, value), jnp.where(np.arange(3) > 1, value, value))
@@ -99,7 +99,7 @@ def test_what_a_function_of_jax_brings_here_it_says(session):
         jax.jit(lambda y: y + jnp.asarray(x))(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # What has an operand there stays there.
+        # An operation with a remote operand runs in the session.
         same(jnp.asarray(X) + x, jnp.asarray(X) + X)
         np.testing.assert_array_equal(x.jax(), X)
         np.testing.assert_array_equal(np.asarray(x), X)

@@ -1,4 +1,4 @@
-"""Bit for bit: what a session computes is what its plugin computes when JAX drives it by itself."""
+"""Bit-for-bit equality of the results of a session and those of the same plugin driven by JAX directly."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from conftest import PLUGIN
 from test_programs import PROGRAMS
 
-#: Runs in a process of its own: JAX loads a plugin before anything else, and once.
+#: Runs in a separate process, because JAX loads a plugin only once, before anything else.
 DIRECT = """
 import sys
 from jax._src import compiler, xla_bridge
@@ -37,7 +37,7 @@ for name, (function, *arguments) in PROGRAMS.items():
 np.savez(sys.argv[2], **results)
 """
 
-#: `xla.CompileOptionsProto` with one replica, one partition, no device in particular, and nothing else.
+#: `xla.CompileOptionsProto` with one replica, one partition, no particular device, and no other options.
 OPTIONS = "1a0f08ffffffffffffffffff0120012801"
 
 

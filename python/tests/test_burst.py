@@ -1,4 +1,4 @@
-"""What `client.burst` does around its jobs, with a gateway of the test's own."""
+"""Handling of jobs by `client.burst`, with a fake gateway."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ ROWS = 3 * MAX_VALUES
 
 
 class Gateway:
-    """Completes every job, and refuses to delete those that it is told to keep."""
+    """A fake gateway that completes every job except `fails`, and rejects the deletion of the jobs in `kept`."""
 
     def __init__(self, kept=(), fails=None):
         self.kept, self.fails = kept, fails

@@ -1,4 +1,4 @@
-"""Arrays that are compressed on their way come out bit for bit as they were."""
+"""Bit-for-bit equality of arrays that are compressed in transit."""
 
 import pathlib
 import tomllib

@@ -56,7 +56,7 @@ def test_types_are_those_that_jax_would_give():
 
 
 class Holder:
-    """An array of another library, which gives numpy its own memory."""
+    """An array of another library, which shares its memory with NumPy."""
 
     def __init__(self):
         self.values = np.ones(3, np.float32)
@@ -127,7 +127,7 @@ def test_the_checks_of_equinox_give_nan_and_warn():
 
     with pytest.warns(RuntimeWarning, match=rf"checked has checks of Equinox.*NaN.*: {__file__}:{checked.__code__.co_firstlineno + 1} in .*checked") as warned:
         made = exported(checked, jnp.ones(2))
-    # It is about the caller's line, too.
+    # The warning names the caller's file.
     assert [warning.filename for warning in warned if warning.category is RuntimeWarning] == [__file__]
     assert b"callback" not in made.code
 
@@ -149,7 +149,7 @@ def test_a_program_does_not_depend_on_where_it_is_written_or_called_from():
     codes = [exported(step_from(1, "one.py"), *arguments).code]
     codes.append(exported(step_from(70, "other.py"), *arguments).code)
     assert codes[0] == codes[1]
-    # Another computation is another program.
+    # A different computation is a different program.
     assert exported(step_from(1, "one.py"), jnp.ones((4, 4)), jnp.ones((3, 4))).code != codes[0]
 
 
@@ -177,7 +177,7 @@ def test_a_whole_number_that_does_not_fit_is_refused_as_in_jax():
             host_array(number, aval_of(number))
     for number in (2**31 - 1, -(2**31)):
         assert host_array(number, aval_of(number))[0] == number
-    # Scalars and arrays of numpy's wrap there, too.
+    # NumPy scalars and arrays wrap around in JAX, too.
     assert host_array(np.int64(2**40 + 5), aval_of(np.int64(2**40 + 5)))[0] == jnp.asarray(np.int64(2**40 + 5)) == 5
 
 
@@ -189,7 +189,7 @@ def test_scalars_of_numpy_are_of_their_type():
 
 
 class Model:
-    """Methods through jax.jit, as models have them."""
+    """Methods decorated with jax.jit, as in models."""
 
     def __init__(self, scale):
         self.scale = scale
@@ -211,7 +211,7 @@ def test_numbers_of_a_jit_of_ones_own_count_from_self():
         leaves, tree = traced.flatten((x, 5), {})
         assert len(leaves) == (1 if static else 2), method
         exported(method, x, 5)
-    # A number is an argument as any other, and no reason for another program.
+    # A number is an ordinary argument, and does not make another program.
     leaves, _ = Traced(model.first).flatten((2.0, 5.0), {})
     assert leaves == [2.0, 5.0]
     traced = Traced(model.gives)

@@ -1,4 +1,4 @@
-"""What a pool is left with: by clients that are killed, by those that ask for too much or may not, by hundreds of sessions."""
+"""State of a pool after killed clients, after clients that request too much or lack permissions, and after hundreds of sessions."""
 
 import os
 import pathlib
@@ -12,10 +12,10 @@ from conftest import eventually, on_this_machine
 
 import sahasra
 
-#: For a longer run: see `make soak`.
+#: Number of sessions; `make soak` runs more.
 SESSIONS = int(os.environ.get("SAHASRA_SESSIONS", "100"))
 
-# It measures the process, and has one to itself.
+# The module measures the process of the pool, and therefore needs a pool of its own.
 pytestmark = pytest.mark.only_up("it looks into the one process of gateway, operator and agents")
 
 
@@ -26,7 +26,7 @@ def up(tmp_path_factory):
 
 
 def figures(up):
-    """Resident KiB, descriptors and threads of the one process with gateway, operator and agents."""
+    """Returns resident KiB, file descriptors and threads of the single process that contains gateway, operator and agents."""
     folder = pathlib.Path(f"/proc/{up.agents[0]}")
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     return int(status["VmRSS"].split()[0]), len(list((folder / "fd").iterdir())), int(status["Threads"])
@@ -118,7 +118,7 @@ def test_hundreds_of_sessions_leave_no_tensor_no_process_and_no_memory(up):
             assert x.numpy()[999] == 7
 
     since = time.monotonic()
-    # What every process takes once is taken in the first fifth.
+    # Resources that the process allocates once are allocated in the first fifth.
     for number in range(SESSIONS):
         turn()
         if (number + 1) % (SESSIONS // 5) == 0:

@@ -1,4 +1,4 @@
-"""What kubectl shows of a session, and what its deletion does: the same on every control plane that a pool has."""
+"""Output of kubectl for sessions, and deletion with kubectl: the same on every control plane of a pool."""
 
 import re
 import threading
@@ -10,7 +10,7 @@ from jax import lax
 
 import sahasra
 
-#: A session in the middle of a step. Worker and age are the pool's own.
+#: A session during a step. Worker and age depend on the pool.
 COLUMNS = """\
 $ kubectl get gpusessions
 NAME   CLASS   WORKER   GPU   VRAM   STATE   ACTIVE   TENSORS   BYTES   AGE
@@ -19,12 +19,12 @@ afternoon   CLASS   WORKER   cpu-0   256Mi   Ready   1   2   8192   AGE
 
 
 def endless(x):
-    """Hours of steps, for a test that ends them."""
+    """A function that runs for hours, for a test that ends it."""
     return lax.while_loop(lambda s: s[0] < 2**31 - 1, lambda s: (s[0] + 1, s[1] * 0.5 + 1.0), (0, x))[1]
 
 
 def shown(pool, worker):
-    """The table, its columns three blanks apart."""
+    """Returns the table with its columns separated by three blanks."""
     head, *rows = pool.kubectl("get", "gpusessions", "afternoon").splitlines()
     columns = re.split(r"\s{2,}", head.strip())
     printed = "$ kubectl get gpusessions\n" + "   ".join(columns) + "\n"
@@ -50,7 +50,7 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
 
     def in_the_middle():
         status = object_()["status"]
-        # What it gives is there from the beginning of the step.
+        # The result's tensor exists from the beginning of the step.
         return (status.get("activeExecutions"), status.get("tensorCount")) == (1, 2) and status
 
     status = eventually(in_the_middle)
@@ -67,7 +67,7 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
     assert type(caught.value) is sahasra.SessionClosedError
     deleting.join(timeout=180)
     assert not deleting.is_alive(), "kubectl delete does not end"
-    # Whatever else is asked for says the same.
+    # Every other request raises the same error.
     for ask in (session.synchronise, x.numpy, session.load, lambda: session.put(np.ones(3)), lambda: session.jit(endless)(x)):
         with pytest.raises(sahasra.SessionClosedError, match="deleted"):
             ask()
@@ -75,7 +75,7 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
     eventually(lambda: f"/{lease}\n" not in pool.kubectl("get", "vramleases", "-o", "name"))
     eventually(lambda: not serving & pool.executors())
     eventually(lambda: free(client, status["worker"]))
-    # There is nothing left to close, and that is no failure; who has the name now is another.
+    # Closing a deleted session is no failure, and does not affect a later session of the same name.
     with sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="256Mi", name="afternoon") as other:
         session.close()
         assert other.name in [made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]]
@@ -83,6 +83,6 @@ def test_kubectl_delete_in_the_middle_of_a_step_ends_the_call_and_frees_everythi
 
 
 def free(client, name):
-    """Whether nothing is stored on a worker, and nothing runs there."""
+    """Returns whether a worker stores nothing and executes nothing."""
     worker = next(worker for worker in client.workers() if worker["id"] == name)
     return worker["tensor_count"] == worker["stored_tensor_bytes"] == worker["active_executions"] == 0

@@ -1,4 +1,4 @@
-"""Linear algebra: what JAX gives to LAPACK or cuSOLVER is made of operations of XLA for a session."""
+"""Linear algebra in sessions: operations of XLA replace the LAPACK and cuSOLVER calls of JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def rebuilt_svd(a):
     return s, (u * s) @ v
 
 
-# Signs and orders of vectors are nobody's: what they are made of is compared.
+# Signs and orders of vectors are not specified, so the products of the factors are compared.
 PROGRAMS = {
     "cholesky": (jnp.linalg.cholesky, S),
     "solve": (lambda a: jnp.linalg.solve(a, a[:, :2]), A),

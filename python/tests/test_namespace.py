@@ -1,4 +1,4 @@
-"""Every function of `jax.numpy`, as `tensor.__array_namespace__()` has it, gives what it gives in `jax.numpy`."""
+"""Equality of every function of `jax.numpy` in `tensor.__array_namespace__()` with the original."""
 
 import types
 
@@ -12,7 +12,7 @@ from sahasra.namespace import OF_PROCESS, OF_TYPES, READERS
 
 pytestmark = pytest.mark.only_up("they are functions of session.jit, which runs on every pool")
 
-#: Arrays of each kind: floats in (0, 1), whole numbers, bytes, booleans, complex, a vector, a square matrix, its symmetric part.
+#: Arrays of each kind: floats in (0, 1), integers, bytes, booleans, complex, a vector, a square matrix, its symmetric part.
 ARRAYS = {
     "f": np.linspace(0.1, 0.9, 12, dtype=np.float32).reshape(3, 4),
     "i": np.arange(1, 13, dtype=np.int32).reshape(3, 4),
@@ -159,7 +159,7 @@ TABLE = {
     "vsplit": lambda xp, a: xp.vsplit(a["f"], [1]),
     "where": lambda xp, a: [xp.where(a["b"], a["f"], 0.5), xp.where(a["b"], 1, 0), xp.where(a["b"], True, False)],
     "zeros": lambda xp, a: xp.zeros((2, 3), dtype=xp.bfloat16),
-    # Types, tuples, numbers and words.
+    # Functions that return types, tuples, numbers and strings.
     "broadcast_shapes": lambda xp, a: xp.broadcast_shapes((2, 1), (3,)),
     "can_cast": lambda xp, a: xp.can_cast("int8", xp.float32),
     "einsum_path": lambda xp, a: xp.einsum_path("ij,jk,k->i", a["m"], a["m"], a["m"][0])[0],
@@ -181,7 +181,7 @@ TABLE = {
     **{f"linalg.{name}": (lambda xp, a, name=name: getattr(xp.linalg, name)(a["m"])) for name in "cholesky cond det diagonal eigvalsh inv matrix_rank matrix_transpose pinv slogdet svdvals trace".split()},
     "linalg.cond": lambda xp, a: [xp.linalg.cond(a["m"], p) for p in (None, 1, np.inf, "fro")],
     "linalg.cross": lambda xp, a: xp.linalg.cross(a["m"][0], a["m"][1]),
-    # Vectors may have another sign.
+    # Vectors may differ in sign.
     "linalg.eigh": lambda xp, a: xp.linalg.eigh(a["m"])[0],
     "linalg.lstsq": lambda xp, a: xp.linalg.lstsq(a["m"], a["m"][0], rcond=1e-6)[0],
     "linalg.matmul": lambda xp, a: xp.linalg.matmul(a["m"], a["f"]),
@@ -199,7 +199,7 @@ TABLE = {
     "linalg.vecdot": lambda xp, a: xp.linalg.vecdot(a["f"], a["f"]),
     "linalg.vector_norm": lambda xp, a: [xp.linalg.vector_norm(a["f"], axis=1), xp.linalg.vector_norm(a["v"], ord=np.inf), xp.linalg.vector_norm(a["v"], ord=3)],
 }  # fmt: skip
-#: What they give has a shape that depends on values of tensors.
+#: Functions whose result shape depends on values of tensors.
 REFUSED = {
     "trim_zeros": lambda xp, a: xp.trim_zeros(a["v"]),
     "roots": lambda xp, a: xp.roots(a["v"]),
@@ -210,7 +210,7 @@ REFUSED = {
     "arange": lambda xp, a: xp.arange(a["s"]),
     "compress": lambda xp, a: xp.compress(a["b"][0], a["v"]),
 }
-#: There is no algorithm for them there: test_linalg.py.
+#: Functions for which sessions have no algorithm: test_linalg.py.
 MISSING = {"linalg.eig", "linalg.eigvals"}
 
 
@@ -237,7 +237,7 @@ HERE = {name: jnp.asarray(array) for name, array in ARRAYS.items()}
 
 @pytest.fixture(scope="module")
 def plain():
-    """What the plain ones give, by one program for all of them."""
+    """Returns the results of the plain functions, computed by one program for all of them."""
     names = [name for name in (OF_ONE + OF_TWO + OF_WHOLE).split() if hasattr(jnp, name)]
     return jax.jit(lambda arrays: {name: TABLE[name](jnp, arrays) for name in names})(HERE)
 
@@ -267,7 +267,7 @@ def test_a_function_whose_result_depends_on_values_is_refused(there, name):
 def test_arrays_that_this_process_reads_are_put_there(there, tmp_path):
     xp = there["f"].__array_namespace__()
     path = tmp_path / "values.npy"
-    # The file changes between two calls.
+    # The file changes between the two calls.
     for values in (ARRAYS["v"], 2 * ARRAYS["v"]):
         np.save(path, values)
         loaded = xp.load(path)

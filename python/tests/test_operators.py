@@ -1,4 +1,4 @@
-"""Python's operators and indices on remote tensors give what arrays of JAX give, and stay there."""
+"""Equality of Python's operators and indexing on remote tensors with those on JAX arrays, and execution in the session."""
 
 import gc
 import operator
@@ -96,7 +96,7 @@ INDICES = [
 
 
 def plain(part):
-    """A part of an index as JAX takes it: no lists, no scalars of numpy's or its own where Python has them."""
+    """Converts a part of an index to a form that JAX accepts: lists become arrays, boolean scalars and bounds of slices become Python objects."""
     if isinstance(part, list):
         return np.asarray(part, None if part else int)
     if isinstance(part, np.bool_):
@@ -141,7 +141,7 @@ def test_one_program_serves_every_number_and_nothing_comes_back(session):
         total = total + x[place]
     session.synchronise()
     assert session.load()["programs"] == programs
-    # What says that operations arrived: a fifth of what the values would take if each came back in a message.
+    # Acknowledgements of the operations: a fifth of the bytes that the values would take if each were returned in a message.
     assert session.traffic.received_bytes - before.received_bytes < 10_000
     assert float(total) == 4950
 

@@ -1,4 +1,4 @@
-"""Programs that were compiled are there for the next session of the same namespace, and for no other namespace's."""
+"""Caching of compiled programs for later sessions of the same namespace, and isolation from other namespaces."""
 
 import jax.numpy as jnp
 import pytest

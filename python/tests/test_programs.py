@@ -1,4 +1,4 @@
-"""Programs through session.jit equal the same functions in local JAX, within what the type allows."""
+"""Equality of programs through session.jit with the same functions in local JAX, within the tolerance of the type."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-#: Relative and absolute, for each type; every other type is to be equal. The guide says them.
+#: Relative and absolute tolerance of each type; other types must be equal. The guide states them, too.
 TOLERANCE = {"bfloat16": 1e-2, "float16": 2e-3, "float32": 1e-5, "complex64": 1e-5}
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
 SQUARE = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -33,7 +33,7 @@ PROGRAMS = {
     "reduce": (lambda x: (x.sum(), x.mean(0), x.max(1), x.prod()), X),
     "argmax": (lambda x: (x.argmax(1), x.argmin()), X),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), X),
-    # Its sums are over enough for their order to show.
+    # The sums have enough terms for their order to matter.
     "softmax_wide": (jax.nn.softmax, np.sin(np.arange(8192, dtype=np.float32)).reshape(2, 4, 32, 32)),
     "layer_norm": (lambda x: (x - x.mean(-1, keepdims=True)) * lax.rsqrt(x.var(-1, keepdims=True) + 1e-5), X),
     "transpose": (lambda x: x.T.reshape(3, 8), X),
@@ -96,7 +96,7 @@ PROGRAMS = {
 
 
 def jitted(function):
-    """The function through ``jax.jit``, once: static arguments are known to the inner one alone."""
+    """Applies ``jax.jit`` unless the function is jitted already: only its own ``jax.jit`` knows the static arguments."""
     return function if hasattr(function, "lower") else jax.jit(function)
 
 

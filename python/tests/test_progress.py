@@ -1,4 +1,4 @@
-"""What is told of compilations and uploads that take long."""
+"""Progress reports of long compilations and uploads."""
 
 import io
 import threading
@@ -12,7 +12,7 @@ from sahasra.progress import Progress, Watch, line_on, reporter
 
 
 class Slow:
-    """A session that takes an operation when it is told to."""
+    """A session that accepts an operation when the test tells it to."""
 
     def __init__(self):
         self.taken = threading.Event()
@@ -26,7 +26,7 @@ class Slow:
 
 
 class Reports(list):
-    """Reports, and whether so many came."""
+    """Collects reports. Each report adds 1 MB to the bytes sent, the third completes the operation, and the last one sets `over`."""
 
     def __init__(self, native):
         super().__init__()
@@ -64,13 +64,13 @@ def test_a_compilation_is_told_of_until_it_has_ended(slow):
 def test_uploads_are_counted_together(slow):
     reports = Reports(slow)
     watch = Watch(slow, "node/gpu-0", reports)
-    # The second comes while the first waits for room: neither can have ended before.
+    # The second upload begins while the first waits for space in the queue, so neither can have ended before.
     with watch.during("upload", "", 4_000_000), watch.during("upload", "", 4_000_000):
         pass
     assert reports.over.wait(60)
     assert [report.done_bytes for report in reports[:3]] == [0, 1_000_000, 2_000_000]
     assert (reports[-1].done_bytes, reports[-1].total_bytes, reports[-1].what) == (8_000_000, 8_000_000, "upload of 2 tensors")
-    # The next one is counted from its own beginning.
+    # The next upload is counted from its own beginning.
     slow.taken.clear()
     again = Reports(slow)
     watch._report = again
@@ -128,6 +128,6 @@ def test_a_session_tells_of_what_it_compiles(pool, client, monkeypatch):
             assert float(session.jit(lambda x: x + 1)(1.0)) == 2.0
             return over.wait(0.5)
 
-        # One that has ended before anybody looked is not told of.
+        # A compilation that ends before the first check is not reported.
         eventually(compiled_and_told_of)
         assert (told[-1].kind, told[-1].device, told[-1].finished) == ("compile", session.device, True)

@@ -1,4 +1,4 @@
-"""What the package promises is written beside it, and what is written about it runs."""
+"""Documentation of the public API, and execution of the snippets in the documentation."""
 
 import contextlib
 import dataclasses
@@ -15,12 +15,12 @@ import sahasra
 from sahasra.jit import RemoteFunction
 from sahasra.kernel import RemoteKernel
 
-#: What functions give, besides the names of the package.
+#: Classes of objects that functions return, besides the exported names.
 CALLED = [RemoteFunction, RemoteKernel]
 
 
 def members():
-    """Every public class, and every public function of one."""
+    """Yields every public class and every public function of one."""
     for name in sahasra.__all__:
         thing = getattr(sahasra, name)
         if not inspect.isclass(thing):
@@ -44,7 +44,7 @@ MEMBERS = dict(members())
 @pytest.mark.parametrize("name", MEMBERS)
 def test_everything_public_says_what_it_is(name):
     thing = MEMBERS[name]
-    # A dataclass writes a signature where nothing else is said.
+    # A dataclass without a docstring gets its signature as one.
     own = inspect.getdoc(thing) if inspect.isfunction(thing) else thing.__doc__
     assert own and not own.startswith(f"{name}("), f"{name} has no docstring"
     assert own.rstrip().endswith((".", ")", ":")), own
@@ -54,7 +54,7 @@ def test_everything_public_says_what_it_is(name):
         assert all(annotated) and hints.return_annotation is not inspect.Signature.empty, f"{name} has no types"
 
 
-#: What cannot be asked for without something going wrong elsewhere.
+#: Members that can fail, whose docstrings must say what they raise.
 SAY_WHAT_THEY_RAISE = [
     "RemoteJaxSession.create", "RemoteJaxSession.close", "RemoteJaxSession.synchronise", "RemoteJaxSession.put", "RemoteJaxSession.get",
     "RemoteJaxSession.zeros", "RemoteJaxSession.jit", "RemoteJaxSession.estimate_jitted", "RemoteJaxSession.execute_jitted",
@@ -74,7 +74,7 @@ def test_fields_say_what_they_are():
         source = inspect.getsource(thing)
         for field in dataclasses.fields(thing):
             before = source[: source.index(f"    {field.name}:")]
-            # One comment may stand for several fields.
+            # One comment may describe several fields.
             assert "#:" in before, f"{thing.__name__}.{field.name}"
 
 
@@ -112,6 +112,6 @@ def test_the_snippets_run(pool, path, number):
         exec(compile(text, f"{path}:{number}", "exec"), scope)
     if "session" in scope:
         scope["session"].close()
-    # Whoever prints says in a comment behind it what.
+    # A comment after each `print` in a snippet states its output.
     expected = re.findall(r"print\(.*\) +# (.*)$", text, flags=re.M)
     assert not expected or printed.getvalue().splitlines() == expected

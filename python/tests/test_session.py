@@ -1,4 +1,4 @@
-"""What a session promises, against a real executor."""
+"""Behaviour of sessions against a real executor."""
 
 import array
 import contextlib
@@ -98,7 +98,7 @@ def test_a_call_during_the_comparison_of_a_static_argument_gets_a_program_of_its
             return hash(self.value)
 
     remote = session.jit(lambda x, factor: x * factor.value, static_argnums=1)
-    # Another thread could call the function there: it is the last call then.
+    # Another thread could call the function at this point; its call is then the previous call.
     interrupted = Factor(2.0, lambda: remote(np.float32(1), Factor(3.0)))
     assert float(remote(np.float32(1), Factor(2.0))) == 2
     assert float(remote(np.float32(1), interrupted)) == 2
@@ -164,7 +164,7 @@ def test_what_a_jit_of_the_users_own_donates_is_donated(session):
     following, total = step(state, x)
     assert (state.is_deleted, x.is_deleted) == (True, False)
     assert following.numpy().max() == 1.0
-    # By name as well, beside what is named here, and what is static.
+    # Also by name, in addition to the names given here, and for static arguments.
     named = session.jit(jax.jit(lambda x, n, *, state: state * n + x, static_argnames="n", donate_argnames="state"))
     again = named(x, 3, state=following)
     assert (following.is_deleted, x.is_deleted) == (True, False)
@@ -215,7 +215,7 @@ def test_an_upload_that_has_no_room_is_refused_and_nothing_is_lost(session):
     gc.collect()
     after = session.load()
     assert (after["tensors"], after["used_bytes"]) == (before["tensors"], before["used_bytes"])
-    # What does fit is taken as before.
+    # An array that fits is accepted as before.
     assert session.put(np.full(128 << 20, 7, np.uint8)).numpy().min() == 7
     assert kept.numpy().tolist() == [0, 1, 2, 3]
 
@@ -238,7 +238,7 @@ def test_an_estimate_counts_what_is_there(session):
     estimate = session.estimate_jitted(outer, (column,), {"y": column})
     assert not estimate.feasible
     assert "are taken" in estimate.reason and f"{256 << 20:,}" in estimate.reason
-    # An argument that is there is there once.
+    # An argument that is in the session already is counted once.
     estimate = session.estimate_jitted(lambda x: x[:9] + 1, (there,))
     assert estimate.feasible and estimate.total_bytes > 160 << 20
     with pytest.raises(TypeError, match="argument x of .*ShapeDtypeStruct"):
@@ -262,7 +262,7 @@ def test_an_execution_raises_its_own_failures_alone(session):
     lost = session.zeros((1 << 28) + 1, np.uint8)
     execution = session.execute_jitted(lambda x, *, add: x + add, (jnp.ones(3),), {"add": 2.0})
     assert execution.output.numpy().tolist() == [3.0] * 3
-    # What went wrong before is told as before.
+    # `synchronise` still raises the earlier failure.
     with pytest.raises(sahasra.OutOfDeviceMemoryError):
         session.synchronise()
     session.synchronise()
@@ -281,7 +281,7 @@ def test_gradients_with_respect_to_integers_have_no_values(session):
     here, there = jax.jit(gradient)(2.0, 3), session.jit(gradient)(2.0, 3)
     assert float(there[0]) == here[0] == 3.0
     assert (type(there[1]), there[1].dtype, there[1].shape) == (np.ndarray, here[1].dtype, here[1].shape)
-    # They go where they came from.
+    # The arrays can be passed back to the session.
     assert float(session.jit(lambda gradient: gradient[0] + 1)(there)) == 4.0
     vectors = session.jit(lambda i: jax.vjp(lambda i: i * 2.0, i)[1](jnp.ones(3))[0])(np.arange(3))
     assert session.get({"a": vectors})["a"].shape == (3,)
@@ -306,7 +306,7 @@ def test_what_jax_traces_cannot_call_a_session(session):
     for transformed in (jax.jit(remote), jax.grad(remote), jax.vmap(remote), lambda x: jax.lax.map(lambda x: remote(x=x), x)):
         with pytest.raises(sahasra.InvalidArgumentError, match=r"argument x of .*jax.jit, grad or vmap.*session.jit\(jax.grad"):
             transformed(jnp.ones(3))
-    # That is the other way round.
+    # A transformation inside the session's function is supported.
     assert session.jit(jax.grad(remote._function))(jnp.ones(3)).numpy().tolist() == [2.0] * 3
 
 
@@ -341,7 +341,7 @@ def test_a_function_follows_the_promotion_of_types(session):
                 for function in (here, there):
                     with pytest.raises(ValueError, match="promot"):
                         function(x, n)
-                # Operators as well.
+                # Operators raise the error, too.
                 with pytest.raises(ValueError, match="promot"):
                     session.put(x) + n
 
@@ -471,11 +471,11 @@ def test_a_block_whose_work_is_known_of_ends_as_it_would(worker, way):
 
 @contextlib.contextmanager
 def full(worker):
-    """A session whose worker takes nothing, with as many operations as may wait for it, and one of its tensors."""
+    """A session whose worker accepts nothing, with a full queue of operations, and one of its tensors."""
     session = worker.connect()
     os.kill(worker.process.pid, signal.SIGSTOP)
     try:
-        # They are not deleted: that would be more of them.
+        # The tensors are kept, because deleting them would add operations.
         made = [session.zeros(1) for _ in range(16_384)]
         yield session, made[0]
     finally:
@@ -504,7 +504,7 @@ def test_whoever_asks_while_there_is_no_room_lets_other_threads_run(worker):
     with full(worker) as (session, tensor):
         asks = [threading.Thread(target=ask, daemon=True) for ask in (session.synchronise, tensor.numpy, session.load)]
         for ask in asks:
-            # It comes back once the thread runs.
+            # The call returns once the thread runs.
             ask.start()
         assert all(ask.is_alive() for ask in asks)
     for ask in asks:

@@ -1,4 +1,4 @@
-"""Sessions straight to workers that speak TLS, with one certificate for all of them: `e2e/tests/python.rs` starts such."""
+"""Direct sessions on workers with TLS that share one certificate: `e2e/tests/python.rs` starts these workers."""
 
 import os
 import pathlib
@@ -28,7 +28,7 @@ def test_arrays_go_straight_to_a_worker_through_tls(client):
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        # The endpoint's host is an address that the certificate is not for.
+        # The certificate is not valid for the host of the endpoint, which is an address.
         ({"authority": "ca.crt"}, "give as server_name"),
         ({"authority": "ca.crt", "server_name": "elsewhere"}, "elsewhere.*give as server_name"),
         ({"authority": "clients.crt", "server_name": NAME}, "give as authority"),
@@ -39,5 +39,5 @@ def test_a_certificate_that_is_not_accepted_is_an_error_that_says_what_to_give(c
     options = {**options, "authority": AUTHORITY.with_name(options["authority"]).read_text()}
     with pytest.raises(sahasra.ConfigurationError, match=remedy):
         direct(client, **options)
-    # What was created for it is not left behind.
+    # The session object that was created is deleted.
     assert eventually(lambda: not client.sessions())

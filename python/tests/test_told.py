@@ -1,4 +1,4 @@
-"""Failures are reported, and nothing waits for what does not come."""
+"""Reporting of failures, and calls that must not wait for answers that never arrive."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ def test_a_kernel_that_fails_fails_what_it_was_given(ptx_session):
     x, y = ptx_session.put(np.arange(1000, dtype=np.float32)), ptx_session.zeros(1000)
     kept = ptx_session.put(np.ones(3))
     saxpy = ptx_session.kernel(SAXPY, "saxpy")
-    # 1024 threads on 1000 elements.
+    # 1024 threads access 1000 elements.
     saxpy(4, 256, y, x, 2.0, 1024)
     with pytest.raises(sahasra.ExecutionError, match="saxpy"):
         y.numpy()
@@ -39,7 +39,7 @@ def test_what_a_refused_launch_was_given_is_told_once_and_stays(ptx_session):
     numbers = np.arange(10, dtype=np.float32)
     x, y = ptx_session.put(numbers), ptx_session.zeros(10)
     saxpy = ptx_session.kernel(SAXPY, "saxpy")
-    # No block has so many threads.
+    # 1025 threads are too many for a block.
     for look in (ptx_session.synchronise, y.numpy, x.numpy):
         saxpy(1, 1025, y, x, 2.0, 10)
         with pytest.raises(sahasra.InvalidArgumentError, match="saxpy"):
@@ -56,7 +56,7 @@ def test_a_launch_that_does_nothing_is_told_although_its_cause_was(ptx_session):
     saxpy(4, 256, y, x, 2.0, 1024)
     with pytest.raises(sahasra.ExecutionError):
         ptx_session.synchronise()
-    # Its input failed.
+    # The input of this launch is the result of a failed one.
     saxpy(4, 256, z, y, 2.0, 1000)
     with pytest.raises(sahasra.ExecutionError, match="saxpy"):
         z.numpy()
@@ -69,7 +69,7 @@ def test_a_block_in_which_a_kernel_failed_ends_with_its_failure(client, fails):
     with pytest.raises(sahasra.SahasraError, match="saxpy"):
         with sahasra.RemoteJaxSession.create(client, vram="64Mi", engine="ptx") as session:
             x, y = session.put(np.ones(10, np.float32)), session.zeros(10)
-            # No block has so many threads.
+            # 1025 threads are too many for a block.
             session.kernel(text, "saxpy")(1, 1025 if fails == "launch" else 1, y, x, 2.0, 10)
     eventually(lambda: session.name not in [made["metadata"]["name"] for made in client.sessions()])
 
@@ -79,16 +79,16 @@ def test_a_failure_is_told_once_more_by_nobody(client):
         outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
         with pytest.raises(sahasra.OutOfDeviceMemoryError):
             outer.numpy()
-    # `close` reports what was not reported before, too, when the device was given back.
+    # `close` also reports a failure that was not reported before, after the device was released.
     session = sahasra.RemoteJaxSession.create(client, vram="64Mi")
     outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
-    # It is answered when the program was compiled and refused: `close` waits for no compilation.
+    # Answered after the program was compiled and rejected, because `close` does not wait for compilations.
     session.load()
     with pytest.raises(sahasra.OutOfDeviceMemoryError):
         session.close()
     session.close()
     eventually(lambda: session.name not in [made["metadata"]["name"] for made in client.sessions()])
-    # An exception of the block's own is what is told.
+    # An exception raised in the block takes precedence.
     with pytest.raises(ZeroDivisionError):
         with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
             outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
@@ -182,10 +182,10 @@ def test_a_program_that_is_interrupted_in_an_endless_step_ends_and_gives_its_dev
         assert process.stdout.readline() == "runs\n"
         for _ in range(signals):
             process.send_signal(signal.SIGINT)
-            # It is heard at any moment: before it waits, while it waits, while it closes.
+            # A signal must be handled at any moment: before the wait, during the wait, and during close.
             time.sleep(0.3)
         said, _ = process.communicate(timeout=120)
-        # The second signal may come before it says anything, or after that.
+        # The second signal may arrive before or after the program prints.
         assert said in {0: [""], 1: ["interrupted\n"], 2: ["", "interrupted\n"]}[signals]
         assert process.returncode == 0 or signals == 2
     finally:
@@ -230,7 +230,7 @@ def test_a_burst_that_is_refused_is_told_at_once(client):
 
     thread = threading.Thread(target=refused, daemon=True)
     thread.start()
-    # One that waits for its time is told of the refusal as well, an hour later.
+    # The join is short, because a call that waited for its timeout would raise the same error, but an hour later.
     thread.join(60)
     assert told
     with pytest.raises(sahasra.WaitTimeoutError, match="after 3 s: .*100 ?Gi"):
@@ -238,7 +238,7 @@ def test_a_burst_that_is_refused_is_told_at_once(client):
 
 
 class Hole:
-    """A proxy before the gateway that stops to pass anything on, without closing a connection, when it is told to."""
+    """A proxy in front of the gateway that, on request, stops forwarding data without closing connections."""
 
     def __init__(self, url):
         self.target = url.removeprefix("http://").rstrip("/").rsplit(":", 1)
@@ -250,7 +250,7 @@ class Hole:
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
-        # Until the port is closed.
+        # Serves until the listener is closed.
         with contextlib.suppress(OSError):
             while True:
                 here, _ = self.listener.accept()
@@ -277,7 +277,7 @@ class Hole:
 def test_whoever_waits_on_a_connection_that_stalls_is_told(pool, client):
     hole = Hole(pool.url)
     try:
-        # The token is found by the port of the gateway, which the proxy's is not.
+        # The token is looked up by the gateway's port, which differs from that of the proxy.
         token = os.environ.get("SAHASRA_TOKEN") or (pathlib.Path(pool.kubeconfig).parent / f"token-{pool.url.rsplit(':', 1)[1]}").read_text().strip()
         session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(hole.url, token=token), vram="64Mi", engine="ptx", grace_seconds=1)
         x = session.zeros(3)
@@ -285,7 +285,7 @@ def test_whoever_waits_on_a_connection_that_stalls_is_told(pool, client):
         hole.passes.clear()
         with pytest.raises(sahasra.ConnectionLostError):
             x.numpy()
-        # The gateway does not answer either.
+        # The gateway does not answer, either.
         with pytest.raises(sahasra.ConnectionLostError):
             session.close()
     finally:
@@ -299,7 +299,7 @@ def test_a_burst_that_is_interrupted_while_its_jobs_are_created_leaves_none(clie
 
     ptx = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry none(.param .u64 o, .param .f32 a){ ret; }"
     parameters = {"a": np.zeros(3 * 4096, np.float32)}
-    # An import that is interrupted is not made up for.
+    # Performs the imports of the call, because an interrupted import is not repeated.
     client.burst(ptx=ptx, parameters={"a": [0.0]})
     earlier = signal.signal(signal.SIGALRM, interrupt)
     interrupted = 0

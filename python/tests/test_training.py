@@ -1,4 +1,4 @@
-"""Training loops of the libraries that people use with JAX: `jax.jit` becomes `session.jit`, and nothing else."""
+"""Training loops of libraries commonly used with JAX: the only change is from `jax.jit` to `session.jit`."""
 
 import warnings
 
@@ -11,7 +11,7 @@ import sahasra
 
 pytestmark = pytest.mark.only_up("they are functions of session.jit, which runs on every pool")
 
-#: Relative and absolute, after the steps below: each begins with what the one before was off by. The guide says it.
+#: Relative and absolute tolerance after the steps below, each of which inherits the error of the previous one. The guide states it, too.
 TRAINED = 1e-4
 STEPS = 10
 X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
@@ -19,7 +19,7 @@ Y = np.sin(X[:, :1]) + 0.5 * X[:, 1:2]
 
 
 def trained(jit, optimiser, params, loss, *arrays):
-    """Parameters, the optimiser's state and the loss after `STEPS` gradient steps of Optax."""
+    """Returns the parameters, the optimiser's state and the loss after `STEPS` gradient steps of Optax."""
     import optax
 
     state = jit(optimiser.init)(params)
@@ -196,12 +196,12 @@ def test_functions_of_optax_are_for_session_jit(session):
     optax = pytest.importorskip("optax")
     params, updates = {"w": X}, {"w": 0.5 * X}
     there, more = session.put(params), session.put(updates)
-    # Outside of it what converts its arguments brings them here, and says so.
+    # Outside a session function, functions that convert their arguments download them, with a warning.
     with pytest.warns(sahasra.RemoteTransferWarning, match=r"session\.jit"):
         applied = optax.apply_updates(there, more)
     assert isinstance(applied["w"], jax.Array)
     np.testing.assert_allclose(applied["w"], 1.5 * X, rtol=1e-6)
-    # What takes nothing but arrays of JAX refuses them.
+    # Functions that accept only JAX arrays reject remote tensors.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises((TypeError, ValueError), match="RemoteTensor"):
@@ -223,7 +223,7 @@ def test_a_training_loop_is_that_of_jax(session, loop):
     library = {"flax_linen": "flax", "flax_nnx": "flax"}.get(loop.__name__, loop.__name__.split("_")[0])
     pytest.importorskip(library)
     with warnings.catch_warnings():
-        # Diffrax has checks that would raise.
+        # Diffrax contains checks that would raise errors.
         warnings.filterwarnings("ignore", "step has checks of Equinox", RuntimeWarning)
         there = session.get(loop(session.jit))
     here = loop(jax.jit)

@@ -1,4 +1,4 @@
-"""The package against a pool: gateway, operator, workers, executors as they are."""
+"""The package against a pool with real gateway, operator, workers and executors."""
 
 import gc
 import os
@@ -154,19 +154,19 @@ def test_a_hundred_steps_stay_there(pool, client):
 
 
 def test_the_example_trains_and_leaves_nothing(pool):
-    # What another test had is reported a moment after it has gone, and a device that seems to be in use comes last.
+    # Resources of an earlier test are reported for a moment after their release, and devices that seem to be in use are chosen last.
     eventually(pool.reports_idle)
     command = [sys.executable, ROOT / "examples/jax-mlp/train.py", "--url", pool.url, "--workers", "2"]
     outcome = run(*command)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    # Idle devices first: one session on each.
+    # Idle devices are chosen first, so each gets one session.
     one, other = pool.workers()
     assert f"sessions on {one}/" in outcome.stdout and f", {other}/" in outcome.stdout
     assert f"{one} has 0 tensors, {other} has 0 tensors" in outcome.stdout
 
 
 def test_a_step_moves_no_arrays(client):
-    # Bytes are counted here, and a machine under load may look like a slow line.
+    # Without compression, because this test counts bytes, and a machine under load may look like a slow connection.
     with sahasra.RemoteJaxSession.create(client, compression="never") as session:
         step = session.jit(lambda x: x + 1)
         x = step(session.put(np.zeros(1 << 20, np.float32)))
@@ -177,7 +177,7 @@ def test_a_step_moves_no_arrays(client):
         session.synchronise()
         after = session.traffic
         assert before.sent_bytes >= 4 << 20
-        # A hundred frames of a few dozen bytes, and what says that they arrived.
+        # A hundred frames of a few dozen bytes, and their acknowledgements.
         assert 1_000 < after.sent_bytes - before.sent_bytes < 20_000
         assert 0 < after.received_bytes - before.received_bytes < 5_000
         x.numpy()
