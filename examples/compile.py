@@ -4,9 +4,9 @@
     python3 -m venv target/cuda && target/cuda/bin/pip install \\
         nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-nvcc-cu12==12.9.86
     target/cuda/bin/python examples/compile.py            # every example, or: compile.py FILE.cu ...
-    target/cuda/bin/python examples/compile.py --check    # fails when a committed .ptx is not what its .cu gives
+    target/cuda/bin/python examples/compile.py --check    # fails when a committed .ptx differs from the output for its .cu
 
-Neither a GPU nor a driver is needed. Where the wheels bring ptxas, it checks each result once more.
+Neither a GPU nor a driver is needed. If the wheels contain ptxas, it also checks each result.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ ARCHITECTURE = "80"
 
 
 def wheel(*parts):
-    """The first file of the NVIDIA wheels that matches, or None."""
+    """Returns the first matching file of the NVIDIA wheels, or None."""
     for place in map(pathlib.Path, sys.path):
         found = sorted(place.glob("/".join(("nvidia", *parts))))
         if found:
@@ -54,7 +54,7 @@ class Compiler:
         if self.include is not None:
             options.append(f"--include-path={self.include}")
         program = ctypes.c_void_p()
-        # The name is the file's alone, so that the PTX does not say where it was compiled.
+        # The program's name is the file name without its folder, so that the PTX does not reveal where it was compiled.
         self.call("nvrtcCreateProgram", ctypes.byref(program), source.read_bytes(), source.name.encode(), 0, None, None)
         try:
             self.call("nvrtcCompileProgram", program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options)))
@@ -65,7 +65,7 @@ class Compiler:
 
 
 def assemble(name, ptx):
-    """An independent opinion on the PTX: NVIDIA's assembler."""
+    """Checks the PTX with NVIDIA's assembler, if it is installed. Returns the register usage that it reports."""
     ptxas = wheel("cuda_nvcc", "bin", "ptxas")
     if ptxas is None:
         return "ptxas not installed"
