@@ -115,7 +115,9 @@ def spec_of(
     if aggregate is not None:
         if isinstance(aggregate, str):
             if aggregate not in _AGGREGATES:
-                raise InvalidArgumentError(f"{aggregate} is no aggregate; there are {', '.join(_AGGREGATES)}")
+                raise InvalidArgumentError(f"aggregate={aggregate!r} is not an aggregate: expected one of {', '.join(_AGGREGATES)}")
+            if aggregate == "topK":
+                raise InvalidArgumentError('aggregate="topK" lacks the number of results to list: pass aggregate={"topK": {"output": 0, "k": 10}}')
             aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
         spec["aggregate"] = dict(aggregate)
     return spec

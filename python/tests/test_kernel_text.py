@@ -76,8 +76,10 @@ def test_a_burst_that_does_not_fit_is_refused():
         spec_of(SCORE, {"rate": np.ones(5000), "size": np.ones(5000, int)})
     with pytest.raises(InvalidArgumentError, match="2 kernels"):
         spec_of(PTX, {"x": [1]})
-    with pytest.raises(InvalidArgumentError, match="no aggregate"):
+    with pytest.raises(InvalidArgumentError, match="aggregate='median' is not an aggregate"):
         spec_of(SCORE, {"rate": [1.0], "size": [1]}, aggregate="median")
+    with pytest.raises(InvalidArgumentError, match='pass aggregate={"topK"'):
+        spec_of(SCORE, {"rate": [1.0], "size": [1]}, aggregate="topK")
 
 
 def test_grids_are_whole_numbers_of_python_s_or_numpy_s():
