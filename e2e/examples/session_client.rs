@@ -85,7 +85,7 @@ impl Here {
             format: sahasra_pjrt::Format::StableHlo,
             code: step.code.to_vec(),
         };
-        let executable = client.compile(&program, &CompileOptions::default())?;
+        let executable = client.compile(&program, &CompileOptions::of_platform(&client.platform_name()?))?;
         let mut tensors = Vec::new();
         for argument in &step.arguments {
             let mut types = (1..).map_while(ElementType::of);

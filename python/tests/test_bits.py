@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, sys.argv[3])
 from test_programs import PROGRAMS, jitted, plain
 
-# With the plugin's own options, as a session has them: JAX sends those of its own XLA.
+# With the options of a session: JAX sends those of its own XLA.
 compiler.get_compile_options = lambda *_, **__: xla_client.CompileOptions.ParseFromString(bytes.fromhex(sys.argv[4]))
 # JAX's own CPU client has the same name: it is not the one that computes here.
 assert jax.devices()[0].client is xla_bridge.backends()["direct"], xla_bridge.backends()
@@ -37,8 +37,8 @@ for name, (function, *arguments) in PROGRAMS.items():
 np.savez(sys.argv[2], **results)
 """
 
-#: `xla.CompileOptionsProto` with one replica, one partition, no particular device, and no other options.
-OPTIONS = "1a0f08ffffffffffffffffff0120012801"
+#: `xla.CompileOptionsProto` with one replica, one partition, no particular device, and `xla_cpu_enable_fast_min_max` off.
+OPTIONS = "1a0f08ffffffffffffffffff0120012801" + "3a210a1b" + b"xla_cpu_enable_fast_min_max".hex() + "12021000"
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,10 @@ PROGRAMS = {
     "dot_general": (lambda x: jnp.einsum("ij,kj->ik", x, x), X),
     "reduce": (lambda x: (x.sum(), x.mean(0), x.max(1), x.prod()), X),
     "argmax": (lambda x: (x.argmax(1), x.argmin()), X),
+    "extremes_of_nan": (
+        lambda x: (x.max(), x.min(0), jnp.ptp(x, 1), lax.cummax(x), jnp.linalg.norm(x, jnp.inf), lax.reduce_window(x, -jnp.inf, lax.max, (2, 2), (1, 1), "VALID")),
+        np.where(X == X[1, 2], np.float32(np.nan), X),
+    ),
     "softmax": (lambda x: jax.nn.softmax(x, axis=-1), X),
     # The sums have enough terms for their order to matter.
     "softmax_wide": (jax.nn.softmax, np.sin(np.arange(8192, dtype=np.float32)).reshape(2, 4, 32, 32)),

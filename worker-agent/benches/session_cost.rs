@@ -60,7 +60,7 @@ fn local_steps(plugin: &std::path::Path) -> (Duration, Vec<u8>) {
         format: LocalFormat::StableHlo,
         code: STEP.as_bytes().to_vec(),
     };
-    let executable = local.compile(&program, &CompileOptions::default()).unwrap();
+    let executable = local.compile(&program, &CompileOptions::of_platform("cpu")).unwrap();
     let upload = |rows: i64| {
         local
             .upload(ElementType::F32, &[rows, WIDTH], Bytes::from(floats(rows * WIDTH)))

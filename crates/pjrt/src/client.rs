@@ -181,11 +181,21 @@ impl Client {
         &self.device
     }
 
-    /// Compiles a program for the device. The plugin compiles on this thread, which may take seconds.
+    /// Compiles a program for the device. The plugin compiles on this thread, which may take seconds. If the plugin's XLA does not have one
+    /// of the debug options, the program is compiled without debug options.
     ///
     /// # Errors
     /// The plugin's error, with the compiler's message.
     pub fn compile(&self, program: &Program, options: &CompileOptions) -> Result<Executable, Error> {
+        match self.compile_with(program, options) {
+            Err(error) if options.debug_options.keys().any(|name| error.message.contains(name.as_str())) => {
+                self.compile_with(program, &CompileOptions::default())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn compile_with(&self, program: &Program, options: &CompileOptions) -> Result<Executable, Error> {
         let mut code = program.code.clone();
         let format = program.format.name();
         let mut text = abi::ProgramText::new();

@@ -1,5 +1,7 @@
 //! Programs to compile, and compile options.
 
+use std::collections::BTreeMap;
+
 use prost::Message;
 
 /// Format of a program's code.
@@ -27,15 +29,30 @@ pub struct Program {
     pub code: Vec<u8>,
 }
 
-/// Compile options for one device, encoded as in `xla/pjrt/proto/compile_options.proto`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CompileOptions {}
+/// With this option, XLA's compiler for CPUs ignores NaN in reductions to a maximum or a minimum.
+const FAST_MIN_MAX: &str = "xla_cpu_enable_fast_min_max";
+
+/// Compile options for one device, encoded as in `xla/pjrt/proto/compile_options.proto`. The default has only the plugin's own options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// Values of fields of `xla.DebugOptions`, by name. A plugin rejects names that its XLA does not have.
+    pub debug_options: BTreeMap<String, bool>,
+}
 
 /// The used fields of `xla.CompileOptionsProto`.
 #[derive(Clone, PartialEq, Message)]
 struct CompileOptionsProto {
     #[prost(message, optional, tag = "3")]
     executable_build_options: Option<ExecutableBuildOptionsProto>,
+    #[prost(btree_map = "string, message", tag = "7")]
+    env_option_overrides: BTreeMap<String, OptionOverrideProto>,
+}
+
+/// The used field of `xla.OptionOverrideProto`.
+#[derive(Clone, PartialEq, Message)]
+struct OptionOverrideProto {
+    #[prost(bool, optional, tag = "2")]
+    bool_field: Option<bool>,
 }
 
 /// The used fields of `xla.ExecutableBuildOptionsProto`.
@@ -50,15 +67,29 @@ struct ExecutableBuildOptionsProto {
 }
 
 impl CompileOptions {
-    pub(crate) fn encode(self) -> Vec<u8> {
+    /// Options with which the compiler of a platform (`cpu`, `cuda`) computes what NumPy and JAX do: a maximum or minimum with a NaN is NaN.
+    pub fn of_platform(platform: &str) -> Self {
+        let debug_options = match platform {
+            "cpu" => BTreeMap::from([(FAST_MIN_MAX.to_owned(), false)]),
+            _ => BTreeMap::new(),
+        };
+        Self { debug_options }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let build = ExecutableBuildOptionsProto {
             // -1 selects no particular device.
             device_ordinal: -1,
             num_replicas: 1,
             num_partitions: 1,
         };
+        let overrides = self.debug_options.iter().map(|(name, value)| {
+            let value = OptionOverrideProto { bool_field: Some(*value) };
+            (name.clone(), value)
+        });
         CompileOptionsProto {
             executable_build_options: Some(build),
+            env_option_overrides: overrides.collect(),
         }
         .encode_to_vec()
     }

@@ -198,6 +198,46 @@ fn a_written_executable_is_read_without_compiling() {
     assert_eq!(error.function, "PJRT_Executable_DeserializeAndLoad");
 }
 
+const MAXIMUM: &str = r"
+module @maximum {
+  func.func public @main(%a: tensor<4xf32>) -> tensor<f32> {
+    %lowest = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %m = stablehlo.reduce(%a init: %lowest) applies stablehlo.maximum across dimensions = [0] : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+    return %m : tensor<f32>
+  }
+}";
+
+#[test]
+fn a_maximum_with_a_nan_is_nan() {
+    let Some(client) = client() else { return };
+    let program = Program {
+        format: Format::StableHlo,
+        code: MAXIMUM.as_bytes().to_vec(),
+    };
+    let executable = client.compile(&program, &CompileOptions::of_platform("cpu")).expect("it compiles");
+    for place in 0..4 {
+        let mut values = [1., 2., 3., 4.];
+        values[place] = f32::NAN;
+        let a = client.upload(ElementType::F32, &[4], bytes_of(&values)).unwrap();
+        let (outputs, done) = executable.execute(&[&a], &[]).unwrap();
+        done.wait().unwrap();
+        assert!(floats(&outputs[0].download().unwrap())[0].is_nan(), "{values:?}");
+    }
+}
+
+#[test]
+fn a_debug_option_that_the_plugin_does_not_have_is_left_out() {
+    let Some(client) = client() else { return };
+    let program = Program {
+        format: Format::StableHlo,
+        code: MAXIMUM.as_bytes().to_vec(),
+    };
+    let options = CompileOptions {
+        debug_options: [("xla_cpu_no_such_option".to_owned(), true)].into(),
+    };
+    client.compile(&program, &options).expect("it compiles without");
+}
+
 #[test]
 fn what_is_wrong_is_an_error_with_the_plugins_words() {
     let Some(client) = client() else { return };

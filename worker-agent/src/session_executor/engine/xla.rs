@@ -118,6 +118,7 @@ pub struct XlaEngine {
     description: Description,
     /// Whether the device's memory is host memory.
     is_host_memory: bool,
+    compile_options: CompileOptions,
     cache: Cache<Rc<Compiled>>,
 }
 
@@ -151,11 +152,16 @@ impl XlaEngine {
         };
         let (major, minor) = plugin.version();
         // Cached programs are machine code that this plugin made for this kind of device.
-        let salt = format!("{description:?} {major}.{minor} {attributes:?} {}", identity(&options.plugin));
+        let compile_options = CompileOptions::of_platform(&description.platform);
+        let salt = format!(
+            "{description:?} {major}.{minor} {attributes:?} {compile_options:?} {}",
+            identity(&options.plugin)
+        );
         Ok(Self {
             client,
             is_host_memory: options.gpu.is_none(),
             description,
+            compile_options,
             cache: Cache::new(salt, options.cache.clone()),
         })
     }
@@ -273,7 +279,7 @@ impl Engine for XlaEngine {
             return Ok(Compiling::Known(program, began));
         }
         let written = self.cache.read(&key);
-        let client = self.client.clone();
+        let (client, options) = (self.client.clone(), self.compile_options.clone());
         let program = sahasra_pjrt::Program {
             format,
             code: code.to_vec(),
@@ -286,7 +292,7 @@ impl Engine for XlaEngine {
             let made = match read {
                 Some(executable) => Ok((executable, true)),
                 None => {
-                    let compiled = client.compile(&program, &CompileOptions::default());
+                    let compiled = client.compile(&program, &options);
                     compiled.map(|executable| (executable, false))
                 }
             };
