@@ -7,6 +7,11 @@ use std::{
     time::Duration,
 };
 
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+use sahasra_crds::GpuSession;
 use sahasra_gateway::Gateway;
 use sahasra_local::Guarded;
 use sahasra_operator::http as operator_http;
@@ -32,6 +37,10 @@ use front::{Front, TlsIfSpoken};
 
 /// Drain timeout of open requests and streams at shutdown.
 const DRAIN: Duration = Duration::from_millis(500);
+/// Timeout for the end of all sessions at shutdown: an executor has 100 ms before it is killed.
+const SESSIONS_END: Duration = Duration::from_secs(2);
+/// Poll interval while sessions end.
+const POLL_EVERY: Duration = Duration::from_millis(20);
 
 /// The pool did not come up.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +147,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         }
     };
     output::say("\nending: giving every slice back (Ctrl-C again ends at once)");
+    end_sessions(&pool).await;
     stop.cancel();
     pool.control_plane().close_watches();
     let _ = serving.await;
@@ -155,6 +165,28 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         exit
     };
     Ok(exit.or(printed).or(proven))
+}
+
+/// Deletes all sessions and waits until they have ended, while their streams still work: so their clients learn that they are over. A client
+/// whose connection breaks tries to resume it for its whole grace period.
+async fn end_sessions(pool: &Pool) {
+    let ended = async {
+        loop {
+            let all: Api<GpuSession> = Api::all(pool.client().clone());
+            let sessions = all.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+            if sessions.is_empty() {
+                return;
+            }
+            for session in sessions.iter().filter(|session| session.metadata.deletion_timestamp.is_none()) {
+                let sessions: Api<GpuSession> = Api::namespaced(pool.client().clone(), &session.namespace().unwrap_or_default());
+                let _ = sessions.delete(&session.name_any(), &DeleteParams::default()).await;
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+    };
+    if tokio::time::timeout(SESSIONS_END, ended).await.is_err() {
+        output::complain("some sessions have not ended in time: their clients may wait for their grace period");
+    }
 }
 
 async fn listen(port: u16) -> Result<TcpListener, UpError> {

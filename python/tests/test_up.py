@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import ROOT, eventually
+from conftest import ROOT, eventually, on_this_machine
 
 import sahasra
 
@@ -83,6 +83,36 @@ def test_a_step_that_does_not_end_ends_with_its_session(pool, client, name):
     assert (begun, out) == ("begun\n", "closed\n" if name == "closed" else ""), errors
     assert ("KeyboardInterrupt" in errors) == (name == "interrupted"), errors
     eventually(lambda: name not in names(client))
+
+
+WAITING = """
+import sys
+import jax
+import jax.numpy as jnp
+import sahasra
+
+session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1]))
+y = session.jit(lambda x: jax.lax.while_loop(lambda x: (x >= 0).all(), lambda x: jnp.sin(x) ** 2, x))(jnp.ones(3))
+print("begun", flush=True)
+try:
+    y.numpy()
+except sahasra.SessionClosedError:
+    print("closed")
+"""
+
+
+def test_a_client_that_waits_learns_at_once_that_its_pool_ends(tmp_path):
+    with on_this_machine(tmp_path) as pool:
+        program = subprocess.Popen(
+            [sys.executable, "-P", "-c", WAITING, pool.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+        )
+        begun = program.stdout.readline()
+    try:
+        # The grace period, for which a client tries to resume a broken connection, is 60 s.
+        out, errors = program.communicate(timeout=30)
+    finally:
+        program.kill()
+    assert (begun, out) == ("begun\n", "closed\n"), errors
 
 
 FORKING = """
