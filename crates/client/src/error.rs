@@ -79,18 +79,21 @@ pub struct Loss {
     pub operation: String,
     /// How the loss was detected.
     pub reason: String,
+    /// Whether only the session's executor ended, and its worker goes on.
+    pub is_executor: bool,
 }
 
 impl fmt::Display for Loss {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the worker")?;
+        formatter.write_str(if self.is_executor { "the executor" } else { "the worker" })?;
         if !self.worker.is_empty() {
-            write!(formatter, " {}", self.worker)?;
+            write!(formatter, "{} {}", if self.is_executor { " on" } else { "" }, self.worker)?;
         }
         if !self.session.is_empty() {
             write!(formatter, " of session {}", self.session)?;
         }
-        formatter.write_str(" is lost, with all that the session had there")?;
+        let verb = if self.is_executor { "has ended" } else { "is lost" };
+        write!(formatter, " {verb}, with all that the session had there")?;
         if !self.operation.is_empty() {
             write!(formatter, ", during {}", self.operation)?;
         }

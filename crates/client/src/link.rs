@@ -42,6 +42,8 @@ const LOOK: Duration = Duration::from_secs(25);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Timeout for asking the gateway why the session ended.
 const EXPLANATION: Duration = Duration::from_secs(5);
+/// Time within which the operator learns that a session's executor has ended: it reads the inventories every five seconds.
+const INVENTORY: Duration = Duration::from_secs(8);
 
 /// Runs the connections of a session until the session ends.
 pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
@@ -81,14 +83,14 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             let is_clear = matches!(&error, Error::Unreachable { .. } | Error::Http { status: 502, .. });
             let end = match end {
                 end if is_clear => end,
-                end => explain(&target, closing).await.unwrap_or(end),
+                end => explain(&target, closing, is_over(&error)).await.unwrap_or(end),
             };
             shared.end(end);
             return;
         }
         if !dialled
             && (connected || closing)
-            && let Some(end) = explain(&target, closing).await
+            && let Some(end) = explain(&target, closing, false).await
         {
             shared.end(end);
             return;
@@ -152,13 +154,25 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
     }
 }
 
-/// Asks the gateway why the session ended. Returns `None` if the session has not ended or the gateway does not answer in time.
-async fn explain(target: &Target, closing: bool) -> Option<Error> {
+/// Returns whether the worker answered that it does not have the session any more.
+fn is_over(error: &Error) -> bool {
+    matches!(error, Error::Http { status: 404 | 410, .. })
+}
+
+/// Asks the gateway why the session ended. Returns `None` if the session has not ended or the gateway does not answer in time. A session that
+/// `is_over` at its worker has failed, or will as soon as the operator has read the worker's inventory: the gateway waits for that.
+async fn explain(target: &Target, closing: bool, is_over: bool) -> Option<Error> {
     if closing {
         return Some(Error::Closed);
     }
     let (gateway, namespace, name) = target.gateway.as_ref()?;
-    match tokio::time::timeout(EXPLANATION, gateway.session(namespace, name)).await {
+    let asked = async {
+        match is_over {
+            true => gateway.session_failed(namespace, name, INVENTORY).await,
+            false => gateway.session(namespace, name).await,
+        }
+    };
+    match tokio::time::timeout(INVENTORY + EXPLANATION, asked).await {
         Ok(found) => over(found, namespace, name),
         Err(_) => None,
     }

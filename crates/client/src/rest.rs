@@ -297,6 +297,7 @@ pub fn session_end(session: &Value) -> Option<Error> {
             worker: joined(place),
             operation: String::new(),
             reason: message,
+            is_executor: reason == "ExecutorLost",
         }))
     } else {
         Error::Ended { reason, message }
@@ -370,6 +371,9 @@ mod tests {
         let failed =
             |reason: &str| json!({"status": {"conditions": [{"type": "Failed", "status": "True", "reason": reason, "message": "why"}]}});
         assert!(matches!(session_end(&failed("WorkerLost")), Some(Error::WorkerLost(loss)) if loss.reason == "why"));
+        let executor = session_end(&failed("ExecutorLost")).unwrap().about("team/mine", "node-1/cpu-0", "");
+        let said = "the executor on node-1/cpu-0 of session team/mine has ended, with all that the session had there: why";
+        assert_eq!(executor.to_string(), said);
         assert!(matches!(session_end(&failed("Expired")), Some(Error::Ended { reason, .. }) if reason == "Expired"));
         let mut placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
         assert!(session_end(&placed).is_none() && is_true(&placed, "Placed"));

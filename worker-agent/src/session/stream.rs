@@ -85,7 +85,9 @@ enum Refusal {
     Access(#[from] AccessError),
     #[error("a stream is opened by GET")]
     Method,
-    #[error("no session {namespace}/{name} on this worker: status.endpoint of the GpuSession says where it is")]
+    #[error(
+        "session {namespace}/{name} does not run on this worker: it has ended, or status.endpoint of the GpuSession names another worker"
+    )]
     NoSession { namespace: String, name: String },
     #[error("a stream is an HTTP/1.1 connection that is upgraded: send `Connection: Upgrade` and `Upgrade: {PROTOCOL}`")]
     NoUpgrade,
