@@ -13,7 +13,7 @@ import numpy as np
 
 from .caller import warn
 from .errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
-from .kernel import extent, parameters_of, whole
+from .kernel import Parameter, entries_of, extent, parameters_of, text_of, whole
 
 if TYPE_CHECKING:
     import pandas
@@ -57,12 +57,13 @@ def spec_of(
 
     Raises :class:`InvalidArgumentError` for arguments that do not fit together.
     """
-    entries = re.findall(r"\.entry\s+([\w$%]+)", re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.S))
+    ptx = text_of(ptx)
+    entries = entries_of(ptx)
     if entry is None:
         if len(entries) != 1:
             raise InvalidArgumentError(f"the PTX has {len(entries)} kernels: name one as entry")
         entry = entries[0]
-    kinds = parameters_of(ptx, entry)
+    kernel = parameters_of(ptx, entry)
     columns = {str(name): column for name, column in _columns(parameters).items()}
     reserved = [name for name in columns if _RESERVED.fullmatch(name)]
     if reserved:
@@ -77,13 +78,13 @@ def spec_of(
     unknown = [name for name in named if name not in columns]
     if unknown:
         raise InvalidArgumentError(f"args name {unknown}, which are no columns")
-    # By default the first parameter is the address of the results, and the others take the columns in order.
-    order: list[Any] = [_output(output), *columns] if args is None else list(args)
-    if len(order) != len(kinds):
-        raise InvalidArgumentError(f"{entry} takes {len(kinds)} arguments, and there are {len(order)}: say which as args")
+    # By default the first parameter is the address of the results, and the others take the columns.
+    order: list[Any] = [_output(output), *_bound(entry, kernel, list(columns))] if args is None else list(args)
+    if len(order) != len(kernel):
+        raise InvalidArgumentError(f"{_takes(entry, kernel)}, and args has {len(order)}: list one for each")
     types: dict[str, str] = {}
     arguments = []
-    for argument, kind in zip(order, kinds):
+    for argument, (_, kind) in zip(order, kernel):
         if isinstance(argument, str):
             types[argument] = _UNTYPED.get(kind, kind)
             if types[argument] not in _DTYPES:
@@ -121,6 +122,49 @@ def spec_of(
             aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
         spec["aggregate"] = dict(aggregate)
     return spec
+
+
+def _takes(entry: str, kernel: Sequence[Parameter]) -> str:
+    """Returns a sentence that lists the parameters of the kernel."""
+    declared = ", ".join(f"{name} ({kind})" for name, kind in kernel)
+    return f"{entry} takes {len(kernel)} argument{'' if len(kernel) == 1 else 's'}{': ' if kernel else ''}{declared}"
+
+
+def _bound(entry: str, kernel: Sequence[Parameter], columns: list[str]) -> list[str]:
+    """Returns the columns in the order of the kernel's parameters after the first, which is the address of the results.
+
+    They are bound by name if their names are those of the parameters, and by position if no column has the name of a parameter. Raises
+    :class:`InvalidArgumentError` if only some do, and if there are more or fewer columns than parameters.
+    """
+    names = [name for name, _ in kernel[1:]]
+    if len(names) == len(columns) and set(names) == set(columns):
+        return names
+    known = {name for name, _ in kernel}
+    matching = [name for name in columns if name in known]
+    others = [name for name in columns if name not in known]
+    if not kernel:
+        raise InvalidArgumentError(f"{_takes(entry, kernel)}, but the first parameter of a burst's kernel is the address of the results")
+    if len(names) != len(columns):
+        raise InvalidArgumentError(
+            f"{_takes(entry, kernel)}. The first is the output, and the others take the columns, but parameters has {len(columns)}: {', '.join(columns)}. "
+            f"{_difference(names, columns) if matching else ''}Pass one column for each parameter, or say which argument is which as args"
+        )
+    if not matching:
+        return columns
+    match = f"the names of {', '.join(matching)} are names of parameters"
+    why = f"{match}, and those of {', '.join(others)} are not" if others else f"{kernel[0].name} is the name of the first parameter, which is the output"
+    raise InvalidArgumentError(
+        f"{_takes(entry, kernel)}. Of the columns, {why}: rename the columns to {', '.join(names)}, or say which argument is which as args. "
+        f'args=[{{"output": {{"type": "f32", "count": 1}}}}, {", ".join(map(repr, columns))}] takes them in their order'
+    )
+
+
+def _difference(names: Sequence[str], columns: Sequence[str]) -> str:
+    """Returns a sentence that names the parameters without a column, or the columns without a parameter."""
+    missing = [name for name in names if name not in columns]
+    spare = [name for name in columns if name not in names]
+    lacking = f"There is no column {', '.join(missing)}. " if missing else ""
+    return lacking + (f"No parameter is called {', '.join(spare)}. " if spare else "")
 
 
 def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
@@ -201,7 +245,10 @@ def _types_of(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def frame_of(text: str, spec: Mapping[str, Any]) -> pandas.DataFrame:
-    """Parses the results of a burst with this ``spec`` from CSV text. The columns have the declared types, and the values are exact."""
+    """Parses the results of a burst with this ``spec`` from CSV text.
+
+    The columns have the declared types and are in the order of the spec: the index, the parameters, the outputs. The values are exact.
+    """
     import pandas
 
     types = _types_of(spec)
@@ -211,7 +258,8 @@ def frame_of(text: str, spec: Mapping[str, Any]) -> pandas.DataFrame:
     for name, dtype in types.items():
         if dtype.kind == "f" and name in frame.columns:
             frame[name] = frame[name].to_numpy(dtype=object).astype(np.float64).astype(dtype)
-    return frame
+    # The gateway sorts the parameters by name.
+    return frame[sorted(frame.columns, key=lambda name: list(types).index(name) if name in types else len(types))]
 
 
 def run(
@@ -228,8 +276,9 @@ def run(
     """Runs a kernel once for each row of ``parameters`` (a DataFrame, or a dict of one-dimensional arrays) and waits for all runs.
 
     ``ptx`` is PTX text of at most 128 KiB. By default the kernel's first parameter is the address of the results, and the other parameters take
-    the columns in order. ``args`` overrides this: it lists, in the order of the kernel's parameters, names of columns or arguments in the form of
-    a ``BurstJob``. ``output=("f32", 1)`` is the type and the number of the results of one run. ``aggregate`` is ``"argmin"``, ``"sum"``, … over
+    the columns. If the columns have the names of these parameters, in any order, each parameter takes the column of its name. If no column has the
+    name of a parameter (compilers write names such as ``score_param_1``), the parameters take the columns in order. Anything in between is rejected.
+    ``args`` overrides this: it lists, in the order of the kernel's parameters, names of columns or arguments in the form of a ``BurstJob``. ``output=("f32", 1)`` is the type and the number of the results of one run. ``aggregate`` is ``"argmin"``, ``"sum"``, … over
     output 0, or an aggregate in the form of a ``BurstJob``. ``grid``, ``block``, ``vram``, ``slices`` (the largest number of slices) and
     ``max_retries`` set the fields of the job. The job is deleted afterwards unless ``keep`` is true; a ``RuntimeWarning`` names jobs that could
     not be deleted.
@@ -237,8 +286,8 @@ def run(
     One ``BurstJob`` lists at most 4,096 rows. More rows, up to 262,144, are split into several jobs that run at the same time. These cannot have
     an ``aggregate``, which would cover only one of the jobs. If ``name`` is given, they are called ``name-0``, ``name-1``, …
 
-    Returns a DataFrame with one row for each chunk: its ``index`` (the position of the row in ``parameters``), the parameters and the outputs,
-    in the types that the kernel's parameters and ``output`` have. ``attrs["bursts"]`` lists the finished jobs; ``attrs["burst"]`` is the first
+    Returns a DataFrame with one row for each chunk: its ``index`` (the position of the row in ``parameters``), the columns of
+    ``parameters`` in their order and the outputs, in the types that the kernel's parameters and ``output`` have. ``attrs["bursts"]`` lists the finished jobs; ``attrs["burst"]`` is the first
     of them, whose status contains the aggregate.
 
     Raises :class:`InvalidArgumentError` for arguments that do not fit together, :class:`ExecutionError` when a job fails,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,30 +25,69 @@ _SCALARS = {
 _ADDRESSES = ("u64", "b64", "s64")
 
 
-def parameters_of(ptx: str, entry: str) -> list[str]:
-    """Returns the types of the parameters of an ``.entry``, such as ``["u64", "f32"]``; arrays of bytes as ``b8[16]``.
+class Parameter(NamedTuple):
+    """A parameter of a kernel."""
+
+    name: str
+    #: PTX type, such as ``f32``; arrays of bytes as ``b8[16]``.
+    type: str
+
+
+def text_of(ptx: Any) -> str:
+    """Returns the PTX text, which may be given as ``bytes``.
+
+    Raises :class:`InvalidArgumentError` for other objects, for bytes that are not UTF-8, and for text without an ``.entry``.
+    """
+    if isinstance(ptx, (bytes, bytearray)):
+        try:
+            ptx = bytes(ptx).decode()
+        except UnicodeDecodeError:
+            raise InvalidArgumentError("argument `ptx` is bytes that are not UTF-8: pass PTX text, not a compiled binary") from None
+    if not isinstance(ptx, str):
+        remedy = "pass its contents, path.read_text()" if isinstance(ptx, os.PathLike) else "pass the contents of a .ptx file"
+        raise InvalidArgumentError(f"argument `ptx` must be PTX text, not {type(ptx).__name__}: {remedy}")
+    if not entries_of(ptx):
+        raise InvalidArgumentError("argument `ptx` has no .entry: pass PTX text. A path is not read: pass the contents of the file, pathlib.Path(path).read_text()")
+    return ptx
+
+
+def entries_of(ptx: str) -> list[str]:
+    """Returns the names of the kernels in the text."""
+    return re.findall(r"\.entry\s+([\w$%]+)", _without_comments(ptx))
+
+
+def _without_comments(ptx: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.S)
+
+
+def parameters_of(ptx: str, entry: str) -> list[Parameter]:
+    """Returns the names and types of the parameters of an ``.entry``, in order.
 
     Raises :class:`InvalidArgumentError` when the text has no such entry or a parameter has an unknown type.
     """
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", ptx, flags=re.S)
+    if not isinstance(entry, str):
+        raise InvalidArgumentError(f"argument `entry` must be the name of a kernel as text, not {entry!r}: the PTX has {', '.join(entries_of(ptx)) or 'none'}")
+    text = _without_comments(ptx)
     found = re.search(r"\.entry\s+" + re.escape(entry) + r"(?![\w$])\s*(?:\(([^)]*)\))?", text)
     if found is None:
-        names = ", ".join(re.findall(r"\.entry\s+([\w$%]+)", text)) or "none"
+        names = ", ".join(entries_of(ptx)) or "none"
         raise InvalidArgumentError(f"the PTX has no .entry {entry}; it has: {names}")
-    types = []
+    parameters = []
     for parameter in filter(None, (part.strip() for part in (found.group(1) or "").split(","))):
         kind = re.search(r"\.(%s)\b" % "|".join(_SCALARS), parameter)
         if kind is None:
             raise InvalidArgumentError(f"parameter {parameter!r} of {entry} has a type that is not known")
+        name = re.search(r"(?<![.\w$%])([A-Za-z_$%][\w$%]*)\s*(?:\[[^]]*\])?$", parameter)
+        called = name.group(1) if name else ""
         size = re.search(r"\[\s*(0[xX][0-9a-fA-F]+|\d+)U?\s*\]", parameter)
         if size is None:
-            types.append(kind.group(1))
+            parameters.append(Parameter(called, kind.group(1)))
             continue
         # As in C, the prefix 0x means hexadecimal and any other leading 0 octal.
         digits = size.group(1)
         count = int(digits, 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") else 10)
-        types.append(f"{kind.group(1)}[{count}]")
-    return types
+        parameters.append(Parameter(called, f"{kind.group(1)}[{count}]"))
+    return parameters
 
 
 def scalar_bytes(value: Any, kind: str) -> bytes:
@@ -120,10 +160,13 @@ class RemoteKernel:
     """A kernel in a session: ``kernel(grid, block, x, y, 2.0)`` launches it and returns immediately."""
 
     def __init__(self, session: RemoteJaxSession, ptx: str, entry: str) -> None:
+        ptx = text_of(ptx)
+        declared = parameters_of(ptx, entry)
         self._session = session
         self.entry = entry
         #: PTX types of the kernel's parameters.
-        self.parameters = parameters_of(ptx, entry)
+        self.parameters = [parameter.type for parameter in declared]
+        self._names = [parameter.name for parameter in declared]
         with session._watch.during("compile", entry):
             self._program: _native.Program = session._native.compile(entry, "ptx", ptx.encode())
 

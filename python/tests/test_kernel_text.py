@@ -26,10 +26,10 @@ SCORE = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry score(.p
 
 
 def test_parameters_are_read_from_the_text():
-    assert parameters_of(PTX, "saxpy") == ["u64", "u64", "f32", "b8[16]"]
+    assert parameters_of(PTX, "saxpy") == [(f"saxpy_param_{place}", kind) for place, kind in enumerate(["u64", "u64", "f32", "b8[16]"])]
     assert parameters_of(PTX, "saxpy_all") == []
     sizes = ".entry k(.param .b8 a[0x10], .param .align 8 .b64 b[ 2 ], .param .b8 c[010])"
-    assert parameters_of(sizes, "k") == ["b8[16]", "b64[2]", "b8[8]"]
+    assert parameters_of(sizes, "k") == [("a", "b8[16]"), ("b", "b64[2]"), ("c", "b8[8]")]
     with pytest.raises(InvalidArgumentError, match="it has: saxpy, saxpy_all"):
         parameters_of(PTX, "not_this")
 
@@ -65,6 +65,45 @@ def test_a_burst_takes_columns_in_the_kernel_s_order():
     assert spec["chunks"] == {"count": 2, "parameters": {"rate": {"type": "f32", "list": [0.5, 1.5]}, "size": {"type": "u32", "list": [3, 4]}}}
     assert spec["aggregate"] == {"argmin": {"output": 0}}
     assert spec["slices"] == {"min": 1, "max": 2}
+
+
+def arguments(ptx, parameters, **options):
+    return [argument.get("parameter", "output") for argument in spec_of(ptx, parameters, **options)["kernel"]["args"]]
+
+
+def test_columns_with_the_names_of_the_parameters_are_bound_by_name():
+    spec = spec_of(SCORE, {"size": [3, 4], "rate": [5, 6]})
+    assert [argument.get("parameter") for argument in spec["kernel"]["args"]] == [None, "rate", "size"]
+    assert spec["chunks"]["parameters"] == {"size": {"type": "u32", "list": [3, 4]}, "rate": {"type": "f32", "list": [5.0, 6.0]}}
+    assert list(spec["chunks"]["parameters"]) == ["size", "rate"]
+    assert arguments(SCORE, {"x": [1.0], "n": [1]}) == ["output", "x", "n"]
+    compiled = ".entry score(.param .u64 score_param_0, .param .f32 score_param_1, .param .u32 score_param_2){ ret; }"
+    assert arguments(compiled, {"size": [3.0], "rate": [4]}) == ["output", "size", "rate"]
+    output = {"output": {"type": "f32", "count": 1}}
+    assert arguments(SCORE, {"size": [3.0], "n": [4]}, args=[output, "size", "n"]) == ["output", "size", "n"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (("size", "x"), r"score takes 3 arguments: o \(u64\), rate \(f32\), size \(u32\).*the names of size .*those of x are not: rename .* to rate, size, .*args=.*'size', 'x'"),
+        (("o", "x"), "the names of o are names of parameters, and those of x are not"),
+        (("o", "size"), "o is the name of the first parameter, which is the output: rename the columns to rate, size"),
+        (("size",), r"score takes 3 arguments: o \(u64\), rate \(f32\), size \(u32\)[.] The first is the output.*parameters has 1: size[.] There is no column rate[.] .* args"),
+        (("rate", "size", "x"), "parameters has 3: rate, size, x[.] No parameter is called x[.]"),
+        (("x",), "parameters has 1: x[.] Pass one column for each parameter"),
+    ],
+)
+def test_columns_of_which_only_some_have_names_of_parameters_are_refused(columns, told):
+    with pytest.raises(InvalidArgumentError, match=told):
+        spec_of(SCORE, {name: [1] for name in columns})
+
+
+def test_results_have_the_columns_in_the_order_of_the_parameters():
+    pytest.importorskip("pandas")
+    spec = spec_of(SCORE, {"size": [3], "rate": [0.5]})
+    frame = frame_of("index,rate,size,output0\n0,0.5,3,1.5\n", spec)
+    assert list(frame.columns) == ["index", "size", "rate", "output0"]
 
 
 def test_a_burst_that_does_not_fit_is_refused():
@@ -120,7 +159,7 @@ def test_a_column_that_has_the_name_of_a_result_is_refused(name):
     with pytest.raises(InvalidArgumentError, match=f"parameters has a column {name}, .*rename it"):
         spec_of(SCORE, {name: [1.0], "size": [1]})
     for free in ("Index", "output", "output_0", "indices"):
-        assert free in spec_of(SCORE, {free: [1.0], "size": [1]})["chunks"]["parameters"]
+        assert free in spec_of(SCORE, {free: [1.0], "n": [1]})["chunks"]["parameters"]
 
 
 def test_what_is_missing_in_a_data_frame_is_named():
