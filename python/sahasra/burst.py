@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import io
 import json
 import re
@@ -61,7 +63,7 @@ def spec_of(
     entries = entries_of(ptx)
     if entry is None:
         if len(entries) != 1:
-            raise InvalidArgumentError(f"the PTX has {len(entries)} kernels: name one as entry")
+            raise InvalidArgumentError(f"the PTX has {len(entries)} kernels: name one as entry, one of {', '.join(entries)}")
         entry = entries[0]
     kernel = parameters_of(ptx, entry)
     columns = {str(name): column for name, column in _columns(parameters).items()}
@@ -70,14 +72,20 @@ def spec_of(
         raise InvalidArgumentError(f"parameters has a column {reserved[0]}, which is the name of a column of the results: rename it")
     lengths = {column.shape for column in columns.values()}
     if not columns or len(lengths) != 1 or len(next(iter(lengths))) != 1:
-        raise InvalidArgumentError("parameters are columns of one length: a DataFrame or a dict of one-dimensional arrays")
+        shapes = ", ".join(f"{name} has the shape {column.shape}" for name, column in columns.items()) or "there is no column"
+        raise InvalidArgumentError(f"parameters are columns of one length: a DataFrame or a dict of one-dimensional arrays. Here, {shapes}")
     count = next(iter(lengths))[0]
     if not 1 <= count <= MAX_VALUES:
         raise InvalidArgumentError(f"a burst takes 1 to {MAX_VALUES:,} rows, not {count:,}: write a BurstJob with formulas for more")
+    if args is not None and (isinstance(args, (str, bytes)) or not isinstance(args, Sequence) or not all(isinstance(arg, (str, Mapping)) for arg in args)):
+        raise InvalidArgumentError(
+            "argument `args` must be a list of names of columns and of arguments in the form of a BurstJob, such as "
+            f'[{{"output": {{"type": "f32", "count": 1}}}}, {", ".join(map(repr, columns))}], not {args!r}'
+        )
     named = list(columns) if args is None else [arg for arg in args if isinstance(arg, str)]
     unknown = [name for name in named if name not in columns]
     if unknown:
-        raise InvalidArgumentError(f"args name {unknown}, which are no columns")
+        raise InvalidArgumentError(f"args name {', '.join(unknown)}, and parameters has no such column: it has {', '.join(columns)}")
     # By default the first parameter is the address of the results, and the others take the columns.
     order: list[Any] = [_output(output), *_bound(entry, kernel, list(columns))] if args is None else list(args)
     if len(order) != len(kernel):
@@ -120,6 +128,10 @@ def spec_of(
             if aggregate == "topK":
                 raise InvalidArgumentError('aggregate="topK" lacks the number of results to list: pass aggregate={"topK": {"output": 0, "k": 10}}')
             aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
+        elif not isinstance(aggregate, Mapping):
+            raise InvalidArgumentError(
+                f'argument `aggregate` must be one of {", ".join(_AGGREGATES)}, or a dict such as {{"topK": {{"output": 0, "k": 10}}}}, not {aggregate!r}'
+            )
         spec["aggregate"] = dict(aggregate)
     return spec
 
@@ -172,24 +184,35 @@ def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
 
     Raises :class:`InvalidArgumentError` for masked columns and for missing values.
     """
+    if not hasattr(parameters, "keys") or not hasattr(parameters, "__getitem__"):
+        raise InvalidArgumentError(
+            f'argument `parameters` must be a DataFrame or a dict of one-dimensional arrays, such as {{"rate": rates}}, not {type(parameters).__name__}'
+        )
     columns = {}
-    for name in parameters.keys() if hasattr(parameters, "keys") else parameters:
+    for name in parameters.keys():
         if isinstance(parameters[name], np.ma.MaskedArray):
             raise InvalidArgumentError(f"column {name} is masked, and a kernel cannot take missing values: use {name}.filled(...)")
         column = parameters[name]
+        if getattr(column, "ndim", 1) > 1:
+            raise InvalidArgumentError(f"column {name} has {column.ndim} dimensions, not one, or parameters has several columns of this name: rename or flatten it")
         if hasattr(column, "isna") and column.isna().any():
             row = int(np.flatnonzero(column.isna())[0])
             raise InvalidArgumentError(f"column {name}, row {row}: a kernel cannot take missing values: fill or drop them")
         # NumPy would convert Python integers to floats if some of them need more than 63 bits and others do not.
         is_whole = isinstance(column, (list, tuple)) and all(isinstance(value, int) for value in column)
-        array = np.asarray(column, dtype=object if is_whole else None)
+        try:
+            array = np.asarray(column, dtype=object if is_whole else None)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"column {name} must be a one-dimensional array of numbers: {error}") from None
         columns[name] = array if not is_whole or any(value.bit_length() > 63 for value in column) else array.astype(np.int64)
     return columns
 
 
-def _output(output: tuple[str, int]) -> dict[str, Any]:
+def _output(output: Any) -> dict[str, Any]:
+    if not isinstance(output, (tuple, list)) or len(output) != 2:
+        raise InvalidArgumentError(f'argument `output` must be the type and the number of the results of one run, such as ("f32", 1), not {output!r}')
     kind, count = output
-    if kind not in _DTYPES:
+    if not isinstance(kind, str) or kind not in _DTYPES:
         raise InvalidArgumentError(f"output={output!r}: its type is one of {', '.join(_DTYPES)}")
     return {"output": {"type": kind, "count": whole("output's count", count, 1, MAX_INT32)}}
 
@@ -295,6 +318,11 @@ def run(
     """
     import pandas
 
+    for option in options:
+        if option not in _OPTIONS:
+            near = difflib.get_close_matches(option, _OPTIONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(_OPTIONS)}"
+            raise TypeError(f"burst() got an unexpected keyword argument {option!r}: {hint}")
     namespace = client.namespace if namespace is None else namespace
     gateway = client._gateway
     parts = _parts(parameters, options)
@@ -325,6 +353,15 @@ def run(
     whole = frames[0] if len(frames) == 1 else pandas.concat(frames, ignore_index=True)
     whole.attrs["burst"], whole.attrs["bursts"] = jobs[0], jobs
     return whole
+
+
+#: Keyword arguments of :func:`run`, and thus of :meth:`SahasraClient.burst`.
+_OPTIONS = [
+    parameter.name
+    for function in (run, spec_of)
+    for parameter in inspect.signature(function).parameters.values()
+    if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD) and parameter.name != "client"
+]
 
 
 def _deleted(gateway: _native.Gateway, namespace: str, names: Sequence[str]) -> str:

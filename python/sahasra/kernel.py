@@ -114,7 +114,8 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
     else:
         number = np.asarray(value)
     if number.ndim or number.dtype.kind not in "biuf" or (dtype.kind in "iu" and number.dtype.kind == "f"):
-        raise InvalidArgumentError(f"{value!r} is no value for a parameter of type {kind}")
+        wanted = "a whole number, or a tensor of the session" if kind in _ADDRESSES else "a whole number" if dtype.kind in "iu" else "a number"
+        raise InvalidArgumentError(f"{value!r} is no value for a parameter of type {kind}: pass {wanted}")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
         raise InvalidArgumentError(does_not_fit)
     with np.errstate(over="ignore"):
@@ -177,25 +178,32 @@ class RemoteKernel:
         kernel's parameters. Failures in the session are raised when a dependent value is read, and by :meth:`RemoteJaxSession.synchronise`.
         """
         if len(arguments) != len(self.parameters):
-            raise InvalidArgumentError(f"{self.entry} takes {len(self.parameters)} arguments, not {len(arguments)}")
+            declared = ", ".join(f"{name} ({kind})" for name, kind in zip(self._names, self.parameters)) or "none"
+            raise InvalidArgumentError(f"{self.entry} takes {len(self.parameters)} arguments after grid and block, not {len(arguments)}: {declared}")
         passed: list[_native.Tensor | bytes] = []
-        for argument, kind in zip(arguments, self.parameters):
-            if isinstance(argument, RemoteTensor):
-                if kind not in _ADDRESSES:
-                    raise InvalidArgumentError(f"a tensor is an address of 64 bits, and the parameter is of type {kind}")
-                if argument._session is not self._session:
-                    raise InvalidArgumentError(f"{argument!r} is of another session")
-                passed.append(argument._handle())
-            elif isinstance(argument, (list, tuple)) or np.ndim(argument):
-                if kind not in _ADDRESSES:
-                    raise InvalidArgumentError(f"a parameter of type {kind} takes one number, and this is a {type(argument).__name__}")
-                there = "session.put(numpy.asarray(...))" if isinstance(argument, (list, tuple)) else "session.put it"
-                raise InvalidArgumentError(f"a {type(argument).__name__} of this machine has no address there: {there} first")
-            else:
-                passed.append(scalar_bytes(argument, kind))
+        for place, (argument, kind) in enumerate(zip(arguments, self.parameters)):
+            try:
+                passed.append(self._passed(argument, kind))
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"parameter {place + 1} of {self.entry}, {self._names[place]} ({kind}): {error}") from None
         shared = whole("shared_bytes", shared_bytes, 0, (1 << 32) - 1)
         dimensions = _three(extent("grid", grid)), _three(extent("block", block))
         self._session._native.launch(self._program, self.entry, *dimensions, shared, passed)
+
+    def _passed(self, argument: Any, kind: str) -> _native.Tensor | bytes:
+        if isinstance(argument, RemoteTensor):
+            if kind not in _ADDRESSES:
+                raise InvalidArgumentError(f"a tensor is an address of 64 bits, and the parameter is of type {kind}")
+            if argument._session is not self._session:
+                raise InvalidArgumentError(f"{argument!r} is of another session")
+            return argument._handle()
+        if isinstance(argument, (list, tuple)) or np.ndim(argument):
+            what = "a NumPy array" if isinstance(argument, np.ndarray) else f"an object of type {type(argument).__name__}"
+            if kind not in _ADDRESSES:
+                raise InvalidArgumentError(f"a parameter of type {kind} takes one number, and this is {what}")
+            there = "session.put(numpy.asarray(...))" if isinstance(argument, (list, tuple)) else "session.put it"
+            raise InvalidArgumentError(f"{what} of this machine has no address there: {there} first")
+        return scalar_bytes(argument, kind)
 
     def __repr__(self) -> str:
         return f"<kernel {self.entry}({', '.join(self.parameters)}) on {self._session.device}>"

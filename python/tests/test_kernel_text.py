@@ -1,12 +1,16 @@
 import json
+import pathlib
 import struct
+import types
 
 import numpy as np
 import pytest
 
+import sahasra
 from sahasra.burst import _complete, frame_of, spec_of
 from sahasra.errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
-from sahasra.kernel import extent, parameters_of, scalar_bytes
+from sahasra.kernel import RemoteKernel, extent, parameters_of, scalar_bytes
+from sahasra.progress import Watch
 
 PTX = """
 .version 7.0
@@ -222,3 +226,109 @@ def test_a_job_that_waits_says_for_what():
     assert isinstance(told(accepted, waits), WaitTimeoutError)
     assert "12 s: NoCapacity: node-0/cpu-0: 100 GiB" in str(told(accepted, waits))
     assert "operator" in str(told())
+
+
+class Native:
+    """The native part of a session, of which nothing is asked here."""
+
+    def compile(self, name, kind, code):
+        assert isinstance(code, bytes)
+        return object()
+
+
+def kernel_of(ptx, entry):
+    session = types.SimpleNamespace(_native=Native(), _watch=Watch(Native(), "here/ptx-0", None), device="here/ptx-0")
+    return RemoteKernel(session, ptx, entry)
+
+
+def test_ptx_is_text_or_bytes_of_text():
+    assert arguments(SCORE.encode(), {"rate": [1.0], "size": [1]}) == ["output", "rate", "size"]
+    assert spec_of(SCORE.encode(), {"rate": [1.0], "size": [1]})["kernel"]["ptx"] == {"inline": SCORE}
+    assert kernel_of(SCORE.encode(), "score").parameters == ["u64", "f32", "u32"]
+
+
+@pytest.mark.parametrize(
+    ("ptx", "told"),
+    [
+        (b"\x7fELF\xff", "argument `ptx` is bytes that are not UTF-8: pass PTX text, not a compiled binary"),
+        (5, "argument `ptx` must be PTX text, not int: pass the contents of a .ptx file"),
+        (None, "argument `ptx` must be PTX text, not NoneType"),
+        (pathlib.Path("score.ptx"), r"argument `ptx` must be PTX text, not PosixPath: pass its contents, path.read_text\(\)"),
+        ("score.ptx", r"argument `ptx` has no .entry: .* A path is not read: pass the contents of the file"),
+    ],
+    ids=["binary", "number", "None", "Path", "path"],
+)
+def test_what_is_no_ptx_text_is_refused(ptx, told):
+    with pytest.raises(InvalidArgumentError, match=told):
+        spec_of(ptx, {"rate": [1.0]})
+    with pytest.raises(InvalidArgumentError, match=told):
+        kernel_of(ptx, "score")
+
+
+def test_an_entry_is_a_name():
+    with pytest.raises(InvalidArgumentError, match="argument `entry` must be the name of a kernel as text, not 5: the PTX has score"):
+        kernel_of(SCORE, 5)
+    with pytest.raises(InvalidArgumentError, match="argument `entry` must be"):
+        spec_of(SCORE, {"rate": [1.0], "size": [1]}, entry=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"parameters": None}, "argument `parameters` must be a DataFrame or a dict of one-dimensional arrays, .*not NoneType"),
+        ({"parameters": 5}, "argument `parameters` must be .*not int"),
+        ({"parameters": [1, 2]}, "argument `parameters` must be .*not list"),
+        ({"parameters": {}}, "one length.*there is no column"),
+        ({"parameters": {"rate": 1.0, "size": 2}}, r"one length.*rate has the shape \(\)"),
+        ({"parameters": {"rate": [[1], [1, 2]], "size": [1, 2]}}, "column rate must be a one-dimensional array of numbers"),
+        ({"parameters": {"rate": np.ones((2, 2)), "size": [1, 2]}}, "column rate has 2 dimensions"),
+        ({"aggregate": 5}, "argument `aggregate` must be one of argmin, .*not 5"),
+        ({"output": "f32"}, r"argument `output` must be .*such as \(\"f32\", 1\), not 'f32'"),
+        ({"output": None}, "argument `output` must be"),
+        ({"output": (["f32"], 1)}, "output="),
+        ({"args": "rate"}, "argument `args` must be a list"),
+        ({"args": 5}, "argument `args` must be a list"),
+        ({"args": [{"output": {"type": "f32"}}, "rate", 5]}, "argument `args` must be a list"),
+        ({"args": [{"output": {"type": "f32"}}, "rate", "n"]}, "args name n, and parameters has no such column: it has rate, size"),
+        ({"args": [{"output": {"type": "f32"}}, "rate"]}, "score takes 3 arguments: o .*, and args has 2"),
+        ({"grid": None}, "grid=None"),
+        ({"slices": "a"}, "slices='a'"),
+    ],
+)
+def test_arguments_of_a_burst_that_are_something_else_are_named(options, told):
+    pytest.importorskip("pandas")
+    given = {"parameters": {"rate": [1.0], "size": [1]}, **options}
+    with pytest.raises(InvalidArgumentError, match=told):
+        sahasra.SahasraClient("http://127.0.0.1:1", token="t").burst(ptx=SCORE, **given)
+
+
+def test_a_keyword_that_burst_does_not_have_is_told_with_its_name():
+    pytest.importorskip("pandas")
+    client = sahasra.SahasraClient("http://127.0.0.1:1", token="t")
+    with pytest.raises(TypeError, match=r"^burst\(\) got an unexpected keyword argument 'agregate': did you mean aggregate\?"):
+        client.burst(ptx=SCORE, parameters={"rate": [1.0], "size": [1]}, agregate="sum")
+    with pytest.raises(TypeError, match=r"^burst\(\) got an unexpected keyword argument 'qqq': it takes ptx, parameters, name, .* max_retries$"):
+        client.burst(ptx=SCORE, parameters={"rate": [1.0], "size": [1]}, qqq="sum")
+
+
+def test_columns_of_one_name_in_a_data_frame_are_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidArgumentError, match="column rate has 2 dimensions.*several columns of this name"):
+        spec_of(SCORE, pandas.DataFrame([[1.0, 2.0, 3]], columns=["rate", "rate", "size"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ((0, "a", 1), r"^parameter 2 of score, rate \(f32\): 'a' is no value for a parameter of type f32: pass a number"),
+        ((0, None, 1), r"^parameter 2 of score, rate \(f32\): None is no value"),
+        ((0, np.ones(3), 1), r"^parameter 2 of score, rate \(f32\): .*takes one number, and this is a NumPy array"),
+        ((0, 1.0, -1), r"^parameter 3 of score, size \(u32\): -1 does not fit"),
+        ((np.ones(3), 1.0, 1), r"^parameter 1 of score, o \(u64\): a NumPy array of this machine has no address there: session.put it first"),
+        ((0.5, 1.0, 1), r"^parameter 1 of score, o \(u64\): 0.5 is no value .*pass a whole number, or a tensor of the session"),
+        ((0, 1.0), r"score takes 3 arguments after grid and block, not 2: o \(u64\), rate \(f32\), size \(u32\)"),
+    ],
+)
+def test_an_argument_that_a_kernel_cannot_take_is_named(given, told):
+    with pytest.raises(InvalidArgumentError, match=told):
+        kernel_of(SCORE, "score")(1, 1, *given)
