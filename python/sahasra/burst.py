@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .arguments import seconds_of, vram_of
 from .caller import warn
 from .errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
 from .kernel import Parameter, entries_of, extent, parameters_of, text_of, whole
@@ -116,7 +117,7 @@ def spec_of(
             "args": arguments,
         },
         "chunks": {"count": count, "parameters": declared},
-        "slice": {"vram": vram},
+        "slice": {"vram": vram_of(vram)},
         "retryPolicy": {"maxRetries": whole("max_retries", max_retries, 0, MAX_INT32)},
     }
     if slices is not None:
@@ -327,6 +328,7 @@ def run(
     gateway = client._gateway
     parts = _parts(parameters, options)
     specs = [spec_of(ptx, part, **options) for part in parts]
+    timeout_seconds = seconds_of("timeout_seconds", timeout_seconds)
     deadline = time.monotonic() + timeout_seconds
     names: list[str] = []
     frames, jobs = [], []

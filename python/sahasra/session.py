@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from . import _native
+from .arguments import seconds_of, vram_of
+from .client import SahasraClient
 from .elements import element_type
 from .errors import CompileError, ExecutionError, ForkedProcessError, IncompatibleProgramError, InvalidArgumentError, NotFoundError, OutOfDeviceMemoryError, SahasraError
 from .progress import Report, Watch, reporter
 from .tensor import RemoteTensor
 
 if TYPE_CHECKING:
-    from .client import SahasraClient
     from .jit import RemoteFunction, Traced
     from .kernel import RemoteKernel
 
@@ -187,7 +188,7 @@ class RemoteJaxSession:
     ) -> RemoteJaxSession:
         """Requests ``vram`` on a device of class ``gpu_class`` (any class if None), waits until there is room, and connects.
 
-        ``vram`` is a Kubernetes quantity such as ``"512Mi"``. ``engine`` is ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by
+        ``vram`` is a whole number with the unit ``Ki``, ``Mi``, ``Gi`` or ``Ti``, such as ``"512Mi"``; other units are rejected. ``engine`` is ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by
         itself after ``idle_timeout_seconds`` without a request, and in any case after ``ttl_seconds``. After a connection breaks, the session's
         tensors are kept for ``grace_seconds``.
 
@@ -203,10 +204,20 @@ class RemoteJaxSession:
         show it everywhere, False to show nothing, or a callable that receives a :class:`Progress` a few times a second, in a thread of its own.
 
         Raises :class:`CapacityError` when no device has room within ``wait_seconds``; the message gives the reason for each device. Raises
-        :class:`InvalidArgumentError` when the API server rejects the session, :class:`AuthenticationError` or :class:`PermissionDeniedError` when it
+        :class:`InvalidArgumentError` for invalid arguments and when the API server rejects the session, :class:`AuthenticationError` or :class:`PermissionDeniedError` when it
         rejects the caller, :class:`ConnectionLostError` when there is no answer, :class:`ConfigurationError` when the certificate of a worker is not
         accepted.
         """
+        if not isinstance(client, SahasraClient):
+            raise InvalidArgumentError(f'argument `client` must be a SahasraClient, such as SahasraClient("http://127.0.0.1:8000"), not {client!r}')
+        if gpu_class is not None and not isinstance(gpu_class, str):
+            raise InvalidArgumentError(f'argument `gpu_class` must be the name of a class of devices, such as "g5", or None for any, not {gpu_class!r}')
+        if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
+            raise InvalidArgumentError(f"argument `progress` must be True, False, None, or a function of one argument, such as print, not {progress!r}")
+        if compression not in ("adaptive", "always", "never"):
+            raise InvalidArgumentError(f'argument `compression` must be "adaptive", "always" or "never", not {compression!r}')
+        vram = vram_of(vram)
+        wait_seconds, grace_seconds = seconds_of("wait_seconds", wait_seconds), seconds_of("grace_seconds", grace_seconds)
         namespace = client.namespace if namespace is None else namespace
         spec: dict[str, Any] = {"vram": vram, "engine": engine, "idleTimeoutSeconds": min(idle_timeout_seconds, ttl_seconds), "ttlSeconds": ttl_seconds}
         if gpu_class is not None:
