@@ -1,5 +1,11 @@
 """Exceptions of the package, one class for each cause. The message names the operation and, if there is one, the remedy."""
 
+#: Remedies of a request without a token.
+_NO_TOKEN = (
+    "No token was found: pass token=, set SAHASRA_TOKEN_FILE, or set KUBECONFIG. "
+    "`sahasra up --kubeconfig FILE` writes the token beside FILE, as token-PORT: set SAHASRA_TOKEN_FILE to it, or KUBECONFIG to FILE"
+)
+
 
 class SahasraError(Exception):
     """Base class of all exceptions of the package."""
@@ -11,6 +17,11 @@ class ConfigurationError(SahasraError):
 
 class AuthenticationError(SahasraError):
     """No token was found, or the token is unknown or expired."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        # The server says this, which cannot know where this process looks for a token.
+        return f"{text}. {_NO_TOKEN}" if "no token:" in text else text
 
 
 class PermissionDeniedError(SahasraError):
