@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ class SahasraClient:
 
     Without the argument ``token``, the token is taken from the first of these that exists: ``SAHASRA_TOKEN``, the file named by
     ``SAHASRA_TOKEN_FILE``, the file that ``sahasra up`` wrote for this port, the current user of the kubeconfig, the pod's service account.
+    With ``--kubeconfig FILE``, ``sahasra up`` writes its token file beside ``FILE``, where it is not looked for: set ``SAHASRA_TOKEN_FILE`` to it.
     ``authority`` is the PEM certificate of the authority that verifies an ``https`` gateway, if the system does not trust it already.
     ``server_name`` is the name in the gateway's certificate, if it differs from the host of the URL, as through a port-forward.
 
-    Creating a client sends no request. Raises :class:`ConfigurationError` when the URL or the token cannot be used.
+    Creating a client sends no request. A client can be copied and pickled. The copy has the URL, the namespace, the certificate and the argument
+    ``token``, so keep a pickle of a client with that argument secret; without it, the token is looked for again where the client is unpickled.
+    Raises :class:`ConfigurationError` when the URL or the token cannot be used.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class SahasraClient:
     ) -> None:
         self._gateway = _native.Gateway(url, token, authority, server_name)
         self._token = token
+        self._options = {"token": token, "authority": authority, "server_name": server_name}
         #: Default namespace in which objects are created and listed.
         self.namespace = namespace
 
@@ -56,7 +61,7 @@ class SahasraClient:
         """
         return list(json.loads(self._gateway.sessions(namespace or self.namespace)).get("items", []))
 
-    def burst(self, *, ptx: str, parameters: Any, **options: Any) -> pandas.DataFrame:
+    def burst(self, *, ptx: str | bytes, parameters: Any, **options: Any) -> pandas.DataFrame:
         """Runs one kernel over many sets of parameters on the whole pool and waits. Returns a DataFrame with one row for each set.
 
         :func:`sahasra.burst.run` describes the options. Raises :class:`InvalidArgumentError` for arguments that do not fit together,
@@ -65,6 +70,9 @@ class SahasraClient:
         from .burst import run
 
         return run(self, ptx=ptx, parameters=parameters, **options)
+
+    def __reduce__(self) -> Any:
+        return functools.partial(type(self), self.url, namespace=self.namespace, **self._options), ()
 
     def __repr__(self) -> str:
         return f"SahasraClient({self.url!r}, namespace={self.namespace!r})"

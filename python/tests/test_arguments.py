@@ -1,5 +1,12 @@
 """Arguments of `create` and of clients, and errors about tokens, without a pool."""
 
+import contextlib
+import copy
+import http.server
+import json
+import pickle
+import threading
+
 import numpy as np
 import pytest
 
@@ -17,17 +24,17 @@ def create(client=None, **options):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"client": "http://127.0.0.1:8000"}, r'argument `client` must be a SahasraClient, such as SahasraClient\("http://127.0.0.1:8000"\), not \'http'),
+        ({"client": "http://127.0.0.1:8000"}, r'argument `client` must be a SahasraClient, such as SahasraClient\("http://127.0.0.1:8000"\), not'),
         ({"vram": 512}, 'argument `vram` must be text such as "512Mi", not 512: write a whole number with the unit Ki, Mi, Gi or Ti'),
         ({"vram": "1GB"}, "argument `vram` must be a whole number with the unit Ki, Mi, Gi or Ti, such as \"512Mi\", not '1GB'"),
         ({"vram": "1.5Gi"}, "argument `vram` must be a whole number with the unit"),
         ({"vram": None}, "argument `vram` must be text"),
-        ({"gpu_class": 5}, 'argument `gpu_class` must be the name of a class of devices, such as "g5", or None for any, not 5'),
+        ({"gpu_class": 5}, 'argument `gpu_class` must be the name of a class, such as "g5", or None for any, not 5'),
         ({"grace_seconds": -1}, "argument `grace_seconds` must be a number of seconds from 0, such as 60, not -1"),
         ({"grace_seconds": "60"}, "argument `grace_seconds` must be .*not '60'"),
         ({"grace_seconds": float("nan")}, "argument `grace_seconds` must be .*not nan"),
         ({"wait_seconds": None}, "argument `wait_seconds` must be"),
-        ({"progress": 5}, "argument `progress` must be True, False, None, or a function of one argument, such as print, not 5"),
+        ({"progress": 5}, "argument `progress` must be True, False, None or a function, such as print, not 5"),
         ({"compression": "zip"}, "argument `compression` must be .*not 'zip'"),
     ],
 )
@@ -51,3 +58,66 @@ def test_a_burst_checks_vram_and_timeout():
     for options in ({"vram": "1GB"}, {"vram": 5}, {"timeout_seconds": None}, {"timeout_seconds": -1}):
         with pytest.raises(sahasra.InvalidArgumentError, match=f"argument `{next(iter(options))}` must be"):
             client.burst(ptx=text, parameters={"a": [1.0]}, **options)
+
+
+@contextlib.contextmanager
+def gateway():
+    """A server that answers every request as a gateway does a request without a token, or one with a token that is not known."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            why = "the token is unknown" if "Authorization" in self.headers else "no token: send it as `Authorization: Bearer TOKEN`"
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized", "message": why, "code": 401}
+            body = json.dumps(status).encode()
+            self.send_response(401)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def no_token(monkeypatch, tmp_path):
+    """No token can be found in this process."""
+    for name in ("SAHASRA_TOKEN", "SAHASRA_TOKEN_FILE", "KUBECONFIG", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_a_client_without_a_token_is_told_where_one_is_looked_for(no_token):
+    with gateway() as url:
+        with pytest.raises(sahasra.AuthenticationError) as raised:
+            sahasra.SahasraClient(url).workers()
+        with pytest.raises(sahasra.AuthenticationError) as unknown:
+            sahasra.SahasraClient(url, token="t").workers()
+    told = "No token was found: pass token=, set SAHASRA_TOKEN_FILE, or set KUBECONFIG. `sahasra up --kubeconfig FILE` writes the token beside FILE"
+    assert told in str(raised.value)
+    assert str(copy.copy(raised.value)) == str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+    assert "the token is unknown" in str(unknown.value) and "No token was found" not in str(unknown.value)
+
+
+class Subclass(sahasra.SahasraClient):
+    """A client of its own class, to be found by pickle."""
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda client: pickle.loads(pickle.dumps(client))], ids=["copy", "deepcopy", "pickle"])
+def test_a_client_is_copied_and_pickled_as_it_was_given(no_token, monkeypatch, again):
+    client = Subclass("http://127.0.0.1:1", token="given", namespace="mine", server_name="gateway.example")
+    client.namespace = "later"
+    copied = again(client)
+    assert type(copied) is Subclass and copied is not client
+    assert (copied.url, copied.namespace, copied._token, copied._options) == (client.url, "later", "given", client._options)
+    found = sahasra.SahasraClient(NOWHERE)
+    monkeypatch.setenv("SAHASRA_TOKEN", "of-this-process")
+    assert b"of-this-process" not in pickle.dumps(sahasra.SahasraClient(NOWHERE))
+    assert again(found)._token is None
