@@ -43,7 +43,7 @@ _AGGREGATES = ("argmin", "argmax", "topK", "sum", "mean", "concat", "none")
 
 
 def spec_of(
-    ptx: str,
+    ptx: str | bytes,
     parameters: Any,
     *,
     entry: str | None = None,
@@ -78,7 +78,8 @@ def spec_of(
     count = next(iter(lengths))[0]
     if not 1 <= count <= MAX_VALUES:
         raise InvalidArgumentError(f"a burst takes 1 to {MAX_VALUES:,} rows, not {count:,}: write a BurstJob with formulas for more")
-    if args is not None and (isinstance(args, (str, bytes)) or not isinstance(args, Sequence) or not all(isinstance(arg, (str, Mapping)) for arg in args)):
+    is_list = isinstance(args, Sequence) and not isinstance(args, (str, bytes)) and all(isinstance(arg, (str, Mapping)) for arg in args)
+    if args is not None and not is_list:
         raise InvalidArgumentError(
             "argument `args` must be a list of names of columns and of arguments in the form of a BurstJob, such as "
             f'[{{"output": {{"type": "f32", "count": 1}}}}, {", ".join(map(repr, columns))}], not {args!r}'
@@ -131,7 +132,8 @@ def spec_of(
             aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
         elif not isinstance(aggregate, Mapping):
             raise InvalidArgumentError(
-                f'argument `aggregate` must be one of {", ".join(_AGGREGATES)}, or a dict such as {{"topK": {{"output": 0, "k": 10}}}}, not {aggregate!r}'
+                f"argument `aggregate` must be one of {', '.join(_AGGREGATES)}, or a dict such as "
+                f'{{"topK": {{"output": 0, "k": 10}}}}, not {aggregate!r}'
             )
         spec["aggregate"] = dict(aggregate)
     return spec
@@ -159,13 +161,15 @@ def _bound(entry: str, kernel: Sequence[Parameter], columns: list[str]) -> list[
         raise InvalidArgumentError(f"{_takes(entry, kernel)}, but the first parameter of a burst's kernel is the address of the results")
     if len(names) != len(columns):
         raise InvalidArgumentError(
-            f"{_takes(entry, kernel)}. The first is the output, and the others take the columns, but parameters has {len(columns)}: {', '.join(columns)}. "
+            f"{_takes(entry, kernel)}. The first is the output, and the others take the columns, "
+            f"but parameters has {len(columns)}: {', '.join(columns)}. "
             f"{_difference(names, columns) if matching else ''}Pass one column for each parameter, or say which argument is which as args"
         )
     if not matching:
         return columns
     match = f"the names of {', '.join(matching)} are names of parameters"
-    why = f"{match}, and those of {', '.join(others)} are not" if others else f"{kernel[0].name} is the name of the first parameter, which is the output"
+    first = f"{kernel[0].name} is the name of the first parameter, which is the output"
+    why = f"{match}, and those of {', '.join(others)} are not" if others else first
     raise InvalidArgumentError(
         f"{_takes(entry, kernel)}. Of the columns, {why}: rename the columns to {', '.join(names)}, or say which argument is which as args. "
         f'args=[{{"output": {{"type": "f32", "count": 1}}}}, {", ".join(map(repr, columns))}] takes them in their order'
@@ -187,7 +191,8 @@ def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
     """
     if not hasattr(parameters, "keys") or not hasattr(parameters, "__getitem__"):
         raise InvalidArgumentError(
-            f'argument `parameters` must be a DataFrame or a dict of one-dimensional arrays, such as {{"rate": rates}}, not {type(parameters).__name__}'
+            f"argument `parameters` must be a DataFrame or a dict of one-dimensional arrays, "
+            f'such as {{"rate": rates}}, not {type(parameters).__name__}'
         )
     columns = {}
     for name in parameters.keys():
@@ -195,7 +200,9 @@ def _columns(parameters: Any) -> dict[Any, np.ndarray[Any, Any]]:
             raise InvalidArgumentError(f"column {name} is masked, and a kernel cannot take missing values: use {name}.filled(...)")
         column = parameters[name]
         if getattr(column, "ndim", 1) > 1:
-            raise InvalidArgumentError(f"column {name} has {column.ndim} dimensions, not one, or parameters has several columns of this name: rename or flatten it")
+            raise InvalidArgumentError(
+                f"column {name} has {column.ndim} dimensions, not one, or parameters has several columns of this name: rename or flatten it"
+            )
         if hasattr(column, "isna") and column.isna().any():
             row = int(np.flatnonzero(column.isna())[0])
             raise InvalidArgumentError(f"column {name}, row {row}: a kernel cannot take missing values: fill or drop them")
@@ -289,7 +296,7 @@ def frame_of(text: str, spec: Mapping[str, Any]) -> pandas.DataFrame:
 def run(
     client: SahasraClient,
     *,
-    ptx: str,
+    ptx: str | bytes,
     parameters: Any,
     name: str | None = None,
     namespace: str | None = None,
@@ -299,20 +306,20 @@ def run(
 ) -> pandas.DataFrame:
     """Runs a kernel once for each row of ``parameters`` (a DataFrame, or a dict of one-dimensional arrays) and waits for all runs.
 
-    ``ptx`` is PTX text of at most 128 KiB. By default the kernel's first parameter is the address of the results, and the other parameters take
-    the columns. If the columns have the names of these parameters, in any order, each parameter takes the column of its name. If no column has the
-    name of a parameter (compilers write names such as ``score_param_1``), the parameters take the columns in order. Anything in between is rejected.
-    ``args`` overrides this: it lists, in the order of the kernel's parameters, names of columns or arguments in the form of a ``BurstJob``. ``output=("f32", 1)`` is the type and the number of the results of one run. ``aggregate`` is ``"argmin"``, ``"sum"``, … over
-    output 0, or an aggregate in the form of a ``BurstJob``. ``grid``, ``block``, ``vram``, ``slices`` (the largest number of slices) and
-    ``max_retries`` set the fields of the job. The job is deleted afterwards unless ``keep`` is true; a ``RuntimeWarning`` names jobs that could
-    not be deleted.
+    ``ptx`` is PTX text, not a path, of at most 128 KiB. By default the kernel's first parameter is the address of the results, and the other
+    parameters take the columns. If the columns have the names of these parameters, in any order, each parameter takes the column of its name. If no
+    column has the name of a parameter (compilers write names such as ``score_param_1``), the parameters take the columns in order. Anything in
+    between is rejected. ``args`` overrides this: it lists, in the order of the kernel's parameters, names of columns or arguments in the form of a
+    ``BurstJob``. ``output=("f32", 1)`` is the type and the number of the results of one run. ``aggregate`` is ``"argmin"``, ``"sum"``, … over output
+    0, or an aggregate in the form of a ``BurstJob``. ``grid``, ``block``, ``vram``, ``slices`` (the largest number of slices) and ``max_retries``
+    set the fields of the job. The job is deleted afterwards unless ``keep`` is true; a ``RuntimeWarning`` names jobs that could not be deleted.
 
     One ``BurstJob`` lists at most 4,096 rows. More rows, up to 262,144, are split into several jobs that run at the same time. These cannot have
     an ``aggregate``, which would cover only one of the jobs. If ``name`` is given, they are called ``name-0``, ``name-1``, …
 
-    Returns a DataFrame with one row for each chunk: its ``index`` (the position of the row in ``parameters``), the columns of
-    ``parameters`` in their order and the outputs, in the types that the kernel's parameters and ``output`` have. ``attrs["bursts"]`` lists the finished jobs; ``attrs["burst"]`` is the first
-    of them, whose status contains the aggregate.
+    Returns a DataFrame with one row for each chunk: its ``index`` (the position of the row in ``parameters``), the columns of ``parameters`` in
+    their order and the outputs, in the types that the kernel's parameters and ``output`` have. ``attrs["bursts"]`` lists the finished jobs;
+    ``attrs["burst"]`` is the first of them, and ``attrs["burst"]["status"]["aggregate"]`` the aggregate.
 
     Raises :class:`InvalidArgumentError` for arguments that do not fit together, :class:`ExecutionError` when a job fails,
     :class:`WaitTimeoutError` when the jobs take longer than ``timeout_seconds``.

@@ -47,7 +47,9 @@ def text_of(ptx: Any) -> str:
         remedy = "pass its contents, path.read_text()" if isinstance(ptx, os.PathLike) else "pass the contents of a .ptx file"
         raise InvalidArgumentError(f"argument `ptx` must be PTX text, not {type(ptx).__name__}: {remedy}")
     if not entries_of(ptx):
-        raise InvalidArgumentError("argument `ptx` has no .entry: pass PTX text. A path is not read: pass the contents of the file, pathlib.Path(path).read_text()")
+        raise InvalidArgumentError(
+            "argument `ptx` has no .entry: pass PTX text. A path is not read: pass the contents of the file, pathlib.Path(path).read_text()"
+        )
     return ptx
 
 
@@ -66,7 +68,8 @@ def parameters_of(ptx: str, entry: str) -> list[Parameter]:
     Raises :class:`InvalidArgumentError` when the text has no such entry or a parameter has an unknown type.
     """
     if not isinstance(entry, str):
-        raise InvalidArgumentError(f"argument `entry` must be the name of a kernel as text, not {entry!r}: the PTX has {', '.join(entries_of(ptx)) or 'none'}")
+        names = ", ".join(entries_of(ptx)) or "none"
+        raise InvalidArgumentError(f"argument `entry` must be the name of a kernel as text, not {entry!r}: the PTX has {names}")
     text = _without_comments(ptx)
     found = re.search(r"\.entry\s+" + re.escape(entry) + r"(?![\w$])\s*(?:\(([^)]*)\))?", text)
     if found is None:
@@ -160,7 +163,7 @@ def _three(numbers: list[int]) -> tuple[int, int, int]:
 class RemoteKernel:
     """A kernel in a session: ``kernel(grid, block, x, y, 2.0)`` launches it and returns immediately."""
 
-    def __init__(self, session: RemoteJaxSession, ptx: str, entry: str) -> None:
+    def __init__(self, session: RemoteJaxSession, ptx: str | bytes, entry: str) -> None:
         ptx = text_of(ptx)
         declared = parameters_of(ptx, entry)
         self._session = session

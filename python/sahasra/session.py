@@ -188,9 +188,9 @@ class RemoteJaxSession:
     ) -> RemoteJaxSession:
         """Requests ``vram`` on a device of class ``gpu_class`` (any class if None), waits until there is room, and connects.
 
-        ``vram`` is a whole number with the unit ``Ki``, ``Mi``, ``Gi`` or ``Ti``, such as ``"512Mi"``; other units are rejected. ``engine`` is ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by
-        itself after ``idle_timeout_seconds`` without a request, and in any case after ``ttl_seconds``. After a connection breaks, the session's
-        tensors are kept for ``grace_seconds``.
+        ``vram`` is a whole number with the unit ``Ki``, ``Mi``, ``Gi`` or ``Ti``, such as ``"512Mi"``; other units are rejected. ``engine`` is
+        ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by itself after ``idle_timeout_seconds`` without a request, and in any
+        case after ``ttl_seconds``. After a connection breaks, the session's tensors are kept for ``grace_seconds``.
 
         ``direct`` connects directly to the worker, from inside the cluster. For workers that use TLS, ``authority`` is the PEM certificate of the
         authority that verifies their certificate. ``server_name`` is the name in the certificate, if it is not the host of the session's endpoint:
@@ -204,16 +204,16 @@ class RemoteJaxSession:
         show it everywhere, False to show nothing, or a callable that receives a :class:`Progress` a few times a second, in a thread of its own.
 
         Raises :class:`CapacityError` when no device has room within ``wait_seconds``; the message gives the reason for each device. Raises
-        :class:`InvalidArgumentError` for invalid arguments and when the API server rejects the session, :class:`AuthenticationError` or :class:`PermissionDeniedError` when it
-        rejects the caller, :class:`ConnectionLostError` when there is no answer, :class:`ConfigurationError` when the certificate of a worker is not
-        accepted.
+        :class:`InvalidArgumentError` for invalid arguments and when the API server rejects the session, :class:`AuthenticationError` or
+        :class:`PermissionDeniedError` when it rejects the caller, :class:`ConnectionLostError` when there is no answer, :class:`ConfigurationError`
+        when the certificate of a worker is not accepted.
         """
         if not isinstance(client, SahasraClient):
             raise InvalidArgumentError(f'argument `client` must be a SahasraClient, such as SahasraClient("http://127.0.0.1:8000"), not {client!r}')
         if gpu_class is not None and not isinstance(gpu_class, str):
-            raise InvalidArgumentError(f'argument `gpu_class` must be the name of a class of devices, such as "g5", or None for any, not {gpu_class!r}')
+            raise InvalidArgumentError(f'argument `gpu_class` must be the name of a class, such as "g5", or None for any, not {gpu_class!r}')
         if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
-            raise InvalidArgumentError(f"argument `progress` must be True, False, None, or a function of one argument, such as print, not {progress!r}")
+            raise InvalidArgumentError(f"argument `progress` must be True, False, None or a function, such as print, not {progress!r}")
         if compression not in ("adaptive", "always", "never"):
             raise InvalidArgumentError(f'argument `compression` must be "adaptive", "always" or "never", not {compression!r}')
         vram = vram_of(vram)
@@ -456,10 +456,12 @@ class RemoteJaxSession:
         tensors = [leaf for leaf in made if isinstance(leaf, RemoteTensor)]
         return Execution("jax_export_local", tensors, jax.tree_util.tree_unflatten(tree, made))
 
-    def kernel(self, ptx: str, entry: str) -> RemoteKernel:
-        """Returns a PTX kernel that runs on tensors of this session: ``session.kernel(ptx, "saxpy")(grid, block, x, y, 2.0)``.
+    def kernel(self, ptx: str | bytes, entry: str) -> RemoteKernel:
+        """Returns a PTX kernel that runs on tensors of this session, such as ``session.kernel(ptx, "scale")(grid, block, x, 2.0)`` for
+        ``scale(float *x, float a)``.
 
-        Raises :class:`InvalidArgumentError` in a session of another engine than ``"ptx"``, and when the text has no such entry.
+        ``ptx`` is PTX text, not the path of a file, and ``entry`` the name of the kernel in it. Raises :class:`InvalidArgumentError` in a session of
+        another engine than ``"ptx"``, and when the text has no such entry.
         """
         self._need("ptx", "kernel")
         from .kernel import RemoteKernel

@@ -299,6 +299,15 @@ def test_a_burst_gives_a_frame(client):
     frame = frame.sort_values("index")
     np.testing.assert_allclose(frame[output], parameters["rate"] * parameters["size"], rtol=1e-5)
     assert frame.attrs["burst"]["status"]["chunks"]["succeeded"] == 20
+    assert frame.attrs["burst"]["status"]["aggregate"]["best"][0]["index"] == frame[output].argmin()
+
+
+def test_a_burst_takes_columns_by_the_names_of_the_parameters(client):
+    pytest.importorskip("pandas")
+    parameters = {"size": np.arange(1, 5, dtype=np.uint32), "rate": np.arange(2.5, 6.5, dtype=np.float32)}
+    frame = client.burst(ptx=SCORE, parameters=parameters, block=1, vram="64Mi")
+    assert list(frame.columns) == ["index", "size", "rate", "output0"]
+    np.testing.assert_allclose(frame["output0"], parameters["rate"] * parameters["size"], rtol=1e-5)
 
 
 def test_a_burst_of_more_rows_than_a_job_lists_is_several(client):
