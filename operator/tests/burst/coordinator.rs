@@ -168,6 +168,34 @@ async fn a_burst_that_is_being_suspended_calls_back_what_an_agent_has_that_is_re
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_burst_that_is_resumed_and_its_lease_show_soon_what_is_held() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("resumed", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    let ranges = stream.submitted(4).await;
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let suspend = |suspend: bool| Patch::Merge(json!({"spec": {"suspend": suspend}}));
+    jobs.patch("resumed", &PatchParams::default(), &suspend(true)).await.unwrap();
+    stream.withdrawn().await;
+    stream.returned(ranges);
+    let state = |wanted: &'static str| move |job: &BurstJob| (job.status.as_ref()?.state.as_deref() == Some(wanted)).then_some(());
+    eventually(&jobs, "resumed", state("Suspended")).await;
+    // The intervals between writes of the status have grown to their maximum.
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let resumed = Instant::now();
+    jobs.patch("resumed", &PatchParams::default(), &suspend(false)).await.unwrap();
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
+    let held = |lease: &VramLease| (lease.status.as_ref()?.slices > 0).then_some(());
+    eventually(&jobs, "resumed", state("Running")).await;
+    eventually(&leases, "resumed", held).await;
+    assert!(resumed.elapsed() < Duration::from_secs(3), "{:?}", resumed.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_agent_gets_no_more_than_it_takes_beside_what_it_has_already() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("full", |_| ())).await;

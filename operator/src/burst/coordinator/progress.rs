@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     burst::{
+        budget::Pace,
         checkpoint::{self, Results},
         objects::WriteError,
         status::{self, Verdict},
@@ -55,6 +56,16 @@ pub(super) struct Writing {
     lease_conditions: Vec<Condition>,
     /// Generation of the lease as last observed.
     lease_generation: Option<i64>,
+}
+
+/// Pace of status writes: progress for people.
+pub(super) fn status_pace(now: u64) -> Pace {
+    Pace::new(now, 500, 20_000)
+}
+
+/// Pace of writes to the lease's status.
+pub(super) fn lease_pace(now: u64) -> Pace {
+    Pace::new(now, 1_000, 40_000)
 }
 
 impl Coordinator {
@@ -101,7 +112,8 @@ impl Coordinator {
 
     /// Time of the next status write: soon if a reason for waiting must be reported, otherwise by the pace.
     fn status_due(&self) -> u64 {
-        let explained = sahasra_crds::conditions::get(&self.status.conditions, ADMITTED).is_some();
+        let admitted = sahasra_crds::conditions::get(&self.status.conditions, ADMITTED);
+        let explained = admitted.is_some_and(|condition| condition.reason != sahasra_crds::conditions::SUSPENDED);
         if !self.started && !explained && self.held.why_not.is_some() {
             (self.claimed_at + EXPLAIN_AFTER).min(self.status_pace.due())
         } else {
@@ -189,8 +201,9 @@ impl Coordinator {
         }));
     }
 
-    /// Records the current state of the lease. Its conditions are kept because of their transition times.
-    pub(super) fn lease_shown(&mut self, lease: &VramLease) {
+    /// Continues with this lease, whose status may not show what the burst holds. Its conditions are kept because of their transition times.
+    pub(super) fn adopt_lease(&mut self, lease: &VramLease) {
+        self.writing.lease_shown = None;
         self.lease = Some(lease.name_any());
         self.writing.lease_generation = lease.metadata.generation;
         let status = lease.status.as_ref();

@@ -11,7 +11,7 @@ use sahasra_crds::{
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::grants::Grant;
 
-use super::{Coordinator, CoordinatorError, Hold, owner};
+use super::{Coordinator, CoordinatorError, Hold, owner, progress};
 use crate::{
     burst::{
         checkpoint::Checkpoint,
@@ -46,7 +46,7 @@ impl Coordinator {
         // deleted.
         let (min, max) = self.bounds(&job);
         let lease = self.objects.write_intent(&job, min, max).await?;
-        self.lease_shown(&lease);
+        self.adopt_lease(&lease);
         self.budget.spend();
         self.context.faults.reached(Step::Intent);
         if !self.account.is_finished() {
@@ -241,7 +241,10 @@ impl Coordinator {
         let job: Arc<BurstJob> = self.job.borrow().clone();
         let (min, max) = self.bounds(&job);
         let lease = self.objects.write_intent(&job, min, max).await?;
-        self.lease_shown(&lease);
+        self.adopt_lease(&lease);
+        let now = self.context.clock.now();
+        // As at the start: the intervals have grown meanwhile, and the next changes must be reported soon.
+        (self.status_pace, self.lease_pace) = (progress::status_pace(now), progress::lease_pace(now));
         self.budget.spend();
         self.context.faults.reached(Step::Intent);
         if sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) {
