@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,14 @@ class _Static:
 jax.tree_util.register_pytree_node(_Static, lambda static: ((), static), lambda static, _: static)
 
 
-def _numbers(given: int | Iterable[int] | None) -> tuple[int, ...]:
-    return () if given is None else (given,) if isinstance(given, int) else tuple(given)
+def _numbers(option: str, given: int | Iterable[int] | None) -> tuple[int, ...]:
+    """Returns the numbers given as this option. Raises ``TypeError``, which names the option, for anything else than integers."""
+    if given is None:
+        return ()
+    try:
+        return tuple(map(operator.index, given if isinstance(given, Iterable) else (given,)))
+    except TypeError:
+        raise TypeError(f"{option} must be an integer or a tuple of integers, not {given!r}") from None
 
 
 def _places(numbers: Iterable[int], count: int) -> set[int]:
@@ -52,8 +59,14 @@ def _places(numbers: Iterable[int], count: int) -> set[int]:
     return {number % count for number in numbers if -count <= number < count}
 
 
-def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+def _names(option: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Returns the names given as this option. Raises ``TypeError``, which names the option, for anything else than strings."""
+    if given is None:
+        return ()
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{option} must be a string or a tuple of strings, not {given!r}")
+    return names
 
 
 class Prepared:
@@ -88,10 +101,18 @@ class Traced:
         self._name = getattr(function, "__name__", type(function).__name__).strip("<>") or "function"
         # Static and donated arguments declared in the user's own `jax.jit` apply to this function too, because tracing through that `jax.jit`
         # would reject the static ones and lose the donations.
+        static = _numbers("static_argnums", static_argnums), _names("static_argnames", static_argnames)
+        donated = _numbers("donate_argnums", donate_argnums), _names("donate_argnames", donate_argnames)
+        _refuse_unknown(function, self._name, "static", *static)
+        _refuse_unknown(function, self._name, "donate", *donated)
         numbers, names = _options_of(function, "static")
-        self._static_numbers, self._static_names = _by_number_and_name(function, _numbers(static_argnums) + numbers, _names(static_argnames) + names)
+        self._static_numbers, self._static_names = _by_number_and_name(function, static[0] + numbers, static[1] + names)
         numbers, names = _options_of(function, "donate")
-        self._donated, self._donated_names = _by_number_and_name(function, _numbers(donate_argnums) + numbers, _names(donate_argnames) + names)
+        self._donated, self._donated_names = _by_number_and_name(function, donated[0] + numbers, donated[1] + names)
+        both = [*dict.fromkeys(name for name in self._static_names if name in self._donated_names)]
+        both = both or [*dict.fromkeys(str(number) for number in self._static_numbers if number in self._donated)]
+        if both:
+            raise InvalidArgumentError(f"argument {', '.join(both)} of {self._name} is both static and donated: only arrays can be donated, so choose one")
         self._programs: dict[Any, Prepared] = {}
         # Key and program of the previous call, with which the next call of a loop is compared first: hashing a key visits hundreds of parts,
         # most of which are the same objects in both calls.
@@ -252,8 +273,33 @@ def _by_number_and_name(function: Callable[..., Any], numbers: tuple[int, ...], 
         return numbers, names
     plain = [parameter.name for parameter in parameters if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY)]
     by_name = tuple(plain.index(name) for name in names if name in plain)
-    by_number = tuple(plain[number] for number in numbers if -len(plain) <= number < len(plain))
+    # With ``*args``, negative numbers count from the end of each call's arguments.
+    first = 0 if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters) else -len(plain)
+    by_number = tuple(plain[number] for number in numbers if first <= number < len(plain))
     return tuple(dict.fromkeys(numbers + by_name)), tuple(dict.fromkeys(names + by_number))
+
+
+def _refuse_unknown(function: Callable[..., Any], name: str, kind: str, numbers: tuple[int, ...], names: tuple[str, ...]) -> None:
+    """Raises :class:`InvalidArgumentError` for numbers and names that denote no parameter of the function, as ``jax.jit`` does. ``kind`` is
+    ``"static"`` or ``"donate"``.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        # Some functions of C have no signature.
+        return
+    kinds = {parameter.kind for parameter in parameters}
+    positional = [parameter.name for parameter in parameters if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY)]
+    named = [parameter.name for parameter in parameters if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)]
+    for number in numbers:
+        if inspect.Parameter.VAR_POSITIONAL not in kinds and not -len(positional) <= number < len(positional):
+            count = f"{len(positional)} positional parameter{'' if len(positional) == 1 else 's'}"
+            raise InvalidArgumentError(f"{kind}_argnums contains {number}, and {name} has {count}: {', '.join(positional) or 'none'}")
+    for given in names:
+        if given in positional and given not in named:
+            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, a positional-only parameter of {name}: use {kind}_argnums={positional.index(given)}")
+        if given not in named and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, which is no parameter of {name}: it has {', '.join(named) or 'none that can be named'}")
 
 
 def any_nan(*arrays: Any) -> Any:

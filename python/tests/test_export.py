@@ -219,6 +219,64 @@ def test_numbers_of_a_jit_of_ones_own_count_from_self():
     assert traced.donated_leaves(tree) == [0]
 
 
+def scaled(x, n, *, mode="plain"):
+    return x * n
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "why"),
+    [
+        ("static_argnames", "m", "'m'.*no parameter of scaled: it has x, n, mode"),
+        ("static_argnames", ("n", "m"), "'m'"),
+        ("donate_argnames", "y", "'y'"),
+        ("static_argnums", 2, "contains 2, and scaled has 2 positional parameters: x, n"),
+        ("static_argnums", (1, -3), "contains -3"),
+        ("donate_argnums", 5, "contains 5"),
+    ],
+)
+def test_what_names_no_parameter_is_refused_as_in_jax(option, given, why):
+    with pytest.raises(ValueError, match=option):
+        jax.jit(scaled, **{option: given})
+    with pytest.raises(InvalidArgumentError, match=f"{option}.*{why}"):
+        Traced(scaled, **{option: given})
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [("donate_argnums", "x"), ("static_argnums", 1.0), ("static_argnums", (0, "x")), ("static_argnames", 1), ("donate_argnames", ("x", 0))],
+)
+def test_places_of_a_wrong_type_are_refused_by_the_name_of_the_option(option, given):
+    with pytest.raises(TypeError):
+        jax.jit(scaled, **{option: given})
+    with pytest.raises(TypeError, match=f"^{option} must be"):
+        Traced(scaled, **{option: given})
+
+
+def test_what_is_static_is_not_donated_too():
+    for static, donate in (({"static_argnums": 1}, {"donate_argnums": 1}), ({"static_argnames": "n"}, {"donate_argnums": -1}), ({"static_argnums": -1}, {"donate_argnames": "n"})):
+        with pytest.raises(InvalidArgumentError, match="argument n of scaled is both static and donated"):
+            Traced(scaled, **static, **donate)
+    with pytest.raises(InvalidArgumentError, match="both static and donated"):
+        Traced(jax.jit(scaled, static_argnums=1), donate_argnums=1)
+    with pytest.raises(InvalidArgumentError, match="argument 3 of several is both"):
+
+        def several(*arrays):
+            return arrays
+
+        Traced(several, static_argnums=3, donate_argnums=3)
+
+
+def test_functions_of_any_arguments_take_any_place():
+    def anything(*arrays, **options):
+        return arrays
+
+    Traced(anything, static_argnums=(4, -1), donate_argnums=2, static_argnames="mode", donate_argnames=["x"])
+    Traced(lambda x, *others: x, static_argnums=-1, donate_argnums=0)
+    Traced(scaled, static_argnums=np.int64(1), donate_argnums=[0], static_argnames={"mode"})
+    with pytest.raises(InvalidArgumentError, match="positional-only.*static_argnums=0"):
+        Traced(lambda x, /, y: x, static_argnames="x")
+
+
 OLD = """
 import sys, types
 import jax
