@@ -125,6 +125,13 @@ class Made(NamedTuple):
             self.end(native)
 
 
+def _sample(inputs: Any) -> tuple[Any, ...]:
+    """Returns the arguments given as ``sample_inputs``. An array, which would be unpacked into its rows, a dict and a string are no such."""
+    if not isinstance(inputs, (tuple, list)):
+        raise InvalidArgumentError(f"sample_inputs must be a tuple of the arguments: write (x,). This is a {type(inputs).__name__}")
+    return tuple(inputs)
+
+
 class RemoteJaxSession:
     """A slice of one device, with tensors that stay on the device and functions that run there. Created by :meth:`create`.
 
@@ -409,11 +416,13 @@ class RemoteJaxSession:
         Arguments may be ``jax.ShapeDtypeStruct`` objects, which take no memory. Arguments that are tensors of this session already are counted once.
         A program that the session cannot compile is not feasible, and the estimate's ``reason`` says why.
 
-        Raises :class:`IncompatibleProgramError` for functions that cannot be exported, and errors of tracing unchanged.
+        Raises :class:`IncompatibleProgramError` for functions that cannot be exported, :class:`InvalidArgumentError` for ``sample_inputs`` that are
+        neither a tuple nor a list, and errors of tracing unchanged.
         """
         self._need("xla", "estimate_jitted")
+        sample = _sample(sample_inputs)
         remote = self._function(function)
-        leaves, tree = remote.flatten(tuple(sample_inputs), dict(sample_keywords or {}))
+        leaves, tree = remote.flatten(sample, dict(sample_keywords or {}))
         exported = remote.export(self.platform, tree, remote.avals(leaves, tree, described=True), cost=True)
         try:
             with self._watch.during("compile", exported.name):
@@ -442,8 +451,10 @@ class RemoteJaxSession:
 
         Raises the failure of this execution: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
         :class:`ExecutionError`, or the error that ended the session. Failures of earlier operations are left to the next :meth:`synchronise`.
+        Raises :class:`InvalidArgumentError` for ``sample_inputs`` that are neither a tuple nor a list.
         """
         self._need("xla", "execute_jitted")
+        sample = _sample(sample_inputs)
         import jax
 
         try:
@@ -451,7 +462,7 @@ class RemoteJaxSession:
         except (CompileError, ExecutionError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError) as earlier:
             # The frames of the traceback refer to the session.
             self._earlier = earlier.with_traceback(None)
-        made, tree = self._function(function).call(self, tuple(sample_inputs), dict(sample_keywords or {}))
+        made, tree = self._function(function).call(self, sample, dict(sample_keywords or {}))
         self._native.synchronise()
         tensors = [leaf for leaf in made if isinstance(leaf, RemoteTensor)]
         return Execution("jax_export_local", tensors, jax.tree_util.tree_unflatten(tree, made))
