@@ -6,6 +6,7 @@ import contextlib
 import json
 import operator
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,8 +98,14 @@ class Made(NamedTuple):
 
         Does nothing in a forked process.
         """
+        failure = self._release(native)
+        if failure is not None:
+            raise failure
+
+    def _release(self, native: _native.Session) -> Exception | None:
+        """Ends the session. Returns the first failure of an operation that was not raised before."""
         if os.getpid() != self.process:
-            return
+            return None
         try:
             was_there, failure = native.close(CLOSE_SECONDS)
         except BaseException:
@@ -109,8 +116,7 @@ class Made(NamedTuple):
         # If the session had ended before, another object may have the name by now.
         if was_there or self._is_there():
             self.gateway.delete_session(self.namespace, self.name)
-        if failure is not None:
-            raise failure
+        return failure
 
     def _is_there(self) -> bool:
         """Returns whether the object of this name is still this one, and not a later one of the same name."""
@@ -119,10 +125,25 @@ class Made(NamedTuple):
         except NotFoundError:
             return False
 
-    def give_back(self, native: _native.Session) -> None:
-        """Ends the session like :meth:`end`, but suppresses errors, for finalizers. After an error the session ends by its own timeouts."""
+    def give_back(self, native: _native.Session, earlier: list[SahasraError]) -> None:
+        """Ends the session like :meth:`end`, but suppresses errors, for finalizers. After an error the session ends by its own timeouts.
+
+        A failure of an operation that was not raised before, the first of ``earlier`` or else one that is found now, is reported on stderr, because a
+        finalizer cannot raise it.
+        """
+        failure: Exception | None = None
         with contextlib.suppress(SahasraError):
-            self.end(native)
+            failure = self._release(native)
+        failure = earlier[0] if earlier else failure
+        # A forked process has a copy of the failure, which the parent reports.
+        if failure is not None and os.getpid() == self.process:
+            # stderr may be closed or None by now.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(
+                    f"sahasra: an operation of session {self.namespace}/{self.name} failed, and nothing raised it: {type(failure).__name__}: {failure}\n"
+                    "sahasra: use the session in a with block, or close() it, to have such failures raised\n"
+                )
+                sys.stderr.flush()
 
 
 def _sample(inputs: Any) -> tuple[Any, ...]:
@@ -139,7 +160,8 @@ class RemoteJaxSession:
     failure that was not raised before, or the error that ended the session (:class:`WorkerLostError`, :class:`LeaseExpiredError`,
     :class:`SessionClosedError`) if operations were requested since the last value was read or :meth:`synchronise` was called, and no call has raised
     the error yet. Then all its memory is freed and the device is released. If the block raises an exception, running operations are ended and that
-    exception is propagated. The session is also closed at the end of the program, and when the last reference to it and its tensors is dropped.
+    exception is propagated. The session is also closed at the end of the program, and when the last reference to it and its tensors is dropped:
+    a failure that was not raised before is then reported on stderr.
     """
 
     def __init__(
@@ -156,15 +178,15 @@ class RemoteJaxSession:
         self._native = native
         # Deletes the session that `create` made: on request, when the last reference is dropped, or when the program ends.
         self._made: Made | None = None
-        self._end: weakref.finalize[[_native.Session], RemoteJaxSession] | None = None
+        self._end: weakref.finalize[[_native.Session, list[SahasraError]], RemoteJaxSession] | None = None
         #: Name and namespace of the ``GpuSession``.
         self.name = name
         self.namespace = namespace
         #: Device of the session, as ``worker/device``.
         self.device = device
         self._watch = Watch(native, device, reporter(progress))
-        # Failure of an earlier operation that `execute_jitted` found and did not raise.
-        self._earlier: SahasraError | None = None
+        # Failure of an earlier operation that `execute_jitted` found and did not raise, if any. The finalizer has the same list.
+        self._earlier: list[SahasraError] = []
         # Whether `close` was called.
         self._is_closed = False
         # Functions of `operators.run`, by their keys.
@@ -254,7 +276,7 @@ class RemoteJaxSession:
             )
             session = cls(native, name, namespace, device, progress)
             session._made = Made(client._gateway, namespace, name, made["metadata"]["uid"], os.getpid())
-            session._end = weakref.finalize(session, session._made.give_back, native)
+            session._end = weakref.finalize(session, session._made.give_back, native, session._earlier)
             return session
         except BaseException:
             # The caller has no reference with which to close the session.
@@ -275,7 +297,7 @@ class RemoteJaxSession:
                 with contextlib.suppress(ForkedProcessError):
                     self._native.finish()
             except BaseException:
-                earlier, self._earlier = self._earlier, None
+                earlier = self._taken()
                 with contextlib.suppress(SahasraError):
                     self.close()
                 if earlier is not None:
@@ -305,9 +327,13 @@ class RemoteJaxSession:
                 self._end.detach()
                 raise
             self._end.detach()
-        earlier, self._earlier = self._earlier, None
+        earlier = self._taken()
         if earlier is not None:
             raise earlier
+
+    def _taken(self) -> SahasraError | None:
+        """Returns the failure that `execute_jitted` found and did not raise, which is raised now."""
+        return self._earlier.pop() if self._earlier else None
 
     def synchronise(self) -> None:
         """Waits for all operations requested so far.
@@ -315,7 +341,7 @@ class RemoteJaxSession:
         Raises the first failure since the previous call, which names its operation, and the error that ended the session, if it has ended:
         :class:`SessionClosedError`, :class:`LeaseExpiredError`, :class:`WorkerLostError`, :class:`ConnectionLostError`.
         """
-        earlier, self._earlier = self._earlier, None
+        earlier = self._taken()
         if earlier is None:
             self._native.synchronise()
             return
@@ -461,7 +487,7 @@ class RemoteJaxSession:
             self.synchronise()
         except (CompileError, ExecutionError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError) as earlier:
             # The frames of the traceback refer to the session.
-            self._earlier = earlier.with_traceback(None)
+            self._earlier[:] = [earlier.with_traceback(None)]
         made, tree = self._function(function).call(self, sample, dict(sample_keywords or {}))
         self._native.synchronise()
         tensors = [leaf for leaf in made if isinstance(leaf, RemoteTensor)]

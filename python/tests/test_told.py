@@ -327,3 +327,26 @@ def test_a_burst_that_is_interrupted_while_its_jobs_are_created_leaves_none(clie
 
     made = [f"cut-{attempt}-{part}" for attempt in range(30) for part in range(3)]
     eventually(lambda: not [name for name in made if not is_gone(name)])
+
+
+UNCLOSED = """
+import sys
+import jax.numpy as jnp
+import sahasra
+
+session = sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1]), vram="256Mi")
+wide = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
+if sys.argv[2] == "raised":
+    try:
+        session.synchronise()
+    except sahasra.OutOfDeviceMemoryError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("way", ["unraised", "raised"])
+def test_a_failure_that_a_program_did_not_look_at_is_reported_at_its_end(pool, way):
+    ended = subprocess.run([sys.executable, "-P", "-c", UNCLOSED, pool.url, way], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ("OutOfDeviceMemoryError" in ended.stderr) == (way == "unraised"), ended.stderr
+    assert "Traceback" not in ended.stderr
