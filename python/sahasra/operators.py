@@ -49,15 +49,31 @@ def _is_operand(value: Any) -> bool:
     return isinstance(value, (bool, int, float, complex)) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
+#: Operators for which Python has a meaning of its own if a tensor does not take the operand: identity, and repetition of a sequence.
+_SIGNS = {"eq": "==", "ne": "!=", "mul": "*"}
+
+
+def _declined(name: str, left: Any, right: Any, other: Any) -> Any:
+    """Returns ``NotImplemented`` for an operand that tensors do not take.
+
+    Raises ``TypeError``, as JAX does, for a container where Python would otherwise give a result that has nothing to do with the elements. Subclasses
+    may know the operator themselves.
+    """
+    if name in _SIGNS and type(other) in (list, tuple, set, dict):
+        remedy = ": write numpy.asarray(...) around it" if isinstance(other, (list, tuple)) else ""
+        raise TypeError(f"unsupported operand type(s) for {_SIGNS[name]}: {type(left).__name__!r} and {type(right).__name__!r}{remedy}")
+    return NotImplemented
+
+
 def binary(name: str) -> tuple[Operator, Operator]:
     """Returns the methods for ``tensor + other`` and ``other + tensor``, if ``name`` is ``add`` of the module ``operator``."""
     function: Callable[..., Any] = getattr(operator, name)
 
     def forward(self: RemoteTensor, other: Any) -> Any:
-        return _run(self._session, function, self, other) if _is_operand(other) else NotImplemented
+        return _run(self._session, function, self, other) if _is_operand(other) else _declined(name, self, other, other)
 
     def reflected(self: RemoteTensor, other: Any) -> Any:
-        return _run(self._session, function, other, self) if _is_operand(other) else NotImplemented
+        return _run(self._session, function, other, self) if _is_operand(other) else _declined(name, other, self, other)
 
     return forward, reflected
 

@@ -80,9 +80,8 @@ class RemoteTensor:
         """Session to which the tensor belongs."""
         return self._session
 
-    @property
     def is_deleted(self) -> bool:
-        """Whether the tensor was deleted or donated."""
+        """Returns whether the tensor was deleted or donated."""
         return self._native is None
 
     def _physical(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -258,8 +257,8 @@ class RemoteTensor:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        # Downloads all elements at once, because each would take a round trip of its own.
-        return iter(self.numpy())
+        # Downloads all elements at once, because each would take a round trip of its own. NumPy has no keys of random numbers.
+        return iter(self.numpy() if isinstance(self.dtype, np.dtype) else self.jax())
 
     def _where(self) -> str:
         return "deleted" if self._native is None else self.device

@@ -157,3 +157,24 @@ def test_a_copy_outlives_a_donation(session):
     kept = x.copy()
     session.jit(lambda x: 2 * x, donate_argnums=0)(x)
     np.testing.assert_array_equal(kept.numpy(), X)
+
+
+def test_iterating_over_keys_of_random_numbers_gives_keys(session):
+    keys = jax.random.split(jax.random.key(3), 4)
+    there = session.jit(lambda key: jax.random.split(key, 4))(jax.random.key(3))
+    assert len(there) == 4
+    for key, here in zip(there, keys, strict=True):
+        assert isinstance(key, jax.Array) and key.dtype == here.dtype and key.shape == ()
+        assert jax.random.normal(key) == jax.random.normal(here)
+    rows = list(session.put(keys.reshape(2, 2)))
+    assert [row.shape for row in rows] == [(2,), (2,)]
+    with pytest.raises(TypeError, match="iteration over a 0-d"):
+        iter(session.put(jax.random.key(3)))
+
+
+def test_whether_a_tensor_was_deleted_is_asked_as_in_jax(session):
+    x, here = session.put(X), jnp.ones(2)
+    assert x.is_deleted() is here.is_deleted() is False
+    x.delete()
+    here.delete()
+    assert x.is_deleted() is here.is_deleted() is True

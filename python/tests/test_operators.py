@@ -181,7 +181,18 @@ def test_what_is_no_operand_is_refused_as_python_does(session):
     for other in ("x", None, [1.0, 2.0]):
         with pytest.raises(TypeError):
             x + other
-        assert (x == other) is False
+    for other in ("x", None):
+        assert (x == other) is False and (x != other) is True
+    for other in ([1.0, 2.0], (1.0, 2.0), {1.0}, {"x": 1.0}):
+        for compare, sign in ((operator.eq, "=="), (operator.ne, "!=")):
+            for operands in ((x, other), (other, x)):
+                with pytest.raises(TypeError):
+                    compare(*(jnp.asarray(X) if operand is x else operand for operand in operands))
+                with pytest.raises(TypeError, match=rf"unsupported operand type\(s\) for {sign}: 'RemoteTensor' and '{type(other).__name__}'"):
+                    compare(*operands)
+    # A tensor of an integer is an index, with which Python would repeat the list.
+    with pytest.raises(TypeError, match=r"for \*: 'list' and 'RemoteTensor'"):
+        [1] * session.put(2)
     with pytest.raises(TypeError, match="unhashable"):
         hash(x)
     with pytest.raises((TypeError, ValueError), match="ncompatible shapes"):

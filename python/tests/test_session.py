@@ -79,7 +79,7 @@ def test_tensors_stay_there_and_are_freed_when_nobody_refers_to_them(session):
     assert counted(session) == before + 1
     x.delete()
     assert counted(session) == before
-    assert x.is_deleted
+    assert x.is_deleted()
     with pytest.raises(sahasra.InvalidArgumentError, match="deleted"):
         x.numpy()
 
@@ -146,8 +146,8 @@ def test_donated_tensors_end(session):
     state = session.put(jnp.zeros((64, 64)))
     x = session.put(jnp.ones((64, 64)))
     following, total = step(state, x)
-    assert state.is_deleted
-    assert not x.is_deleted
+    assert state.is_deleted()
+    assert not x.is_deleted()
     assert following.numpy().max() == 1.0
     assert float(total) == 4096.0
     with pytest.raises(sahasra.InvalidArgumentError, match="donated"):
@@ -162,15 +162,15 @@ def test_what_a_jit_of_the_users_own_donates_is_donated(session):
     step = session.jit(own)
     state, x = session.put(jnp.zeros((64, 64))), session.put(jnp.ones((64, 64)))
     following, total = step(state, x)
-    assert (state.is_deleted, x.is_deleted) == (True, False)
+    assert (state.is_deleted(), x.is_deleted()) == (True, False)
     assert following.numpy().max() == 1.0
     # Also by name, in addition to the names given here, and for static arguments.
     named = session.jit(jax.jit(lambda x, n, *, state: state * n + x, static_argnames="n", donate_argnames="state"))
     again = named(x, 3, state=following)
-    assert (following.is_deleted, x.is_deleted) == (True, False)
+    assert (following.is_deleted(), x.is_deleted()) == (True, False)
     assert again.numpy().max() == 4.0
     both = session.jit(jax.jit(lambda state, x: (state + x, state - x), donate_argnums=0), donate_argnums=1)(again, x)
-    assert (again.is_deleted, x.is_deleted) == (True, True)
+    assert (again.is_deleted(), x.is_deleted()) == (True, True)
     assert [float(tensor.numpy().max()) for tensor in both] == [5.0, 3.0]
     del following, total, again, both
     assert counted(session) == before
