@@ -31,6 +31,9 @@ from jax import export as jax_export  # noqa: E402: older ones may not have it
 
 Aval = tuple[tuple[int, ...], Any, bool]
 
+#: Remedy for arguments of functions that are not arrays.
+NAME_AS_STATIC = "name its place in static_argnums"
+
 #: Element type of gradients with respect to integers. Such arrays have no values, and JAX keeps them in the memory of this process.
 FLOAT0 = jax.dtypes.float0
 
@@ -61,10 +64,10 @@ def key_words(dtype: Any) -> tuple[int, ...]:
     return tuple(dtype._impl.key_shape)
 
 
-def aval_of(leaf: Any, *, described: bool = False) -> Aval:
+def aval_of(leaf: Any, *, described: bool = False, remedy: str = NAME_AS_STATIC) -> Aval:
     """Returns shape, type and weak-type flag of a leaf: a local or remote array or a Python number; if ``described``, also a ``ShapeDtypeStruct``.
 
-    Raises ``TypeError`` for leaves that are not arrays, and :class:`InvalidArgumentError` for values that JAX traces.
+    Raises ``TypeError``, whose message contains the remedy, for leaves that are not arrays of types that JAX has, and :class:`InvalidArgumentError` for values that JAX traces.
     """
     if isinstance(leaf, RemoteTensor):
         return leaf._aval
@@ -82,11 +85,16 @@ def aval_of(leaf: Any, *, described: bool = False) -> Aval:
         if not described:
             raise TypeError("a jax.ShapeDtypeStruct has no values: only estimate_jitted takes it in the place of an array")
         return (tuple(leaf.shape), leaf.dtype if is_key(leaf.dtype) else np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
-    array = leaf if isinstance(leaf, (np.ndarray, np.generic)) else np.asarray(leaf)
+    is_array = isinstance(leaf, (np.ndarray, np.generic))
+    array = leaf if is_array else np.asarray(leaf)
     if array.dtype == FLOAT0:
         return (array.shape, array.dtype, False)
     if array.dtype.kind in "OSUMm":
-        raise TypeError(f"{type(leaf).__name__} is no array: name its place in static_argnums")
+        if is_array:
+            # An array of NumPy cannot be hashed, and so cannot be static.
+            other = "" if isinstance(leaf, np.ndarray) and remedy == NAME_AS_STATIC else f", or {remedy}"
+            raise TypeError(f"{type(leaf).__name__} of dtype {array.dtype}, which JAX does not have: convert it to numbers{other}")
+        raise TypeError(f"{type(leaf).__name__} is no array: {remedy}")
     return (array.shape, np.dtype(jax.dtypes.canonicalize_dtype(native(array))), False)
 
 

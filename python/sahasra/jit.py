@@ -28,10 +28,6 @@ class _Static:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        try:
-            hash(value)
-        except TypeError as error:
-            raise InvalidArgumentError(f"a static argument cannot be hashed: {error}") from error
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -122,9 +118,19 @@ class Traced:
         """Returns the leaves of the arguments and their tree structure, which contains the static values."""
         if self._static_numbers or self._static_names:
             static = _places(self._static_numbers, len(arguments))
-            arguments = tuple(_Static(value) if place in static else value for place, value in enumerate(arguments))
-            keywords = {name: _Static(value) if name in self._static_names else value for name, value in keywords.items()}
+            wrapped = tuple(self._static(place, value, arguments) if place in static else value for place, value in enumerate(arguments))
+            keywords = {name: self._static(name, value, arguments) if name in self._static_names else value for name, value in keywords.items()}
+            arguments = wrapped
         return jax.tree_util.tree_flatten((arguments, keywords))
+
+    def _static(self, place: int | str, value: Any, arguments: Sequence[Any]) -> _Static:
+        """Returns the wrapped value of a static argument, given its position or its keyword. Raises :class:`InvalidArgumentError` if it is not hashable."""
+        try:
+            hash(value)
+        except TypeError as error:
+            name = place if isinstance(place, str) else self._parameter(place, arguments)
+            raise InvalidArgumentError(f"argument {name} of {self._name} is static and cannot be hashed: {error}") from error
+        return _Static(value)
 
     def donated_leaves(self, tree: Any) -> list[int]:
         """Returns the positions of the donated leaves."""
@@ -133,16 +139,22 @@ class Traced:
         donated += [keywords[name] for name in self._donated_names if name in keywords]
         return sorted(jax.tree_util.tree_leaves(donated))
 
+    def _parameter(self, place: int, arguments: Sequence[Any]) -> str:
+        """Returns the name of the parameter that takes the argument at this position, or the position if it has no name of its own."""
+        try:
+            signature = inspect.signature(self._function)
+            name = list(signature.bind_partial(*arguments).arguments)[place]
+        except (TypeError, ValueError, IndexError):
+            return str(place)
+        return str(place) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else name
+
     def argument(self, tree: Any, place: int) -> str:
         """Returns the user's name of the leaf at this position, such as ``argument batch['x'] of step``."""
         arguments, keywords = jax.tree_util.tree_unflatten(tree, range(tree.num_leaves))
         (_, first, *rest), _ = jax.tree_util.tree_flatten_with_path((arguments, keywords))[0][place]
         name = getattr(first, "key", None)
         if name is None:
-            try:
-                name = list(inspect.signature(self._function).bind_partial(*arguments).arguments)[first.idx]
-            except (TypeError, ValueError, IndexError):
-                name = first.idx
+            name = self._parameter(first.idx, arguments)
         return f"argument {name}{jax.tree_util.keystr(tuple(rest))} of {self._name}"
 
     def avals(self, leaves: Sequence[Any], tree: Any, *, described: bool = False) -> tuple[Aval, ...]:
@@ -154,6 +166,16 @@ class Traced:
         except (TypeError, InvalidArgumentError) as error:
             raise type(error)(f"{self.argument(tree, len(made))}: {error}") from None
         return tuple(made)
+
+    def _refuse_given_twice(self, prepared: Prepared, leaves: Sequence[Any], tree: Any) -> None:
+        """Raises :class:`InvalidArgumentError` if a donated tensor is also another argument."""
+        for place in prepared.donated_leaves:
+            for other in prepared.exported.kept:
+                if other != place and type(leaves[place]) is RemoteTensor and leaves[other] is leaves[place]:
+                    raise InvalidArgumentError(
+                        f"{self.argument(tree, place)} is donated, and the same tensor is {self.argument(tree, other)}: pass tensor.copy() as one of them, "
+                        "or do not donate it"
+                    ) from None
 
     def _look_for_nan(self, session: RemoteJaxSession, made: Sequence[Any]) -> None:
         """Implements ``jax_debug_nans`` and ``jax_debug_infs``: waits for the results and checks their values in the session.
@@ -207,19 +229,21 @@ class Traced:
         passed = []
         for place in exported.kept:
             leaf = leaves[place]
-            if type(leaf) is not RemoteTensor:
+            if type(leaf) is not RemoteTensor or leaf._session is not session or leaf._native is None:
                 try:
                     leaf = put_leaf(session, leaf, avals[place])
                 except (OverflowError, InvalidArgumentError) as error:
                     raise type(error)(f"{self.argument(tree, place)}: {error}") from None
-            elif leaf._session is not session:
-                raise InvalidArgumentError(f"{leaf!r} is of session {leaf._session.name}: bring it here with numpy() first")
-            passed.append(leaf._native or leaf._handle())
-        results = session._native.execute(prepared.program, passed, len(exported.outputs), prepared.donated)
+            passed.append(leaf._native)
+        try:
+            results = session._native.execute(prepared.program, passed, len(exported.outputs), prepared.donated)
+        except InvalidArgumentError:
+            self._refuse_given_twice(prepared, leaves, tree)
+            raise
         for place in prepared.donated_leaves:
             leaf = leaves[place]
             if type(leaf) is RemoteTensor:
-                leaf._native = None
+                leaf._donate(self._name)
         made: list[Any] = list(map(RemoteTensor, repeat(session), results, exported.outputs))
         for place in prepared.without_values:
             made[place] = np.zeros(exported.outputs[place][0], FLOAT0)
@@ -311,8 +335,14 @@ def any_inf(*arrays: Any) -> Any:
 
 
 def put_leaf(session: RemoteJaxSession, leaf: Any, aval: Any) -> RemoteTensor:
-    """Uploads a leaf of a pytree. Returns its tensor in the session; a remote tensor is returned unchanged."""
+    """Uploads a leaf of a pytree. Returns its tensor in the session; a tensor of this session is returned unchanged.
+
+    Raises :class:`InvalidArgumentError` for tensors that were deleted or donated, or belong to another session.
+    """
     if isinstance(leaf, RemoteTensor):
+        if leaf._session is not session:
+            raise InvalidArgumentError(f"{leaf!r} is of session {leaf._session.name}: download it first, with tensor.session.get(tensor)")
+        leaf._handle()
         return leaf
     array, immutable = host_array(leaf, aval)
     shape, dtype, weak_type = aval

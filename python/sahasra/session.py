@@ -353,14 +353,24 @@ class RemoteJaxSession:
         """Returns the pytree with its arrays and numbers as :class:`RemoteTensor` objects, of the same shapes and of the types that JAX gives them.
 
         Does not wait for the uploads. If the device memory does not suffice for a tensor (:class:`OutOfDeviceMemoryError`), the next
-        :meth:`synchronise` and every read of a dependent value raise the error. Raises ``TypeError`` for leaves that are not arrays.
+        :meth:`synchronise` and every read of a dependent value raise the error. Tensors of this session are returned unchanged. Raises ``TypeError``
+        for leaves that are not arrays, and :class:`InvalidArgumentError` for tensors that were deleted, donated or belong to another session; both
+        name the leaf's path in the tree.
         """
         import jax
 
         from .export import aval_of
         from .jit import put_leaf
 
-        return jax.tree_util.tree_map(lambda leaf: put_leaf(self, leaf, aval_of(leaf)), tree)
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        made: list[RemoteTensor] = []
+        try:
+            for leaf in leaves:
+                made.append(put_leaf(self, leaf, aval_of(leaf, remedy="leave it out of the tree")))
+        except (TypeError, OverflowError, InvalidArgumentError) as error:
+            path = jax.tree_util.keystr(jax.tree_util.tree_flatten_with_path(tree)[0][len(made)][0])
+            raise type(error)(f"leaf {path}: {error}" if path else str(error)) from None
+        return jax.tree_util.tree_unflatten(structure, made)
 
     def get(self, tree: Any) -> Any:
         """Returns the pytree with its remote tensors as NumPy arrays of the same shapes and types. Other leaves are returned unchanged.

@@ -36,7 +36,8 @@ class RemoteTensor:
     :meth:`RemoteJaxSession.jit`.
     """
 
-    __slots__ = ("__weakref__", "_aval", "_native", "_session")
+    # ``_donated_to`` is set only when the tensor is donated, to the name of the function.
+    __slots__ = ("__weakref__", "_aval", "_donated_to", "_native", "_session")
 
     # Every step creates a tensor for each of its results, so the constructor stores only what cannot be looked up later.
     def __init__(self, session: RemoteJaxSession, native: _native.Tensor, aval: Aval) -> None:
@@ -94,8 +95,16 @@ class RemoteTensor:
 
     def _handle(self) -> _native.Tensor:
         if self._native is None:
-            raise InvalidArgumentError("the tensor was deleted or donated: create it again")
+            what = f"the tensor of shape {self.shape} and dtype {self.dtype}"
+            function = getattr(self, "_donated_to", None)
+            if function is None:
+                raise InvalidArgumentError(f"{what} was deleted: create it again")
+            raise InvalidArgumentError(f"{what} was donated to {function}: use the results of that call, donate tensor.copy(), or create it again")
         return self._native
+
+    def _donate(self, function: str) -> None:
+        """Marks the tensor as donated to the function of this name."""
+        self._native, self._donated_to = None, function
 
     def delete(self) -> None:
         """Frees the tensor now. Operations that were requested before can still use it."""

@@ -203,11 +203,15 @@ def test_what_is_no_operand_is_refused_as_python_does(session):
         gone + 1
     with pytest.raises(sahasra.InvalidArgumentError, match="argument of the function"):
         session.jit(lambda y: y + x)(X)
-    for text in ("x", np.array(["x"])):
-        with pytest.raises(TypeError, match="is no array"):
-            session.put(text)
-        with pytest.raises(TypeError, match="is no array"):
-            session.jit(jnp.tanh)(text)
+    for value, why in (("x", "str is no array"), (np.array(["x"]), "ndarray of dtype <U1"), (np.datetime64(1, "s"), r"datetime64 of dtype datetime64\[s\]")):
+        with pytest.raises(TypeError, match=f"^{why}.*leave it out of the tree$"):
+            session.put(value)
+        with pytest.raises(TypeError, match=rf"^leaf \['a'\]\[1\]: {why}"):
+            session.put({"a": [1.0, value]})
+        with pytest.raises(TypeError, match=f"argument x of tanh: {why}") as caught:
+            session.jit(jnp.tanh)(value)
+        # An array cannot be hashed.
+        assert ("static_argnums" in str(caught.value)) == (not isinstance(value, np.ndarray))
 
 
 def test_operators_need_the_engine_that_has_them(ptx_session):
