@@ -84,7 +84,9 @@ def aval_of(leaf: Any, *, described: bool = False, remedy: str = NAME_AS_STATIC)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         if not described:
             raise TypeError("a jax.ShapeDtypeStruct has no values: only estimate_jitted takes it in the place of an array")
-        return (tuple(leaf.shape), leaf.dtype if is_key(leaf.dtype) else np.dtype(leaf.dtype), bool(getattr(leaf, "weak_type", False)))
+        # There are no values to convert, so the type is the one that an array of NumPy would get.
+        dtype = leaf.dtype if is_key(leaf.dtype) else np.dtype(jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return (tuple(leaf.shape), dtype, bool(getattr(leaf, "weak_type", False)))
     is_array = isinstance(leaf, (np.ndarray, np.generic))
     array = leaf if is_array else np.asarray(leaf)
     if array.dtype == FLOAT0:

@@ -188,7 +188,17 @@ class Traced:
                 raise FloatingPointError(f"invalid value ({what}) in the results of {self._name}: called through jax.jit, JAX says in which operation")
 
     def export(self, platform: str, tree: Any, avals: Sequence[Any], *, cost: bool = False) -> Exported:
-        """Exports the function for arguments of this structure and these shapes and types. Raises as :func:`export.export` does."""
+        """Exports the function for arguments of this structure and these shapes and types. Raises as :func:`export.export` does, and
+        :class:`InvalidArgumentError` for arguments of 64 bits while ``jax_enable_x64`` is off.
+        """
+        # JAX would convert the values as it traces, and the program would not be one of the types of its arguments.
+        for place, (_, dtype, _) in enumerate(avals):
+            narrow = jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, np.dtype) and dtype != FLOAT0 else dtype
+            if narrow != dtype:
+                raise InvalidArgumentError(
+                    f"{self.argument(tree, place)} is {dtype} and jax_enable_x64 is off: turn it on, or convert the argument to {narrow} first, "
+                    "as session.put(tensor.numpy()) does"
+                )
 
         def plain(*arguments: Any, **keywords: Any) -> Any:
             opened = [argument.value if isinstance(argument, _Static) else argument for argument in arguments]
@@ -226,7 +236,7 @@ class Traced:
         avals = self.avals(leaves, tree)
         prepared = self._prepare(session, tree, avals)
         exported = prepared.exported
-        passed = []
+        passed: list[Any] = []
         for place in exported.kept:
             leaf = leaves[place]
             if type(leaf) is not RemoteTensor or leaf._session is not session or leaf._native is None:

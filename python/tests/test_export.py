@@ -48,6 +48,7 @@ def test_types_are_those_that_jax_would_give():
     assert aval_of(np.ones(2)) == ((2,), np.dtype("float32"), False)
     assert aval_of([1, 2]) == ((2,), np.dtype("int32"), False)
     assert aval_of(True) == ((), np.dtype("bool"), False)
+    assert aval_of(jax.ShapeDtypeStruct((2,), np.float64), described=True) == ((2,), np.dtype("float32"), False)
     converted, immutable = host_array(np.ones(2), aval_of(np.ones(2)))
     assert converted.dtype == np.float32
     assert immutable
@@ -217,6 +218,22 @@ def test_numbers_of_a_jit_of_ones_own_count_from_self():
     traced = Traced(model.gives)
     _, tree = traced.flatten((x, 5), {})
     assert traced.donated_leaves(tree) == [0]
+
+
+def test_arrays_of_64_bits_are_refused_while_jax_has_none():
+    kinds = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
+    try:
+        jax.config.update("jax_enable_x64", True)
+        wide = {kind: jnp.ones(2, kind) for kind in kinds}
+        for kind, array in wide.items():
+            assert exported(lambda q: q * 2, array).outputs[0][1] == kind
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    for kind, narrow in kinds.items():
+        with pytest.raises(InvalidArgumentError, match=rf"argument p\['q'\] of .* is {kind} and jax_enable_x64 is off: turn it on, or convert .* to {narrow}"):
+            exported(lambda p: p["q"] * 2, {"q": wide[kind]})
+        # The types of NumPy's arrays are those that JAX gives them.
+        assert exported(lambda q: q * 2, np.ones(2, kind)).outputs[0][1] == narrow
 
 
 def scaled(x, n, *, mode="plain"):

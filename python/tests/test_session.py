@@ -584,3 +584,21 @@ def test_kernels_run_on_the_tensors_of_a_session(ptx_session):
         saxpy(4, 256, y, x, np.ones(3), 1000)
     with pytest.raises(sahasra.InvalidArgumentError, match="engine"):
         ptx_session.jit(lambda x: x)
+
+
+def test_a_tensor_of_64_bits_is_refused_by_name_once_jax_has_none(session):
+    try:
+        jax.config.update("jax_enable_x64", True)
+        q = session.put(np.arange(3.0))
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    assert q.dtype == np.float64
+    step = session.jit(lambda x, q: x + q.sum())
+    with pytest.raises(sahasra.InvalidArgumentError, match="argument q of .*lambda.* is float64 and jax_enable_x64 is off"):
+        step(1.0, q)
+    with pytest.raises(sahasra.InvalidArgumentError, match="is float64 and jax_enable_x64 is off"):
+        q + 1
+    # Nothing was sent that could fail later.
+    session.synchronise()
+    assert float(step(1.0, session.put(q.numpy()))) == 4.0
+    assert q.numpy().tolist() == [0.0, 1.0, 2.0]
