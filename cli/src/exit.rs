@@ -22,12 +22,14 @@ pub enum Exit {
     Interrupted,
     /// The process received SIGTERM.
     Terminated,
+    /// The process received SIGHUP.
+    HungUp,
 }
 
 /// Exit codes in `sahasra up --help`.
 pub const CODES_OF_UP: &str = "\
 Exit codes:
-  0    it was told to end (Ctrl-C, SIGTERM) and every slice was given back
+  0    it was told to end (Ctrl-C, SIGTERM, SIGHUP) and every slice was given back
   1    it did not come up, or cannot go on
   2    the command line is wrong
   4    slices were still lent at the end";
@@ -41,7 +43,7 @@ Exit codes:
   3    a burst needs what this pool does not have
   4    slices were still lent at the end
   124  --timeout passed
-  130  Ctrl-C (143: SIGTERM); every slice was given back first";
+  130  Ctrl-C (143: SIGTERM, 129: SIGHUP); every slice was given back first";
 
 impl Exit {
     /// Exit code of the process.
@@ -55,6 +57,7 @@ impl Exit {
             Self::TimedOut => 124,
             Self::Interrupted => 130,
             Self::Terminated => 143,
+            Self::HungUp => 129,
         }
     }
 

@@ -1,15 +1,13 @@
-//! Ctrl-C and SIGTERM: the first signal starts a shutdown that releases all slices, the second ends the process at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first signal starts a shutdown that releases all slices, the second ends the process at once.
 
 use std::io;
 
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+use sahasra_service::shutdown::{EndSignal, EndSignals};
+use tokio::sync::watch;
 
 use crate::{exit::Exit, output};
 
-/// Receives the first SIGINT or SIGTERM.
+/// Receives the first SIGINT, SIGTERM or SIGHUP.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<Option<Exit>>);
 
@@ -19,17 +17,19 @@ impl Interrupt {
     /// # Errors
     /// Errors of the operating system.
     pub fn listen() -> io::Result<Self> {
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut signals = EndSignals::listen()?;
         let (told, hears) = watch::channel(None);
         tokio::spawn(async move {
+            let mut ending = false;
             loop {
-                let exit = tokio::select! {
-                    _ = interrupt.recv() => Exit::Interrupted,
-                    _ = terminate.recv() => Exit::Terminated,
-                };
-                if told.send_replace(Some(exit)).is_some() {
+                let signal = signals.next().await;
+                if ends_at_once(ending, signal) {
                     output::say("ended at once: executors end with this process");
-                    std::process::exit(i32::from(exit.code()));
+                    std::process::exit(i32::from(of(signal).code()));
+                }
+                if !ending {
+                    told.send_replace(Some(of(signal)));
+                    ending = true;
                 }
             }
         });
@@ -46,6 +46,33 @@ impl Interrupt {
                 // Unreachable while the runtime exists: the task that receives signals never ends.
                 std::future::pending::<()>().await;
             }
+        }
+    }
+}
+
+/// Whether a signal ends the process without a shutdown. A SIGHUP never does: when a terminal is closed, both the kernel and the shell send
+/// one.
+fn ends_at_once(ending: bool, signal: EndSignal) -> bool {
+    ending && signal != EndSignal::HangUp
+}
+
+fn of(signal: EndSignal) -> Exit {
+    match signal {
+        EndSignal::Interrupt => Exit::Interrupted,
+        EndSignal::Terminate => Exit::Terminated,
+        EndSignal::HangUp => Exit::HungUp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_signal_ends_the_process_at_once_but_a_hangup_comes_twice() {
+        for signal in [EndSignal::Interrupt, EndSignal::Terminate, EndSignal::HangUp] {
+            assert!(!ends_at_once(false, signal), "{signal:?}");
+            assert_eq!(ends_at_once(true, signal), signal != EndSignal::HangUp, "{signal:?}");
         }
     }
 }

@@ -159,7 +159,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let printed = printed.or(output::print(&format!("\n{text}")));
     pool.stop().await;
     // The command runs until a signal ends it, so a signal is success.
-    let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated) {
+    let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated | Exit::HungUp) {
         Exit::Success
     } else {
         exit

@@ -168,6 +168,60 @@ fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
 }
 
 #[test]
+fn a_closed_terminal_ends_it_like_a_termination() {
+    for name in ["TERM", "HUP"] {
+        let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
+        let (kubeconfig, token_file) = (up.kubeconfig.clone(), up.token_file());
+        let (rest, code) = up.end(name);
+        assert_eq!(code, Some(0), "{name}: {rest}");
+        assert!(!kubeconfig.exists() && !token_file.exists(), "{name}");
+    }
+}
+
+#[test]
+fn a_closed_standard_error_does_not_stop_the_shutdown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let mut command = Sahasra::new(["up", "--port", "0", "--workers", "1", "--log", "info", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .command();
+    // Every write fails, as to a terminal that is gone.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let mut child = command.stdout(Stdio::null()).stderr(full).spawn().expect("sahasra runs");
+    let _limit = Limit::of(&child);
+    wait("a kubeconfig", || kubeconfig.exists().then_some(()));
+    signal(child.id(), "HUP");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing is left");
+}
+
+#[test]
+fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let program = Sahasra::new(["up", "--port", "0", "--workers", "1", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .command();
+    // As nohup does.
+    let mut command = std::process::Command::new("sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(program.get_program())
+        .args(program.get_args());
+    let mut child = command.stdout(Stdio::null()).spawn().expect("sahasra runs");
+    let _limit = Limit::of(&child);
+    wait("a kubeconfig", || kubeconfig.exists().then_some(()));
+    signal(child.id(), "HUP");
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask").trim();
+    let ignored = u64::from_str_radix(ignored, 16).expect("a mask");
+    assert_eq!(ignored & 1, 1, "bit 0 is SIGHUP");
+    assert!(child.try_wait().expect("it runs").is_none());
+    signal(child.id(), "TERM");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
 fn what_is_applied_runs_and_what_still_runs_at_the_end_is_given_back() {
     let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
     let token = up.token();

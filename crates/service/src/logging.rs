@@ -15,7 +15,11 @@ pub enum LogFormat {
 
 /// Initializes logging with `filter`, such as `info` or `info,sahasra_operator=debug`. `main` calls it once.
 pub fn start(filter: &str, format: LogFormat) {
-    let builder = fmt().with_env_filter(EnvFilter::new(filter)).with_writer(std::io::stderr);
+    // Without a message about a line that cannot be written: it would go to the same standard error, and panic where that is closed.
+    let builder = fmt()
+        .with_env_filter(EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let outcome = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
         LogFormat::Json => builder.json().try_init(),

@@ -1,22 +1,96 @@
-//! Conversion of SIGTERM and SIGINT into a cancellation token.
+//! Conversion of SIGTERM, SIGINT and SIGHUP into a cancellation token.
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Returns a token that the first SIGTERM or SIGINT cancels. Must be called within a Tokio runtime. Fails if the signal handlers cannot be
-/// installed.
+/// A signal that ends a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndSignal {
+    Interrupt,
+    Terminate,
+    /// The terminal was closed, or its connection was lost.
+    HangUp,
+}
+
+impl EndSignal {
+    /// Name of the signal, such as `SIGTERM`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interrupt => "SIGINT",
+            Self::Terminate => "SIGTERM",
+            Self::HangUp => "SIGHUP",
+        }
+    }
+}
+
+/// Receives the signals that end a process.
+#[derive(Debug)]
+pub struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// `None` if the process ignores SIGHUP.
+    hang_up: Option<Signal>,
+}
+
+impl EndSignals {
+    /// Installs the signal handlers. SIGHUP stays ignored if it is ignored already: `nohup` starts a process that is to outlive its
+    /// terminal that way. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    /// When a signal handler cannot be installed.
+    pub fn listen() -> io::Result<Self> {
+        let hang_up = if is_ignored(libc::SIGHUP)? {
+            None
+        } else {
+            Some(signal(SignalKind::hangup())?)
+        };
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hang_up,
+        })
+    }
+
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> EndSignal {
+        let hang_up = async {
+            match &mut self.hang_up {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => EndSignal::Interrupt,
+            _ = self.terminate.recv() => EndSignal::Terminate,
+            _ = hang_up => EndSignal::HangUp,
+        }
+    }
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: sigaction(2) with a null pointer for the new action changes nothing, and writes the current action to `action`, which is
+    // large enough and zeroed.
+    let read = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    if read != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all fields are integers or pointers, for which zero is valid, or were written by sigaction(2).
+    Ok(unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN)
+}
+
+/// Returns a token that the first SIGTERM, SIGINT or SIGHUP cancels. A SIGHUP that the process ignores, as under `nohup`, stays ignored.
+/// Must be called within a Tokio runtime. Fails if the signal handlers cannot be installed.
 pub fn on_signal() -> io::Result<CancellationToken> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut signals = EndSignals::listen()?;
     let token = CancellationToken::new();
     let cancelled = token.clone();
     tokio::spawn(async move {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        };
-        tracing::info!(signal = name, "shutting down");
+        let signal = signals.next().await;
+        tracing::info!(signal = signal.name(), "shutting down");
         cancelled.cancel();
     });
     Ok(token)
