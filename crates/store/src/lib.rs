@@ -98,11 +98,19 @@ pub enum OpenError {
     /// No kind of store uses this URL scheme.
     #[error("store URL {0:?} is none of s3://, gs://, az:// or file://")]
     Scheme(String),
-    /// The file is outside the allowed directory.
+    /// The process has no directory for file stores.
     #[error(
-        "file stores are not allowed here, or not in {0:?}: --file-store-root (fileStore in the chart's values) is the folder below which they are"
+        "file stores are not allowed here ({0:?}): --file-store-root (fileStore in the chart's values) names the folder below which they are"
     )]
-    FileNotAllowed(String),
+    NoFiles(String),
+    /// The file is outside the allowed directory.
+    #[error("file stores are not allowed in {path:?}: they have to be below {}, which --file-store-root names (fileStore in the chart's values)", root.display())]
+    FileNotAllowed {
+        /// Path in the URL.
+        path: String,
+        /// The allowed directory.
+        root: PathBuf,
+    },
     /// The URL names a directory, but an object is required.
     #[error("store URL {0:?} names no object")]
     NoObject(String),
@@ -123,8 +131,18 @@ pub enum OpenError {
     #[error("store cannot be opened")]
     Store(#[from] object_store::Error),
     /// The directory cannot be created, or the file does not exist.
-    #[error("file or folder cannot be reached")]
-    Folder(#[from] std::io::Error),
+    #[error("{} cannot be reached: {source}", path.display())]
+    Folder {
+        /// Path of the directory or file.
+        path: PathBuf,
+        source: std::io::Error,
+    },
+}
+
+/// Conversion of errors about a path.
+fn unreachable(path: &FilePath) -> impl FnOnce(std::io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Folder { path, source }
 }
 
 /// Settings that a job may use for S3, in lowercase and without the prefix `aws_`.
@@ -312,9 +330,12 @@ pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, S
     // Other writers of a shared directory can place a symbolic link there that points to files that only this process may read.
     if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), policy.file_root())
         && folder.scheme() == "file"
-        && !file.canonicalize()?.starts_with(root.canonicalize()?)
+        && !real(&file)?.starts_with(real(root)?)
     {
-        return Err(OpenError::FileNotAllowed(folder.path().to_owned()));
+        return Err(OpenError::FileNotAllowed {
+            path: folder.path().to_owned(),
+            root: root.to_owned(),
+        });
     }
     Ok((store, Path::from(name)))
 }
@@ -396,24 +417,34 @@ fn open_parsed(
     }
 }
 
+/// Returns the path without symbolic links.
+fn real(path: &FilePath) -> Result<PathBuf, OpenError> {
+    path.canonicalize().map_err(unreachable(path))
+}
+
 fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<dyn ObjectStore>, OpenError> {
-    let refused = || OpenError::FileNotAllowed(url.path().to_owned());
-    let root = policy.file_root().ok_or_else(refused)?;
-    std::fs::create_dir_all(root)?;
-    let root = root.canonicalize()?;
+    let root = policy.file_root().ok_or_else(|| OpenError::NoFiles(url.path().to_owned()))?;
+    let refused = || OpenError::FileNotAllowed {
+        path: url.path().to_owned(),
+        root: root.to_owned(),
+    };
+    std::fs::create_dir_all(root).map_err(unreachable(root))?;
+    let real_root = real(root)?;
     let wanted = url.to_file_path().map_err(|()| refused())?;
     // The URL parser has resolved `..`. A symbolic link below the root must point to a path within the root.
     let below = wanted
-        .strip_prefix(&root)
-        .or_else(|_| wanted.strip_prefix(policy.file_root().unwrap_or(&root)))
+        .strip_prefix(&real_root)
+        .or_else(|_| wanted.strip_prefix(root))
         .map_err(|_| refused())?;
-    let folder = root.join(below);
-    let existing = folder.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&root);
-    if !existing.canonicalize()?.starts_with(&root) {
+    let folder = real_root.join(below);
+    let existing = folder.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(&real_root);
+    if !real(existing)?.starts_with(&real_root) {
         return Err(refused());
     }
     if missing == Missing::Make {
-        std::fs::create_dir_all(&folder)?;
+        std::fs::create_dir_all(&folder).map_err(unreachable(&folder))?;
+    } else if let Err(error) = std::fs::metadata(&folder) {
+        return Err(unreachable(&folder)(error));
     }
     let store = LocalFileSystem::new_with_prefix(&folder)?;
     Ok(Arc::new(PrefixStore::new(store, Path::default())))

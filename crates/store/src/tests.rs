@@ -73,7 +73,7 @@ async fn an_object_is_read_below_the_root_alone_and_no_folder_is_made() {
 
     for outside in ["../token", "a/../../token", "%2e%2e/token"] {
         let outcome = open_object(&policy, &url(outside), &nothing);
-        assert!(matches!(outcome, Err(OpenError::FileNotAllowed(_))), "{outside}");
+        assert!(matches!(outcome, Err(OpenError::FileNotAllowed { .. })), "{outside}");
     }
     assert!(open_object(&StorePolicy::default(), &url("a/input%201.bin"), &nothing).is_err());
     assert!(open_object(&policy, &url("absent/x"), &nothing).is_err());
@@ -84,7 +84,7 @@ async fn an_object_is_read_below_the_root_alone_and_no_folder_is_made() {
 
     assert!(matches!(
         open_object(&policy, &url("a/link"), &nothing),
-        Err(OpenError::FileNotAllowed(_))
+        Err(OpenError::FileNotAllowed { .. })
     ));
 }
 
@@ -104,14 +104,42 @@ async fn files_stay_below_the_root() {
     for path in [outside.clone(), root.join("../outside"), root.join("link/job")] {
         assert!(matches!(
             open(&policy, &url(&path), &BTreeMap::new()),
-            Err(OpenError::FileNotAllowed(_))
+            Err(OpenError::FileNotAllowed { .. })
         ));
     }
     let refused = open(&policy, &url(&outside), &BTreeMap::new()).err().map(|error| error.to_string());
-    assert!(refused.is_some_and(|told| told.contains("--file-store-root")));
+    let told = refused.expect("refused");
+    assert!(
+        told.contains("--file-store-root") && told.contains(&format!("below {},", root.display())),
+        "{told}"
+    );
+    assert!(!told.contains("allowed here"), "{told}");
     assert!(!outside.join("job").exists(), "nothing is made outside");
     let none = StorePolicy::default();
-    assert!(open(&none, &url(&root), &BTreeMap::new()).is_err());
+    let told = open(&none, &url(&root), &BTreeMap::new()).err().map(|error| error.to_string());
+    assert!(
+        told.as_ref()
+            .is_some_and(|told| told.contains("file stores are not allowed here") && told.contains("--file-store-root")),
+        "{told:?}"
+    );
+    for missing in ["job/absent", "absent/x"] {
+        let told = open_object(&policy, &url(&root.join(missing)), &BTreeMap::new())
+            .err()
+            .map(|error| error.to_string());
+        assert!(
+            told.as_ref()
+                .is_some_and(|told| told.contains("absent cannot be reached") || told.contains("absent/x cannot be reached")),
+            "{told:?}"
+        );
+    }
+    std::fs::write(root.join("file"), b"x").unwrap();
+    let told = open(&policy, &url(&root.join("file/below")), &BTreeMap::new())
+        .err()
+        .map(|error| error.to_string());
+    assert!(
+        told.as_ref().is_some_and(|told| told.contains("file/below cannot be reached")),
+        "{told:?}"
+    );
 }
 
 /// A server that gives every request the same answer and sends the first line of each to the receiver.
