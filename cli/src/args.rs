@@ -152,7 +152,7 @@ pub struct CheckArgs {
     /// Form of the answer.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Structure,
-    /// Fail (exit code 2) unless this engine can run it.
+    /// Fail (exit code 2) if this engine cannot run it. "not checked" is no failure: the file has a statement that this program does not know.
     #[arg(long, value_enum, default_value_t)]
     pub engine: Engine,
 }

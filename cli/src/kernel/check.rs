@@ -51,12 +51,13 @@ fn read(path: &Path) -> Result<Description, String> {
     describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
 }
 
-/// Whether the requested engine can run the kernel, as an exit code.
+/// Whether the requested engine can run the kernel, as an exit code. What was not checked does not count as a failure.
 fn verdict(description: &Description, engine: Engine) -> Exit {
+    let cuda = description.engines.cuda.runs != Some(false);
     let runs = match engine {
-        Engine::Any => description.engines.cpu.runs || description.engines.cuda.runs,
+        Engine::Any => description.engines.cpu.runs || cuda,
         Engine::Cpu => description.engines.cpu.runs,
-        Engine::Cuda => description.engines.cuda.runs,
+        Engine::Cuda => cuda,
     };
     if runs { Exit::Success } else { Exit::Refused }
 }
@@ -79,10 +80,18 @@ fn text(description: &Description) -> String {
     if let Some(version) = &cuda.cuda_version {
         let _ = write!(why, ", a driver of CUDA {version} or newer");
     }
-    if !cuda.runs {
-        why = "the text is wrong: see above".to_owned();
-    }
-    engines.row([yes(cuda.runs).to_owned(), why].into_iter(), "cuda");
+    let runs = match cuda.runs {
+        Some(true) => "yes",
+        Some(false) => {
+            why = "the text is wrong: see above".to_owned();
+            "no"
+        }
+        None => {
+            why = format!("a statement is unknown to this program: see above; if it is PTX: {why}");
+            "not checked"
+        }
+    };
+    engines.row([runs.to_owned(), why].into_iter(), "cuda");
     text.push_str(&engines.to_string());
     for entry in &description.entries {
         let _ = write!(text, "\n.entry {}\n", entry.name);

@@ -65,8 +65,9 @@ pub struct Refused {
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CudaVerdict {
-    /// Whether a CUDA driver accepts the PTX, as far as its text shows.
-    pub runs: bool,
+    /// Whether a CUDA driver accepts the PTX, as far as its text shows. `None` if that was not checked: the PTX has a statement that this
+    /// program does not know, which may be one of a newer PTX or none at all.
+    pub runs: Option<bool>,
     /// Description of the devices, for people.
     pub devices: String,
     /// Oldest CUDA version whose driver supports this version of PTX, from NVIDIA's PTX release notes.
@@ -129,7 +130,7 @@ pub fn describe(file: &str, text: &str) -> Result<Description, LoadError> {
         global_bytes: outline.global_bytes,
         engines: Engines {
             cuda: CudaVerdict {
-                runs: !invalid,
+                runs: cuda_runs(refused.as_ref()),
                 devices: devices(&target),
                 cuda_version: cuda_version(outline.version),
             },
@@ -147,6 +148,15 @@ pub fn describe(file: &str, text: &str) -> Result<Description, LoadError> {
         target,
         entries: outline.entries.into_iter().map(kernel).collect(),
     })
+}
+
+/// Whether a CUDA driver accepts PTX, given the first error of the CPU engine.
+fn cuda_runs(refused: Option<&LoadError>) -> Option<bool> {
+    match refused.map(|error| &error.kind) {
+        None => Some(true),
+        Some(LoadErrorKind::Unsupported(_)) => None,
+        Some(_) => Some(false),
+    }
 }
 
 fn kernel(entry: EntryOutline) -> Kernel {
@@ -246,13 +256,21 @@ mod tests {
         let refused = unsupported.engines.cpu.refused.expect("refused");
         assert_eq!((refused.line, refused.invalid), (5, false), "{refused:?}");
         assert!(refused.instruction.contains("wgmma"), "{refused:?}");
-        assert!(unsupported.engines.cuda.runs);
+        assert_eq!(unsupported.engines.cuda.runs, None);
+        let unknown = describe(
+            "k.ptx",
+            ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\n.reg .u32 %r1;\nfrobnicate.u32 %r1, %r1;\nret;\n}",
+        )
+        .unwrap();
+        assert_eq!((unknown.engines.cpu.runs, unknown.engines.cuda.runs), (false, None));
+        let known = describe("k.ptx", ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nret;\n}").unwrap();
+        assert_eq!(known.engines.cuda.runs, Some(true));
         let wrong = describe(
             "k.ptx",
             ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nmov.u32 %r1, 1;\nret;\n}",
         )
         .unwrap();
         assert!(wrong.engines.cpu.refused.is_some_and(|refused| refused.invalid));
-        assert!(!wrong.engines.cuda.runs);
+        assert_eq!(wrong.engines.cuda.runs, Some(false));
     }
 }
