@@ -260,20 +260,28 @@ fn class(text: &str) -> Result<String, String> {
     }
 }
 
+/// Maximum of `--timeout`: a hundred years of 365 days, which every clock can count.
+const LONGEST_HOURS: u64 = 876_000;
+
 /// Parses a duration such as `30s`, `10m` or `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time: write a whole number with s, m or h, such as 30s");
     let at = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
-    let number: u64 = text[..at].parse().map_err(|_| wrong())?;
-    let unit = match &text[at..] {
+    let (digits, unit) = text.split_at(at);
+    let unit = match unit {
         "s" => 1,
         "m" => 60,
         "h" => 3600,
         _ => return Err(wrong()),
     };
-    match number.checked_mul(unit) {
-        Some(seconds) if seconds > 0 => Ok(Duration::from_secs(seconds)),
-        _ => Err(wrong()),
+    if digits.is_empty() {
+        return Err(wrong());
+    }
+    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+    match seconds {
+        Some(0) => Err("the time must not be zero".to_owned()),
+        Some(seconds) if seconds <= LONGEST_HOURS * 3600 => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("{text:?} is too large: the maximum is {LONGEST_HOURS}h")),
     }
 }
 
@@ -298,6 +306,14 @@ mod tests {
         for wrong in ["", "10", "0s", "1d", "-1s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(duration("0s"), Err("the time must not be zero".to_owned()));
+        for wrong in ["99999999999999999999h", "5124095576030431h", "876001h"] {
+            let told = duration(wrong).unwrap_err();
+            assert!(told.contains("too large: the maximum is 876000h"), "{told}");
+        }
+        assert!(duration("876000h").is_ok());
+        let told = vram("99999999Ti").unwrap_err();
+        assert!(told.contains("too large: the maximum is 16777215Ti"), "{told}");
         for wrong in ["", "G5", "-a", "a-", "a_b"] {
             assert!(class(wrong).is_err(), "{wrong}");
         }

@@ -17,10 +17,18 @@ pub struct VramQuantity(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuantityError {
     text: String,
+    /// Whether the text is an amount that is too large.
+    too_large: bool,
 }
+
+/// Maximum amount: the largest one below 2^64 bytes that can be written with `Ti`.
+const MAXIMUM: &str = "16777215Ti";
 
 impl fmt::Display for QuantityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.too_large {
+            return write!(f, "{:?} is too large: the maximum is {MAXIMUM}", self.text);
+        }
         write!(
             f,
             "{:?} is not an amount of VRAM: write a whole number with Ki, Mi, Gi or Ti, such as 512Mi",
@@ -43,7 +51,10 @@ impl VramQuantity {
 
     /// The amount in bytes; an error when the text is no amount or exceeds 2^64 bytes.
     pub fn bytes(&self) -> Result<u64, QuantityError> {
-        let error = || QuantityError { text: self.0.clone() };
+        let error = || QuantityError {
+            text: self.0.clone(),
+            too_large: false,
+        };
         let suffix_at = self
             .0
             .len()
@@ -65,7 +76,10 @@ impl VramQuantity {
             .parse::<u64>()
             .ok()
             .and_then(|count| count.checked_mul(unit))
-            .ok_or_else(error)
+            .ok_or_else(|| QuantityError {
+                too_large: true,
+                ..error()
+            })
     }
 }
 
@@ -113,9 +127,18 @@ mod tests {
 
     #[test]
     fn wrong_amounts_are_refused_with_the_text_and_a_remedy() {
-        for text in ["", "8", "8G", "-1Gi", "1.5Gi", "Gi", "8é", "99999999999999999999Ti", "+1Gi"] {
+        for text in ["", "8", "8G", "-1Gi", "1.5Gi", "Gi", "8é", "+1Gi"] {
             let error = text.parse::<VramQuantity>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")) && error.contains("512Mi"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_amount_that_is_too_large_is_told_with_the_maximum() {
+        for text in ["99999999Ti", "99999999999999999999Ti", "16777216Ti", "18446744073709551615Gi"] {
+            let error = text.parse::<VramQuantity>().unwrap_err().to_string();
+            assert_eq!(error, format!("{text:?} is too large: the maximum is {MAXIMUM}"));
+        }
+        assert!(MAXIMUM.parse::<VramQuantity>().is_ok());
     }
 }
