@@ -52,7 +52,7 @@ impl Snapshot {
                 line.push_str(&format!("  {figure} {word}"));
             }
         }
-        line.push_str(&format!("  {} slices held", self.held));
+        line.push_str(&format!("  {}", slices_held(self.held)));
         line.push_str(&pace(rate, left, "  "));
         if let Some(waiting) = &self.waiting {
             line.push_str(&format!("  waiting: {waiting}"));
@@ -63,8 +63,12 @@ impl Snapshot {
     /// Formats the snapshot for a log.
     fn line(&self, rate: f64, left: Option<f64>) -> String {
         let mut line = format!(
-            "{} slices held   {} of {} chunks done   {} failed   {} retried",
-            self.held, self.done, self.total, self.failed, self.retried
+            "{}   {} of {} chunks done   {} failed   {} retried",
+            slices_held(self.held),
+            self.done,
+            self.total,
+            self.failed,
+            self.retried
         );
         line.push_str(&pace(rate, left, "   "));
         if let Some(waiting) = &self.waiting {
@@ -72,6 +76,12 @@ impl Snapshot {
         }
         line
     }
+}
+
+/// Formats the number of slices that are held.
+fn slices_held(number: u64) -> String {
+    let noun = if number == 1 { "slice" } else { "slices" };
+    format!("{number} {noun} held")
 }
 
 /// Formats a rate and the remaining time as `100/s` and `6 s left`, each after `gap`.
@@ -200,6 +210,7 @@ mod tests {
             snapshot.short(rate, left),
             "390/1000 chunks  10 failed  2 retried  8 slices held  100/s  6 s left"
         );
+        assert_eq!((slices_held(0), slices_held(1)), ("0 slices held".into(), "1 slice held".into()));
         assert_eq!(bar(&snapshot), format!("[{}{}]", "#".repeat(9), "-".repeat(15)));
         assert_eq!(snapshot.pace(&[], now), (0.0, None));
         assert_eq!(

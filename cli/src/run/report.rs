@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use sahasra_crds::{
     BurstJob,
-    burst_job::status::{AggregateStatus, BestChunk},
+    burst_job::{
+        KeptResults,
+        status::{AggregateStatus, BestChunk, ChunkCounts},
+    },
 };
 use sahasra_parameters::Scalar;
 
@@ -51,7 +54,7 @@ pub fn burst(job: &BurstJob, ending: &Ending) -> String {
     }
     if let Some(url) = status.results.as_ref().and_then(|results| results.url.as_ref()) {
         let _ = writeln!(text, "  results     {url}");
-    } else if let Some(results) = status.results.as_ref().filter(|results| results.bytes > 0) {
+    } else if let Some(results) = status.results.as_ref().filter(|results| results.bytes > 0 && are_kept(job, chunks)) {
         let bytes = u64::try_from(results.bytes).unwrap_or_default();
         let _ = writeln!(
             text,
@@ -60,6 +63,16 @@ pub fn burst(job: &BurstJob, ending: &Ending) -> String {
         );
     }
     text
+}
+
+/// Whether the results have rows: of the chunks that succeeded, or with `results: Failed` of those that failed. Without rows, they are a
+/// heading alone.
+fn are_kept(job: &BurstJob, chunks: &ChunkCounts) -> bool {
+    match job.spec.results {
+        KeptResults::All => chunks.succeeded > 0,
+        KeptResults::Failed => chunks.failed > 0,
+        KeptResults::None => false,
+    }
 }
 
 fn headline(job: &BurstJob, ending: &Ending) -> String {
@@ -148,6 +161,29 @@ fn rounded(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_without_a_row_are_not_offered() {
+        let job = |results: &str, succeeded: i64, failed: i64| -> BurstJob {
+            serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "a", "namespace": "default"},
+                "spec": {
+                    "kernel": {"ptx": {"inline": ""}, "entry": "k", "block": [1], "args": []},
+                    "chunks": {"count": 4}, "slice": {"vram": "1Mi"}, "slices": {"max": 1}, "results": results,
+                },
+                "status": {
+                    "chunks": {"total": 4, "pending": 0, "running": 0, "succeeded": succeeded, "failed": failed, "retried": 0},
+                    "results": {"configMap": "a-results", "bytes": 4},
+                },
+            }))
+            .unwrap()
+        };
+        let offered = |job: &BurstJob| burst(job, &Ending::Failed("why".to_owned())).contains("-o csv prints them");
+        assert!(!offered(&job("All", 0, 4)));
+        assert!(offered(&job("All", 1, 3)));
+        assert!(offered(&job("Failed", 0, 4)));
+        assert!(!offered(&job("Failed", 4, 0)));
+    }
 
     #[test]
     fn single_precision_is_shown_as_it_was_written() {
