@@ -19,7 +19,7 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Command,
     /// What the parts log to standard error, such as `info` or `warn,sahasra_operator=debug`.
-    #[arg(long, global = true, env = "SAHASRA_LOG", default_value = "off", value_name = "FILTER")]
+    #[arg(long, global = true, env = "SAHASRA_LOG", default_value = "off", value_parser = sahasra_service::logging::filter, value_name = "FILTER")]
     pub log: String,
 }
 

@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_MAX_STREAMS", default_value_t = 256, value_name = "N", value_parser = number)]
     pub max_streams: usize,
     /// Which events are logged, such as `info,sahasra_gateway=debug`.
-    #[arg(long, env = "SAHASRA_LOG", default_value = "info")]
+    #[arg(long, env = "SAHASRA_LOG", default_value = "info", value_parser = sahasra_service::logging::filter)]
     pub log: String,
     /// Form of a log line.
     #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]

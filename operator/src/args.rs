@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_INPUT_MEMORY_MIB", value_name = "MIB", default_value_t = crate::INPUT_BYTES >> 20, value_parser = clap::value_parser!(u64).range(56..=1 << 20))]
     pub input_memory_mib: u64,
     /// Which events are logged, such as `info,sahasra_operator=debug`.
-    #[arg(long, env = "SAHASRA_LOG", default_value = "info")]
+    #[arg(long, env = "SAHASRA_LOG", default_value = "info", value_parser = sahasra_service::logging::filter)]
     pub log: String,
     /// Form of a log line.
     #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]

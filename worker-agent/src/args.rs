@@ -147,7 +147,7 @@ pub struct AgentArguments {
     #[arg(long, default_value = "60", value_parser = seconds)]
     pub executor_idle_seconds: Duration,
     /// What is logged, as for RUST_LOG: `info`, `info,sahasra_worker=debug`.
-    #[arg(long, env = "RUST_LOG", default_value = "info")]
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = sahasra_service::logging::filter)]
     pub log: String,
     /// Form of log lines.
     #[arg(long, value_enum, default_value_t)]

@@ -1,7 +1,7 @@
 //! Logging to standard error: one line with fields per event, as text, or as JSON for log collectors.
 
 use clap::ValueEnum;
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt};
 
 /// Form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -11,6 +11,28 @@ pub enum LogFormat {
     Text,
     /// For collectors.
     Json,
+}
+
+/// Checks a filter on a command line. A part without `=` must be a level: `EnvFilter` takes any other word for the name of a module.
+///
+/// # Errors
+/// A description of the invalid part, with an example.
+pub fn filter(text: &str) -> Result<String, String> {
+    const EXAMPLE: &str = "write a level (off, error, warn, info, debug or trace), and with commas a level per module, such as \
+                           info,sahasra_operator=debug";
+    // The parts of a filter by spans contain further commas and equals signs.
+    if !text.contains(['[', '{']) {
+        for part in text.split(',').map(str::trim) {
+            let level = part.split_once('=').map_or(part, |(_, level)| level);
+            if level.parse::<LevelFilter>().is_err() {
+                return Err(format!("{level:?} is no level: {EXAMPLE}"));
+            }
+        }
+    }
+    match EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{error}: {EXAMPLE}")),
+    }
 }
 
 /// Initializes logging with `filter`, such as `info` or `info,sahasra_operator=debug`. `main` calls it once.
@@ -26,5 +48,29 @@ pub fn start(filter: &str, format: LogFormat) {
     };
     if let Err(error) = outcome {
         eprintln!("logging was already started: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_is_none_is_refused_with_an_example() {
+        for right in [
+            "",
+            "off",
+            "info",
+            "INFO",
+            "info,sahasra_operator=debug",
+            "h2=off",
+            "[run{name=\"a\"}]=debug",
+        ] {
+            assert_eq!(filter(right).as_deref(), Ok(right));
+        }
+        for (wrong, part) in [("asd", "\"asd\""), ("foo=bar=baz", "\"bar=baz\""), ("info,foo=loud", "\"loud\"")] {
+            let told = filter(wrong).unwrap_err();
+            assert!(told.starts_with(part) && told.contains("info,sahasra_operator=debug"), "{told}");
+        }
     }
 }
