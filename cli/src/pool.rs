@@ -7,13 +7,17 @@ use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
 use k8s_openapi::{api::core::v1::Namespace, jiff::Timestamp};
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+};
 use sahasra_access::Access;
+use sahasra_crds::GpuWorker;
 use sahasra_local::{ControlPlane, Options};
 use sahasra_operator::{
     Operator, Settings,
@@ -21,6 +25,7 @@ use sahasra_operator::{
     clock::Clock,
     context::Context,
     fault::Faults,
+    leader::LeaderError,
 };
 use sahasra_service::{health::Readiness, logging::LogFormat};
 use sahasra_store::{StoreArgs, endpoints};
@@ -60,6 +65,9 @@ pub enum PoolError {
     /// An agent ended during the start.
     #[error("a worker did not start: {0}")]
     Worker(String),
+    /// The agent of `--gpu` ended during the start.
+    #[error("the worker of --gpu did not start: {0}; without --gpu, the pool has devices that are emulated on the CPU")]
+    GpuWorker(String),
     #[error("the pool was not ready after {} s", READY_WITHIN.as_secs())]
     NotReady,
 }
@@ -115,6 +123,8 @@ pub struct DeviceLedger {
 
 struct Agent {
     name: String,
+    /// Whether its devices are the machine's GPUs.
+    gpu: bool,
     endpoint: String,
     stop: CancellationToken,
     task: JoinHandle<anyhow::Result<()>>,
@@ -131,6 +141,8 @@ pub struct Pool {
     agents: Vec<Agent>,
     stop: CancellationToken,
     leading: JoinHandle<()>,
+    /// Why the operator ended by itself.
+    ended: Arc<OnceLock<LeaderError>>,
 }
 
 impl Pool {
@@ -166,13 +178,13 @@ impl Pool {
         .map_err(PoolError::Operator)?;
         let context = operator.context().clone();
         let readiness = Readiness::waiting_for(&["leader", "workers"]);
+        let ended = Arc::new(OnceLock::new());
         let leading = {
-            let (stop, readiness) = (stop.clone(), readiness.clone());
+            let (stop, readiness, ended) = (stop.clone(), readiness.clone(), ended.clone());
             tokio::spawn(async move {
                 if let Err(error) = operator.run(readiness, &stop).await {
-                    // The machine was suspended for longer than the lease duration of the leader election, and no other operator can take
-                    // over.
                     tracing::error!(%error, "the operator ended");
+                    let _ = ended.set(error);
                     stop.cancel();
                 }
             })
@@ -187,6 +199,7 @@ impl Pool {
             agents: Vec::new(),
             stop,
             leading,
+            ended,
         };
         for (number, worker) in settings.workers.iter().enumerate() {
             pool.start_agent(&format!("local-{number}"), worker, &settings).await?;
@@ -253,6 +266,7 @@ impl Pool {
         });
         self.agents.push(Agent {
             name: name.to_owned(),
+            gpu: worker.cpu_devices.is_none(),
             endpoint: format!("http://{address}"),
             stop,
             task,
@@ -276,7 +290,7 @@ impl Pool {
                     Ok(Err(error)) => format!("{error:#}"),
                     Err(error) => error.to_string(),
                 };
-                return Err(PoolError::Worker(cause));
+                return Err(not_started(ended.gpu, cause));
             }
             if began.elapsed() > READY_WITHIN {
                 return Err(PoolError::NotReady);
@@ -308,6 +322,26 @@ impl Pool {
     /// Token that is cancelled when the operator has ended and the pool cannot continue.
     pub fn stopped(&self) -> &CancellationToken {
         &self.stop
+    }
+
+    /// Why the operator ended by itself; `None` while it runs and after [`Pool::stop`].
+    pub fn end(&self) -> Option<&LeaderError> {
+        self.ended.get()
+    }
+
+    /// Whether sessions can use an engine on some device, as the workers report it.
+    pub async fn has_engine(&self, engine: &str) -> bool {
+        let workers: Api<GpuWorker> = Api::all(self.client.clone());
+        let listed = workers
+            .list(&ListParams::default())
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default();
+        let mut devices = listed
+            .iter()
+            .filter_map(|worker| worker.status.as_ref())
+            .flat_map(|status| &status.devices);
+        devices.any(|device| device.engines.iter().any(|known| known == engine))
     }
 
     /// Returns the leases on every device, as recorded in its agent's ledger.
@@ -366,6 +400,15 @@ impl Pool {
     }
 }
 
+/// Error for an agent that ended during the start.
+fn not_started(gpu: bool, cause: String) -> PoolError {
+    if gpu {
+        PoolError::GpuWorker(cause)
+    } else {
+        PoolError::Worker(cause)
+    }
+}
+
 /// Whether no slice is leased on any device.
 pub fn is_empty(ledger: &[DeviceLedger]) -> bool {
     ledger.iter().all(|device| device.leased_bytes == 0 && device.slices == 0)
@@ -382,5 +425,17 @@ pub async fn create_namespace(client: &Client, name: &str) -> Result<(), PoolErr
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         Err(error) => Err(PoolError::ControlPlane(Box::new(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_without_a_gpu_is_told_with_the_remedy() {
+        let told = not_started(true, "no device".to_owned()).to_string();
+        assert!(told.contains("no device; without --gpu"), "{told}");
+        assert!(!not_started(false, "no port".to_owned()).to_string().contains("--gpu"));
     }
 }

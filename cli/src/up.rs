@@ -14,7 +14,7 @@ use kube::{
 use sahasra_crds::GpuSession;
 use sahasra_gateway::Gateway;
 use sahasra_local::Guarded;
-use sahasra_operator::http as operator_http;
+use sahasra_operator::{http as operator_http, leader::LeaderError};
 use sahasra_service::server;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -31,9 +31,11 @@ use crate::{
 
 mod access;
 mod front;
+mod plugin;
 
 use access::{Access, AccessError, Held};
 use front::{Front, TlsIfSpoken};
+use plugin::Serves;
 
 /// Drain timeout of open requests and streams at shutdown.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -55,6 +57,11 @@ enum UpError {
     Gateway(#[source] prometheus::Error),
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The file of `--pjrt-plugin` is not a plugin, or cannot open its device.
+    #[error("--pjrt-plugin {}: {reason}: name the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so", path.display())]
+    Plugin { path: PathBuf, reason: String },
+    #[error("the current folder is not known")]
+    Folder(#[source] io::Error),
     /// The token, certificate, kubeconfig or token file could not be created.
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -67,10 +74,48 @@ pub fn run(arguments: &UpArgs) -> Exit {
             Ok(exit) => exit,
             Err(error) => {
                 output::complain(&sahasra_service::causes(&error));
-                Exit::Failed
+                match error {
+                    UpError::Plugin { .. } => Exit::Refused,
+                    _ => Exit::Failed,
+                }
             }
         }
     })
+}
+
+/// Absolute paths of the kubeconfig and of the token file: they are printed for other shells, which have other current folders.
+fn files(arguments: &UpArgs, port: u16) -> io::Result<(PathBuf, PathBuf)> {
+    let kubeconfig = match &arguments.kubeconfig {
+        Some(path) => std::path::absolute(path)?,
+        None => state_folder().join(format!("kubeconfig-{port}")),
+    };
+    let token_file = match &arguments.token_file {
+        Some(path) => std::path::absolute(path)?,
+        None => kubeconfig.with_file_name(token_name(port)),
+    };
+    Ok((kubeconfig, token_file))
+}
+
+fn token_name(port: u16) -> String {
+    format!("token-{port}")
+}
+
+/// Writes both files, unless the user named a plugin that is none.
+fn write(
+    access: &Access,
+    address: SocketAddr,
+    serves: &Serves,
+    is_named: bool,
+    (kubeconfig, token_file): (&mut Held, &mut Held),
+) -> Result<(), UpError> {
+    if let (true, Serves::Fails { plugin, reason }) = (is_named, serves) {
+        return Err(UpError::Plugin {
+            path: plugin.clone(),
+            reason: reason.clone(),
+        });
+    }
+    access.write_kubeconfig(kubeconfig, address)?;
+    Ok(access.write_token(token_file)?)
 }
 
 async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
@@ -82,14 +127,10 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         source,
     })?;
     let access = Access::new()?;
-    let kubeconfig = match &arguments.kubeconfig {
-        Some(path) => path.clone(),
-        None => state_folder().join(format!("kubeconfig-{}", address.port())),
-    };
-    let token_file = match &arguments.token_file {
-        Some(path) => path.clone(),
-        None => kubeconfig.with_file_name(format!("token-{}", address.port())),
-    };
+    let (kubeconfig, token_file) = files(arguments, address.port()).map_err(UpError::Folder)?;
+    if arguments.kubeconfig.is_none() {
+        Held::create_folder(&kubeconfig)?;
+    }
     let (mut kubeconfig, mut token_file) = Held::take_both(&kubeconfig, &token_file)?;
     let settings = settings(arguments, access.token());
     let plugin = settings.pjrt_plugin.clone();
@@ -101,12 +142,13 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
             return Err(error.into());
         }
     };
-    let written = access.write_kubeconfig(&mut kubeconfig, address);
-    if let Err(error) = written.and_then(|()| access.write_token(&mut token_file)) {
+    let serves = Serves::ask(&pool, plugin).await;
+    let is_named = named_plugin(arguments).is_some();
+    if let Err(error) = write(&access, address, &serves, is_named, (&mut kubeconfig, &mut token_file)) {
         kubeconfig.remove(&access);
         token_file.remove(&access);
         pool.stop().await;
-        return Err(error.into());
+        return Err(error);
     }
     let stop = CancellationToken::new();
     let operator = pool.operator();
@@ -123,26 +165,19 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         stop.clone(),
     )
     .map_err(UpError::Gateway)?;
-    let front = Front::new(warp::service(routes), gateway.clone(), api);
+    let front = Front::new(warp::service(routes), gateway.clone(), api, token_file.path());
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };
     let handshake = TlsIfSpoken(access.acceptor());
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
-    let printed = welcome(
-        &pool,
-        address,
-        plugin.as_deref(),
-        &kubeconfig.path().display().to_string(),
-        &token_file.path().display().to_string(),
-    )
-    .await;
+    let printed = welcome(&pool, address, &serves, kubeconfig.path(), token_file.path()).await;
 
     let exit = tokio::select! {
         exit = interrupt.came() => exit,
         () = pool.stopped().cancelled() => {
-            output::complain("the operator ended: the machine slept for long, or is overloaded; see --log info");
+            output::complain(&operator_ended(pool.end()));
             Exit::Failed
         }
     };
@@ -189,6 +224,17 @@ async fn end_sessions(pool: &Pool) {
     }
 }
 
+/// Message for the end of the operator, with a remedy where the cause has one.
+fn operator_ended(reason: Option<&LeaderError>) -> String {
+    match reason {
+        Some(error @ LeaderError::Silent { .. }) => format!(
+            "the operator ended: {error}; the machine slept for long, or is overloaded: start it again, with fewer --workers if it is overloaded"
+        ),
+        Some(error) => format!("the operator ended: {error}"),
+        None => "the operator ended: --log info says more".to_owned(),
+    }
+}
+
 async fn listen(port: u16) -> Result<TcpListener, UpError> {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
         Ok(listener) => Ok(listener),
@@ -211,33 +257,26 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
         std::env::current_exe()
             .ok()
             .filter(|_| !gpu)
-            .and_then(|program| installed_plugin(&program))
+            .and_then(|program| plugin::installed(&program))
     };
     PoolSettings {
         workers: (0..count).map(worker).collect(),
         file_store_root: arguments.pool.file_store_root.clone(),
-        pjrt_plugin: arguments
-            .pjrt_plugin
-            .clone()
-            .filter(|plugin| !plugin.as_os_str().is_empty())
-            .or_else(installed),
+        pjrt_plugin: named_plugin(arguments).cloned().or_else(installed),
         program_cache: Some(arguments.program_cache.clone().unwrap_or_else(|| state_folder().join("programs"))),
         token: Some(token.to_owned()),
     }
 }
 
-/// Returns the PJRT plugin for CPUs in the folder `lib` beside that of the program, if it is installed.
-fn installed_plugin(program: &Path) -> Option<PathBuf> {
-    let plugin = program.parent()?.parent()?.join("lib/pjrt_c_api_cpu_plugin.so");
-    plugin.is_file().then_some(plugin)
+/// The plugin of the command line or the environment.
+fn named_plugin(arguments: &UpArgs) -> Option<&PathBuf> {
+    arguments.pjrt_plugin.as_ref().filter(|plugin| !plugin.as_os_str().is_empty())
 }
 
-async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeconfig: &str, token_file: &str) -> Exit {
+async fn welcome(pool: &Pool, address: SocketAddr, serves: &Serves, kubeconfig: &Path, token_file: &Path) -> Exit {
     let devices = pool.ledger().await.map(|ledger| proof::table(&ledger)).unwrap_or_default();
-    let sessions = match plugin {
-        Some(plugin) => format!("Sessions run JAX functions by the plugin {}, and kernels.", plugin.display()),
-        None => "Sessions run kernels; for JAX functions there is no PJRT plugin (--pjrt-plugin FILE).".to_owned(),
-    };
+    let python = for_python(token_file, &state_folder().join(token_name(address.port())));
+    let (sessions, kubeconfig, token_file) = (serves.line(), kubeconfig.display(), token_file.display());
     output::print(&format!(
         "Sahasra is up on {address}; Ctrl-C ends it.\n\n{devices}\n\
          kubectl reaches it with this kubeconfig:\n\n\
@@ -249,10 +288,22 @@ async fn welcome(pool: &Pool, address: SocketAddr, plugin: Option<&Path>, kubeco
          {sessions}\n\
          They and bursts as REST, with the token in {token_file}:\n\n\
          \x20 curl -H \"Authorization: Bearer $(cat {token_file})\" http://{address}/v1/namespaces/default/sessions\n\n\
+         {python}\
          Load and figures are open on this machine:\n\n\
          \x20 curl http://{address}/workers\n\
          \x20 curl http://{address}/metrics\n"
     ))
+}
+
+/// Lines for Python clients, if they do not find the token by themselves at `default`.
+fn for_python(token_file: &Path, default: &Path) -> String {
+    if token_file == default {
+        return String::new();
+    }
+    format!(
+        "Python clients find this token with:\n\n\x20 export SAHASRA_TOKEN_FILE={}\n\n",
+        token_file.display()
+    )
 }
 
 #[cfg(test)]
@@ -260,14 +311,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_plugin_that_is_installed_with_the_program_is_found() {
-        let prefix = tempfile::tempdir().unwrap();
-        let program = prefix.path().join("bin/sahasra");
-        let library = prefix.path().join("lib");
-        std::fs::create_dir(&library).unwrap();
-        assert_eq!(installed_plugin(&program), None);
-        let plugin = library.join("pjrt_c_api_cpu_plugin.so");
-        std::fs::write(&plugin, "").unwrap();
-        assert_eq!(installed_plugin(&program), Some(plugin));
+    fn the_end_of_the_operator_is_told_with_its_own_reason() {
+        let silent = LeaderError::Silent {
+            lasts: Duration::from_secs(57),
+            cause: "connection refused".to_owned(),
+        };
+        let told = operator_ended(Some(&silent));
+        assert!(
+            told.starts_with(
+                "the operator ended: leadership was lost: the Lease sahasra-operator could not be renewed for 57s: connection refused;"
+            ),
+            "{told}"
+        );
+        assert!(told.contains("slept"), "{told}");
+        let told = operator_ended(Some(&LeaderError::Deposed("other".to_owned())));
+        assert_eq!(told, "the operator ended: other leads now");
+    }
+
+    #[test]
+    fn python_clients_are_told_where_a_token_is_that_they_do_not_find() {
+        let default = Path::new("/home/me/.local/state/sahasra/token-8000");
+        assert_eq!(for_python(default, default), "");
+        let told = for_python(Path::new("/tmp/token-8000"), default);
+        assert!(told.contains("export SAHASRA_TOKEN_FILE=/tmp/token-8000\n"), "{told}");
     }
 }

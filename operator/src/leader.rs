@@ -35,6 +35,10 @@ const ATTEMPT: u32 = 4;
 /// rates may differ by some thousandths, and the other began to count later.
 const MARGIN: u32 = 20;
 
+/// Causes in [`LeaderError::Silent`].
+const NO_ANSWER: &str = "the API server did not answer in time";
+const NOT_TRIED: &str = "the process did not run for so long";
+
 /// Reasons for which an operator stopped leading.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
@@ -43,8 +47,12 @@ pub enum LeaderError {
     Deposed(String),
     #[error("another process leads as {0:?} too: start each operator with an --identity of its own")]
     SameIdentity(String),
-    #[error("the leader Lease could not be renewed for {0:?}: another operator may lead from now on")]
-    Silent(Duration),
+    #[error("leadership was lost: the Lease {LEASE} could not be renewed for {lasts:?}: {cause}")]
+    Silent {
+        lasts: Duration,
+        /// Why the last attempt failed.
+        cause: String,
+    },
 }
 
 /// A candidate of the leader election.
@@ -104,6 +112,7 @@ impl Candidate {
         let lasts = self.timeout - self.timeout / MARGIN;
         let mut renewed = Instant::now();
         let mut next = renewed + self.timeout / RENEW_AT;
+        let mut cause = NOT_TRIED.to_owned();
         // Renew times of writes without an answer: the API server may have stored any of them.
         let mut tried = vec![renew_time(&lease)];
         loop {
@@ -117,7 +126,7 @@ impl Candidate {
             }
             let asked = Instant::now();
             if asked >= ends {
-                return Err(LeaderError::Silent(lasts));
+                return Err(LeaderError::Silent { lasts, cause });
             }
             next = asked + self.timeout / AGAIN_AT;
             let renewal = self.renewed(lease.clone(), &self.identity);
@@ -129,6 +138,7 @@ impl Candidate {
                     lease = written;
                     tried = vec![renew_time(&lease)];
                     renewed = asked;
+                    cause = NOT_TRIED.to_owned();
                     next = asked + self.timeout / RENEW_AT;
                 }
                 Ok(Err(error)) if code(&error) == 409 => {
@@ -144,14 +154,22 @@ impl Candidate {
                             let other = found.as_ref().and_then(holder).unwrap_or("no holder");
                             return Err(LeaderError::Deposed(other.to_owned()));
                         }
-                        Ok(Err(error)) => tracing::warn!(error = %causes(&error), "failed to read the leader Lease"),
-                        Err(_) => tracing::warn!("failed to read the leader Lease: no answer in time"),
+                        Ok(Err(error)) => {
+                            cause = causes(&error);
+                            tracing::warn!(error = cause, "failed to read the leader Lease");
+                        }
+                        Err(_) => {
+                            cause = NO_ANSWER.to_owned();
+                            tracing::warn!("failed to read the leader Lease: no answer in time");
+                        }
                     }
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(error = %causes(&error), since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease");
+                    cause = causes(&error);
+                    tracing::warn!(error = cause, since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease");
                 }
                 Err(_) => {
+                    cause = NO_ANSWER.to_owned();
                     tracing::warn!(since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease: no answer in time");
                 }
             }
@@ -243,4 +261,82 @@ fn renew_time(lease: &Lease) -> Option<i64> {
 
 fn holder(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicBool, Ordering},
+        },
+        task::{Context, Poll},
+    };
+
+    use futures::future::BoxFuture;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use tower_service::Service;
+
+    use super::*;
+
+    /// An API server that answers every request with an error, or none at all.
+    #[derive(Clone, Default)]
+    struct Failing {
+        is_silent: Arc<AtomicBool>,
+    }
+
+    impl Service<Request<Body>> for Failing {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            let is_silent = self.is_silent.load(Ordering::Relaxed);
+            Box::pin(async move {
+                if is_silent {
+                    std::future::pending::<()>().await;
+                }
+                let status = r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "etcd is gone", "code": 500}"#;
+                let answer = Response::builder().status(500).body(Body::from(status.as_bytes().to_vec()));
+                Ok(answer.expect("an answer"))
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leadership_that_ends_without_a_renewal_is_told_with_the_cause() {
+        for (is_silent, cause) in [(false, "etcd is gone"), (true, NO_ANSWER)] {
+            let server = Failing::default();
+            server.is_silent.store(is_silent, Ordering::Relaxed);
+            let candidate = Candidate::new(Client::new(server, "default"), "default", "a", Duration::from_secs(60));
+            let mut lease = Lease::default();
+            lease.metadata.resource_version = Some("1".to_owned());
+            let end = candidate
+                .keep(lease, &CancellationToken::new(), || ())
+                .await
+                .unwrap_err()
+                .to_string();
+            assert!(
+                end.starts_with("leadership was lost: the Lease sahasra-operator could not be renewed for 57s: ") && end.contains(cause),
+                "{end}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_did_not_run_for_too_long_says_so() {
+        let candidate = Candidate::new(Client::new(Failing::default(), "default"), "default", "a", Duration::from_secs(60));
+        let stop = CancellationToken::new();
+        let mut kept = Box::pin(candidate.keep(Lease::default(), &stop, || ()));
+        assert!(futures::poll!(&mut kept).is_pending());
+        tokio::time::advance(Duration::from_secs(600)).await;
+        let end = kept.await.unwrap_err().to_string();
+        assert!(end.ends_with(NOT_TRIED), "{end}");
+    }
 }

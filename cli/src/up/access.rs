@@ -48,6 +48,13 @@ pub enum AccessError {
         /// Option that sets the path.
         option: &'static str,
     },
+    /// The folder of the file does not exist.
+    #[error("the folder {} of {option} does not exist: create it, or name another file", folder.display())]
+    NoFolder {
+        folder: PathBuf,
+        /// Option that sets the path of the file.
+        option: &'static str,
+    },
     /// Both options name the same file.
     #[error("--kubeconfig and --token-file name the same file, {}: give them different ones", path.display())]
     Same {
@@ -105,7 +112,15 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes the paths of the kubeconfig and of the token file: creates their folders, locks new files beside them, and removes files that an
+    /// Creates the folder of a file.
+    ///
+    /// # Errors
+    /// [`AccessError::Write`].
+    pub fn create_folder(path: &Path) -> Result<(), AccessError> {
+        fs::create_dir_all(folder_of(path)).map_err(failed(path))
+    }
+
+    /// Takes the paths of the kubeconfig and of the token file: locks new files beside them, and removes files that an
     /// earlier run left behind. If the second path is rejected, the file at the first path stays unchanged.
     ///
     /// # Errors
@@ -135,14 +150,19 @@ impl Held {
         place(path).is_some_and(|other| place(&self.path) == Some(other))
     }
 
-    /// Creates and locks a new file beside the path, creating its folder if necessary, and locks an existing file at the path, which stays
+    /// Creates and locks a new file beside the path, and locks an existing file at the path, which stays
     /// unchanged.
     ///
     /// # Errors
     /// [`AccessError::Held`] when another `sahasra up` has locked the file; [`AccessError::Foreign`] when it has content that `sahasra up`
-    /// did not write; [`AccessError::Write`] when it cannot be created, locked or read.
+    /// did not write; [`AccessError::NoFolder`] when its folder does not exist; [`AccessError::Write`] when it cannot be created, locked or read.
     fn take(path: &Path, content: Content) -> Result<Self, AccessError> {
-        fs::create_dir_all(folder_of(path)).map_err(failed(path))?;
+        if !folder_of(path).is_dir() {
+            return Err(AccessError::NoFolder {
+                folder: folder_of(path).to_owned(),
+                option: content.option(),
+            });
+        }
         let earlier = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(mut earlier) => {
                 lock(&earlier, path)?;

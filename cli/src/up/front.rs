@@ -11,17 +11,20 @@ use std::{
     convert::Infallible,
     io,
     net::IpAddr,
+    path::Path,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header, uri::Authority};
-use http_body_util::{BodyExt, Full};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header, uri::Authority};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Incoming};
 use sahasra_gateway::{Answer, BoxError, Gateway};
 use sahasra_local::Guarded;
 use sahasra_service::server::Handshake;
+use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
@@ -57,12 +60,19 @@ pub struct Front<W> {
     operator: W,
     gateway: Gateway,
     api: Guarded,
+    token_file: Arc<str>,
 }
 
 impl<W> Front<W> {
-    /// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others.
-    pub fn new(operator: W, gateway: Gateway, api: Guarded) -> Self {
-        Self { operator, gateway, api }
+    /// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the
+    /// token are answered with the path of `token_file`.
+    pub fn new(operator: W, gateway: Gateway, api: Guarded, token_file: &Path) -> Self {
+        Self {
+            operator,
+            gateway,
+            api,
+            token_file: token_file.display().to_string().into(),
+        }
     }
 }
 
@@ -94,9 +104,11 @@ where
         }
         let path = request.uri().path();
         if path.starts_with("/v1/") || path == "/openapi.json" {
-            return self.gateway.call(request);
+            let (answer, token_file) = (self.gateway.call(request), self.token_file.clone());
+            return Box::pin(async move { Ok(with_remedy(answer.await?, &token_file)) });
         }
-        boxed(self.api.call(request))
+        let (answer, token_file) = (boxed(self.api.call(request)), self.token_file.clone());
+        Box::pin(async move { Ok(with_remedy(answer.await?, &token_file)) })
     }
 }
 
@@ -117,9 +129,35 @@ fn is_for_loopback<B>(request: &Request<B>) -> bool {
     })
 }
 
+/// Replaces the rejection of a request without a valid token: in a cluster `kubectl create token` is the remedy, here it is the token file.
+fn with_remedy(mut answer: Answer, token_file: &str) -> Answer {
+    if answer.status() != StatusCode::UNAUTHORIZED {
+        return answer;
+    }
+    let status = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": format!("no token of this pool: send it as `Authorization: Bearer TOKEN`; it is in {token_file}"),
+        "reason": "Unauthorized",
+        "code": StatusCode::UNAUTHORIZED.as_u16(),
+    });
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    *answer.body_mut() = whole(Bytes::from(format!("{status}\n")));
+    answer
+}
+
+fn whole(text: Bytes) -> UnsyncBoxBody<Bytes, BoxError> {
+    Full::new(text).map_err(|never| match never {}).boxed_unsync()
+}
+
 fn misdirected() -> Answer {
     let text = Bytes::from_static(b"this port is for this machine: call it by 127.0.0.1 or localhost\n");
-    let mut answer = Response::new(Full::new(text).map_err(|never| match never {}).boxed_unsync());
+    let mut answer = Response::new(whole(text));
     *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
     answer
 }

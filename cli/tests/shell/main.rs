@@ -7,3 +7,4 @@ mod program;
 mod run;
 mod stores;
 mod up;
+mod up_messages;

@@ -268,7 +268,13 @@ fn the_gateway_answers_on_the_same_port_for_who_has_the_token() {
             // A request that is not a WebSocket handshake is rejected before its token is checked.
             let expected = if path.ends_with("stream") { 426 } else { 401 };
             assert_eq!(status, expected, "{method} {path} with {wrong:?}: {body}");
-            assert_eq!(serde_json::from_str::<Value>(&body).expect("a Status")["kind"], "Status");
+            let told: Value = serde_json::from_str(&body).expect("a Status");
+            assert_eq!(told["kind"], "Status");
+            if expected == 401 {
+                let message = told["message"].as_str().expect("a message");
+                let remedy = format!("it is in {}", up.token_file().display());
+                assert!(message.ends_with(&remedy) && !message.contains("kubectl"), "{message}");
+            }
         }
     }
     let session = serde_json::json!({"metadata": {"generateName": "mine-"}, "spec": {"class": "g5", "vram": "16Mi", "engine": "ptx"}});

@@ -199,8 +199,11 @@ fn drives(platform: &Platform, kind: DeviceKind) -> bool {
     }
 }
 
-/// Loads the plugin in a separate process, so that a crash or a hang harms nobody, and returns its platform.
-async fn probe(program: &Path, plugin: &Path) -> Result<Platform, String> {
+/// Loads the plugin in a separate process of `program`, so that a crash or a hang harms nobody, and returns its platform.
+///
+/// # Errors
+/// The reason why the plugin does not serve.
+pub async fn probe(program: &Path, plugin: &Path) -> Result<Platform, String> {
     let mut command = spawn::command(program, "plugin");
     command.arg(plugin).stderr(Stdio::null());
     ask(command, PROBE).await.unwrap_or_else(|error| Err(error.to_string()))
