@@ -66,7 +66,7 @@ pub enum PoolError {
     #[error("a worker did not start: {0}")]
     Worker(String),
     /// The agent of `--gpu` ended during the start.
-    #[error("the worker of --gpu did not start: {0}; without --gpu, the pool has devices that are emulated on the CPU")]
+    #[error("the worker of --gpu did not start: {0}: leave out --gpu to use the CPU engine")]
     GpuWorker(String),
     #[error("the pool was not ready after {} s", READY_WITHIN.as_secs())]
     NotReady,
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn a_worker_without_a_gpu_is_told_with_the_remedy() {
         let told = not_started(true, "no device".to_owned()).to_string();
-        assert!(told.contains("no device; without --gpu"), "{told}");
+        assert!(told.contains("no device: leave out --gpu"), "{told}");
         assert!(!not_started(false, "no port".to_owned()).to_string().contains("--gpu"));
     }
 }

@@ -303,7 +303,7 @@ fn two_bursts_are_a_list_and_csv_is_refused_before_anything_starts() {
 
 #[test]
 fn an_interrupt_gives_every_slice_back_and_says_so() {
-    for (name, code) in [("INT", 130), ("TERM", 143)] {
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let (mut child, mut news, _limit) = endless();
         let executors = wait("executors run", || {
             let executors = crate::program::descendants(child.id());
