@@ -140,6 +140,14 @@ pub async fn a_wrong_type_is_refused(subject: &Subject) {
             json!({"kernel": {"grid": [1, "x"]}}),
             "spec.kernel.grid[1]: Invalid value: \"string\": spec.kernel.grid[1] in body must be of type integer: \"string\"",
         ),
+        (
+            json!({"chunks": {"count": 2.5}}),
+            "spec.chunks.count: Invalid value: \"number\": spec.chunks.count in body must be of type integer: \"number\"",
+        ),
+        (
+            json!({"priority": true}),
+            "spec.priority: Invalid value: \"boolean\": spec.priority in body must be of type integer: \"boolean\"",
+        ),
     ] {
         let status = refusal(subject, changes).await;
         let first = status.message.split(", <nil>").next().unwrap();
@@ -151,6 +159,72 @@ pub async fn a_wrong_type_is_refused(subject: &Subject) {
             .iter()
             .any(|(reason, field, _)| reason == "FieldValueTypeInvalid" && field == "spec.chunks.count")
     );
+}
+
+pub async fn an_integer_beyond_64_bits_is_refused(subject: &Subject) {
+    // Floats are integers up to 2^53 - 1.
+    for seed in [json!(1_u64 << 63), json!(u64::MAX), json!(1e19), json!(9_007_199_254_740_992.0)] {
+        let status = refusal(subject, json!({"chunks": {"seed": seed}})).await;
+        let expected = "BurstJob.sahasra.dev \"a\" is invalid: [spec.chunks.seed: Invalid value: \"number\": spec.chunks.seed in body must be \
+                        of type integer: \"number\", <nil>: ";
+        assert!(status.message.starts_with(expected), "{}", status.message);
+    }
+    let status = refusal(subject, json!({"priority": 1_u64 << 63})).await;
+    let expected = "spec.priority: Invalid value: 9.223372036854776e+18: spec.priority in body should be less than or equal to 1e+06";
+    assert!(status.message.contains(expected), "{}", status.message);
+}
+
+pub async fn a_whole_float_is_stored_as_an_integer(subject: &Subject) {
+    let made = apply(subject, json!({"priority": 5.0, "chunks": {"seed": 1e15}})).await.unwrap();
+    assert_eq!(
+        (&made["spec"]["priority"], &made["spec"]["chunks"]["seed"]),
+        (&json!(5), &json!(1_000_000_000_000_000_i64))
+    );
+}
+
+pub async fn a_number_that_is_no_integer_is_refused_for_a_built_in_kind(subject: &Subject) {
+    for (seconds, shown) in [
+        (json!(5.0), "5.0"),
+        (json!(99_999_999_999_i64), "99999999999"),
+        (json!(1_u64 << 63), "9223372036854775808"),
+    ] {
+        let wrong = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"}, "spec": {"leaseDurationSeconds": seconds},
+        });
+        let path = "coordination.k8s.io/v1:leases";
+        let status = subject.send("POST", path, "application/json", &wrong).await.unwrap_err();
+        assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"));
+        let expected = format!("json: cannot unmarshal number {shown} into Go struct field ");
+        assert!(status.message.contains(&expected), "{}", status.message);
+        assert!(
+            status.message.ends_with("spec.leaseDurationSeconds of type int32"),
+            "{}",
+            status.message
+        );
+    }
+}
+
+pub async fn null_in_a_map_of_strings_is_empty(subject: &Subject) {
+    let metadata = json!({"name": "a", "labels": {"a": null}, "annotations": {"b": null, "c": "d"}});
+    let session = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": metadata, "spec": {"vram": "1Gi"}});
+    let path = "sahasra.dev/v1alpha1:gpusessions";
+    let made = subject.send("POST", path, "application/json", &session).await.unwrap();
+    let config_map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"k": null}});
+    let kept = subject.send("POST", "configmaps", "application/json", &config_map).await.unwrap();
+    for made in [&made, &kept] {
+        assert_eq!(made["metadata"]["labels"], json!({"a": ""}));
+        assert_eq!(made["metadata"]["annotations"], json!({"b": "", "c": "d"}));
+    }
+    assert_eq!(kept["data"], json!({"k": ""}));
+    let patch = json!([{"op": "add", "path": "/metadata/labels/q", "value": null}]);
+    let path = "sahasra.dev/v1alpha1:gpusessions/a";
+    let patched = subject.send("PATCH", path, "application/json-patch+json", &patch).await.unwrap();
+    assert_eq!(patched["metadata"]["labels"], json!({"a": "", "q": ""}));
+    let mut wrong = session.clone();
+    wrong["metadata"] = json!({"name": "b", "finalizers": [null]});
+    let path = "sahasra.dev/v1alpha1:gpusessions";
+    let status = subject.send("POST", path, "application/json", &wrong).await.unwrap_err();
+    assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
 }
 
 pub async fn a_value_out_of_bounds_is_refused(subject: &Subject) {

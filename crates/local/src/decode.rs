@@ -107,12 +107,15 @@ pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Cat
         if metadata.is_null() {
             metadata = json!({});
         }
+        schema::decode::strings(&mut metadata, &catalogue.metadata);
         refuse_wrong_types(&metadata, &catalogue.metadata, "ObjectMeta", resource)?;
         let in_metadata = schema::prune::prune(&mut metadata, &catalogue.metadata);
         unknown.extend(in_metadata.into_iter().map(|field| format!("metadata.{field}")));
         object["metadata"] = metadata;
         schema::default::fill(object, &resource.schema);
+        schema::decode::integers(object, &resource.schema);
     } else {
+        schema::decode::strings(object, &resource.schema);
         refuse_wrong_types(object, &resource.schema, &resource.kind, resource)?;
         built_in::normalise(object, resource);
         if resource.behaviour == Behaviour::NewEvent {
@@ -126,14 +129,14 @@ pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Cat
 /// Rejects wrong types before validation: the API server decodes built-in kinds into Go structs, which fails for a wrong type.
 fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resource: &Resource) -> Result<(), Refusal> {
     let errors = schema::validate::validate(value, None, schema, "");
-    let Some(error) = errors.into_iter().find(|error| error.mistake == Mistake::TypeInvalid) else {
+    // Go decodes null as the zero value of any type.
+    let is_wrong = |error: &FieldError| error.mistake == Mistake::TypeInvalid && error.value.as_ref().is_none_or(|found| found != "null");
+    let Some(error) = errors.into_iter().find(is_wrong) else {
         return Ok(());
     };
     let found = match error.value.as_ref().and_then(Value::as_str).unwrap_or_default() {
         "integer" => "number",
         "boolean" => "bool",
-        // Go decodes null as the zero value of any type.
-        "null" => return Ok(()),
         found => found,
     };
     let wanted = error.detail.split("must be of type ").nth(1).unwrap_or_default();

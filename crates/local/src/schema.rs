@@ -3,6 +3,7 @@
 //! A schema is used to remove unknown fields ([`prune`]), to set defaults ([`default`]), to validate values with the API server's field
 //! paths and messages ([`validate`]) and CEL rules ([`rules`]), and to merge lists by their keys in server-side apply.
 
+pub(crate) mod decode;
 pub(crate) mod default;
 pub(crate) mod prune;
 pub(crate) mod rules;
@@ -142,7 +143,11 @@ impl Schema {
             rules.as_ref().is_some_and(Rules::has_transition) | below.fold(false, |any, schema| any | schema.has_transition);
         Self {
             kind,
-            format: schema["format"].as_str().unwrap_or_default().to_owned(),
+            format: schema["format"]
+                .as_str()
+                .filter(|format| !structural || !is_numeric(format))
+                .unwrap_or_default()
+                .to_owned(),
             nullable: schema["nullable"] == true,
             int_or_string,
             keeps_unknown,
@@ -187,6 +192,11 @@ impl Schema {
     pub fn type_name(&self) -> &'static str {
         self.kind.map_or("", Type::name)
     }
+}
+
+/// Whether the API server ignores a format in definitions: it does so for those of numbers.
+fn is_numeric(format: &str) -> bool {
+    matches!(format, "int32" | "int64" | "float" | "double")
 }
 
 fn strings(value: &Value) -> Vec<String> {

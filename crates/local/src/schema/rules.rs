@@ -146,17 +146,11 @@ fn join(path: &str, below: &str) -> String {
     }
 }
 
-/// Converts numbers to the types that CEL expects: a double if the schema declares a number, an int if it declares an integer, regardless
-/// of the notation in JSON.
+/// Converts numbers to the type that CEL expects: a double if the schema declares a number, regardless of the notation in JSON.
 fn typed(value: &Value, schema: &Schema) -> Value {
     match value {
         Value::Number(number) => match schema.kind {
             Some(Type::Number) => number.as_f64().map_or_else(|| value.clone(), Value::from),
-            Some(Type::Integer) if number.is_f64() => {
-                #[expect(clippy::cast_possible_truncation, reason = "validated as whole before; saturates")]
-                let whole = number.as_f64().unwrap_or_default() as i64;
-                Value::from(whole)
-            }
             _ => value.clone(),
         },
         Value::Array(items) => match &schema.items {

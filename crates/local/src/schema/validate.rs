@@ -18,6 +18,10 @@ fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors
         return;
     }
     if !check_type(value, schema, path, errors) {
+        // The API server checks the bounds of a number that is no integer, too.
+        if let (Value::Number(number), Some(Type::Integer)) = (value, schema.kind) {
+            check_number(number, schema, path, errors);
+        }
         return;
     }
     match value {
@@ -50,19 +54,19 @@ fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<Field
             "null"
         }
         Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_f64() => "number",
+        // Go decodes an integer beyond 64 bits as a float.
+        Value::Number(number) if !number.is_i64() => "number",
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let is_whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
     let (right, wanted) = if schema.int_or_string {
-        (found == "string" || found == "integer" || is_whole, "integer,string".to_owned())
+        (found == "string" || found == "integer", "integer,string".to_owned())
     } else {
         let Some(kind) = schema.kind else { return true };
         let right = match kind {
-            Type::Integer => found == "integer" || (found == "number" && is_whole),
+            Type::Integer => found == "integer" && in_format(value, &schema.format),
             Type::Number => found == "integer" || found == "number",
             other => found == other.name(),
         };
@@ -78,15 +82,23 @@ fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<Field
         return true;
     }
     let said = match (value, schema.format.is_empty()) {
+        // Go's decoder quotes a number that does not fit an integer. Only built-in kinds have formats of integers.
+        (Value::Number(number), false) if schema.kind == Some(Type::Integer) => format!("number {number}"),
+        (_, false) if schema.kind == Some(Type::Integer) => found.to_owned(),
         // With a format, the API server names formats for both types. Those of booleans and objects are empty.
-        (Value::String(_) | Value::Array(_) | Value::Null, _) | (_, true) => found,
-        (Value::Number(number), false) if number.is_f64() => "double",
-        (Value::Number(_), false) => "int64",
-        (_, false) => "",
+        (Value::String(_) | Value::Array(_) | Value::Null, _) | (_, true) => found.to_owned(),
+        (Value::Number(number), false) if number.is_f64() => "double".to_owned(),
+        (Value::Number(_), false) => "int64".to_owned(),
+        (_, false) => String::new(),
     };
-    let detail = format!("{path} in body must be of type {wanted}: {}", object::quoted(said));
+    let detail = format!("{path} in body must be of type {wanted}: {}", object::quoted(&said));
     errors.push(FieldError::new(Mistake::TypeInvalid, path, said, detail));
     false
+}
+
+/// Whether an integer fits its format. Other formats than `int32` have no bounds beyond those of 64 bits.
+fn in_format(value: &Value, format: &str) -> bool {
+    format != "int32" || value.as_i64().is_some_and(|value| i32::try_from(value).is_ok())
 }
 
 fn check_string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
@@ -120,11 +132,12 @@ fn has_format(text: &str, format: &str) -> bool {
 fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let value = number.as_f64().unwrap_or_default();
     // The API server formats the bound of an integer as an integer.
-    let whole = !number.is_f64();
+    let whole = number.is_i64();
     let print = |bound: f64| if whole { format!("{bound:.0}") } else { object::float(bound) };
     let mut refuse = |relation: &str, bound: f64| {
         let detail = format!("{path} in body should be {relation} {}", print(bound));
-        errors.push(FieldError::invalid(path, number.clone(), detail));
+        let shown = if whole { Value::from(number.clone()) } else { Value::from(value) };
+        errors.push(FieldError::invalid(path, shown, detail));
     };
     if let Some(bound) = schema.number.maximum {
         if schema.exclusive_maximum && value >= bound {
@@ -139,13 +152,6 @@ fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors
         } else if value < bound {
             refuse("greater than or equal to", bound);
         }
-    }
-    if let Value::Number(number) = &Value::Number(number.clone())
-        && schema.format == "int32"
-        && number.as_i64().is_some_and(|value| i32::try_from(value).is_err())
-    {
-        let detail = format!("Checked value must be of type integer with format int32 in {path}");
-        errors.push(FieldError::invalid("<nil>", "", detail));
     }
 }
 

@@ -1,0 +1,121 @@
+//! Values as the API server decodes them from JSON into Go types.
+
+use serde_json::{Number, Value};
+
+use super::{Schema, Type};
+
+/// Largest whole number up to which the API server takes a float for an integer: 2^53 - 1.
+const LARGEST: f64 = 9_007_199_254_740_991.0;
+
+/// Replaces whole floats by integers where the schema has an integer. The API server does so when it encodes the object for storage:
+/// Go writes the float 5.0 as `5`.
+pub(crate) fn integers(value: &mut Value, schema: &Schema) {
+    match value {
+        Value::Number(number) if schema.kind == Some(Type::Integer) || schema.int_or_string => {
+            if let Some(whole) = whole(number) {
+                *value = Value::from(whole);
+            }
+        }
+        _ => below(value, schema, integers),
+    }
+}
+
+/// The integer that a float stands for; `None` for an integer, and for a float that is not whole or too large.
+fn whole(number: &Number) -> Option<i64> {
+    let float = number
+        .as_f64()
+        .filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() <= LARGEST)?;
+    #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
+    let whole = float as i64;
+    Some(whole)
+}
+
+/// Replaces null by the empty string in maps and lists of strings, because Go decodes null as the zero value of the type.
+pub(crate) fn strings(value: &mut Value, schema: &Schema) {
+    let is_text = |schema: &Option<Box<Schema>>| schema.as_ref().is_some_and(|schema| schema.kind == Some(Type::String));
+    match value {
+        Value::Object(fields) if is_text(&schema.values) => {
+            for (name, value) in fields {
+                if !schema.properties.contains_key(name) {
+                    empty(value);
+                }
+            }
+        }
+        Value::Array(items) if is_text(&schema.items) => items.iter_mut().for_each(empty),
+        _ => {}
+    }
+    below(value, schema, strings);
+}
+
+fn empty(value: &mut Value) {
+    if value.is_null() {
+        *value = Value::from("");
+    }
+}
+
+/// Applies `change` to every field or item that has a schema.
+fn below(value: &mut Value, schema: &Schema, change: fn(&mut Value, &Schema)) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let Some(schema) = schema.field(name) {
+                    change(value, schema);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = &schema.items {
+                items.iter_mut().for_each(|item| change(item, schema));
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whole_floats_become_integers_where_the_schema_has_integers() {
+        let schema = json!({"type": "object", "properties": {
+            "count": {"type": "integer"},
+            "size": {"x-kubernetes-int-or-string": true},
+            "rate": {"type": "number"},
+            "grid": {"type": "array", "items": {"type": "integer"}},
+        }});
+        let schema = Schema::parse(&schema, true);
+        for (before, after) in [
+            (
+                json!({"count": 5.0, "size": 1e3, "rate": 5.0}),
+                json!({"count": 5, "size": 1000, "rate": 5.0}),
+            ),
+            (json!({"grid": [1.0, 2, 2.5, -3.0]}), json!({"grid": [1, 2, 2.5, -3]})),
+            (json!({"count": LARGEST}), json!({"count": 9_007_199_254_740_991_i64})),
+            (json!({"count": 9_007_199_254_740_992.0}), json!({"count": 9_007_199_254_740_992.0})),
+            (json!({"count": u64::MAX, "other": 5.0}), json!({"count": u64::MAX, "other": 5.0})),
+        ] {
+            let mut value = before;
+            integers(&mut value, &schema);
+            assert_eq!(value, after);
+        }
+    }
+
+    #[test]
+    fn null_is_the_empty_string_in_maps_and_lists_of_strings() {
+        let schema = json!({"type": "object", "properties": {
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "finalizers": {"type": "array", "items": {"type": "string"}},
+            "numbers": {"type": "array", "items": {"type": "integer"}},
+            "name": {"type": "string"},
+        }});
+        let mut value = json!({"labels": {"a": null, "b": "c"}, "finalizers": [null, "d"], "numbers": [null], "name": null});
+        strings(&mut value, &Schema::parse(&schema, true));
+        assert_eq!(
+            value,
+            json!({"labels": {"a": "", "b": "c"}, "finalizers": ["", "d"], "numbers": [null], "name": null})
+        );
+    }
+}
