@@ -257,7 +257,16 @@ pub async fn a_lease_can_be_made_by_a_replacement(subject: &Subject) {
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "a"},
         "spec": {"holderIdentity": "x", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"},
     }));
+    lease.metadata.uid = Some("another".to_owned());
+    let status = refused(leases.replace("a", &plain(), &lease).await);
+    assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
+    let expected = "Precondition failed: UID in precondition: another, UID in object meta: ";
+    assert!(status.message.ends_with(expected), "{}", status.message);
+    lease.metadata.uid = None;
+    // The version of an object that is gone does not matter.
+    lease.metadata.resource_version = Some("1".to_owned());
     let made = leases.replace("a", &plain(), &lease).await.unwrap();
+    lease.metadata.resource_version = None;
     assert_eq!(made.spec.as_ref().unwrap().holder_identity.as_deref(), Some("x"));
     let status = refused(leases.replace("a", &plain(), &lease).await);
     let expected =

@@ -221,21 +221,30 @@ impl Objects<'_> {
                 if !self.kind.allows_create_on_update() {
                     return Err(self.kind.not_found(name));
                 }
+                self.check_uid(&object, "")?;
+                let mut object = object;
+                object::set_metadata(&mut object, "resourceVersion", Value::Null);
                 return Ok((StatusCode::CREATED, transaction.create(&self.writing(), object)?));
             };
-            let given = object::uid(&object);
-            if !given.is_empty() && given != object::uid(&old) {
-                let why = format!(
-                    "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
-                     precondition: {given}, UID in object meta: {}",
-                    self.kind.storage_key(self.request.namespace.as_deref(), name),
-                    object::uid(&old)
-                );
-                return Err(self.kind.conflict(name, why));
-            }
+            self.check_uid(&object, object::uid(&old))?;
             Ok((StatusCode::OK, transaction.update(&self.writing(), &old, object)?))
         })?;
         Ok(self.answer_object(status, &written, warnings))
+    }
+
+    /// Refuses a replacement whose uid is another than that of the stored object, which is empty if there is none.
+    fn check_uid(&self, object: &Value, stored: &str) -> Result<(), Refusal> {
+        let given = object::uid(object);
+        if given.is_empty() || given == stored {
+            return Ok(());
+        }
+        let name = &self.request.name;
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
+             precondition: {given}, UID in object meta: {stored}",
+            self.kind.storage_key(self.request.namespace.as_deref(), name),
+        );
+        Err(self.kind.conflict(name, why))
     }
 
     fn deletion(&self) -> Result<Deletion, Refusal> {
