@@ -152,7 +152,8 @@ impl Pool {
     /// [`PoolError`] when a part does not start or is not ready in time.
     pub async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
-        let control_plane = ControlPlane::new(Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY));
+        let options = Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY);
+        let control_plane = ControlPlane::new(options.lasting_namespace(SYSTEM_NAMESPACE));
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();

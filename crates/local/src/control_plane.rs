@@ -33,6 +33,8 @@ pub struct Options {
     pub collect_at_once: bool,
     /// Time since the last write of an Event, by `clock`, after which the next request deletes the Event.
     pub event_lifetime: Duration,
+    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
+    pub lasting_namespace: Option<String>,
 }
 
 impl Default for Options {
@@ -43,6 +45,7 @@ impl Default for Options {
             watch_history: WATCH_HISTORY,
             collect_at_once: true,
             event_lifetime: EVENT_LIFETIME,
+            lasting_namespace: None,
         }
     }
 }
@@ -55,6 +58,7 @@ impl std::fmt::Debug for Options {
             .field("watch_history", &self.watch_history)
             .field("collect_at_once", &self.collect_at_once)
             .field("event_lifetime", &self.event_lifetime)
+            .field("lasting_namespace", &self.lasting_namespace)
             .finish_non_exhaustive()
     }
 }
@@ -85,6 +89,13 @@ impl Options {
     #[must_use]
     pub fn event_lifetime(mut self, lifetime: Duration) -> Self {
         self.event_lifetime = lifetime;
+        self
+    }
+
+    /// Refuses to delete the namespace `name`.
+    #[must_use]
+    pub fn lasting_namespace(mut self, name: &str) -> Self {
+        self.lasting_namespace = Some(name.to_owned());
         self
     }
 
@@ -139,6 +150,7 @@ impl Shared {
             now,
             collects_at_once: self.options.collect_at_once,
             event_lifetime: self.options.event_lifetime,
+            lasting_namespace: self.options.lasting_namespace.as_deref(),
         });
         let wakers = store.take_wakers();
         drop(store);

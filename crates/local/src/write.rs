@@ -67,6 +67,8 @@ pub(crate) struct Transaction<'a> {
     /// Whether garbage collection runs after every write.
     pub collects_at_once: bool,
     pub event_lifetime: Duration,
+    /// A namespace that cannot be deleted, in addition to [`built_in::LASTING_NAMESPACES`].
+    pub lasting_namespace: Option<&'a str>,
 }
 
 impl Transaction<'_> {
@@ -401,7 +403,8 @@ impl Transaction<'_> {
     }
 
     fn delete_namespace(&mut self, resource: &Resource, key: &Key, existing: &Arc<Value>, dry_run: bool) -> Result<Deleted, Refusal> {
-        if built_in::LASTING_NAMESPACES.contains(&key.name.as_str()) {
+        let name = key.name.as_str();
+        if built_in::LASTING_NAMESPACES.contains(&name) || self.lasting_namespace == Some(name) {
             return Err(Refusal::Forbidden {
                 about: resource.about(&key.name),
                 why: "this namespace may not be deleted".to_owned(),

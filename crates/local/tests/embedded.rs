@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{ConfigMap, Event};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchEvent, WatchParams};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
@@ -280,4 +280,23 @@ async fn a_watch_can_be_of_tables() {
     assert_eq!((&event["type"], &event["object"]["kind"]), (&json!("ADDED"), &json!("Table")));
     assert_eq!(event["object"]["rows"][0]["cells"][0], "a");
     assert_eq!(event["object"]["columnDefinitions"][0]["name"], "Name");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_can_be_kept_from_deletion() {
+    let control_plane = ControlPlane::new(Options::default().lasting_namespace("system"));
+    let namespaces: Api<Namespace> = Api::all(control_plane.client("default"));
+    for name in ["system", "other"] {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let namespace: Namespace = serde_json::from_value(namespace).expect("a namespace");
+        namespaces.create(&PostParams::default(), &namespace).await.expect("made");
+    }
+    namespaces.delete("other", &DeleteParams::default()).await.expect("deleted");
+    let refused = namespaces.delete("system", &DeleteParams::default()).await.expect_err("it is kept");
+    let kube::Error::Api(status) = refused else { panic!("{refused}") };
+    assert_eq!(status.code, 403);
+    assert_eq!(
+        status.message,
+        "namespaces \"system\" is forbidden: this namespace may not be deleted"
+    );
 }
