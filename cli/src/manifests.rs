@@ -321,6 +321,16 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_are_integers() {
+        let found =
+            of("apiVersion: sahasra.dev/v1alpha1\nkind: BurstJob\nmetadata: {name: b}\nspec: {chunks: {count: 1e3}, priority: 5.0}\n");
+        assert_eq!(
+            found.unwrap()[0].object["spec"],
+            serde_json::json!({"chunks": {"count": 1000}, "priority": 5})
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_file_and_document() {
         let cases = [
             ("a: [", "all.yaml, document 1: "),
@@ -342,6 +352,10 @@ mod tests {
             (
                 "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: Bad_ns}}",
                 "all.yaml, document 1: metadata.namespace: Invalid value: \"Bad_ns\": write lower case letters",
+            ),
+            (
+                "a: 1\n---\nspec:\n  slice: {vram: 1Mi}\n  slice: {vram: 2Mi}\n",
+                "all.yaml, document 2: spec: key \"slice\" is already set in this map at line 5 column 3",
             ),
             ("# nothing\n", "no object in all.yaml"),
         ];

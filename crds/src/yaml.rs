@@ -1,5 +1,9 @@
 //! The only module that speaks YAML: everything else uses the types.
 
+mod manifest;
+
+use manifest::Manifest;
+
 /// Why a text does not read as what was asked for.
 #[derive(Debug, thiserror::Error)]
 #[error("text is not the YAML that is expected here")]
@@ -13,13 +17,16 @@ pub fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ParseError
     Ok(serde_yaml::from_str(text)?)
 }
 
-/// Reads every document of a text, or JSON objects that follow each other without a mark between them, as kubectl takes them; up to the first that does not read; empty ones are left out. Each comes with its number, from 1.
+/// Reads every document of a text, or JSON objects that follow each other without a mark between them, as kubectl takes them; up to the first that does not read; empty ones are left out. Each comes with its number, from 1. Whole numbers such as 1e3 are integers, as in kubectl.
+///
+/// A key that occurs twice in a map is an error.
 ///
 /// # Errors
 /// [`ParseError`] and the number of that document.
 pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, ParseError)> {
     if text.trim_start().starts_with('{') {
-        let objects: Result<Vec<serde_json::Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+        let objects = serde_json::Deserializer::from_str(text).into_iter();
+        let objects: Result<Vec<serde_json::Value>, _> = objects.map(|object| object.map(|Manifest(value)| value)).collect();
         // What is no JSON may still be YAML, which has braces too; and tells what is wrong.
         if let Ok(objects) = objects {
             return Ok((1..).zip(objects).collect());
@@ -28,7 +35,7 @@ pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, 
     let mut found = Vec::new();
     for (place, document) in serde_yaml::Deserializer::from_str(text).enumerate() {
         let number = place + 1;
-        let value = <serde_json::Value as serde::Deserialize>::deserialize(document).map_err(|error| (number, ParseError(error)))?;
+        let Manifest(value) = serde::Deserialize::deserialize(document).map_err(|error| (number, ParseError(error)))?;
         if !value.is_null() {
             found.push((number, value));
         }
@@ -56,6 +63,27 @@ pub fn files() -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_are_integers_as_in_kubectl() {
+        let read = |text: &str| documents(text).unwrap().remove(0).1.to_string();
+        let expected = r#"{"n":[1000,5,-2,1.5,9007199254740993,1e+19,1.8446744073709552e+19,-0.0],"t":["1e3",null,true]}"#;
+        let numbers = "n: [1e3, 5.0, -2.0, 1.5, 9007199254740993, 1e19, 18446744073709551616, -0.0]\nt: ['1e3', ~, true]\n";
+        assert_eq!(read(numbers), expected);
+        assert_eq!(read("{\"n\": [1e3, 5.0], \"t\": 0.5}"), r#"{"n":[1000,5],"t":0.5}"#);
+        assert_eq!(read("n: 18446744073709551615"), r#"{"n":18446744073709551615}"#);
+    }
+
+    #[test]
+    fn a_key_twice_is_refused_with_its_line() {
+        let refused = |text: &str| std::error::Error::source(&documents(text).unwrap_err().1).unwrap().to_string();
+        let found = refused("spec:\n  slice: {vram: 1Mi}\n  chunks: 1\n  slice: {vram: 2Mi}\n");
+        assert_eq!(found, "spec: key \"slice\" is already set in this map at line 4 column 3");
+        let found = refused("{\"a\": 1,\n \"a\": 2}");
+        assert_eq!(found, "key \"a\" is already set in this map at line 2 column 2");
+        // The same key in two maps is right.
+        assert_eq!(documents("a: {b: 1}\nc: {b: 1}\n---\na: 1\n").unwrap().len(), 2);
+    }
 
     #[test]
     fn documents_are_numbered_and_empty_ones_left_out() {
