@@ -118,7 +118,7 @@ fn number(value: f64) -> Value {
     /// 2^63.
     const END: f64 = 9_223_372_036_854_775_808.0;
     let is_negative_zero = value == 0.0 && value.is_sign_negative();
-    if value.fract() != 0.0 || value < -END || value >= END || is_negative_zero {
+    if value.fract() != 0.0 || !(-END..END).contains(&value) || is_negative_zero {
         return Value::from(value);
     }
     #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
