@@ -1,10 +1,10 @@
 //! Leader election among several operators: the leader is the holder of one coordination `Lease`.
 //!
 //! As elsewhere in Kubernetes, the holder renews a timestamp, and another operator takes over when the Lease has not changed for the lease
-//! duration, measured by its own monotonic clock. Every write is a compare-and-set on the resource version. An operator that finds its own
-//! identity in the Lease takes over at once, because the holder is an earlier process of the same operator. An operator that loses
-//! leadership exits. Agents reject its remaining requests because of their lower terms, and its remaining writes conflict with the terms in
-//! the objects.
+//! duration, measured by its own monotonic clock. Every write is a compare-and-set on the resource version. A holder whose Lease was deleted
+//! creates it again, unless another operator did so first. An operator that finds its own identity in the Lease takes over at once, because
+//! the holder is an earlier process of the same operator. An operator that loses leadership exits. Agents reject its remaining requests
+//! because of their lower terms, and its remaining writes conflict with the terms in the objects.
 
 use std::time::Duration;
 
@@ -144,16 +144,11 @@ impl Candidate {
                 Ok(Err(error)) if code(&error) == 409 => {
                     let read = tokio::time::timeout_at((Instant::now() + self.timeout / ATTEMPT).min(ends), self.api.get_opt(LEASE));
                     match read.await {
-                        Ok(Ok(Some(found))) if holder(&found) == Some(&self.identity) => {
-                            if !tried.contains(&renew_time(&found)) {
-                                return Err(LeaderError::SameIdentity(self.identity.clone()));
-                            }
+                        Ok(Ok(Some(found))) => {
+                            self.check_holder(&found, &tried)?;
                             lease = found;
                         }
-                        Ok(Ok(found)) => {
-                            let other = found.as_ref().and_then(holder).unwrap_or("no holder");
-                            return Err(LeaderError::Deposed(other.to_owned()));
-                        }
+                        Ok(Ok(None)) => lease = self.without_version(lease),
                         Ok(Err(error)) => {
                             cause = causes(&error);
                             tracing::warn!(error = cause, "failed to read the leader Lease");
@@ -167,6 +162,9 @@ impl Candidate {
                 Ok(Err(error)) => {
                     cause = causes(&error);
                     tracing::warn!(error = cause, since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease");
+                    if code(&error) == 404 {
+                        lease = self.without_version(lease);
+                    }
                 }
                 Err(_) => {
                     cause = NO_ANSWER.to_owned();
@@ -176,16 +174,34 @@ impl Candidate {
         }
     }
 
+    /// Checks that this operator holds a Lease that changed, by one of the writes with the renew times `tried`.
+    fn check_holder(&self, found: &Lease, tried: &[Option<i64>]) -> Result<(), LeaderError> {
+        match holder(found) {
+            Some(holder) if holder == self.identity => {}
+            other => return Err(LeaderError::Deposed(other.unwrap_or("no holder").to_owned())),
+        }
+        if tried.contains(&renew_time(found)) {
+            Ok(())
+        } else {
+            Err(LeaderError::SameIdentity(self.identity.clone()))
+        }
+    }
+
+    /// The Lease after it was deleted: the next write creates it again. The create fails if another operator was faster.
+    fn without_version(&self, lease: Lease) -> Lease {
+        Lease {
+            metadata: ObjectMeta {
+                name: Some(LEASE.to_owned()),
+                namespace: Some(self.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            ..lease
+        }
+    }
+
     async fn try_take(&self, seen: &mut Option<Seen>) -> Result<Option<Lease>, kube::Error> {
         let Some(found) = self.api.get_opt(LEASE).await? else {
-            let new = Lease {
-                metadata: ObjectMeta {
-                    name: Some(LEASE.to_owned()),
-                    namespace: Some(self.namespace.clone()),
-                    ..ObjectMeta::default()
-                },
-                ..Lease::default()
-            };
+            let new = self.without_version(Lease::default());
             return self.taken(self.write(new, &self.identity).await);
         };
         let other = holder(&found).filter(|holder| !holder.is_empty() && *holder != self.identity);
@@ -264,79 +280,4 @@ fn holder(lease: &Lease) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{
-        convert::Infallible,
-        sync::{
-            Arc,
-            atomic::{AtomicBool, Ordering},
-        },
-        task::{Context, Poll},
-    };
-
-    use futures::future::BoxFuture;
-    use http::{Request, Response};
-    use kube::client::Body;
-    use tower_service::Service;
-
-    use super::*;
-
-    /// An API server that answers every request with an error, or none at all.
-    #[derive(Clone, Default)]
-    struct Failing {
-        is_silent: Arc<AtomicBool>,
-    }
-
-    impl Service<Request<Body>> for Failing {
-        type Response = Response<Body>;
-        type Error = Infallible;
-        type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn call(&mut self, _: Request<Body>) -> Self::Future {
-            let is_silent = self.is_silent.load(Ordering::Relaxed);
-            Box::pin(async move {
-                if is_silent {
-                    std::future::pending::<()>().await;
-                }
-                let status = r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "etcd is gone", "code": 500}"#;
-                let answer = Response::builder().status(500).body(Body::from(status.as_bytes().to_vec()));
-                Ok(answer.expect("an answer"))
-            })
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn leadership_that_ends_without_a_renewal_is_told_with_the_cause() {
-        for (is_silent, cause) in [(false, "etcd is gone"), (true, NO_ANSWER)] {
-            let server = Failing::default();
-            server.is_silent.store(is_silent, Ordering::Relaxed);
-            let candidate = Candidate::new(Client::new(server, "default"), "default", "a", Duration::from_secs(60));
-            let mut lease = Lease::default();
-            lease.metadata.resource_version = Some("1".to_owned());
-            let end = candidate
-                .keep(lease, &CancellationToken::new(), || ())
-                .await
-                .unwrap_err()
-                .to_string();
-            assert!(
-                end.starts_with("leadership was lost: the Lease sahasra-operator could not be renewed for 57s: ") && end.contains(cause),
-                "{end}"
-            );
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_leader_that_did_not_run_for_too_long_says_so() {
-        let candidate = Candidate::new(Client::new(Failing::default(), "default"), "default", "a", Duration::from_secs(60));
-        let stop = CancellationToken::new();
-        let mut kept = Box::pin(candidate.keep(Lease::default(), &stop, || ()));
-        assert!(futures::poll!(&mut kept).is_pending());
-        tokio::time::advance(Duration::from_secs(600)).await;
-        let end = kept.await.unwrap_err().to_string();
-        assert!(end.ends_with(NOT_TRIED), "{end}");
-    }
-}
+mod tests;
