@@ -8,12 +8,13 @@
 //! `picture` makes the decisions and is pure; this module carries them out.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use sahasra_scheduler::{ClaimKind, Name};
+use sahasra_scheduler::{ClaimKind, DeviceId, Name};
 use sahasra_service::{causes, part};
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
@@ -144,6 +145,19 @@ impl Pool {
     /// Changes the minimum, maximum and priority of a claim.
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
         self.picture().resize(uid, min, max, priority);
+        self.changed.notify_one();
+    }
+
+    /// Limits the slices of a claim to those that its owner needs, by worker and device: the others are released, and nothing is acquired
+    /// until the limits are removed with `None`.
+    pub fn limit(&self, uid: &str, limits: Option<&BTreeMap<(&str, &str), u32>>) {
+        let limits = limits.map(|limits| {
+            limits
+                .iter()
+                .map(|((worker, device), slices)| (DeviceId::new(*worker, *device), *slices))
+                .collect()
+        });
+        self.picture().limit(uid, limits);
         self.changed.notify_one();
     }
 

@@ -42,6 +42,7 @@ use crate::{
 
 mod dispatch;
 mod finish;
+mod fit;
 mod progress;
 mod save;
 mod secure;
@@ -158,6 +159,7 @@ pub struct Coordinator {
     peak_slices: u64,
 
     hold: Hold,
+    fit: fit::Fit,
     /// Whether the burst has held its minimum of slices.
     started: bool,
     /// Time since which the burst has claimed slices, in milliseconds of the clock.
@@ -213,6 +215,7 @@ impl Coordinator {
             checkpoint_version: None,
             peak_slices: 0,
             hold: Hold::Suspended,
+            fit: fit::Fit::default(),
             started: false,
             claimed_at: now,
             lease: None,
@@ -259,6 +262,7 @@ impl Coordinator {
             if let Some(end) = self.end() {
                 return self.finish(end).await;
             }
+            self.fit_slices();
             self.dispatch();
             self.write_progress();
             let wake = self.context.clock.instant(self.next_wake());
@@ -307,7 +311,7 @@ impl Coordinator {
             self.version = newer(std::mem::take(&mut self.version), version.clone());
         }
         if self.view.is_some() {
-            let (min, max) = self.bounds(&job);
+            let (min, max) = self.bounds(&job, self.held.slices());
             self.context.pool.resize(&self.owner().uid, min, max, job.spec.priority);
         }
     }
@@ -321,7 +325,7 @@ impl Coordinator {
         let slices = self.held.slices();
         self.peak_slices = self.peak_slices.max(slices);
         let job = self.job.borrow().clone();
-        if !self.started && slices >= u64::from(self.bounds(&job).0) {
+        if !self.started && slices >= u64::from(self.bounds(&job, slices).0) {
             self.started = true;
             super::status::started(&mut self.status, crate::clock::timestamp());
         }
@@ -329,9 +333,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Minimum and maximum number of slices. Limited to the number of chunks and to the maximum of a lease.
-    fn bounds(&self, job: &BurstJob) -> (u32, u32) {
-        let chunks = u32::try_from(self.burst.total).unwrap_or(MAX_SLICES).min(MAX_SLICES);
+    /// Minimum and maximum number of slices of a burst that holds `held`. Limited to the number of unfinished chunks, unless more are held,
+    /// and to the maximum of a lease.
+    fn bounds(&self, job: &BurstJob, held: u64) -> (u32, u32) {
+        let counts = self.account.counts();
+        let chunks = (counts.pending + counts.running).max(held).clamp(1, self.burst.total);
+        let chunks = u32::try_from(chunks).unwrap_or(MAX_SLICES).min(MAX_SLICES);
         let number = |slices: i64| u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
         let max = job.spec.slices.max.map_or(chunks, number).min(chunks);
         (number(job.spec.slices.min).min(max), max)

@@ -116,6 +116,8 @@ struct ClaimState {
     fenced: bool,
     /// The claim is being released, and acquires no more slices.
     ending: bool,
+    /// Maximum number of slices on each device while the owner needs no more than these. The claim then acquires nothing.
+    limits: Option<BTreeMap<DeviceId, u32>>,
     /// Whether the claim has ever held its minimum.
     served: bool,
     /// The last loss. `losses` counts the lost grants.
@@ -255,6 +257,7 @@ impl Picture {
             why_not: None,
             fenced: false,
             ending: false,
+            limits: None,
             served: request.served,
             lost: request.lost.clone(),
             losses: u64::from(request.lost.is_some()),
@@ -276,6 +279,13 @@ impl Picture {
     pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32) {
         if let Some(claim) = self.claims.get_mut(uid) {
             (claim.request.min, claim.request.max, claim.request.priority) = (min, max, priority);
+        }
+    }
+
+    /// Limits the slices of a claim to those that its owner needs, by device. The claim acquires nothing until the limits are removed.
+    pub(super) fn limit(&mut self, uid: &str, limits: Option<BTreeMap<DeviceId, u32>>) {
+        if let Some(claim) = self.claims.get_mut(uid) {
+            claim.limits = limits;
         }
     }
 
@@ -440,6 +450,9 @@ impl ClaimState {
     /// Number of slices that may still be requested for the claim. The sum of held and requested slices never exceeds its maximum, whatever
     /// the answers are. A request to a device counts until it is answered, even if the pool would prefer another device by now.
     fn lacking(&self) -> u32 {
+        if self.limits.is_some() {
+            return 0;
+        }
         let sum: u32 = self.slices_by_device().values().sum();
         self.request.max.max(self.request.min).saturating_sub(sum)
     }

@@ -196,6 +196,75 @@ async fn a_burst_that_is_resumed_and_its_lease_show_soon_what_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_burst_that_is_being_suspended_keeps_the_slices_of_running_chunks_and_says_what_it_waits_for() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("endless", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    let attempt = stream.submitted(4).await[0].attempt;
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let suspend = |suspend: bool| {
+        let (jobs, patch) = (jobs.clone(), Patch::Merge(json!({"spec": {"suspend": suspend}})));
+        async move { jobs.patch("endless", &PatchParams::default(), &patch).await.unwrap() }
+    };
+    suspend(true).await;
+    stream.withdrawn().await;
+    let returned = |first, count| ChunkRange {
+        device: "cpu0".to_owned(),
+        first,
+        count,
+        attempt,
+    };
+    stream.returned(vec![returned(0, 2), returned(3, 1)]);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!(pool.lent(), 1, "one chunk runs");
+    let says = async |status: &'static str, reason: &'static str| {
+        eventually(&jobs, "endless", |job| {
+            let said = conditions::get(&job.status.as_ref()?.conditions, SUSPENDED)?;
+            (said.status == status && said.reason == reason).then(|| said.message.clone())
+        })
+        .await
+    };
+    let message = says("False", "Suspending").await;
+    assert_eq!(
+        message,
+        "1 chunk still runs on 1 device; it may take up to chunkTimeoutSeconds (60 s)"
+    );
+    // The burst continues with as many slices as it has chunks.
+    suspend(false).await;
+    stream.submitted(3).await;
+    says("False", "Resumed").await;
+    assert_eq!(pool.lent(), SLICES);
+    suspend(true).await;
+    stream.withdrawn().await;
+    stream.succeeded(1, 2, 1, "");
+    stream.returned(vec![returned(0, 2), returned(3, 1)]);
+    says("True", "Requested").await;
+    assert_eq!(pool.lent(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_near_its_end_holds_no_more_slices_than_it_has_unfinished_chunks() {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job("straggling", |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    stream.submitted(4).await;
+    stream.succeeded(1, 0, 3, "");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(pool.lent(), 1);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(pool.lent(), 1);
+    // The last chunk is retried on the slice that is left.
+    stream.failed(2, 3, FailureCode::ExecutorLost);
+    stream.submitted(1).await;
+    assert_eq!(pool.lent(), 1);
+    stream.succeeded(3, 3, 1, "");
+    assert_eq!(ended(&pool, "straggling").await.state.as_deref(), Some("Complete"));
+    assert_eq!(pool.lent(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_agent_gets_no_more_than_it_takes_beside_what_it_has_already() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("full", |_| ())).await;
@@ -343,7 +412,7 @@ async fn a_burst_whose_store_fails_while_it_is_suspended_keeps_what_it_counted()
         ("False", "StoreUnavailable"),
         "{status:?}"
     );
-    assert_eq!(pool.lent(), SLICES, "slices go back once what they computed is saved");
+    assert_eq!(pool.lent(), 2, "the last slices go back once what they computed is saved");
 
     fs::remove_file(in_the_way).unwrap();
     let is_suspended = |job: &BurstJob| {

@@ -304,6 +304,7 @@ impl Coordinator {
             .chain(idle)
             .chain(paused)
             .chain(suspended)
+            .chain(self.fit.due)
             .min()
     }
 

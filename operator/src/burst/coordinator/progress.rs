@@ -26,7 +26,7 @@ use crate::{
     clock::timestamp,
 };
 
-/// Time after which a burst that waits for its first slices reports the reason, in milliseconds.
+/// Time after which a burst that waits for its first slices, or for chunks to end, reports the reason, in milliseconds.
 const EXPLAIN_AFTER: u64 = 250;
 /// Maximum number of grants that the lease's status lists.
 const LISTED_GRANTS: usize = 512;
@@ -114,11 +114,9 @@ impl Coordinator {
     fn status_due(&self) -> u64 {
         let admitted = sahasra_crds::conditions::get(&self.status.conditions, ADMITTED);
         let explained = admitted.is_some_and(|condition| condition.reason != sahasra_crds::conditions::SUSPENDED);
-        if !self.started && !explained && self.held.why_not.is_some() {
-            (self.claimed_at + EXPLAIN_AFTER).min(self.status_pace.due())
-        } else {
-            self.status_pace.due()
-        }
+        let waiting = (!self.started && !explained && self.held.why_not.is_some()).then_some(self.claimed_at + EXPLAIN_AFTER);
+        let early = waiting.or(self.suspending_told_at(EXPLAIN_AFTER));
+        early.map_or(self.status_pace.due(), |at| at.min(self.status_pace.due()))
     }
 
     /// Earliest time at which something must be done without an event.
@@ -175,7 +173,7 @@ impl Coordinator {
         let saved = sahasra_crds::conditions::get(&next.conditions, CHECKPOINTED)
             .map(|_| Verdict::new(CHECKPOINTED, true, "Written", "progress is saved again"));
         let saved = self.saving_failed.clone().or(saved);
-        let verdicts: Vec<Verdict> = admitted.into_iter().chain(saved).collect();
+        let verdicts: Vec<Verdict> = admitted.into_iter().chain(saved).chain(self.suspending()).collect();
         let generation = self.job.borrow().metadata.generation;
         status::judge(&mut next, generation, &verdicts, timestamp());
         next

@@ -44,7 +44,8 @@ impl Coordinator {
         }
         // The lease is written only after the term was taken. A lease written for an outdated version of a finished job would never be
         // deleted.
-        let (min, max) = self.bounds(&job);
+        let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
+        let (min, max) = self.bounds(&job, held);
         let lease = self.objects.write_intent(&job, min, max).await?;
         self.adopt_lease(&lease);
         self.budget.spend();
@@ -155,7 +156,8 @@ impl Coordinator {
     /// Registers the burst's claim in the pool.
     fn claim(&mut self, adopted: Vec<(String, Grant)>) {
         let job = self.job.borrow().clone();
-        let (min, max) = self.bounds(&job);
+        let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
+        let (min, max) = self.bounds(&job, held);
         let request = ClaimRequest {
             owner: self.owner(),
             kind: ClaimKind::Burst,
@@ -177,9 +179,10 @@ impl Coordinator {
         self.view = Some(view);
         self.claimed_at = self.context.clock.now();
         self.hold = Hold::Running;
+        self.fit = Default::default();
     }
 
-    /// Follows `spec.suspend`: lets running chunks end and releases the slices, or claims slices again.
+    /// Follows `spec.suspend`: lets running chunks end and releases the slices ([`fit_slices`](Self::fit_slices) those without chunks), or claims slices again.
     pub(super) async fn hold_or_suspend(&mut self) -> Result<(), CoordinatorError> {
         let (suspend, deleted) = {
             let job = self.job.borrow();
@@ -190,7 +193,8 @@ impl Coordinator {
             _ if deleted || self.account.is_finished() => {}
             Hold::Running if suspend => {
                 self.withdraw_all();
-                self.hold = Hold::Suspending(now + self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT);
+                self.hold = Hold::Suspending(now + self.suspension_timeout());
+                self.fit.due = None;
             }
             Hold::Suspending(_) if !suspend => self.hold = Hold::Running,
             Hold::Suspending(until) if now >= until || self.account.counts().running == 0 => self.suspend().await?,
@@ -199,6 +203,11 @@ impl Coordinator {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Time for which running chunks may delay a suspension, in milliseconds.
+    pub(super) fn suspension_timeout(&self) -> u64 {
+        self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT
     }
 
     async fn suspend(&mut self) -> Result<(), CoordinatorError> {
@@ -239,7 +248,7 @@ impl Coordinator {
 
     async fn resume(&mut self) -> Result<(), CoordinatorError> {
         let job: Arc<BurstJob> = self.job.borrow().clone();
-        let (min, max) = self.bounds(&job);
+        let (min, max) = self.bounds(&job, 0);
         let lease = self.objects.write_intent(&job, min, max).await?;
         self.adopt_lease(&lease);
         let now = self.context.clock.now();

@@ -72,17 +72,27 @@ impl Picture {
                 }
                 continue;
             }
-            previous.extend(held.into_iter().map(|(device, slices)| Assignment {
+            previous.extend(held.iter().map(|(device, slices)| Assignment {
                 claim: id.clone(),
-                device,
-                slices,
+                device: device.clone(),
+                slices: *slices,
             }));
+            // A claim with limits keeps what it holds, and needs its minimum no more.
+            let (mut min, mut max) = (claim.request.min, claim.request.max);
+            if claim.limits.is_some() {
+                let all: u32 = held.values().sum();
+                if all == 0 {
+                    continue;
+                }
+                max = max.min(all);
+                min = min.min(max);
+            }
             claims.push(sahasra_scheduler::Claim {
                 id: id.clone(),
                 kind: claim.request.kind,
                 slice_bytes: claim.request.slice_bytes,
-                min: claim.request.min,
-                max: claim.request.max,
+                min,
+                max,
                 class: claim.request.class.as_deref().map(Name::from),
                 engine: claim.request.engine.as_deref().map(Name::from),
                 priority: claim.request.priority,
@@ -106,6 +116,7 @@ impl Picture {
         if !self.claims.values().any(ClaimState::is_open) {
             return None;
         }
+        self.obey_limits(now, actions);
         let (problem, previous) = self.problem(now);
         let solution = solve(&problem, &previous, now);
         let ids: Vec<Name> = self.claims.keys().cloned().collect();
@@ -140,6 +151,25 @@ impl Picture {
             self.publish(id);
         }
         solution.revisit_at
+    }
+
+    /// Releases the slices beyond the limits of their claims.
+    fn obey_limits(&mut self, now: u64, actions: &mut Vec<Action>) {
+        let mut surplus: Vec<(Name, DeviceId, u32)> = Vec::new();
+        for (id, claim) in self.claims.iter().filter(|(_, claim)| claim.is_open()) {
+            let Some(limits) = &claim.limits else { continue };
+            for (device, has) in claim.slices_by_device() {
+                let limit = limits.get(&device).copied().unwrap_or_default();
+                // Slices that are being acquired are released once they are granted.
+                if has > limit && !claim.acquiring.contains_key(&device) {
+                    surplus.push((id.clone(), device, has - limit));
+                }
+            }
+        }
+        for (id, device, slices) in surplus {
+            self.shrink(&id, &device, slices, now, actions);
+            self.publish(&id);
+        }
     }
 
     /// Bytes that are neither granted nor requested, by device.

@@ -9,6 +9,7 @@ use super::*;
 
 mod adoption;
 mod assumed;
+mod limits;
 mod sessions;
 
 const SLICE: u64 = 512 << 20;

@@ -9,7 +9,7 @@ impl Picture {
     pub(in crate::pool) fn waiting(&self, now: u64) -> Vec<(ClaimKind, u64)> {
         let waits = self.claims.values().filter(|claim| {
             let held: u64 = claim.grants.iter().map(|held| u64::from(held.slices)).sum();
-            let is_over = claim.ending || claim.fenced || (claim.served && claim.request.is_served_once());
+            let is_over = claim.ending || claim.fenced || claim.limits.is_some() || (claim.served && claim.request.is_served_once());
             !is_over && held < u64::from(claim.request.min)
         });
         waits.map(|claim| (claim.request.kind, now.saturating_sub(claim.since))).collect()
