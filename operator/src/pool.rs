@@ -60,7 +60,7 @@ pub struct Pool {
     renewals: Semaphore,
 }
 
-/// Error of a release that some agents did not answer. The slices that they hold return at expiry.
+/// Error of a release that some agents did not answer. The pool repeats it until they answer, or until the grants have expired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer from {}", workers.join(", "))]
 pub struct Unreleased {
@@ -231,12 +231,15 @@ impl Pool {
             let (mut picture, now) = (self.picture(), self.clock.now());
             picture.request_inventories(uid, now);
             picture.take_out(uid, false, now);
+            picture.leave_to_others(uid);
         }
         self.changed.notify_one();
     }
 
-    /// Releases all grants of the owner on all agents, including those of other operators and earlier terms. Fails if agents do not answer.
+    /// Releases all grants of the owner on all agents, including those of other operators and earlier terms. Fails if agents do not answer; the
+    /// caller then has to repeat it, because the pool no longer does.
     pub async fn release_everywhere(&self, owner: &Owner) -> Result<(), Unreleased> {
+        self.picture().leave_to_others(&owner.uid);
         let workers = self.directory.workers();
         let calls = workers
             .iter()
@@ -387,7 +390,9 @@ impl Pool {
                     if let Some(refusal) = answer.refusal {
                         tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release refused");
                     }
-                    self.picture().released(worker, self.clock.now());
+                    let mut picture = self.picture();
+                    picture.confirmed(worker, request);
+                    picture.released(worker, self.clock.now());
                     return None;
                 }
                 Err(error) => {
@@ -399,7 +404,7 @@ impl Pool {
                 }
             }
         }
-        self.picture().call_failed(worker, self.clock.now());
+        self.picture().release_failed(worker, request, self.clock.now());
         Some(worker.to_string())
     }
 

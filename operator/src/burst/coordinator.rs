@@ -246,7 +246,7 @@ impl Coordinator {
         let outcome = self.run_to_end().await;
         if let Err(CoordinatorError::Write(WriteError::Gone)) = &outcome {
             if let Err(error) = self.context.pool.release(&self.owner().uid, true).await {
-                tracing::warn!(%error, "the job is gone; what did not answer returns at expiry");
+                tracing::warn!(%error, "the job is gone: the release is repeated until the slices have expired");
             }
         } else if outcome.is_err() {
             // The next coordinator adopts the grants from the agents, so this process stops renewing them without releasing them.

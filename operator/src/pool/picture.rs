@@ -6,12 +6,13 @@ use std::{
 };
 
 use sahasra_scheduler::{DeviceId, Load, Name};
-use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, ReleaseRequest, RenewRequest};
+use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, Owner, ReleaseRequest, RenewRequest};
 use tokio::sync::watch;
 
 use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SILENT};
 use crate::{agents::Worker, metrics::Metrics};
 pub use adoption::Unclaimed;
+use release::Unconfirmed;
 use sessions::Seen;
 use strays::Stray;
 
@@ -19,6 +20,7 @@ mod adoption;
 mod answers;
 mod assumed;
 mod plan;
+mod release;
 mod sessions;
 mod strays;
 #[cfg(test)]
@@ -116,6 +118,8 @@ struct ClaimState {
     fenced: bool,
     /// The claim is being released, and acquires no more slices.
     ending: bool,
+    /// Whether the answer to an acquire was lost: an agent may have granted slices that are not known.
+    unanswered: bool,
     /// Maximum number of slices on each device while the owner needs no more than these. The claim then acquires nothing.
     limits: Option<BTreeMap<DeviceId, u32>>,
     /// Whether the claim has ever held its minimum.
@@ -149,6 +153,10 @@ pub(super) struct Picture {
     claims: BTreeMap<Name, ClaimState>,
     /// Released grants that an inventory may still list, with the time of their release.
     returning: BTreeMap<GrantId, u64>,
+    /// Releases that no agent has confirmed.
+    unconfirmed: BTreeMap<GrantId, Unconfirmed>,
+    /// Owners of ended claims to which agents may have granted slices in answers that were lost, each with the time at which these expire.
+    ended: BTreeMap<Name, (Owner, u64)>,
     /// States of sessions as agents reported them, by the UID of the grant's owner.
     sessions: BTreeMap<Name, Seen>,
     /// Sessions without a claim, by the UID of the grant's owner.
@@ -164,6 +172,8 @@ impl Picture {
             workers: BTreeMap::new(),
             claims: BTreeMap::new(),
             returning: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
+            ended: BTreeMap::new(),
             sessions: BTreeMap::new(),
             strays: BTreeMap::new(),
             changed_sessions: BTreeSet::new(),
@@ -257,6 +267,7 @@ impl Picture {
             why_not: None,
             fenced: false,
             ending: false,
+            unanswered: false,
             limits: None,
             served: request.served,
             lost: request.lost.clone(),
@@ -264,7 +275,9 @@ impl Picture {
             view,
             request,
         };
+        self.ended.remove(&id);
         for held in &state.grants {
+            self.unconfirmed.remove(&held.id);
             self.metrics.granted(u64::from(held.slices), state.request.slice_bytes);
         }
         self.claims.insert(id.clone(), state);
@@ -287,54 +300,6 @@ impl Picture {
         if let Some(claim) = self.claims.get_mut(uid) {
             claim.limits = limits;
         }
-    }
-
-    /// Stops acquiring slices for a claim. Returns its view, or `None` if the claim does not exist.
-    pub(super) fn end(&mut self, uid: &str) -> Option<watch::Receiver<ClaimView>> {
-        let claim = self.claims.get_mut(uid)?;
-        claim.ending = true;
-        Some(claim.view.subscribe())
-    }
-
-    /// Whether an acquire of the claim is waiting for an answer.
-    pub(super) fn is_acquiring(&self, uid: &str) -> bool {
-        self.claims.get(uid).is_some_and(|claim| !claim.acquiring.is_empty())
-    }
-
-    /// Removes the claim. Returns the releases of its grants, one for each worker.
-    pub(super) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
-        let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
-        let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
-        if immediately {
-            // Chunks on slices that made room for other claims may still be draining. These slices are not among the claim's grants any
-            // more.
-            let drains = |view: &WorkerView| self.returning.keys().any(|id| id.boot_id == view.boot_id);
-            let draining = self.workers.iter().filter(|(_, view)| drains(view));
-            by_worker.extend(draining.map(|(worker, _)| (worker.clone(), Vec::new())));
-        }
-        for held in &claim.grants {
-            by_worker.entry(held.device.worker.clone()).or_default().push(held.id.clone());
-            self.returning.insert(held.id.clone(), now);
-            self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
-            // Until the agent confirms the release, the bytes count as in use.
-            if let Some(device) = self.device_mut(&held.device) {
-                device.returns(u64::from(held.slices) * claim.request.slice_bytes);
-            }
-        }
-        let releases = by_worker.into_iter().filter_map(|(worker, grants)| {
-            let endpoint = self.workers.get(&worker)?.endpoint.clone();
-            let request = ReleaseRequest {
-                owner: claim.request.owner.clone(),
-                // An immediate release covers all grants of the owner, so it lists none.
-                grants: if immediately { Vec::new() } else { grants },
-                keep_slices: 0,
-                immediately,
-            };
-            Some(Action::Release { worker, endpoint, request })
-        });
-        let releases = releases.collect();
-        self.forget_load(&claim);
-        releases
     }
 
     /// Drops everything that is held on a worker.

@@ -83,7 +83,7 @@ impl Coordinator {
             return self.delete().await;
         }
         self.streams.clear();
-        // An agent that does not answer must not delay the results. Its slices return at expiry.
+        // An agent that does not answer must not delay the results. The pool repeats the release.
         let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
         self.status.lease = None;
         let mut verdicts = self.verdicts(end);
@@ -148,7 +148,7 @@ impl Coordinator {
         match released {
             Ok(()) => self.objects.remove_finalizer().await?,
             // The reconciler removes the finalizer when the agents answer or the grants have expired.
-            Err(error) => tracing::warn!(%error, "finished without an answer: the slices return at expiry"),
+            Err(error) => tracing::warn!(%error, "finished without an answer: the release is repeated until the slices have expired"),
         }
         let mut job = BurstJob::clone(&self.job.borrow());
         job.status = Some(self.status.clone());

@@ -228,7 +228,7 @@ impl Coordinator {
         if self.view.take().is_some() {
             let released = self.context.pool.release(&self.owner().uid, true).await;
             if let Err(error) = released {
-                tracing::warn!(%error, "suspended without an answer: the slices return at expiry");
+                tracing::warn!(%error, "suspended without an answer: the release is repeated until the slices have expired");
             }
         }
         self.held = Default::default();

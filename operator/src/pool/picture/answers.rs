@@ -8,7 +8,9 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE_FOR};
+use super::{
+    Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE_FOR, Unconfirmed,
+};
 
 /// Maximum length of a misconfiguration's description. One condition contains the descriptions of several devices.
 const TROUBLE_BYTES: usize = 400;
@@ -41,7 +43,17 @@ impl Picture {
             },
         };
         let Some(claim) = claim else {
-            return outcome.ok().as_ref().map(undo);
+            let grant = outcome.ok()?;
+            let release = Unconfirmed::new(
+                worker.clone(),
+                request.owner.clone(),
+                0,
+                true,
+                now,
+                asked + request.ttl_milliseconds,
+            );
+            self.unconfirmed.insert(grant.id.clone(), release);
+            return Some(undo(&grant));
         };
         claim.acquiring.remove(&device);
         let mut followup = None;
@@ -101,6 +113,7 @@ impl Picture {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
             claim.acquiring.remove(&device);
+            claim.unanswered = true;
             claim.refused.insert(device, (now + REFUSED_FOR, SILENT.to_owned()));
         }
         self.call_failed(worker, now);
@@ -206,28 +219,8 @@ impl Picture {
         let listed = |id: &GrantId| inventory.grants.iter().any(|grant| grant.id == *id);
         self.returning
             .retain(|id, since| id.boot_id != inventory.boot_id || *since >= asked || (listed(id) && *since + RETURNED_WITHIN > asked));
-        let mut actions = Vec::new();
-        for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
-            let Some(claim) = self.claims.get(grant.owner_uid.as_str()) else {
-                continue;
-            };
-            let device = DeviceId::new(worker.clone(), grant.device.as_str());
-            let known = claim.grants.iter().any(|held| held.id == grant.id) || self.returning.contains_key(&grant.id);
-            if !known && claim.acquiring.is_empty() && grant.term <= claim.request.owner.term {
-                tracing::info!(owner = claim.request.owner.name, %device, "releasing an unknown grant");
-                self.returning.insert(grant.id.clone(), now);
-                actions.push(Action::Release {
-                    worker: worker.clone(),
-                    endpoint: endpoint.clone(),
-                    request: ReleaseRequest {
-                        owner: claim.request.owner.clone(),
-                        grants: vec![grant.id.clone()],
-                        keep_slices: 0,
-                        immediately: false,
-                    },
-                });
-            }
-        }
+        self.hear_of_releases(inventory, asked);
+        let actions = self.release_unknown(worker, &endpoint, inventory, asked, now);
         let mut returning: BTreeMap<&str, u64> = BTreeMap::new();
         for grant in (inventory.grants.iter()).filter(|grant| grant.draining || self.returning.contains_key(&grant.id)) {
             *returning.entry(&grant.device).or_default() += u64::from(grant.slices) * grant.slice_bytes;

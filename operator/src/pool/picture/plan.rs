@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
 
-use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, sooner};
+use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, Unconfirmed, sooner};
 
 impl Picture {
     /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
@@ -19,6 +19,7 @@ impl Picture {
         if let Some(at) = self.place(now, &mut actions) {
             sooner(&mut wake, at);
         }
+        self.repeat_releases(now, &mut actions, &mut wake);
         self.ask(now, &mut actions, &mut wake);
         (actions, wake)
     }
@@ -247,6 +248,14 @@ impl Picture {
             surplus -= part;
             freed += part;
             requests.entry(held.slices).or_default().push(held.id.clone());
+            let until = if held.renewing {
+                now + claim.request.ttl_milliseconds
+            } else {
+                held.expires
+            };
+            let (worker, owner) = (device.worker.clone(), claim.request.owner.clone());
+            let release = Unconfirmed::new(worker, owner, held.slices, false, now, until);
+            self.unconfirmed.insert(held.id.clone(), release);
             if held.slices == 0 {
                 self.returning.insert(held.id.clone(), now);
             }

@@ -10,6 +10,7 @@ use super::*;
 mod adoption;
 mod assumed;
 mod limits;
+mod release;
 mod sessions;
 
 const SLICE: u64 = 512 << 20;

@@ -1,0 +1,232 @@
+//! Releases: the end of claims, and releases that no agent has confirmed. A call that is lost or times out is repeated until the agent
+//! confirms it or has restarted, or until the grant has expired.
+
+use std::collections::BTreeMap;
+
+use sahasra_scheduler::Name;
+use sahasra_wire::{
+    grants::{GrantId, Owner, ReleaseRequest},
+    inventory::Inventory,
+};
+use tokio::sync::watch;
+
+use super::{Action, ClaimState, Picture, WorkerView, sooner};
+use crate::pool::claim::ClaimView;
+
+/// First and longest wait before an unanswered release is repeated, in milliseconds. By the first, an owner that repeats it itself has
+/// begun to.
+const REPEAT_AFTER: (u64, u64) = (2_000, 10_000);
+
+/// A release of a grant that its agent has not confirmed.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    worker: Name,
+    owner: Owner,
+    /// Number of slices that stay granted.
+    keep_slices: u32,
+    immediately: bool,
+    /// Time at which the release was decided.
+    since: u64,
+    /// Time at which the grant expires. `None` if it is renewed because a part of it stays granted.
+    until: Option<u64>,
+    /// Time at which the release is repeated; `None` while a call is on its way.
+    next: Option<u64>,
+    wait: u64,
+}
+
+impl Unconfirmed {
+    pub(super) fn new(worker: Name, owner: Owner, keep_slices: u32, immediately: bool, since: u64, until: u64) -> Self {
+        Self {
+            worker,
+            owner,
+            keep_slices,
+            immediately,
+            since,
+            until: (keep_slices == 0).then_some(until),
+            next: None,
+            wait: REPEAT_AFTER.0,
+        }
+    }
+
+    /// Whether a request to the worker covers this release of the grant.
+    fn is_covered(&self, id: &GrantId, worker: &str, request: &ReleaseRequest) -> bool {
+        *self.worker == *worker
+            && self.owner.uid == request.owner.uid
+            && request.keep_slices <= self.keep_slices
+            && (request.immediately || !self.immediately)
+            && (request.grants.is_empty() || request.grants.contains(id))
+    }
+}
+
+impl Picture {
+    /// Stops acquiring slices for a claim. Returns its view, or `None` if the claim does not exist.
+    pub(in crate::pool) fn end(&mut self, uid: &str) -> Option<watch::Receiver<ClaimView>> {
+        let claim = self.claims.get_mut(uid)?;
+        claim.ending = true;
+        Some(claim.view.subscribe())
+    }
+
+    /// Whether an acquire of the claim is waiting for an answer.
+    pub(in crate::pool) fn is_acquiring(&self, uid: &str) -> bool {
+        self.claims.get(uid).is_some_and(|claim| !claim.acquiring.is_empty())
+    }
+
+    /// Removes the claim. Returns the releases of its grants, one for each worker.
+    pub(in crate::pool) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
+        let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
+        let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
+        if immediately {
+            // Chunks on slices that made room for other claims may still be draining. These slices are not among the claim's grants any
+            // more.
+            let drains = |view: &WorkerView| self.returning.keys().any(|id| id.boot_id == view.boot_id);
+            let draining = self.workers.iter().filter(|(_, view)| drains(view));
+            by_worker.extend(draining.map(|(worker, _)| (worker.clone(), Vec::new())));
+        }
+        let (owner, ttl) = (&claim.request.owner, claim.request.ttl_milliseconds);
+        for held in &claim.grants {
+            let worker = &held.device.worker;
+            by_worker.entry(worker.clone()).or_default().push(held.id.clone());
+            self.returning.insert(held.id.clone(), now);
+            // A renewal that is on its way may extend the grant.
+            let until = if held.renewing { now + ttl } else { held.expires };
+            let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, immediately, now, until);
+            self.unconfirmed.insert(held.id.clone(), release);
+            self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
+            // Until the agent confirms the release, the bytes count as in use.
+            if let Some(device) = self.device_mut(&held.device) {
+                device.returns(u64::from(held.slices) * claim.request.slice_bytes);
+            }
+        }
+        if claim.unanswered && claim.request.session.is_none() {
+            self.ended.insert(uid.into(), (owner.clone(), now + ttl));
+        }
+        let releases = by_worker.into_iter().filter_map(|(worker, grants)| {
+            let endpoint = self.workers.get(&worker)?.endpoint.clone();
+            let request = ReleaseRequest {
+                owner: claim.request.owner.clone(),
+                // An immediate release covers all grants of the owner, so it lists none.
+                grants: if immediately { Vec::new() } else { grants },
+                keep_slices: 0,
+                immediately,
+            };
+            Some(Action::Release { worker, endpoint, request })
+        });
+        let releases = releases.collect();
+        self.forget_load(&claim);
+        releases
+    }
+
+    /// Repeats no release of the owner, because another operator acts for it, or the caller releases everything of it.
+    pub(in crate::pool) fn leave_to_others(&mut self, uid: &str) {
+        self.unconfirmed.retain(|_, release| release.owner.uid != uid);
+        self.ended.remove(uid);
+    }
+
+    /// Records that a worker's agent has answered a release.
+    pub(in crate::pool) fn confirmed(&mut self, worker: &str, request: &ReleaseRequest) {
+        self.unconfirmed.retain(|id, release| !release.is_covered(id, worker, request));
+    }
+
+    /// Records that a worker's agent has not answered a release, which is repeated after a wait.
+    pub(in crate::pool) fn release_failed(&mut self, worker: &Name, request: &ReleaseRequest, now: u64) {
+        for (id, release) in &mut self.unconfirmed {
+            if release.is_covered(id, worker, request) {
+                release.next = Some(now + release.wait);
+                release.wait = (release.wait * 2).min(REPEAT_AFTER.1);
+            }
+        }
+        self.call_failed(worker, now);
+    }
+
+    /// Drops the releases that an inventory, which was requested at `asked`, shows to have arrived.
+    pub(super) fn hear_of_releases(&mut self, inventory: &Inventory, asked: u64) {
+        let granted = |id: &GrantId| {
+            let active = inventory.grants.iter().filter(|grant| grant.id == *id && !grant.draining);
+            active.map(|grant| grant.slices).sum::<u32>()
+        };
+        self.unconfirmed
+            .retain(|id, release| id.boot_id != inventory.boot_id || release.since >= asked || granted(id) > release.keep_slices);
+    }
+
+    /// Releases the grants in an inventory, requested at `asked`, that no claim knows although they are for a claim, or for one that has
+    /// ended: the answers to their acquires were lost.
+    pub(super) fn release_unknown(&mut self, worker: &Name, endpoint: &str, inventory: &Inventory, asked: u64, now: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
+            let owner = match self.claims.get(grant.owner_uid.as_str()) {
+                Some(claim) if !claim.acquiring.is_empty() || claim.grants.iter().any(|held| held.id == grant.id) => continue,
+                Some(claim) => &claim.request.owner,
+                None => match self.ended.get(grant.owner_uid.as_str()) {
+                    Some((owner, _)) => owner,
+                    None => continue,
+                },
+            };
+            if self.returning.contains_key(&grant.id) || grant.term > owner.term {
+                continue;
+            }
+            tracing::info!(owner = owner.name, worker = %worker, device = grant.device, "releasing an unknown grant");
+            let owner = owner.clone();
+            self.returning.insert(grant.id.clone(), now);
+            let until = asked + grant.expires_in_milliseconds;
+            let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, false, now, until);
+            self.unconfirmed.insert(grant.id.clone(), release);
+            actions.push(Action::Release {
+                worker: worker.clone(),
+                endpoint: endpoint.to_owned(),
+                request: ReleaseRequest {
+                    owner,
+                    grants: vec![grant.id.clone()],
+                    keep_slices: 0,
+                    immediately: false,
+                },
+            });
+        }
+        actions
+    }
+
+    /// Repeats the releases that are due, and drops those whose grants are gone.
+    pub(super) fn repeat_releases(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+        self.ended.retain(|_, (_, until)| *until > now);
+        let (workers, claims) = (&self.workers, &self.claims);
+        self.unconfirmed.retain(|id, release| {
+            let same_boot = workers.get(&release.worker).is_some_and(|view| view.boot_id == id.boot_id);
+            let holds = |claim: &ClaimState| claim.grants.iter().any(|held| held.id == *id);
+            let exists = match release.until {
+                Some(until) => until > now,
+                None => claims.get(release.owner.uid.as_str()).is_some_and(holds),
+            };
+            same_boot && exists
+        });
+        let mut due: BTreeMap<(Name, &str, u64, u32, bool), (&Owner, Vec<GrantId>)> = BTreeMap::new();
+        for (id, release) in &mut self.unconfirmed {
+            let Some(at) = release.next else { continue };
+            if at > now {
+                sooner(wake, at);
+                continue;
+            }
+            release.next = None;
+            let owner = &release.owner;
+            let key = (
+                release.worker.clone(),
+                owner.uid.as_str(),
+                owner.term,
+                release.keep_slices,
+                release.immediately,
+            );
+            due.entry(key).or_insert((owner, Vec::new())).1.push(id.clone());
+        }
+        for ((worker, _, _, keep_slices, immediately), (owner, grants)) in due {
+            let Some(view) = self.workers.get(&worker) else { continue };
+            actions.push(Action::Release {
+                endpoint: view.endpoint.clone(),
+                request: ReleaseRequest {
+                    owner: owner.clone(),
+                    grants,
+                    keep_slices,
+                    immediately,
+                },
+                worker,
+            });
+        }
+    }
+}
