@@ -44,7 +44,7 @@ use crate::{clock::timestamp, context::Context, objects::code, pool::release_aga
 mod admission;
 mod state;
 
-use state::{JobState, JobStates, Next, REMEMBERED, RETRY, pause};
+use state::{JobState, JobStates, Next, REMEMBERED, RETRY, is_expected, pause};
 
 const CONCURRENCY: u16 = 16;
 /// Capacity of the queue of jobs to reconcile after the end of a coordinator or an outcome of the intake.
@@ -143,7 +143,12 @@ fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconcil
         _ => 1,
     };
     let wait = pause(category, attempts);
-    tracing::warn!(job = job.name_any(), namespace = job.namespace(), error = %causes(error), ?wait, "reconcile failed");
+    let (name, namespace) = (job.name_any(), job.namespace());
+    if is_expected(category, attempts) {
+        tracing::debug!(job = name, namespace, error = %causes(error), ?wait, "reconcile failed");
+    } else {
+        tracing::warn!(job = name, namespace, error = %causes(error), ?wait, "reconcile failed");
+    }
     Action::requeue(wait)
 }
 

@@ -11,6 +11,10 @@ use crate::burst::intake::{Outcome, Verdict, Waiting};
 
 /// First and longest wait after an error, or before a missing reference is looked up again.
 pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
+/// First wait after a conflict. Usually the watch delivers the newer object within it.
+const CONFLICT_AFTER: Duration = Duration::from_millis(100);
+/// Number of consecutive conflicts after which a job's conflicts are logged as warnings: about 1.5 s.
+const PERSISTENT_CONFLICTS: u32 = 5;
 /// Time for which a finished job is remembered, because the cache may not show its end yet.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -121,13 +125,25 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
 
 /// Wait after an error of this category.
 pub(super) fn pause(category: &str, attempts: u32) -> Duration {
-    // A conflict is not a failure: the object is read again soon.
-    if category == "conflict" { RETRY.0 / 10 } else { backoff(attempts) }
+    if category == "conflict" {
+        doubled(CONFLICT_AFTER, attempts)
+    } else {
+        backoff(attempts)
+    }
+}
+
+/// Whether an error of this category is logged only for debugging: a conflict is not a failure, unless it persists.
+pub(super) fn is_expected(category: &str, attempts: u32) -> bool {
+    category == "conflict" && attempts < PERSISTENT_CONFLICTS
 }
 
 /// Wait after this number of attempts: doubles from the first to the longest wait.
 pub(super) fn backoff(attempts: u32) -> Duration {
-    RETRY.0.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(RETRY.1)
+    doubled(RETRY.0, attempts)
+}
+
+fn doubled(first: Duration, attempts: u32) -> Duration {
+    first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(RETRY.1)
 }
 
 #[cfg(test)]
@@ -140,6 +156,15 @@ mod tests {
         assert_eq!(backoff(1), RETRY.0);
         assert_eq!(backoff(2), RETRY.0 * 2);
         assert_eq!(backoff(1000), RETRY.1);
+    }
+
+    #[test]
+    fn conflicts_back_off_and_are_told_once_they_persist() {
+        let waits: Vec<u128> = (1..=4).map(|attempts| pause("conflict", attempts).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800]);
+        assert_eq!(pause("conflict", 1000), RETRY.1);
+        assert!(is_expected("conflict", 1) && is_expected("conflict", 4));
+        assert!(!is_expected("conflict", 5) && !is_expected("api", 1));
     }
 
     #[test]
