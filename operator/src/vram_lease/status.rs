@@ -42,7 +42,8 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
         _ if ended => match (&view.lost, worker_lost) {
             (_, Some(lost)) => (LOST, loss_message(lost)),
             (Some(lost), None) if lease.spec.renewal != Renewal::Never => (EXPIRED, loss_message(lost)),
-            _ => (EXPIRED, "its time is over and renewal is Never".to_owned()),
+            // Also true after `renewal` was changed: the lease is not claimed again.
+            _ => (EXPIRED, "it expired while renewal was Never; create another VramLease".to_owned()),
         },
         _ if enough => ("SlicesGranted", "the slices are held".to_owned()),
         Some(why_not) => ("WaitingForSlices", why_not.clone()),
