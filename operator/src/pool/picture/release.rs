@@ -17,6 +17,9 @@ use crate::pool::claim::ClaimView;
 /// begun to.
 const REPEAT_AFTER: (u64, u64) = (2_000, 10_000);
 
+/// What the releases in one call have in common: worker, the owner's UID and term, the slices to keep, and whether it is immediate.
+type Call<'a> = (Name, &'a str, u64, u32, bool);
+
 /// A release of a grant that its agent has not confirmed.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
@@ -197,7 +200,7 @@ impl Picture {
             };
             same_boot && exists
         });
-        let mut due: BTreeMap<(Name, &str, u64, u32, bool), (&Owner, Vec<GrantId>)> = BTreeMap::new();
+        let mut due: BTreeMap<Call<'_>, (&Owner, Vec<GrantId>)> = BTreeMap::new();
         for (id, release) in &mut self.unconfirmed {
             let Some(at) = release.next else { continue };
             if at > now {
