@@ -206,8 +206,7 @@ fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
-        .arg(program.get_program())
-        .args(program.get_args());
+        .args(program.get_args().skip(1));
     let mut child = command.stdout(Stdio::null()).spawn().expect("sahasra runs");
     let _limit = Limit::of(&child);
     wait("a kubeconfig", || kubeconfig.exists().then_some(()));
