@@ -166,13 +166,12 @@ async fn explain(target: &Target, closing: bool, is_over: bool) -> Option<Error>
         return Some(Error::Closed);
     }
     let (gateway, namespace, name) = target.gateway.as_ref()?;
-    let asked = async {
-        match is_over {
-            true => gateway.session_failed(namespace, name, INVENTORY).await,
-            false => gateway.session(namespace, name).await,
-        }
+    let found = if is_over {
+        tokio::time::timeout(INVENTORY + EXPLANATION, gateway.session_failed(namespace, name, INVENTORY)).await
+    } else {
+        tokio::time::timeout(EXPLANATION, gateway.session(namespace, name)).await
     };
-    match tokio::time::timeout(INVENTORY + EXPLANATION, asked).await {
+    match found {
         Ok(found) => over(found, namespace, name),
         Err(_) => None,
     }
