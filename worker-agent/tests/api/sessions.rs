@@ -134,7 +134,15 @@ async fn a_stream_is_refused_by_cause_before_anything_runs() {
     .await;
     // A client without access learns nothing about which sessions exist.
     refused(agent, "other", Some("known"), &UPGRADE, "403", "you may not create").await;
-    refused(agent, "other", Some("right"), &UPGRADE, "404", "session team/other does not run on this worker").await;
+    refused(
+        agent,
+        "other",
+        Some("right"),
+        &UPGRADE,
+        "404",
+        "session team/other does not run on this worker",
+    )
+    .await;
     refused(agent, "mine", Some("right"), &[], "426", "connection: upgrade").await;
     let websocket = [("connection", "upgrade"), ("upgrade", "websocket")];
     refused(agent, "mine", Some("right"), &websocket, "426", PROTOCOL).await;
@@ -182,7 +190,15 @@ async fn a_session_is_told_of_from_its_grant_to_its_release() {
     assert!(coordinator.metrics().await.contains("gpu_sessions 1"));
     session.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
-    refused(&place.agent, "mine", Some("right"), &UPGRADE, "404", "session team/mine does not run on this worker").await;
+    refused(
+        &place.agent,
+        "mine",
+        Some("right"),
+        &UPGRADE,
+        "404",
+        "session team/mine does not run on this worker",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -207,7 +223,15 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
     // The connection of the client is closed too.
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
-    refused(&place.agent, "mine", Some("right"), &UPGRADE, "404", "session team/mine does not run on this worker").await;
+    refused(
+        &place.agent,
+        "mine",
+        Some("right"),
+        &UPGRADE,
+        "404",
+        "session team/mine does not run on this worker",
+    )
+    .await;
     coordinator.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
 }
