@@ -5,9 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sahasra_crds::{
     BurstJob, VramLease,
-    conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED, GRANTED, SUSPENDED},
+    conditions::{self, ACCEPTED, ADMITTED, CHECKPOINTED, COMPLETE, FAILED, GRANTED, SUSPENDED},
 };
 
 use super::progress::Snapshot;
@@ -156,20 +157,25 @@ impl Following {
             } else {
                 format!("at least {done}")
             };
-            format!("BurstJob {}/{}: stopped with {done} of {total} chunks done", key.0, key.1)
+            let conditions = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let cause = [CHECKPOINTED, ADMITTED].iter().find_map(|kind| denied(conditions, kind));
+            let cause = cause.map(|message| format!(": {message}")).unwrap_or_default();
+            format!("BurstJob {}/{}: stopped with {done} of {total} chunks done{cause}", key.0, key.1)
         })
+    }
+
+    /// Message of the first burst whose progress or results cannot be saved.
+    fn unsaved(&self) -> Option<String> {
+        let mut bursts = self.bursts().filter(|(_, job)| self.ending(job).is_none());
+        bursts.find_map(|(_, job)| denied(&job.status.as_ref()?.conditions, CHECKPOINTED))
     }
 
     /// Message of the first burst or lease that waits.
     fn waiting(&self) -> Option<String> {
-        let refused = |conditions: &[_], kind| {
-            let condition = conditions::get(conditions, kind)?;
-            (condition.status == "False" && condition.reason != "Expired").then(|| condition.message.clone())
-        };
         let bursts = self.bursts().filter(|(_, job)| self.ending(job).is_none());
-        let mut bursts = bursts.filter_map(|(_, job)| refused(&job.status.as_ref()?.conditions, ADMITTED));
+        let mut bursts = bursts.filter_map(|(_, job)| denied(&job.status.as_ref()?.conditions, ADMITTED));
         let leases = self.leases.values().flatten();
-        let mut leases = leases.filter_map(|lease| refused(&lease.status.as_ref()?.conditions, GRANTED));
+        let mut leases = leases.filter_map(|lease| denied(&lease.status.as_ref()?.conditions, GRANTED));
         bursts.next().or_else(|| leases.next())
     }
 
@@ -191,7 +197,7 @@ impl Following {
             done: sum(|chunks| chunks.succeeded).max(counted.succeeded).min(total - failed),
             failed,
             retried: counted.retried.max(sum(|chunks| chunks.retried)),
-            waiting: if counted.held == 0 { self.waiting() } else { None },
+            waiting: self.unsaved().or_else(|| self.waiting().filter(|_| counted.held == 0)),
         }
     }
 }
@@ -201,6 +207,12 @@ fn key(metadata: &kube::api::ObjectMeta) -> Key {
         metadata.namespace.clone().unwrap_or_default(),
         metadata.name.clone().unwrap_or_default(),
     )
+}
+
+/// Message of a condition that is `False`, unless its object has expired.
+fn denied(conditions: &[Condition], kind: &str) -> Option<String> {
+    let condition = conditions::get(conditions, kind)?;
+    (condition.status == "False" && condition.reason != "Expired").then(|| condition.message.clone())
 }
 
 /// Number of chunks, if `count` gives it explicitly; the operator counts a product of lists.
@@ -324,6 +336,23 @@ mod tests {
         assert_eq!((snapshot.done, snapshot.failed), (4, 6));
         let stopped: Vec<String> = following.stopped(counted(6, 1)).collect();
         assert_eq!(stopped, ["BurstJob default/a: stopped with 6 of 10 chunks done"]);
+    }
+
+    #[test]
+    fn results_that_are_not_saved_are_reported() {
+        let mut following = following(&["a"]);
+        let unsaved = job(
+            "a",
+            &[(ADMITTED, "True", "SlicesGranted"), (CHECKPOINTED, "False", "StoreUnavailable")],
+        );
+        following.observe(vec![unsaved], vec![], Instant::now());
+        let counted = Counted {
+            held: 3,
+            ..Counted::default()
+        };
+        assert_eq!(following.snapshot(counted).waiting.as_deref(), Some("StoreUnavailable."));
+        let stopped: Vec<String> = following.stopped(counted).collect();
+        assert_eq!(stopped, ["BurstJob default/a: stopped with 4 of 10 chunks done: StoreUnavailable."]);
     }
 
     #[test]

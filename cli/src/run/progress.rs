@@ -25,7 +25,7 @@ pub struct Snapshot {
     pub failed: u64,
     /// Attempts beyond the first of each chunk.
     pub retried: u64,
-    /// Message of an object that waits, if no slice is held.
+    /// Message of an object that waits while no slice is held, or whose progress cannot be saved.
     pub waiting: Option<String>,
 }
 

@@ -36,7 +36,7 @@ use std::fmt;
 use sahasra_crds::burst_job::{Chunks, ScalarType};
 use thiserror::Error;
 
-pub use scalar::Scalar;
+pub use scalar::{Scalar, is_integer};
 
 /// Maximum number of chunks of a burst, whether given by `count` or by `product`.
 pub const MOST_CHUNKS: u64 = 10_000_000;

@@ -151,7 +151,7 @@ pub(crate) const fn type_name(type_: ScalarType) -> &'static str {
 }
 
 /// Returns whether the type is an integer type.
-pub(crate) const fn is_integer(type_: ScalarType) -> bool {
+pub const fn is_integer(type_: ScalarType) -> bool {
     !matches!(type_, ScalarType::F32 | ScalarType::F64)
 }
 

@@ -4,7 +4,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use sahasra_crds::{
     BurstJobStatus,
     burst_job::status::{AggregateStatus, ChunkCounts, ChunkFailure, ResultsStatus, SliceCounts},
-    conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED, SUSPENDED},
+    conditions::{self, ACCEPTED, ADMITTED, CHECKPOINTED, COMPLETE, FAILED, SUSPENDED},
 };
 
 use super::account::Account;
@@ -80,7 +80,8 @@ fn state(status: &BurstJobStatus) -> (&'static str, Option<&'static str>) {
     } else if given(ACCEPTED) && !is(ACCEPTED) {
         ("Pending", Some(ACCEPTED))
     } else if is(ADMITTED) {
-        ("Running", Some(ADMITTED))
+        let saved = !given(CHECKPOINTED) || is(CHECKPOINTED);
+        ("Running", Some(if saved { ADMITTED } else { CHECKPOINTED }))
     } else if given(ADMITTED) {
         ("Pending", Some(ADMITTED))
     } else {
@@ -174,6 +175,12 @@ mod tests {
         expect(Verdict::new(ACCEPTED, true, "Valid", ""), "Pending", "Valid");
         expect(Verdict::new(ADMITTED, false, "NoCapacity", ""), "Pending", "NoCapacity");
         expect(Verdict::new(ADMITTED, true, "SlicesGranted", ""), "Running", "SlicesGranted");
+        expect(
+            Verdict::new(CHECKPOINTED, false, "StoreUnavailable", ""),
+            "Running",
+            "StoreUnavailable",
+        );
+        expect(Verdict::new(CHECKPOINTED, true, "Written", ""), "Running", "SlicesGranted");
         expect(Verdict::new(SUSPENDED, true, "Requested", ""), "Suspended", "Requested");
         expect(Verdict::new(SUSPENDED, false, "Resumed", ""), "Running", "SlicesGranted");
         expect(Verdict::new(COMPLETE, true, "AllSucceeded", ""), "Complete", "AllSucceeded");

@@ -224,14 +224,18 @@ fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Resul
                 let bytes_per_chunk = u64::try_from(input.bytes_per_chunk.unwrap_or_default()).unwrap_or_default();
                 let needed = bytes_per_chunk.saturating_mul(total);
                 if bytes.is_empty() || needed > bytes.len() as u64 {
-                    let message = format!("there are {} bytes, {} are needed", bytes.len(), needed.max(1));
+                    let message = format!(
+                        "there are {} bytes, {} are needed: give bytesPerChunk bytes for each chunk, or lower bytesPerChunk",
+                        bytes.len(),
+                        needed.max(1)
+                    );
                     return refuse(format!("{path}.input"), "InputTooShort", message);
                 }
                 Kind::Input(Input { bytes, bytes_per_chunk })
             }
             Argument { constant: Some(_), .. } => {
                 if bytes.is_empty() {
-                    return refuse(format!("{path}.constant"), "InputTooShort", "there are no bytes");
+                    return refuse(format!("{path}.constant"), "InputTooShort", "there are no bytes: give at least one");
                 }
                 Kind::Constant(bytes)
             }
@@ -285,7 +289,10 @@ fn check_memory(arguments: &[WireArgument], total: u64, slice_bytes: u64) -> Res
         })
         .sum();
     if needed > slice_bytes {
-        let message = format!("outputs and inputs of a chunk take {needed} bytes, a slice has {slice_bytes}");
+        let message = format!(
+            "outputs, inputs and constants of a chunk take {needed} bytes, a slice has {slice_bytes}: raise it to at least {}Mi",
+            needed.div_ceil(1 << 20)
+        );
         return refuse("spec.slice.vram", "SliceTooSmall", message);
     }
     if total == 0 {

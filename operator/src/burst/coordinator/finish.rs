@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sahasra_crds::{
     BurstJob,
-    conditions::{ADMITTED, COMPLETE, FAILED},
+    conditions::{ADMITTED, CHECKPOINTED, COMPLETE, FAILED},
 };
 use sahasra_service::{causes, part};
 use tokio::time::Instant;
@@ -87,15 +87,7 @@ impl Coordinator {
         let returned = tokio::time::timeout(RETURNED_WITHIN, &mut returning).await;
         self.status.lease = None;
         let mut verdicts = self.verdicts(end);
-        if self.started {
-            // A short burst ends before any progress was written.
-            verdicts.push(Verdict::new(
-                ADMITTED,
-                true,
-                "SlicesGranted",
-                "VRAM for the minimum of slices was held",
-            ));
-        }
+        verdicts.extend(self.was_admitted());
         self.status.completion_time = Some(Time(timestamp()));
         let began = Instant::now();
         let mut wait = WAIT.0;
@@ -193,6 +185,7 @@ impl Coordinator {
                     causes(&error),
                     PATIENCE.as_secs()
                 );
+                self.saving_failed = Some(Verdict::new(CHECKPOINTED, false, error.reason(), message.clone()));
                 self.refused = Some(Verdict::new(FAILED, true, "StoreUnavailable", message));
             } else if let Some(refusal) = error.refusal() {
                 self.refused = Some(refusal);
@@ -207,7 +200,8 @@ impl Coordinator {
             let generation = Some(self.job.borrow().metadata.generation);
             if store && told != generation {
                 // Progress for observers: the error that delays the end, with the current generation of the spec.
-                match self.write_status_now(&[]).await {
+                let admitted: Vec<Verdict> = self.was_admitted().into_iter().collect();
+                match self.write_status_now(&admitted).await {
                     Ok(()) => told = generation,
                     Err(error) => tracing::debug!(error = %causes(&error), "what holds the end up was not told"),
                 }
@@ -229,6 +223,12 @@ impl Coordinator {
         }
         *wait = (*wait * 2).min(WAIT.1);
         Ok(())
+    }
+
+    /// The condition `Admitted` of a burst that has released its slices. A short burst ends before any progress was written.
+    fn was_admitted(&self) -> Option<Verdict> {
+        let message = "VRAM for the minimum of slices was held";
+        self.started.then(|| Verdict::new(ADMITTED, true, "SlicesGranted", message))
     }
 
     fn is_deleted(&self) -> bool {

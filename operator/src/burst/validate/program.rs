@@ -4,9 +4,8 @@
 //! job. Then the parser of the CPU engine checks the whole text. Its errors reject the job, unless the job selects a class of GPU, whose
 //! driver then decides. Features that the parser does not support reject the job only for the class `cpu`.
 
-use sahasra_crds::burst_job::{Argument, Kernel};
-use sahasra_parameters::Program as Chunks;
-
+use sahasra_crds::burst_job::{Argument, Kernel, ScalarType};
+use sahasra_parameters::{Program as Chunks, is_integer};
 use sahasra_ptx::{LoadErrorKind, Module};
 
 use super::{Invalid, refuse};
@@ -36,8 +35,8 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
         );
         return refuse("spec.kernel.entry", "EntryMissing", message);
     };
-    let sizes = match parameters {
-        Ok(sizes) => sizes,
+    let declared = match parameters {
+        Ok(declared) => declared,
         Err(declaration) => {
             return refuse(
                 "spec.kernel.ptx",
@@ -46,31 +45,53 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
             );
         }
     };
-    if sizes.len() != kernel.args.len() {
+    if declared.len() != kernel.args.len() {
         let message = format!(
-            ".entry {} takes {} arguments, {} are given",
+            ".entry {} takes {} arguments, {} are given: give one for each parameter, in the order of the PTX",
             kernel.entry,
-            sizes.len(),
+            declared.len(),
             kernel.args.len()
         );
         return refuse("spec.kernel.args", "ArgumentCount", message);
     }
-    let total: usize = sizes.iter().sum();
+    let total = declared.iter().fold(0_usize, |sum, parameter| sum.saturating_add(parameter.bytes));
     if total > MAX_PARAMETER_BYTES {
         return refuse(
             "spec.kernel.ptx",
             "InvalidPtx",
-            format!(".entry {} takes {total} bytes of parameters", kernel.entry),
+            format!(
+                ".entry {} takes {total} bytes of parameters, at most {MAX_PARAMETER_BYTES} are allowed: pass large data as an input",
+                kernel.entry
+            ),
         );
     }
-    for (index, (argument, size)) in kernel.args.iter().zip(sizes).enumerate() {
-        let given = bytes(argument, chunks);
-        if given != *size {
+    for (index, (argument, parameter)) in kernel.args.iter().zip(declared).enumerate() {
+        let path = || format!("spec.kernel.args[{index}]");
+        let given = scalar_type(argument, chunks);
+        // Pointers have 8 bytes.
+        let bytes = given.map_or(8, ScalarType::bytes);
+        let Parameter { bytes: expected, number } = *parameter;
+        if bytes != expected {
             let message = format!(
-                "argument {index} of .entry {} has {size} bytes, what is given has {given}",
+                "parameter {index} of .entry {} has {expected} bytes, the argument has {bytes}: give a value of the parameter's type",
                 kernel.entry
             );
-            return refuse(format!("spec.kernel.args[{index}]"), "ArgumentSize", message);
+            return refuse(path(), "ArgumentSize", message);
+        }
+        let given = match given {
+            Some(type_) if is_integer(type_) => Number::Integer,
+            Some(_) => Number::Float,
+            // An address.
+            None => Number::Integer,
+        };
+        if let Some(number) = number.filter(|number| *number != given) {
+            let message = format!(
+                "parameter {index} of .entry {} is {number}, the argument is {given}, and values are not converted: give a value of the \
+                 parameter's type, or declare the parameter as .b{} if the kernel interprets the bits itself",
+                kernel.entry,
+                expected * 8
+            );
+            return refuse(path(), "ArgumentType", message);
         }
     }
     check_module(text, kernel, class)
@@ -113,20 +134,44 @@ fn check_module(text: &str, kernel: &Kernel, class: Option<&str>) -> Result<(), 
     }
 }
 
-/// Size of an argument as the kernel declares it, in bytes. Pointers have 8.
-fn bytes(argument: &Argument, chunks: &Chunks) -> usize {
-    match argument {
-        Argument { parameter: Some(name), .. } => chunks.position(name).map_or(0, |at| chunks.parameters()[at].type_.bytes()),
-        Argument {
-            chunk_index: Some(index), ..
-        } => index.type_.bytes(),
-        Argument { scalar: Some(scalar), .. } => scalar.type_.bytes(),
-        _ => 8,
+/// A parameter of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parameter {
+    bytes: usize,
+    /// `None` for untyped bits, packed values and arrays.
+    number: Option<Number>,
+}
+
+/// Kinds of numbers. A value of one kind is not converted to the other, so its bits would be misread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Number {
+    Integer,
+    Float,
+}
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Integer => "an integer",
+            Self::Float => "a floating-point number",
+        })
     }
 }
 
-/// Name of each entry, with the sizes of its parameters or the first declaration that cannot be parsed.
-fn entries(text: &str) -> Vec<(&str, Result<Vec<usize>, &str>)> {
+/// Type of an argument that is passed by value; `None` for a pointer.
+fn scalar_type(argument: &Argument, chunks: &Chunks) -> Option<ScalarType> {
+    match argument {
+        Argument { parameter: Some(name), .. } => chunks.position(name).map(|at| chunks.parameters()[at].type_),
+        Argument {
+            chunk_index: Some(index), ..
+        } => Some(index.type_),
+        Argument { scalar: Some(scalar), .. } => Some(scalar.type_),
+        _ => None,
+    }
+}
+
+/// Name of each entry, with its parameters or the first declaration that cannot be parsed.
+fn entries(text: &str) -> Vec<(&str, Result<Vec<Parameter>, &str>)> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(".entry") {
@@ -148,7 +193,7 @@ fn entries(text: &str) -> Vec<(&str, Result<Vec<usize>, &str>)> {
                 .split(',')
                 .map(str::trim)
                 .filter(|declaration| !declaration.is_empty())
-                .map(|declaration| size(declaration).ok_or(declaration))
+                .map(|declaration| parameter(declaration).ok_or(declaration))
                 .collect(),
         };
         found.push((name, parameters));
@@ -156,9 +201,10 @@ fn entries(text: &str) -> Vec<(&str, Result<Vec<usize>, &str>)> {
     found
 }
 
-/// Size in bytes of a declaration such as `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
-fn size(declaration: &str) -> Option<usize> {
-    let mut bytes: Option<usize> = None;
+/// Parses a declaration such as `.param .u64 .ptr .global .align 4 name` or `.param .align 8 .b8 name[24]`.
+fn parameter(declaration: &str) -> Option<Parameter> {
+    let mut type_ = None;
+    let mut is_pointer = false;
     let mut words = declaration.split_ascii_whitespace();
     if words.next() != Some(".param") {
         return None;
@@ -166,20 +212,32 @@ fn size(declaration: &str) -> Option<usize> {
     let mut last = "";
     for word in words {
         last = word;
-        let type_bytes = match word {
-            ".b8" | ".u8" | ".s8" => 1,
-            ".b16" | ".u16" | ".s16" | ".f16" => 2,
-            ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" => 4,
-            ".b64" | ".u64" | ".s64" | ".f64" => 8,
+        is_pointer |= word == ".ptr";
+        let (bytes, number) = match word {
+            ".b8" => (1, None),
+            ".u8" | ".s8" => (1, Some(Number::Integer)),
+            ".b16" => (2, None),
+            ".u16" | ".s16" => (2, Some(Number::Integer)),
+            ".f16" => (2, Some(Number::Float)),
+            ".b32" | ".f16x2" => (4, None),
+            ".u32" | ".s32" => (4, Some(Number::Integer)),
+            ".f32" => (4, Some(Number::Float)),
+            ".b64" => (8, None),
+            ".u64" | ".s64" => (8, Some(Number::Integer)),
+            ".f64" => (8, Some(Number::Float)),
             _ => continue,
         };
-        bytes = bytes.or(Some(type_bytes));
+        type_ = type_.or(Some(Parameter { bytes, number }));
     }
-    let elements = match last.split_once('[') {
-        Some((_, count)) => count.strip_suffix(']')?.trim().parse().ok()?,
-        None => 1,
-    };
-    bytes?.checked_mul(elements)
+    let type_ = type_?;
+    Some(match last.split_once('[') {
+        Some((_, count)) => Parameter {
+            bytes: type_.bytes.checked_mul(count.strip_suffix(']')?.trim().parse().ok()?)?,
+            number: None,
+        },
+        None if is_pointer => Parameter { number: None, ..type_ },
+        None => type_,
+    })
 }
 
 fn is_name(character: char) -> bool {
@@ -222,10 +280,9 @@ mod tests {
             .entry third() { ret; }";
         let plain = without_comments(text);
         let found = entries(&plain);
-        assert_eq!(
-            found,
-            [("first", Ok(vec![8, 4, 24])), ("second", Ok(vec![])), ("third", Ok(vec![]))]
-        );
+        let parameter = |bytes, number| Parameter { bytes, number };
+        let first = vec![parameter(8, None), parameter(4, Some(Number::Float)), parameter(24, None)];
+        assert_eq!(found, [("first", Ok(first)), ("second", Ok(vec![])), ("third", Ok(vec![]))]);
     }
 
     #[test]

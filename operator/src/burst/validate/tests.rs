@@ -112,6 +112,35 @@ fn a_kernel_with_more_bytes_of_arguments_than_ptx_allows_is_refused() {
     assert!(more.message.contains("takes 32765 bytes of parameters"), "{more}");
 }
 
+/// The bits of an integer would be read as another number.
+#[test]
+fn a_number_of_the_other_kind_is_refused() {
+    let with = |declared: &str, argument: Value| {
+        let mut manifest = manifest();
+        manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace(".param .u32 index", &format!(".param {declared} index")));
+        manifest["kernel"]["args"][2] = argument;
+        check(&manifest)
+    };
+    let index = json!({"chunkIndex": {"type": "u32"}});
+    let refused = with(".f32", index.clone()).unwrap_err();
+    assert_eq!(
+        (refused.path.as_str(), refused.reason),
+        ("spec.kernel.args[2]", "ArgumentType"),
+        "{refused}"
+    );
+    assert!(refused.message.contains(".b32"), "{refused}");
+    assert_eq!(with(".u32", json!({"parameter": "rate"})).unwrap_err().reason, "ArgumentType");
+    assert_eq!(
+        with(".f64", json!({"output": {"type": "f32"}})).unwrap_err().reason,
+        "ArgumentType",
+        "an address is no number"
+    );
+    for declared in [".b32", ".s32"] {
+        with(declared, index.clone()).unwrap();
+    }
+    with(".b32", json!({"parameter": "rate"})).unwrap();
+}
+
 #[test]
 fn outputs_that_no_frame_carries_are_refused_together() {
     let mut manifest = manifest();
