@@ -156,6 +156,43 @@ async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_
 }
 
 #[tokio::test]
+async fn the_lease_of_a_running_burst_is_created_again_when_somebody_deletes_it() {
+    let mut pool = pool().await;
+    let burst = Burst::of_steps("default", "lease-deleted", CHUNKS, STEPS).expect("a burst");
+    // With one slice, most of it remains when the lease has been deleted.
+    let burst = burst.with("slices", json!({"min": 1, "max": 1}));
+    pool.in_the_middle_of(&burst, 1, WITHIN).await.expect("chunks are done");
+    let is_granted = |lease: Option<&DynamicObject>| lease.is_some_and(|lease| true_condition(lease, "Granted").is_some());
+    let find = async |pool: &Turn| {
+        let found = pool
+            .control_plane
+            .wait_until("VramLease", "default", "lease-deleted", WITHIN, is_granted)
+            .await;
+        found.expect("a lease").expect("it exists")
+    };
+    let before = find(&pool).await;
+    let output = pool
+        .control_plane
+        .kubectl(["delete", "vramlease", "lease-deleted"])
+        .await
+        .expect("kubectl runs");
+    output.success().expect("deleted");
+    let after = find(&pool).await;
+    assert_ne!(after.metadata.uid, before.metadata.uid);
+    assert_eq!(after.metadata.owner_references, before.metadata.owner_references);
+    let all = json!({"spec": {"slices": {"max": 8}}}).to_string();
+    let arguments = ["patch", "burstjob", "lease-deleted", "--type=merge", "-p", &all];
+    pool.control_plane
+        .kubectl(arguments)
+        .await
+        .expect("kubectl runs")
+        .success()
+        .expect("patched");
+    completes_exactly(&mut pool, "lease-deleted").await;
+    pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
+}
+
+#[tokio::test]
 async fn a_second_operator_takes_over_when_the_first_is_killed() {
     let mut pool = pool().await;
     // The operator is ready only when it leads.

@@ -30,7 +30,7 @@ pub struct Context {
     pub pool: Arc<Pool>,
     /// Metrics that `/metrics` serves.
     pub metrics: Arc<Metrics>,
-    /// Caches of the reconcilers, read by metrics.
+    /// Caches of the reconcilers, read by metrics and coordinators.
     pub caches: Caches,
     /// TTL of a session's slice, counted from each renewal.
     pub session_lease: Duration,

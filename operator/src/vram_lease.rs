@@ -122,6 +122,7 @@ pub async fn run(context: Arc<Context>) {
         changes,
     });
     let (store, queue) = queue(Api::<VramLease>::all(context.client.clone()), changed);
+    let _ = context.caches.leases.set(store.clone());
     let config = Config::default().concurrency(CONCURRENCY);
     let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
     let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::OnceLock};
 
 use kube::runtime::reflector::Store;
-use sahasra_crds::{BurstJob, GpuSession};
+use sahasra_crds::{BurstJob, GpuSession, VramLease};
 use sahasra_scheduler::ClaimKind;
 
 use crate::{context::Context, http};
@@ -27,6 +27,7 @@ const fn kind(kind: ClaimKind) -> &'static str {
 pub struct Caches {
     pub bursts: OnceLock<Store<BurstJob>>,
     pub sessions: OnceLock<Store<GpuSession>>,
+    pub leases: OnceLock<Store<VramLease>>,
 }
 
 /// Updates the computed metrics. Called at each scrape.

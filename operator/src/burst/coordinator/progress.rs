@@ -2,7 +2,7 @@
 //! background, at most one of each kind at a time, within the budget of API writes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{Resource, ResourceExt};
+use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use sahasra_crds::{
     BurstJob, BurstJobStatus, VramLease, VramLeaseStatus,
     burst_job::status::ResultsStatus,
@@ -43,6 +43,8 @@ pub(super) enum Written {
     Refused(SaveError),
     /// Generation of the lease after the write.
     Lease(Result<Option<i64>, WriteError>),
+    /// The lease that replaces a deleted one.
+    Intent(Result<Box<VramLease>, WriteError>),
 }
 
 /// The writes in progress, and the state of the lease as last written.
@@ -51,6 +53,9 @@ pub(super) struct Writing {
     status: bool,
     checkpoint: bool,
     lease: bool,
+    /// UID of the lease, and whether the cache of leases has contained it.
+    lease_uid: Option<String>,
+    lease_cached: bool,
     /// Numbers of slices and grants in the lease's status as last written.
     lease_shown: Option<(u64, usize)>,
     lease_conditions: Vec<Condition>,
@@ -91,6 +96,9 @@ impl Coordinator {
             if next != self.status {
                 self.budget.spend();
                 self.start_status(next);
+            }
+            if !self.writing.lease && self.lease_was_deleted() {
+                self.start_intent();
             }
         }
         if !self.writing.lease && self.lease_pace.due() <= now && self.budget.allows(now) {
@@ -203,9 +211,35 @@ impl Coordinator {
     pub(super) fn adopt_lease(&mut self, lease: &VramLease) {
         self.writing.lease_shown = None;
         self.lease = Some(lease.name_any());
+        self.writing.lease_uid = lease.uid();
+        self.writing.lease_cached = false;
         self.writing.lease_generation = lease.metadata.generation;
         let status = lease.status.as_ref();
         self.writing.lease_conditions = status.map(|status| status.conditions.clone()).unwrap_or_default();
+    }
+
+    /// Whether somebody deleted the lease. The cache may be behind, so only a lease that it has contained counts as deleted.
+    fn lease_was_deleted(&mut self) -> bool {
+        let (Some(name), Some(leases)) = (&self.lease, self.context.caches.leases.get()) else {
+            return false;
+        };
+        let namespace = self.job.borrow().namespace().unwrap_or_default();
+        let found = leases.get(&ObjectRef::new(name).within(&namespace));
+        let is_cached = found.is_some_and(|lease| lease.uid() == self.writing.lease_uid);
+        self.writing.lease_cached |= is_cached;
+        self.writing.lease_cached && !is_cached
+    }
+
+    /// Creates the lease again, for the slices that the burst still holds.
+    fn start_intent(&mut self) {
+        self.budget.spend();
+        self.writing.lease = true;
+        let job = self.job.borrow().clone();
+        let (min, max) = self.bounds(&job, self.held.slices());
+        let objects = self.objects.clone();
+        self.writes.spawn(part::tied(async move {
+            Written::Intent(objects.write_intent(&job, min, max).await.map(Box::new))
+        }));
     }
 
     fn lease_differs(&self) -> bool {
@@ -294,6 +328,17 @@ impl Coordinator {
                     }
                     Some(_) => {}
                     None => self.writing.lease_shown = None,
+                }
+            }
+            Written::Intent(outcome) => {
+                self.writing.lease = false;
+                if let Some(lease) = self.tolerate(outcome)? {
+                    let note = format!(
+                        "its VramLease {:?} was deleted and is created again: to release the slices, set spec.suspend or delete the BurstJob",
+                        lease.name_any()
+                    );
+                    self.adopt_lease(&lease);
+                    self.event(true, "LeaseDeleted", note);
                 }
             }
         }
