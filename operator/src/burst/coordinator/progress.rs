@@ -90,6 +90,12 @@ impl Coordinator {
             self.writing.checkpoint = true;
             self.start_checkpoint();
         }
+        // Before the status: where the budget allows one write at a time, the status is always due, and a lease without conditions would remain
+        // unexplained.
+        if !self.writing.lease && self.lease_pace.due() <= now && self.budget.allows(now) {
+            self.lease_pace.written(now);
+            self.start_lease_status();
+        }
         if !self.writing.status && self.status_due() <= now && self.budget.allows(now) {
             self.status_pace.written(now);
             let next = self.progress_status();
@@ -100,10 +106,6 @@ impl Coordinator {
             if !self.writing.lease && self.lease_was_deleted() {
                 self.start_intent();
             }
-        }
-        if !self.writing.lease && self.lease_pace.due() <= now && self.budget.allows(now) {
-            self.lease_pace.written(now);
-            self.start_lease_status();
         }
     }
 
