@@ -149,11 +149,24 @@ async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Res
     let began = Instant::now();
     let context = &reconciler.context;
     let objects = Objects::of(&session, &reconciler);
-    let lease = objects.lease(&session).await?;
-    let seen = lease.as_ref().and_then(|lease| context.pool.session(&lease.uid()?));
     let written = reconciler.figures_written().get(&session.uid().unwrap_or_default()).copied();
     let endpoint = |worker: &str| context.directory.worker(worker).map(|worker| worker.endpoint);
-    let decision = decide(&session, lease.as_ref(), seen.as_ref(), written, endpoint, timestamp());
+    let decide = |lease: Option<&VramLease>| {
+        let seen = lease.and_then(|lease| context.pool.session(&lease.uid()?));
+        decide(&session, lease, seen.as_ref(), written, endpoint, timestamp())
+    };
+    let cached = objects.cached_lease(&session);
+    let is_cached = cached.is_some();
+    let mut lease = match cached {
+        Some(lease) => Some(lease),
+        None => objects.read_lease(&session).await?,
+    };
+    let mut decision = decide(lease.as_ref());
+    // A watch that resumes after an outage repeats the past, so the cache may contain the lease as it was before its slice was granted.
+    if is_cached && decision.ends() {
+        lease = objects.read_lease(&session).await?;
+        decision = decide(lease.as_ref());
+    }
     let outcome = objects.act(&session, lease.as_ref(), decision).await;
     context.metrics.reconciled("GpuSession", began.elapsed());
     outcome
@@ -177,15 +190,17 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// The session's lease, from the cache if present. A missing lease is looked up at the API server, because the cache may not show a new
-    /// lease yet.
-    async fn lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
-        let name = decide::lease_name(session);
-        let reference = ObjectRef::new(&name).within(&session.namespace().unwrap_or_default());
-        if let Some(lease) = self.reconciler.leases.get(&reference).filter(|lease| is_of(lease, session)) {
-            return Ok(Some(VramLease::clone(&lease)));
-        }
-        let found = self.leases.get_opt(&name).await.map_err(api("read the VramLease"))?;
+    /// The session's lease from the cache, which may be behind.
+    fn cached_lease(&self, session: &GpuSession) -> Option<VramLease> {
+        let reference = ObjectRef::new(&decide::lease_name(session)).within(&session.namespace().unwrap_or_default());
+        let lease = self.reconciler.leases.get(&reference).filter(|lease| is_of(lease, session));
+        lease.map(|lease| VramLease::clone(&lease))
+    }
+
+    /// The session's lease from the API server.
+    async fn read_lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
+        let found = self.leases.get_opt(&decide::lease_name(session)).await;
+        let found = found.map_err(api("read the VramLease"))?;
         Ok(found.filter(|lease| is_of(lease, session)))
     }
 

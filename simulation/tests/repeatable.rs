@@ -38,3 +38,11 @@ fn a_seed_does_not_depend_on_those_before_it() {
     let text = simulation(&["--from", "5", "--seeds", "3", "--jobs", "2"], "padding");
     assert!(text.contains(&format!("traces {alone:016x}")), "{alone:016x} is not in {text}");
 }
+
+/// Faults that have found an error, without those that it does not need. They repeat it as long as the requests before it stay the same.
+#[test]
+fn seeds_that_have_found_an_error_hold() {
+    for (seed, left_out) in [("749", "0,2,3,4,5,6,7,8,10"), ("3325", "3,4,8,9,10")] {
+        simulation(&["--seed", seed, "--without", left_out], "");
+    }
+}

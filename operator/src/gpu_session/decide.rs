@@ -49,6 +49,13 @@ pub(super) struct Decision {
     pub again: Option<Duration>,
 }
 
+impl Decision {
+    /// Whether the session ends with this decision.
+    pub(super) fn ends(&self) -> bool {
+        self.lease == LeaseStep::Delete && self.status.is_some()
+    }
+}
+
 /// The end of a session.
 struct End {
     reason: &'static str,
