@@ -27,6 +27,10 @@ import pytest
 import sahasra
 from sahasra import _native
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Shells start background jobs with SIGINT ignored, which the programs under test would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARIES = pathlib.Path(os.environ.get("SAHASRA_BIN_DIR", ROOT / "target/debug"))
 PLUGIN = os.environ.get("SAHASRA_PJRT_PLUGIN", "")
