@@ -93,6 +93,12 @@ async fn open(agent: &AgentProcess, name: &str, token: Option<&str>, headers: &[
     (head, stream)
 }
 
+/// Checks that the agent knows no such session.
+async fn not_here(agent: &AgentProcess, name: &str) {
+    let message = format!("session team/{name} does not run on this worker");
+    refused(agent, name, Some("right"), &UPGRADE, "404", &message).await;
+}
+
 async fn refused(agent: &AgentProcess, name: &str, token: Option<&str>, headers: &[(&str, &str)], status: &str, why: &str) {
     let (answer, _) = open(agent, name, token, headers).await;
     assert!(
@@ -190,15 +196,7 @@ async fn a_session_is_told_of_from_its_grant_to_its_release() {
     assert!(coordinator.metrics().await.contains("gpu_sessions 1"));
     session.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
-    refused(
-        &place.agent,
-        "mine",
-        Some("right"),
-        &UPGRADE,
-        "404",
-        "session team/mine does not run on this worker",
-    )
-    .await;
+    not_here(&place.agent, "mine").await;
 }
 
 #[tokio::test]
@@ -223,15 +221,7 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
     // The connection of the client is closed too.
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
-    refused(
-        &place.agent,
-        "mine",
-        Some("right"),
-        &UPGRADE,
-        "404",
-        "session team/mine does not run on this worker",
-    )
-    .await;
+    not_here(&place.agent, "mine").await;
     coordinator.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
 }
