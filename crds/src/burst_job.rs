@@ -9,14 +9,13 @@ use crate::{
 };
 
 pub mod aggregate;
-pub mod chunks;
 pub mod kernel;
 mod rules;
 pub mod status;
 
 pub use aggregate::Aggregate;
-pub use chunks::{Chunks, ParameterSpec, ScalarType};
 pub use kernel::{Argument, BytesSource, Kernel, PtxSource};
+pub use sahasra_parameters::spec::{self as chunks, Chunks, ParameterSpec, ScalarType};
 pub use status::BurstJobStatus;
 
 /// What a burst computes, on what, and what becomes of the results.

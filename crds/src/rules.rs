@@ -26,11 +26,8 @@ pub(crate) fn immutable(field: &str, kind: &str) -> Rule {
 
 /// Exactly one of an object's fields is given.
 pub(crate) fn exactly_one(fields: &[&str]) -> Rule {
-    let given: Vec<String> = fields.iter().map(|field| format!("has(self.{field})")).collect();
-    rule(
-        format!("[{}].filter(given, given).size() == 1", given.join(", ")),
-        format!("give exactly one of {}", fields.join(", ")),
-    )
+    let (expression, message) = sahasra_parameters::rules::exactly_one_expression(fields);
+    rule(expression, message)
 }
 
 /// A class of devices, as the agents' configuration names them.

@@ -2,17 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_crds::burst_job::{
-    Chunks, ParameterSpec, ScalarType,
-    chunks::{Interval, ProductAxis, RandomSpec, RangeSpec},
-};
-
 use crate::{
     CompileError, MOST_CHUNKS, Parameter, Program,
     formula::Formula,
     random::{Distribution, Stream},
     scalar::{Scalar, is_integer, takes, type_name},
     source::{Source, not_representable},
+    spec::{Chunks, Interval, ParameterSpec, ProductAxis, RandomSpec, RangeSpec, ScalarType},
 };
 
 /// Limits from the schema.

@@ -28,12 +28,14 @@
 mod compile;
 mod formula;
 mod random;
+pub mod rules;
 mod scalar;
 mod source;
+pub mod spec;
 
 use std::fmt;
 
-use sahasra_crds::burst_job::{Chunks, ScalarType};
+use spec::{Chunks, ScalarType};
 use thiserror::Error;
 
 pub use scalar::{Scalar, is_integer};

@@ -21,7 +21,7 @@
 //! For `f32`, the bounds are first rounded to `f32`, and the result is rounded to nearest. A result that rounding raises to `max` becomes
 //! the next lower number, and one below `min` becomes `min`.
 
-use sahasra_crds::burst_job::ScalarType;
+use crate::spec::ScalarType;
 
 use crate::scalar::Scalar;
 

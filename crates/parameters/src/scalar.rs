@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sahasra_crds::burst_job::ScalarType;
+use crate::spec::ScalarType;
 
 /// Value of one of the kernel's scalar types.
 #[derive(Clone, Copy, Debug, PartialEq)]

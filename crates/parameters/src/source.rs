@@ -1,6 +1,6 @@
 //! Validated sources of a parameter's values.
 
-use sahasra_crds::burst_job::ScalarType;
+use crate::spec::ScalarType;
 
 use crate::{
     formula::{Fault, Formula, Number},

@@ -3,7 +3,7 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{chunks::ScalarType, rules};
+use super::{ScalarType, rules};
 use crate::rules::{exactly_one, matches, object_name, store_url};
 
 /// Most bytes of one chunk's outputs, all together: several frames of results must fit a stream's window and the agent's memory.

@@ -5,60 +5,6 @@ use kube::core::{Reason, Rule};
 use super::kernel::MAX_OUTPUT_BYTES;
 use crate::rules::rule;
 
-/// What may be a parameter's name: an identifier, so that reports and formulas can carry it.
-const PARAMETER_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]{0,62}$";
-
-/// A parameter's name.
-pub(super) fn parameter_name() -> Rule {
-    crate::rules::matches(PARAMETER_NAME, "use 1 to 63 letters, digits and underscores, no digit first")
-}
-
-/// Every key of `parameters` is a parameter's name.
-pub(super) fn parameter_names() -> Rule {
-    rule(
-        format!("self.all(name, name.matches('{PARAMETER_NAME}'))"),
-        "a name is no parameter name: use 1 to 63 letters, digits and underscores, no digit first",
-    )
-}
-
-/// The columns of the results beside the parameters: a parameter of such a name would stand in for the column of that name.
-const OUTPUT_COLUMN: &str = "^output[0-9]+$";
-
-/// A parameter's name is no other column's.
-pub(super) fn no_column() -> Rule {
-    rule(
-        format!("self != 'index' && !self.matches('{OUTPUT_COLUMN}')"),
-        "index, output0, output1 and so on are columns of the results: give the parameter another name",
-    )
-}
-
-/// No key of `parameters` is another column of the results.
-pub(super) fn no_columns() -> Rule {
-    rule(
-        format!("self.all(name, name != 'index' && !name.matches('{OUTPUT_COLUMN}'))"),
-        "a parameter has the name of a column of the results (index, output0, output1 and so on): give it another name",
-    )
-}
-
-// No rule has the reason FieldValueDuplicate: the API server would then leave its message out. And the messages below do not say which name is meant: a message made from the object's strings exceeds the API server's cost limit.
-
-/// No two lists of a product have the same name.
-pub(super) fn distinct_axes() -> Rule {
-    rule(
-        "self.all(axis, self.exists_one(other, other.name == axis.name))",
-        "two lists have the same name: give each parameter its own name",
-    )
-}
-
-/// No list of a product has the name of a parameter.
-pub(super) fn axes_apart_from_parameters() -> Rule {
-    rule(
-        "!has(self.product) || !has(self.parameters) || self.product.all(axis, !(axis.name in self.parameters))",
-        "a list has the name of one of parameters: give each parameter its own name",
-    )
-    .field_path(".product")
-}
-
 /// Every `parameter` argument is declared, as a parameter or as a list of the product.
 pub(super) fn declared_parameters() -> Rule {
     rule(

@@ -1,19 +1,16 @@
-//! The chunks of a burst and the parameters of each.
+//! The types of `spec.chunks` of a BurstJob: the number of chunks and the parameters of each. `sahasra-crds` re-exports them.
 
 use std::collections::BTreeMap;
 
-use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rules;
-use crate::rules::exactly_one;
+use crate::rules;
 
 /// How many chunks, and how a chunk's index becomes its parameters. Exactly one of `count` and `product` says how many.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["count", "product"]))]
-#[x_kube(validation = rules::axes_apart_from_parameters())]
+#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["count", "product"]), rules::axes_apart_from_parameters()]))]
 pub struct Chunks {
     /// Number of chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -21,14 +18,11 @@ pub struct Chunks {
     pub count: Option<i64>,
     /// One chunk for every combination of these lists; the last list varies fastest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 16))]
-    #[x_kube(validation = rules::distinct_axes())]
+    #[schemars(length(min = 1, max = 16), extend("x-kubernetes-validations" = [rules::distinct_axes()]))]
     pub product: Option<Vec<ProductAxis>>,
     /// Parameters by name, each a function of the chunk's index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 32))]
-    #[x_kube(validation = rules::parameter_names())]
-    #[x_kube(validation = rules::no_columns())]
+    #[schemars(extend("maxProperties" = 32, "x-kubernetes-validations" = [rules::parameter_names(), rules::no_columns()]))]
     pub parameters: BTreeMap<String, ParameterSpec>,
     /// Seed of every `random` parameter: the same seed gives the same values on every device.
     #[serde(default)]
@@ -37,13 +31,11 @@ pub struct Chunks {
 }
 
 /// One list of a product.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProductAxis {
     /// Name of the parameter.
-    #[schemars(length(min = 1, max = 63))]
-    #[x_kube(validation = rules::parameter_name())]
-    #[x_kube(validation = rules::no_column())]
+    #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [rules::parameter_name(), rules::no_column()]))]
     pub name: String,
     /// Its type.
     #[serde(rename = "type")]
@@ -54,9 +46,9 @@ pub struct ProductAxis {
 }
 
 /// A parameter as a function of the index: exactly one of `cel`, `list`, `range`, `random`.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["cel", "list", "range", "random"]))]
+#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["cel", "list", "range", "random"])]))]
 pub struct ParameterSpec {
     /// Type that the kernel gets.
     #[serde(rename = "type")]
@@ -79,9 +71,9 @@ pub struct ParameterSpec {
 }
 
 /// `start + step × index`, or from `start` to `stop` (both reached) over all chunks.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["step", "stop"]))]
+#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["step", "stop"])]))]
 pub struct RangeSpec {
     /// Value of chunk 0.
     pub start: f64,
@@ -94,16 +86,16 @@ pub struct RangeSpec {
 }
 
 /// A distribution: exactly one of the fields.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["uniform", "logUniform", "choice"]))]
+#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["uniform", "logUniform", "choice"])]))]
 pub struct RandomSpec {
     /// Evenly between `min` and `max`; `max` itself never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uniform: Option<Interval>,
     /// Evenly in the logarithm; `min` must be above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self.min > 0.0").message("zero and less have no logarithm: give a min above 0").field_path(".min"))]
+    #[schemars(transform = rules::positive_minimum)]
     pub log_uniform: Option<Interval>,
     /// One of these values, each as likely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,9 +104,9 @@ pub struct RandomSpec {
 }
 
 /// A half-open interval.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.min < self.max").message("min must be below max: lower min or raise max").field_path(".min"))]
+#[schemars(extend("x-kubernetes-validations" = [rules::ordered_bounds()]))]
 pub struct Interval {
     /// Lower bound, included.
     pub min: f64,
