@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
-use sahasra_service::causes;
+use sahasra_error_chain::causes;
 use sahasra_wire::frame::Decoder;
 
 pub use self::program::bounded_message;

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use sahasra_service::causes;
+use sahasra_error_chain::causes;
 
 mod connection;
 pub mod engine;

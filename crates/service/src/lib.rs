@@ -8,7 +8,6 @@
 //! several operators and agents in one runtime with a paused clock.
 
 pub mod api_requests;
-mod causes;
 pub mod clock;
 pub mod health;
 pub mod logging;
@@ -18,4 +17,4 @@ pub mod server;
 pub mod shutdown;
 pub mod tls;
 
-pub use causes::causes;
+pub use sahasra_error_chain::causes;

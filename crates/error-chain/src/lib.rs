@@ -1,4 +1,4 @@
-//! Formatting of error chains.
+//! One line of text for an error and its source chain. Without dependencies, so that sandboxed processes can use it.
 
 use std::error::Error;
 
