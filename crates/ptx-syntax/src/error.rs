@@ -11,7 +11,6 @@ pub struct Position {
 
 /// The class of a load failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum LoadErrorKind {
     /// The text is not PTX.
     #[error("syntax error: {0}")]
@@ -40,7 +39,7 @@ pub struct LoadError {
 }
 
 impl LoadError {
-    pub(crate) fn new(position: Position, instruction: impl Into<String>, kind: LoadErrorKind) -> Self {
+    pub fn new(position: Position, instruction: impl Into<String>, kind: LoadErrorKind) -> Self {
         Self {
             line: position.line,
             column: position.column,

@@ -345,7 +345,7 @@ fn matches(words: &[Word], modifiers: &[&str]) -> bool {
 }
 
 /// Returns the reason why a form is rejected, or `None` if it is in the table.
-pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
+pub fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
     let mut form = opcode.to_owned();
     for modifier in modifiers {
         form.push('.');
@@ -373,7 +373,7 @@ pub(crate) fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
 }
 
 /// Returns the supported instructions as Markdown, with a table for each family, followed by the rejected instructions.
-pub fn instruction_table() -> String {
+pub fn table() -> String {
     let mut text = String::new();
     for line in FORMS.lines().filter(|line| !line.is_empty()) {
         if line.starts_with('§') {
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn every_line_of_the_table_is_printed() {
         let lines = FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§')).count();
-        let table = instruction_table();
+        let table = table();
         let printed = table.lines().filter(|line| line.starts_with("| `")).count();
         assert_eq!(printed, lines + REFUSED.len() + REFUSED_FORMS.len() + 1);
     }

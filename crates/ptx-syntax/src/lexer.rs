@@ -4,7 +4,7 @@ use crate::error::{LoadError, LoadErrorKind, Position};
 
 /// Token. Names borrow from the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Token<'a> {
+pub enum Token<'a> {
     /// Identifier, including registers (`%r1`) and labels (`$L__BB0_1`).
     Name(&'a str),
     /// Word after a dot, without the dot: directives, modifiers, types, `.x`.
@@ -24,11 +24,11 @@ pub(crate) enum Token<'a> {
 
 /// Token, its position, and the range of bytes that it covers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spanned<'a> {
-    pub(crate) token: Token<'a>,
-    pub(crate) position: Position,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+pub struct Spanned<'a> {
+    pub token: Token<'a>,
+    pub position: Position,
+    pub start: usize,
+    pub end: usize,
 }
 
 struct Cursor<'a> {
@@ -40,7 +40,7 @@ struct Cursor<'a> {
 }
 
 /// Splits `text` into tokens; the last one is [`Token::End`].
-pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, LoadError> {
+pub fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, LoadError> {
     // Drivers accept NUL-terminated images, so callers often include the terminator.
     let text = text.trim_end_matches('\0');
     let mut cursor = Cursor {

@@ -2,7 +2,7 @@
 //! [`LoadError`].
 
 mod statement;
-pub(crate) use statement::collapse;
+pub use statement::collapse;
 mod variable;
 
 use crate::error::{LoadError, LoadErrorKind, Position};
@@ -13,7 +13,7 @@ use crate::types::Space;
 /// Maximum nesting of scopes and parentheses, so that no text can exhaust the stack.
 const DEPTH_LIMIT: u32 = 64;
 
-pub(crate) struct Parser<'a> {
+pub struct Parser<'a> {
     text: &'a str,
     tokens: Vec<Spanned<'a>>,
     at: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Parser<'a> {
 }
 
 /// Parses a whole module.
-pub(crate) fn parse(text: &str) -> Result<Source<'_>, LoadError> {
+pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     Parser {
         text,
         tokens: tokens(text)?,

@@ -5,68 +5,68 @@ use crate::types::{ScalarType, Space};
 
 /// A parsed module.
 #[derive(Debug, Default)]
-pub(crate) struct Source<'a> {
-    pub(crate) version: (u32, u32),
-    pub(crate) target: &'a str,
-    pub(crate) address_size: u32,
-    pub(crate) functions: Vec<Function<'a>>,
-    pub(crate) variables: Vec<Variable<'a>>,
-    pub(crate) files: Vec<(u64, &'a str)>,
+pub struct Source<'a> {
+    pub version: (u32, u32),
+    pub target: &'a str,
+    pub address_size: u32,
+    pub functions: Vec<Function<'a>>,
+    pub variables: Vec<Variable<'a>>,
+    pub files: Vec<(u64, &'a str)>,
 }
 
 /// `.entry` or `.func` (PTX ISA §5.4 kernel and function directives). A body of `None` is a declaration.
 #[derive(Debug)]
-pub(crate) struct Function<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) position: Position,
-    pub(crate) is_entry: bool,
+pub struct Function<'a> {
+    pub name: &'a str,
+    pub position: Position,
+    pub is_entry: bool,
     /// Results, as in `.func (…) name`.
-    pub(crate) results: Vec<Variable<'a>>,
-    pub(crate) parameters: Vec<Variable<'a>>,
-    pub(crate) body: Option<Vec<Statement<'a>>>,
+    pub results: Vec<Variable<'a>>,
+    pub parameters: Vec<Variable<'a>>,
+    pub body: Option<Vec<Statement<'a>>>,
     /// `.maxntid`, or `.reqntid` with `required` set.
-    pub(crate) thread_limit: Option<ThreadLimit>,
+    pub thread_limit: Option<ThreadLimit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ThreadLimit {
-    pub(crate) extent: [u32; 3],
-    pub(crate) required: bool,
+pub struct ThreadLimit {
+    pub extent: [u32; 3],
+    pub required: bool,
 }
 
 /// A variable or parameter declaration (PTX ISA §5.4.1).
 #[derive(Clone, Debug)]
-pub(crate) struct Variable<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) position: Position,
-    pub(crate) space: Space,
-    pub(crate) scalar: ScalarType,
+pub struct Variable<'a> {
+    pub name: &'a str,
+    pub position: Position,
+    pub space: Space,
+    pub scalar: ScalarType,
     /// Total number of elements; `None` for `[]` (dynamic shared memory).
-    pub(crate) elements: Option<u64>,
-    pub(crate) alignment: u64,
-    pub(crate) is_pointer: bool,
-    pub(crate) is_external: bool,
+    pub elements: Option<u64>,
+    pub alignment: u64,
+    pub is_pointer: bool,
+    pub is_external: bool,
     /// A `.reg` parameter or result of a function.
-    pub(crate) is_register: bool,
-    pub(crate) initial: Vec<Initial<'a>>,
+    pub is_register: bool,
+    pub initial: Vec<Initial<'a>>,
 }
 
 impl Variable<'_> {
     /// Returns the size in bytes, 0 for an open array, or `None` if the size does not fit in 64 bits.
-    pub(crate) fn bytes(&self) -> Option<u64> {
+    pub fn bytes(&self) -> Option<u64> {
         self.elements.unwrap_or(0).checked_mul(self.scalar.bytes() as u64)
     }
 }
 
 /// Initial value at a byte offset.
 #[derive(Clone, Debug)]
-pub(crate) struct Initial<'a> {
-    pub(crate) offset: u64,
-    pub(crate) value: InitialValue<'a>,
+pub struct Initial<'a> {
+    pub offset: u64,
+    pub value: InitialValue<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum InitialValue<'a> {
+pub enum InitialValue<'a> {
     Constant(Constant),
     /// Address of a variable plus `addend` bytes, also written `generic(name)`.
     Address {
@@ -77,7 +77,7 @@ pub(crate) enum InitialValue<'a> {
 
 /// Literal.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Constant {
+pub enum Constant {
     Integer(u64),
     Single(u32),
     Double(u64),
@@ -85,7 +85,7 @@ pub(crate) enum Constant {
 
 impl Constant {
     /// Returns the bits of this literal as `scalar`, or `None` if a float literal meets an integer type of another width.
-    pub(crate) fn bits(self, scalar: ScalarType) -> Option<u64> {
+    pub fn bits(self, scalar: ScalarType) -> Option<u64> {
         Some(match (self, scalar) {
             (Self::Integer(value), ScalarType::F32) => u64::from((value as i64 as f32).to_bits()),
             (Self::Integer(value), ScalarType::F64) => (value as i64 as f64).to_bits(),
@@ -103,7 +103,7 @@ impl Constant {
 }
 
 #[derive(Debug)]
-pub(crate) enum Statement<'a> {
+pub enum Statement<'a> {
     Label {
         name: &'a str,
         position: Position,
@@ -137,33 +137,33 @@ pub(crate) enum Statement<'a> {
 
 /// `.reg` (PTX ISA §5.1.1): one name, or `count` names made of a prefix and a number.
 #[derive(Debug)]
-pub(crate) struct Registers<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) scalar: ScalarType,
-    pub(crate) count: Option<u64>,
+pub struct Registers<'a> {
+    pub name: &'a str,
+    pub scalar: ScalarType,
+    pub count: Option<u64>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Instruction<'a> {
-    pub(crate) position: Position,
+pub struct Instruction<'a> {
+    pub position: Position,
     /// Text of the statement, for errors and faults.
-    pub(crate) text: &'a str,
-    pub(crate) guard: Option<Guard<'a>>,
-    pub(crate) opcode: &'a str,
-    pub(crate) modifiers: Vec<&'a str>,
-    pub(crate) operands: Vec<Operand<'a>>,
+    pub text: &'a str,
+    pub guard: Option<Guard<'a>>,
+    pub opcode: &'a str,
+    pub modifiers: Vec<&'a str>,
+    pub operands: Vec<Operand<'a>>,
 }
 
 /// `@p` or `@!p` (PTX ISA §8.3).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Guard<'a> {
-    pub(crate) register: &'a str,
-    pub(crate) negated: bool,
+pub struct Guard<'a> {
+    pub register: &'a str,
+    pub negated: bool,
 }
 
 /// Operand (PTX ISA §6).
 #[derive(Clone, Debug)]
-pub(crate) enum Operand<'a> {
+pub enum Operand<'a> {
     /// Register, label, variable or function, plus an addend in bytes. The kind is determined when names are resolved.
     Name(&'a str, i64),
     /// Component of a special register, such as `%tid.x`.

@@ -4,7 +4,6 @@ use std::fmt;
 
 /// Fundamental type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ScalarType {
     U8,
     U16,
@@ -30,7 +29,7 @@ pub enum ScalarType {
 
 impl ScalarType {
     /// Returns the type with this name, which is given without its dot.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "u8" => Self::U8,
             "u16" => Self::U16,
@@ -68,11 +67,11 @@ impl ScalarType {
         }
     }
 
-    pub(crate) fn is_signed(self) -> bool {
+    pub fn is_signed(self) -> bool {
         matches!(self, Self::S8 | Self::S16 | Self::S32 | Self::S64)
     }
 
-    pub(crate) fn is_float(self) -> bool {
+    pub fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::F32 | Self::F64)
     }
 
@@ -111,7 +110,7 @@ impl fmt::Display for ScalarType {
 
 /// State space of a variable or an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Space {
+pub enum Space {
     Global,
     Constant,
     Shared,

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let page = std::fs::read_to_string(&path)?;
     let (before, rest) = page.split_once(BEGIN).ok_or("docs/ptx.md has no beginning of the table")?;
     let (_, after) = rest.split_once(END).ok_or("docs/ptx.md has no end of the table")?;
-    let written = format!("{before}{BEGIN}{}\n{END}{after}", sahasra_ptx::instruction_table());
+    let written = format!("{before}{BEGIN}{}\n{END}{after}", sahasra_ptx_syntax::instructions::table());
     if written != page {
         std::fs::write(&path, written)?;
     }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::error::LoadError;
 use crate::module::Module;
+use sahasra_ptx_syntax::error::LoadError;
 
 type Key = [u8; 32];
 

@@ -13,10 +13,10 @@ mod uniform;
 
 use std::collections::HashMap;
 
-use crate::error::LoadError;
-use crate::syntax::{self, Function, Source};
 use calls::CallGraph;
 use code::Code;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::{self, Function, Source};
 
 /// Compiles the kernel at `index` among the module's functions. `parameters` maps each name to its offset and size in bytes.
 pub(crate) fn compile<'a>(

@@ -1,6 +1,6 @@
-//! PTX on the CPU: a parser, a compiler to bytecode, and a SIMT interpreter that executes groups of 64 lanes (two warps).
+//! PTX on the CPU: a compiler to bytecode, and a SIMT interpreter that executes groups of 64 lanes (two warps).
 //!
-//! The text is split into tokens (`lexer`), parsed into statements (`parser`, `syntax`), lowered to checked, typed operations
+//! The statements that [`sahasra_ptx_syntax`] parses are lowered to checked, typed operations
 //! (`compile::lower`) and encoded as bytecode with allocated registers (`compile`). Groups of lanes execute the bytecode (`execute`,
 //! `lanes`) on global [`Memory`]. Section numbers in the sources are those of NVIDIA's "Parallel Thread Execution ISA".
 //!
@@ -34,26 +34,19 @@
 mod cache;
 mod cancel;
 mod compile;
-mod error;
 mod execute;
 mod fault;
 mod lanes;
-mod lexer;
 mod memory;
 mod module;
-mod outline;
-mod parser;
-mod syntax;
-mod types;
 
 pub use cache::{CacheStatistics, ModuleCache};
 pub use cancel::Cancel;
-pub use compile::lower::instruction_table;
-pub use error::{LoadError, LoadErrorKind, Position};
 pub use execute::{Launch, LaunchStatistics, Output};
 pub use fault::{Fault, FaultKind, FaultReport};
 pub use lanes::{InstructionSet, instruction_set, limit_instruction_set};
 pub use memory::{DevicePointer, HEAP_BYTES, Heap, Memory, MemoryError};
 pub use module::{ArgumentList, Kernel, LoadedModule, Module, PARAMETER_LIMIT, Parameter};
-pub use outline::{EntryOutline, Outline, ParameterOutline};
-pub use types::ScalarType;
+pub use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
+pub use sahasra_ptx_syntax::outline::{EntryOutline, Outline, ParameterOutline};
+pub use sahasra_ptx_syntax::types::ScalarType;

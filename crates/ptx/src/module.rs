@@ -14,13 +14,13 @@ use crate::cancel::Cancel;
 use crate::compile::calls::CallGraph;
 use crate::compile::code::Code;
 use crate::compile::compile;
-use crate::error::{LoadError, LoadErrorKind};
 use crate::execute::{self, Launch, LaunchStatistics, Program, volume};
 use crate::fault::Fault;
 use crate::memory::{DevicePointer, Memory, MemoryError};
-use crate::parser::parse;
-use crate::syntax::{self, ThreadLimit};
-use crate::types::{ScalarType, Space};
+use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
+use sahasra_ptx_syntax::parser::parse;
+use sahasra_ptx_syntax::syntax::{self, ThreadLimit};
+use sahasra_ptx_syntax::types::{ScalarType, Space};
 
 /// A kernel parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]

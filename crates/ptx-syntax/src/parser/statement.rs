@@ -265,7 +265,7 @@ impl<'a> Parser<'a> {
 }
 
 /// Collapses runs of white space to single blanks.
-pub(crate) fn collapse(text: &str) -> String {
+pub fn collapse(text: &str) -> String {
     let mut collapsed = String::with_capacity(text.len());
     for word in text.split_ascii_whitespace() {
         if !collapsed.is_empty() {

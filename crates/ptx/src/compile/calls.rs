@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::syntax::{Function, InitialValue, Operand, Source, Statement, Variable};
+use sahasra_ptx_syntax::syntax::{Function, InitialValue, Operand, Source, Statement, Variable};
 
 /// Base of the addresses of functions as values, above every generic address of memory.
 pub(crate) const FUNCTION_ADDRESSES: u64 = 0xf << 60;

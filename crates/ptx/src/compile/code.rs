@@ -8,7 +8,7 @@ use super::ir::{
 };
 use crate::lanes::LaneFunction;
 use crate::lanes::memory::{LoadFunction, StoreFunction};
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Location of a register (64 elements, or a predicate): a byte offset into one of three areas. The low two bits select the area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Intermediate representation between syntax and bytecode: checked, typed operations on numbered registers.
 
 use crate::lanes::LaneFunction;
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Virtual register: one that the text declares, or a constant, parameter or special register that the text reads.
 pub(crate) type RegisterId = u32;

@@ -15,22 +15,19 @@ mod function;
 mod matrix;
 mod names;
 mod special;
-mod table;
 mod transaction;
 mod video;
 mod warp;
 
 use std::collections::HashMap;
 
-pub use table::instruction_table;
-
 use super::calls::{CallGraph, frame_layout, function_address};
 use super::ir::{Action, FunctionBody, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
-use crate::error::{LoadError, LoadErrorKind, Position};
 use crate::lanes::{LaneFunction, logic, select};
-use crate::parser::collapse;
-use crate::syntax::{self, Function, Instruction, Operand, Source, Variable};
-use crate::types::ScalarType;
+use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
+use sahasra_ptx_syntax::parser::collapse;
+use sahasra_ptx_syntax::syntax::{self, Function, Instruction, Operand, Source, Variable};
+use sahasra_ptx_syntax::types::ScalarType;
 
 /// Maximum local memory of a thread in bytes (CUDA's limit on every device).
 const LOCAL_LIMIT: u64 = 512 << 10;
@@ -356,7 +353,7 @@ impl<'a> Lowering<'a> {
             }
             None => None,
         };
-        if let Some(reason) = table::refusal(instruction.opcode, &instruction.modifiers) {
+        if let Some(reason) = sahasra_ptx_syntax::instructions::refusal(instruction.opcode, &instruction.modifiers) {
             return Err(at.unsupported(reason));
         }
         match instruction.opcode {

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::ir::{Access, Action, Lowered, Operation, Origin, Register, RegisterId, Width};
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Offset in local memory, and size in bytes, of a piece.
 type Piece = (u64, u64);
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::compile::calls::CallGraph;
     use crate::compile::lower;
-    use crate::parser::parse;
+    use sahasra_ptx_syntax::parser::parse;
 
     /// Counts the local accesses before and after promotion in a kernel that calls a function, given its body and the call.
     fn accesses(function: &str, call: &str) -> (usize, usize) {

@@ -14,7 +14,7 @@ use crate::fault::FaultKind;
 use crate::lanes::LANES;
 use crate::lanes::memory::{Resolved, Shape, for_each_lane};
 use crate::memory::Allocation;
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Accesses below this address are reported as accesses through null, plus an index.
 const NULL_GUARD: u64 = 1 << 16;

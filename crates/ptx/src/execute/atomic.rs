@@ -9,7 +9,7 @@ use crate::lanes::Binary;
 use crate::lanes::float::{Add, Float};
 use crate::lanes::half::{Both, Brain, Half};
 use crate::lanes::memory::{Resolved, for_each_lane};
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Computes the new value from the old value and the operands.
 #[inline(always)]

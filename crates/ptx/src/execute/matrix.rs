@@ -6,7 +6,7 @@ use crate::compile::code::{Place, WarpDetail};
 use crate::compile::ir::{MatrixElement as E, MatrixOperation, Width};
 use crate::lanes::half::{Brain, Half, Sixteen};
 use crate::lanes::narrow::{E4m3, E5m2, Eight};
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Elements of a matrix. The largest matrices are 32 by 16 elements.
 type Matrix = [f64; 512];

@@ -7,7 +7,7 @@ use crate::compile::ir::{SystemCall, Width};
 use crate::fault::FaultKind;
 use crate::lanes::memory::for_each_lane;
 use crate::memory::{DevicePointer, Heap};
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Longest text read from a kernel's memory, in bytes.
 const TEXT_LIMIT: usize = 64 << 10;

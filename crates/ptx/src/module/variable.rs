@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::compile::calls::{CallGraph, function_address};
-use crate::error::{LoadError, LoadErrorKind};
-use crate::syntax::{self, InitialValue};
+use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
+use sahasra_ptx_syntax::syntax::{self, InitialValue};
 
 /// A module-scope `.global` or `.const` variable.
 pub(super) struct Variable {

@@ -7,7 +7,7 @@ use crate::compile::ir::{Access, Action, Lowered, Operation, RegisterId, Width};
 use crate::compile::uniform::{Class, Uniform};
 use crate::lanes::LANES;
 use crate::lanes::memory::{LoadFunction, StoreFunction, load, load_ordered, store, store_ordered};
-use crate::types::Space;
+use sahasra_ptx_syntax::types::Space;
 
 /// Returns the pattern index of each register, 0 for none. Address registers have a pattern, because several accesses, or repeated
 /// executions of one access, may use it between two writes. Registers that anything but lane operations writes have none.

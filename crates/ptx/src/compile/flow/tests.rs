@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use super::*;
 use crate::compile::calls::CallGraph;
 use crate::compile::{lower, uniform};
-use crate::parser::parse;
+use sahasra_ptx_syntax::parser::parse;
 
 /// Lowers a kernel with this body, which may use the registers %p1, %r0 to %r9999 and %rd1.
 fn lowered(body: &str) -> Lowered {

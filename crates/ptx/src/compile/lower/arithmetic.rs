@@ -2,11 +2,11 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Action, RegisterId, Width};
-use crate::error::LoadError;
 use crate::lanes::integer as int;
 use crate::lanes::{LaneFunction, binary, ternary, unary};
-use crate::syntax::Operand;
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// The lane function of `$make::<int::$operation<type>>` for an integer type.
 macro_rules! by_integer {

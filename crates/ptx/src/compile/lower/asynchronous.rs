@@ -2,11 +2,11 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, RegisterId, Width};
-use crate::error::LoadError;
 use crate::lanes::integer as int;
 use crate::lanes::{logic, relation, select};
-use crate::syntax::{Constant, Operand};
-use crate::types::{ScalarType as T, Space};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::{Constant, Operand};
+use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
 impl<'a> Lowering<'a> {
     pub(super) fn copy_async(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {

@@ -2,9 +2,9 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, AtomicOperation, Width};
-use crate::error::LoadError;
-use crate::syntax::Operand;
-use crate::types::{ScalarType as T, Space};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
 impl<'a> Lowering<'a> {
     pub(super) fn atomic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {

@@ -3,11 +3,11 @@
 use super::arithmetic::{by_integer, by_width};
 use super::{At, Lowering};
 use crate::compile::ir::Width;
-use crate::error::LoadError;
 use crate::lanes::integer as int;
 use crate::lanes::{LaneFunction, binary, bits, logic, relation, select, ternary, unary};
-use crate::syntax::Operand;
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 impl<'a> Lowering<'a> {
     pub(super) fn bits(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {

@@ -5,9 +5,9 @@ use super::names::Place;
 use super::{At, Lowering};
 use crate::compile::calls::{Slot, frame_layout};
 use crate::compile::ir::{Access, Action, Callee, RegisterId, SystemCall, Width};
-use crate::error::LoadError;
-use crate::syntax::{Operand, Variable};
-use crate::types::{ScalarType as T, Space};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::{Operand, Variable};
+use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
 /// Start of a frame: a fixed address or the stack pointer.
 #[derive(Clone, Copy)]

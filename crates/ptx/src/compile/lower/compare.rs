@@ -3,13 +3,13 @@
 use super::arithmetic::{by_integer, by_width};
 use super::{At, Lowering};
 use crate::compile::ir::{RegisterId, Width};
-use crate::error::LoadError;
 use crate::lanes::float as fl;
 use crate::lanes::half::{Brain, Half};
 use crate::lanes::integer as int;
 use crate::lanes::{LaneFunction, logic, relation, select, ternary, unary};
-use crate::syntax::Operand;
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 macro_rules! by_float {
     ($scalar:expr, $ftz:expr, $operation:ident) => {

@@ -2,9 +2,9 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Action, BarrierReduction, Width};
-use crate::error::LoadError;
-use crate::syntax::Operand;
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 impl<'a> Lowering<'a> {
     pub(super) fn control(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {

@@ -3,13 +3,13 @@
 use super::convert_narrow::{Flags, is_half};
 use super::{At, Lowering};
 use crate::compile::ir::{RegisterId, Width};
-use crate::error::LoadError;
 use crate::lanes::convert as cv;
 use crate::lanes::float as fl;
 use crate::lanes::half::Half;
 use crate::lanes::rounding::{Down, TowardZero, Up};
 use crate::lanes::{LaneFunction, select, unary};
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// Returns the lane function that truncates a value to a narrow type and extends it to its register again, according to its sign.
 pub(super) fn narrow(scalar: T, width: Width) -> Option<LaneFunction> {

@@ -2,14 +2,14 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{RegisterId, Width};
-use crate::error::LoadError;
 use crate::lanes::convert as cv;
 use crate::lanes::float as fl;
 use crate::lanes::half::{self, Brain, Half, PairFrom32, Value};
 use crate::lanes::narrow::{AwayFromZero, E4m3, E5m2, EightsFrom32, EightsFromHalves, Even, HalvesFromEights, ToTf32, Zero};
 use crate::lanes::rounding::{Down, TowardZero, Up};
 use crate::lanes::{LaneFunction, binary, select, unary};
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// Modifiers of a `cvt` besides its types.
 pub(super) struct Flags<'a> {

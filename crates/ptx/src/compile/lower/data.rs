@@ -3,12 +3,12 @@
 use super::convert::resize;
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, Origin, RegisterId, Width};
-use crate::error::LoadError;
 use crate::execute::{LOCAL_WINDOW, PARAMETER_WINDOW, SHARED_WINDOW};
 use crate::lanes::integer as int;
 use crate::lanes::{binary, logic, relation, select, unary};
-use crate::syntax::Operand;
-use crate::types::{ScalarType as T, Space};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
 impl<'a> Lowering<'a> {
     /// `mov` (PTX ISA §9.7.9.3), and its packing and unpacking forms (§9.7.9.4).

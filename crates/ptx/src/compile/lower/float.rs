@@ -2,13 +2,13 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::Width;
-use crate::error::LoadError;
 use crate::lanes::float as fl;
 use crate::lanes::half::{Both, Brain, Half, Relu, Through};
 use crate::lanes::rounding::{self, Down, TowardZero, Up, double};
 use crate::lanes::transcendental as function;
 use crate::lanes::{LaneFunction, binary, ternary, unary};
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// Selects a float operation with `.ftz` and `.sat` for f32 and f16; f64 and bf16 have neither.
 macro_rules! by_float {

@@ -5,11 +5,11 @@ use super::names::Place;
 use super::{Lowering, Scope};
 use crate::compile::calls::{Slot, frame_layout};
 use crate::compile::ir::{Action, RegisterId, Width};
-use crate::error::{LoadError, LoadErrorKind};
 use crate::lanes::binary;
 use crate::lanes::integer as int;
-use crate::syntax::Function;
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
+use sahasra_ptx_syntax::syntax::Function;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// State of the function whose body is being lowered.
 pub(super) struct Context {

@@ -5,9 +5,9 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Action, MatrixElement as E, MatrixOperation, MatrixPart, RegisterId, Width};
-use crate::error::LoadError;
-use crate::syntax::Operand;
-use crate::types::{ScalarType as T, Space};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
 fn element(name: &str) -> Option<E> {
     Some(match name {

@@ -3,9 +3,9 @@
 use super::{At, Lowering};
 use crate::compile::calls::function_address;
 use crate::compile::ir::{Origin, RegisterId, Width};
-use crate::error::{LoadError, LoadErrorKind};
-use crate::syntax::{Operand, Registers, Variable};
-use crate::types::{ScalarType, Space};
+use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
+use sahasra_ptx_syntax::syntax::{Operand, Registers, Variable};
+use sahasra_ptx_syntax::types::{ScalarType, Space};
 
 /// Location of a variable of the function.
 #[derive(Clone, Copy, Debug)]

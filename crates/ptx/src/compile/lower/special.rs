@@ -2,7 +2,7 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Action, LaneMask, Origin, RegisterId, Special, Width};
-use crate::error::LoadError;
+use sahasra_ptx_syntax::error::LoadError;
 
 /// Special registers of the ISA that this engine does not provide.
 const UNSUPPORTED_SPECIALS: [&str; 8] = [

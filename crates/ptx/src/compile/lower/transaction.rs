@@ -6,13 +6,13 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Access, Action, AtomicOperation, RegisterId, Width};
-use crate::error::LoadError;
 use crate::execute::{COUNT_BITS, PARITY_BIT};
 use crate::lanes::convert::Resize;
 use crate::lanes::integer as int;
 use crate::lanes::{binary, relation, unary};
-use crate::syntax::Operand;
-use crate::types::{ScalarType as T, Space};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
 impl<'a> Lowering<'a> {
     pub(super) fn transaction_barrier(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {

@@ -2,11 +2,11 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::Width;
-use crate::error::LoadError;
 use crate::lanes::integer as int;
 use crate::lanes::video::{self, Video};
 use crate::lanes::{LaneFunction, binary, ternary};
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// Returns the operation on parts of `BITS` bits.
 fn function<const BITS: u32>(operation: &str) -> Option<LaneFunction> {

@@ -2,11 +2,11 @@
 
 use super::{At, Lowering};
 use crate::compile::ir::{Action, Origin, Reduction, Shuffle, Special, Vote, Width};
-use crate::error::LoadError;
 use crate::lanes::integer as int;
 use crate::lanes::{relation, unary};
-use crate::syntax::Operand;
-use crate::types::ScalarType as T;
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::Operand;
+use sahasra_ptx_syntax::types::ScalarType as T;
 
 impl<'a> Lowering<'a> {
     pub(super) fn warp(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
