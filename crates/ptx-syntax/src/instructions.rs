@@ -7,6 +7,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
+use crate::error::{LoadError, LoadErrorKind};
+use crate::parser::collapse;
+use crate::syntax::{Source, Statement};
+
 const FORMS: &str = "
 §9.7.1 Integer arithmetic
 add,sub u16|s16|u32|s32|u64|s64
@@ -370,6 +374,25 @@ pub fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
         None if bulk => format!("instruction form {form}: bulk copies (TMA)"),
         None => format!("instruction form {form}"),
     })
+}
+
+/// Returns an error for the first instruction of a module whose form is not in the table.
+pub fn unsupported(source: &Source<'_>) -> Option<LoadError> {
+    fn first(statements: &[Statement<'_>]) -> Option<LoadError> {
+        statements.iter().find_map(|statement| match statement {
+            Statement::Instruction(instruction) => refusal(instruction.opcode, &instruction.modifiers).map(|reason| {
+                let kind = LoadErrorKind::Unsupported(reason);
+                LoadError::new(instruction.position, collapse(instruction.text), kind)
+            }),
+            Statement::Scope(statements) => first(statements),
+            _ => None,
+        })
+    }
+    source
+        .functions
+        .iter()
+        .filter_map(|function| function.body.as_deref())
+        .find_map(first)
 }
 
 /// Returns the supported instructions as Markdown, with a table for each family, followed by the rejected instructions.

@@ -212,10 +212,11 @@ fn ptx_that_is_wrong_is_refused_and_ptx_for_a_gpu_is_its_drivers_affair() {
         }
         check(&manifest).map(drop)
     };
-    let wrong = with(None, "add.u32 %r1, %r2").unwrap_err();
+    let wrong = with(None, "add.u32 %r1 %r2").unwrap_err();
     assert_eq!((wrong.path.as_str(), wrong.reason), ("spec.kernel.ptx", "InvalidPtx"));
     assert!(wrong.message.contains("line 4"), "{wrong}");
-    assert!(with(Some("h100"), "add.u32 %r1, %r2").is_ok());
+    assert!(with(Some("h100"), "add.u32 %r1 %r2").is_ok());
+    assert!(with(Some("cpu"), "add.u32 %r1, %r2").is_ok(), "compiling finds this, not parsing");
     let lacking = "tcgen05.fence::before_thread_sync";
     assert!(with(Some("cpu"), lacking).is_err());
     assert!(with(Some("h100"), lacking).is_ok());
@@ -227,4 +228,15 @@ fn a_blocks_shape_must_suit_the_entry() {
     manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("{ ret; }", ".maxntid 16, 1, 1 { ret; }"));
     let invalid = check(&manifest).unwrap_err();
     assert_eq!((invalid.path.as_str(), invalid.reason), ("spec.kernel.block", "LaunchBounds"));
+}
+
+#[test]
+fn only_entries_with_a_body_count_and_comments_do_not() {
+    let mut manifest = manifest();
+    let declared = ".visible .entry k(.param .u64 out);\n// .entry k()\n/* .entry k() */ .visible .entry k(";
+    manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace(".visible .entry k(", declared));
+    check(&manifest).unwrap();
+    manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace(".param .u32 index", "nonsense"));
+    let invalid = check(&manifest).unwrap_err();
+    assert_eq!((invalid.path.as_str(), invalid.reason), ("spec.kernel.ptx", "InvalidPtx"));
 }
