@@ -15,20 +15,18 @@ use std::{
 
 use futures::StreamExt;
 use futures::{FutureExt, future::BoxFuture, stream::FuturesUnordered};
+use sahasra_executor_protocol::burst::{
+    messages::{Ended, Ready, Returned, Settled, from_executor, to_executor},
+    status_page::{Activity, Board},
+};
 use sahasra_service::part;
 use sahasra_wire::{
     Message,
     burst::{ChunkRange, Failure, FailureCode, Program, ResultRun},
 };
-use sahasra_worker::{
-    executor::{
-        board::{Activity, Board},
-        protocol::{Ended, Ready, Returned, Settled, from_executor, to_executor},
-    },
-    executors::{
-        DeviceDescription,
-        launch::{Launched, Launcher, TaskEnd},
-    },
+use sahasra_worker::executors::{
+    DeviceDescription,
+    launch::{Launched, Launcher, TaskEnd},
 };
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;

@@ -12,10 +12,8 @@
 //! runs of consecutive chunks. It trusts only its supervisor; the supervisor trusts nothing that the executor reports. The process ends
 //! when its socket closes.
 
-pub mod board;
 mod lane;
 mod program;
-pub mod protocol;
 mod queue;
 mod report;
 mod results;
@@ -31,21 +29,21 @@ use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
 use sahasra_error_chain::causes;
+use sahasra_executor_protocol::probe::{PluginPlatform, Probe};
 use sahasra_wire::frame::Decoder;
 
-pub use self::program::bounded_message;
 pub(crate) use self::report::end_process;
 
-use self::board::{Board, MAX_LANES};
-use self::protocol::{Ready, ToExecutor, from_executor::Kind, to_executor};
 use self::queue::message;
 use self::report::Reporter;
 use self::sandbox::Reach;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::device::{Device, DeviceError};
-use crate::program_cache::Folder;
 use crate::session_executor::{self, EngineChoice, Options, Platform};
+use sahasra_executor_protocol::burst::messages::{Ready, ToExecutor, from_executor::Kind, to_executor};
+use sahasra_executor_protocol::burst::status_page::{Board, MAX_LANES};
+use sahasra_executor_protocol::program_cache::Folder;
 
 /// Stack size of a lane's thread, in bytes. The engine keeps its own state on the heap; the compiler of a GPU driver needs the most stack.
 const LANE_STACK: usize = 4 << 20;
@@ -201,7 +199,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
         }
     };
     end_on_panic();
-    let board = match crate::session::board::Board::map(&inherited.board) {
+    let board = match sahasra_executor_protocol::session::status_page::Board::map(&inherited.board) {
         Ok(board) => board,
         Err(error) => {
             eprintln!("no board: {error}");
@@ -243,14 +241,14 @@ fn answer(answer: &impl serde::Serialize) -> ExitCode {
 }
 
 /// Probes the GPUs from inside the sandbox, as executors will see them.
-fn probe_within_walls() -> cuda::Probe {
+fn probe_within_walls() -> Probe {
     let reach = Reach {
         gpu: true,
         ..Reach::default()
     };
     match sandbox::put_up_walls(&reach) {
         Ok(_) => cuda::probe(),
-        Err(error) => cuda::Probe {
+        Err(error) => Probe {
             gpus: Vec::new(),
             reason: Some(causes(&error)),
         },
@@ -259,7 +257,7 @@ fn probe_within_walls() -> cuda::Probe {
 
 /// Name and version of the platform that the PJRT plugin at `path` reports after it has opened its device. The sandbox allows GPUs because
 /// the plugin may need one.
-fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform, String> {
+fn platform(path: &std::path::Path) -> Result<PluginPlatform, String> {
     let reach = Reach {
         gpu: true,
         plugin: Some(path.to_owned()),
@@ -268,7 +266,7 @@ fn platform(path: &std::path::Path) -> Result<crate::session::process::Platform,
     sandbox::put_up_walls(&reach).map_err(|error| causes(&error))?;
     let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| causes(&error))?;
     let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| causes(&error))?;
-    Ok(crate::session::process::Platform {
+    Ok(PluginPlatform {
         name: client.platform_name().map_err(|error| causes(&error))?,
         version: client.platform_version().map_err(|error| causes(&error))?,
     })

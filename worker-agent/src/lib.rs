@@ -36,19 +36,17 @@ pub mod executor;
 pub mod executors;
 pub mod ledger;
 pub mod metrics;
-pub mod program_cache;
 pub mod registration;
 pub mod session;
 pub mod session_executor;
-mod shared_page;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
 use api::guard::{Guard, OperatorsOnly};
 use args::{AgentArguments, Arguments, Command};
 use executors::{DeviceKind, ExecutorPool, PoolConfig, walls};
-use program_cache::ProgramCache;
 use registration::{Registration, RegistrationConfig};
+use sahasra_executor_protocol::program_cache::ProgramCache;
 use session::{process::Launcher, stream::Streams};
 
 /// Threads of the Tokio runtime. Two suffice because executors do the work, and each thread costs memory.

@@ -11,8 +11,6 @@
 //! from then on speaks to the client alone. The agent sees only what the process writes to the session's board, a page of shared memory.
 //! TLS connections are the exception: the agent relays their bytes.
 
-pub mod adopt;
-pub mod board;
 pub mod launch;
 pub mod process;
 mod relay;

@@ -40,9 +40,10 @@ use self::state::{Bells, State};
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::CudaDevice;
 use crate::executor::end_process;
-use crate::program_cache::Folder;
-use crate::session::adopt;
-use crate::session::board::{Board, monotonic_nanoseconds};
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::program_cache::Folder;
+use sahasra_executor_protocol::session::adoption;
+use sahasra_executor_protocol::session::status_page::Board;
 
 /// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
 const ENGINE_STACK: usize = 64 << 20;
@@ -130,7 +131,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
     }
     let connections = Connections::default();
     loop {
-        match adopt::receive(control) {
+        match adoption::receive(control) {
             Ok(Some(adopted)) => {
                 if let Err(error) = connections.serve(hub, adopted) {
                     eprintln!("a connection cannot be served: {error}");
@@ -182,7 +183,7 @@ fn refuse(control: &UnixStream, reason: &str) {
         if control.set_read_timeout(Some(left)).is_err() {
             return;
         }
-        match adopt::receive(control) {
+        match adoption::receive(control) {
             Ok(Some(adopted)) => connection::refuse(adopted, reason),
             Ok(None) => return,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,

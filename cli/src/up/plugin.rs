@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use sahasra_worker::session::process::{Platform, probe};
+use sahasra_executor_protocol::probe::PluginPlatform;
+use sahasra_worker::session::process::probe;
 
 use crate::pool::Pool;
 
@@ -34,7 +35,7 @@ impl Serves {
     }
 
     /// Why no device has the engine, given what the plugin says when it is loaded.
-    fn without_devices(plugin: PathBuf, outcome: Result<Platform, String>) -> Self {
+    fn without_devices(plugin: PathBuf, outcome: Result<PluginPlatform, String>) -> Self {
         match outcome {
             Ok(platform) => Self::OtherDevices {
                 plugin,
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_plugin_that_no_device_uses_is_not_promised() {
         let plugin = PathBuf::from("/p.so");
-        let platform = Platform {
+        let platform = PluginPlatform {
             name: "cuda".to_owned(),
             version: String::new(),
         };

@@ -3,13 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_service::part;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
 use crate::session::{
-    board::monotonic_nanoseconds,
     process::{LaunchError, Process},
     sessions::{Session, Sessions},
 };

@@ -22,14 +22,14 @@ use sahasra_ptx::{Cancel, Outline};
 
 use self::driver::{check, check_launch, check_load};
 use self::stream::{STAGING, ZEROS};
+use sahasra_executor_protocol::probe::GPU_LANES;
+
 use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 pub use self::memory::CudaArea;
-pub use self::probe::{Gpu, Probe, probe};
+pub use self::probe::probe;
 pub use self::stream::CudaStream;
 
-/// Number of chunks that run concurrently. More than this gains little on any GPU, and each lane is a thread.
-pub const LANES: u32 = 32;
 /// Size of the buffer for the compiler's error log, in bytes.
 const LOG: usize = 8 << 10;
 /// First driver version with `cuFuncGetParamInfo`, which describes a kernel's parameters.
@@ -219,7 +219,7 @@ impl Device for CudaDevice {
     const FAULTS_POISON: bool = true;
 
     fn lanes(&self) -> usize {
-        LANES as usize
+        GPU_LANES as usize
     }
 
     fn used_bytes(&self) -> u64 {

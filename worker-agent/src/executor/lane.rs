@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use sahasra_ptx::{Cancel, ModuleCache};
 use sahasra_wire::burst::{ChunkRange, FailureCode};
 
-use super::board::{Activity, Board, MAX_LANES};
 use super::program::{Code, Failed, Frame, Prepared};
-use super::protocol::{Returned, from_executor::Kind};
 use super::queue::{Batch, Queue, Seat, Task, message};
 use super::report::Reporter;
 use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
 use crate::device::Device;
+use sahasra_executor_protocol::burst::messages::{Returned, from_executor::Kind};
+use sahasra_executor_protocol::burst::status_page::{Activity, Board, MAX_LANES};
 
 /// Limit of the host memory for cached modules, in bytes, including their PTX text.
 const MODULE_BYTES: u64 = 64 << 20;

@@ -12,9 +12,6 @@ use sahasra_wire::burst::{FailureCode, Program, argument};
 
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
-/// Maximum length of a failure's message in bytes: the message may be stored in an object's status.
-const MAX_MESSAGE_BYTES: usize = 1024;
-
 /// Failure of a chunk or of a whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
@@ -29,19 +26,10 @@ impl Failed {
     pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self {
             code,
-            message: bounded_message(message.into()),
+            message: sahasra_executor_protocol::burst::bounded_message(message.into()),
             poisoned: false,
         }
     }
-}
-
-/// Truncates a failure's message to the length that a status may hold, at a character boundary.
-pub fn bounded_message(mut message: String) -> String {
-    if message.len() > MAX_MESSAGE_BYTES {
-        let end = (0..=MAX_MESSAGE_BYTES).rev().find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or(0));
-    }
-    message
 }
 
 impl From<DeviceError> for Failed {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use sahasra_wire::burst::{ChunkRange, Failure};
 
 use super::program::{Code, Failed, Frame, Prepared};
-use super::protocol::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 use crate::device::Device;
+use sahasra_executor_protocol::burst::messages::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 
 /// Target duration of a batch. Chunks in a batch can no longer be withdrawn.
 const BATCH: Duration = Duration::from_millis(2);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sahasra_wire::frame;
 
-use super::protocol::FromExecutor;
+use sahasra_executor_protocol::burst::messages::FromExecutor;
 
 /// Writes messages as whole frames, one lane at a time. Lanes block while the supervisor does not read.
 #[derive(Debug)]

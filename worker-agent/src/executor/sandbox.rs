@@ -22,7 +22,7 @@ use std::path::PathBuf;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use serde::{Deserialize, Serialize};
+use sahasra_executor_protocol::probe::Walls;
 
 /// Limit of open descriptors; a driver needs some tens for each device.
 const OPEN_FILES: u64 = 1024;
@@ -59,15 +59,6 @@ impl Reach {
     }
 }
 
-/// Restrictions that are in force, of those that the kernel supports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Walls {
-    /// ABI version of Landlock that is in force; 0 without Landlock.
-    pub landlock: u32,
-    /// Whether system calls are filtered.
-    pub seccomp: bool,
-}
-
 /// Reason why an executor does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
@@ -84,29 +75,6 @@ pub enum SandboxError {
     Files(#[from] files::FilesError),
     #[error("cannot restrict system calls")]
     Calls(#[from] calls::CallsError),
-}
-
-impl Walls {
-    /// Kernel features that are missing, each with what a compromised executor can do without it; empty if none is missing. A `gpu`
-    /// executor needs more of Landlock, because the driver uses sockets.
-    pub fn missing(&self, gpu: bool) -> Vec<&'static str> {
-        let mut missing = Vec::new();
-        match self.landlock {
-            0 => missing.push("Landlock (read and write what the agent may: its token, its key, other namespaces' programs and memory)"),
-            1 | 2 => missing.push("Landlock 3, of Linux 6.2 (truncate files that it may read)"),
-            _ => {}
-        }
-        if gpu && (1..4).contains(&self.landlock) {
-            missing.push("Landlock 4, of Linux 6.7 (turn a connection that it was handed into one to elsewhere)");
-        }
-        if gpu && (1..6).contains(&self.landlock) {
-            missing.push("Landlock 6, of Linux 6.12 (speak to abstract sockets of others)");
-        }
-        if !self.seccomp {
-            missing.push("seccomp (open connections, start programs, signal the agent)");
-        }
-        missing
-    }
 }
 
 /// Enters the sandbox. `parent` is the process id of the agent. `memory_bytes` is the device's memory if it is memory of this process.
@@ -205,19 +173,6 @@ fn close_inherited() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_missing_is_named() {
-        let missing = |landlock, seccomp, gpu| Walls { landlock, seccomp }.missing(gpu).join("; ");
-        for complete in [(3, true, false), (9, true, false), (6, true, true)] {
-            assert_eq!(missing(complete.0, complete.1, complete.2), "");
-        }
-        assert!(missing(5, true, true).starts_with("Landlock 6") && missing(3, true, true).contains("Landlock 4"));
-        assert!(missing(2, true, false).contains("truncate"));
-        assert!(missing(0, true, true).starts_with("Landlock (") && !missing(0, true, true).contains("seccomp"));
-        assert!(missing(7, false, false).starts_with("seccomp"));
-        assert!(missing(0, false, false).contains("Landlock") && missing(0, false, false).contains("seccomp"));
-    }
 
     #[test]
     fn walls_are_not_put_up_around_a_part_of_the_process() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sahasra_ptx::Cancel;
 use sahasra_wire::burst::FailureCode;
 
-use super::board::{Board, MAX_LANES};
+use sahasra_executor_protocol::burst::status_page::{Board, MAX_LANES};
 
 /// Time within which a cancelled launch must end; after it the process ends.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::executor::board::{Activity, Board};
+use sahasra_executor_protocol::burst::status_page::{Activity, Board};
 
 /// Engine that runs a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use super::PoolConfig;
 use super::ask::ask;
 use super::device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
 use super::spawn;
-use crate::device::cuda::{Gpu, LANES, Probe};
+use sahasra_executor_protocol::probe::{GPU_LANES, Gpu, Probe};
 
 /// Memory in bytes that an engine needs in addition to contexts, for fragmentation and for what a driver allocates later.
 const HEADROOM: u64 = 256 << 20;
@@ -82,7 +82,7 @@ fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
         total_bytes: gpu.total_bytes,
         allocatable_bytes: gpu.free_bytes.saturating_sub(reserved),
         context_bytes: gpu.context_bytes,
-        lanes: LANES,
+        lanes: GPU_LANES,
     }
 }
 

@@ -11,8 +11,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::device::DeviceDescription;
 use super::spawn::Started;
-use crate::executor::board::Board;
-use crate::executor::protocol::{from_executor, to_executor};
+use sahasra_executor_protocol::burst::messages::{from_executor, to_executor};
+use sahasra_executor_protocol::burst::status_page::Board;
 
 /// Starts executors.
 pub trait Launcher: Debug + Send + Sync {

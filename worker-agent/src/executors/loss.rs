@@ -10,7 +10,7 @@ use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
 use super::run::Event;
-use crate::executor::board::{Activity, Board, Slot};
+use sahasra_executor_protocol::burst::status_page::{Activity, Board, Slot};
 
 /// Number of consecutive processes that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;
@@ -132,7 +132,7 @@ mod tests {
     use super::super::outstanding::WorkRange;
     use super::super::run::{Events, Run, Shared};
     use super::*;
-    use crate::executor::board::monotonic_nanoseconds;
+    use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 
     const RUN: u64 = 7;
 

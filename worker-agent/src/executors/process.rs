@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::device::Permit;
 use super::launch::{Body, Launched, Task};
 use super::spawn::Started;
-use crate::executor::board::Board;
-use crate::executor::protocol::{FromExecutor, ToExecutor, from_executor, to_executor};
+use sahasra_executor_protocol::burst::messages::{FromExecutor, ToExecutor, from_executor, to_executor};
+use sahasra_executor_protocol::burst::status_page::Board;
 
 /// A child process that is killed and reaped when this handle is dropped.
 #[derive(Debug)]

@@ -17,7 +17,8 @@ use tokio::sync::oneshot;
 use super::device::{DeviceDescription, DeviceKind};
 use super::launch::{Launched, Launcher};
 use super::process::Child;
-use crate::executor::board::{Board, monotonic_nanoseconds};
+use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 
 /// Environment variables that executors inherit: those by which a driver is found and its devices are selected. All others stay out, above
 /// all any that names a token or the API server.

@@ -23,8 +23,8 @@ use super::launch::Body;
 use super::process::{Incoming, Process};
 use super::run::Event;
 use super::{loss, words};
-use crate::executor::board::{Activity, Slot};
-use crate::executor::protocol::{Pause, Revoke, to_executor};
+use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
+use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
 
 /// Interval at which a process with work is checked.
 const LOOK: Duration = Duration::from_millis(250);

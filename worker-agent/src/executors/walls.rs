@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::ask::{AskError, ask};
 use super::spawn;
-use crate::executor::sandbox::Walls;
+use sahasra_executor_protocol::probe::Walls;
 
 /// Timeout of the child process, generous for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);

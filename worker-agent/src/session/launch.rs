@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::future::BoxFuture;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::board::Board;
 use super::process::{LaunchError, Process};
 use crate::executors::{DeviceDescription, DeviceKind};
+use sahasra_executor_protocol::session::status_page::Board;
 
 /// Starts session executors.
 pub trait Launch: Debug + Send + Sync {

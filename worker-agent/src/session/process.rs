@@ -17,20 +17,19 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::{Deserialize, Serialize};
+use sahasra_executor_protocol::probe::PluginPlatform;
+use sahasra_executor_protocol::session::{adoption, status_page::Board};
 use tempfile::TempDir;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-use super::adopt;
-use super::board::Board;
 use super::launch::{self, Launch, Task, TaskEnd};
 use crate::executors::ask::ask;
 use crate::executors::process::Child;
 use crate::executors::spawn::{self, Spawner};
 use crate::executors::words;
 use crate::executors::{DeviceDescription, DeviceKind};
-use crate::program_cache::ProgramCache;
+use sahasra_executor_protocol::program_cache::ProgramCache;
 
 /// Time that an executor has to tell its client the reason of the end before it is killed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -44,15 +43,6 @@ const TEXT: usize = 512;
 const HAND_OVER: Duration = Duration::from_secs(5);
 /// Timeout for a plugin to load and open its device.
 const PROBE: Duration = Duration::from_secs(60);
-
-/// Platform that a PJRT plugin reports, as the probe process prints it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Platform {
-    /// Name of the platform, such as `cpu` or `cuda`.
-    pub name: String,
-    /// Version text, as the plugin reports it.
-    pub version: String,
-}
 
 /// Errors of starting a session executor.
 #[derive(Debug, thiserror::Error)]
@@ -76,7 +66,7 @@ pub enum LaunchError {
 #[derive(Debug)]
 pub struct Launcher {
     spawner: Spawner,
-    plugin: Option<(PathBuf, Platform)>,
+    plugin: Option<(PathBuf, PluginPlatform)>,
     cache: Option<ProgramCache>,
 }
 
@@ -191,7 +181,7 @@ impl Launch for Launcher {
 }
 
 /// Returns whether a plugin of the platform drives devices of the kind.
-fn drives(platform: &Platform, kind: DeviceKind) -> bool {
+fn drives(platform: &PluginPlatform, kind: DeviceKind) -> bool {
     let name = platform.name.to_ascii_lowercase();
     match kind {
         DeviceKind::Cpu => matches!(name.as_str(), "cpu" | "host"),
@@ -203,7 +193,7 @@ fn drives(platform: &Platform, kind: DeviceKind) -> bool {
 ///
 /// # Errors
 /// The reason why the plugin does not serve.
-pub async fn probe(program: &Path, plugin: &Path) -> Result<Platform, String> {
+pub async fn probe(program: &Path, plugin: &Path) -> Result<PluginPlatform, String> {
     let mut command = spawn::command(program, "plugin");
     command.arg(plugin).stderr(Stdio::null());
     ask(command, PROBE).await.unwrap_or_else(|error| Err(error.to_string()))
@@ -338,7 +328,7 @@ impl Process {
             return Err(io::Error::other("a task adopts no connections"));
         };
         let control = Arc::clone(control);
-        let sending = tokio::task::spawn_blocking(move || adopt::send(&control, connection.as_fd(), &already_read));
+        let sending = tokio::task::spawn_blocking(move || adoption::send(&control, connection.as_fd(), &already_read));
         sending.await.map_err(io::Error::other)?
     }
 
@@ -430,7 +420,7 @@ mod tests {
 
     #[test]
     fn a_plugin_serves_the_devices_that_it_drives() {
-        let platform = |name: &str| Platform {
+        let platform = |name: &str| PluginPlatform {
             name: name.to_owned(),
             version: String::new(),
         };

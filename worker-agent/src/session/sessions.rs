@@ -10,10 +10,11 @@ use sahasra_wire::grants::SessionTerms;
 use sahasra_wire::inventory::SessionLoad;
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Figures, monotonic_nanoseconds};
 use super::launch::Launch;
 use super::process::Process;
 use crate::executors::DeviceKind;
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::session::status_page::Figures;
 
 /// How long the agent reports an executor that exited on its own.
 const ENDS_KEPT: Duration = Duration::from_secs(600);

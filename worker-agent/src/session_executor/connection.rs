@@ -15,7 +15,7 @@ use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive};
 use self::reader::Reader;
 use self::writer::Writer;
 use super::hub::Hub;
-use crate::session::adopt::Adopted;
+use sahasra_executor_protocol::session::adoption::Adopted;
 
 mod reader;
 mod writer;

@@ -19,7 +19,7 @@ use super::connection::Connection;
 use super::engine::Description;
 use super::link::{Answer, Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
-use crate::session::board::Board;
+use sahasra_executor_protocol::session::status_page::Board;
 
 mod lending;
 

@@ -3,8 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_wire::session::{ClientFrame, FailureCode, Format, Hello, Part, RefusalCode, Upload, client_frame::Kind, frame, server_frame};
-use sahasra_worker::session::board::monotonic_nanoseconds;
 
 use crate::harness::{Client, Executor, hello};
 

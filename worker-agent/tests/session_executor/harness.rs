@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use sahasra_executor_protocol::session::{adoption, status_page::Board};
 use sahasra_wire::session::Hello;
-use sahasra_worker::session::{adopt, board::Board};
 
 pub use crate::client::*;
 
@@ -79,7 +79,7 @@ impl Executor {
     /// Creates a connection and passes its other end to the executor, with `already_read` as bytes that were read from it before.
     pub fn connection(&self, already_read: &[u8]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        adopt::send(&self.control, theirs.as_fd(), already_read).unwrap();
+        adoption::send(&self.control, theirs.as_fd(), already_read).unwrap();
         ours
     }
 
@@ -108,11 +108,11 @@ impl Executor {
 
     /// Passes a connection to the executor.
     pub fn adopt(&self, theirs: &impl AsFd) {
-        adopt::send(&self.control, theirs.as_fd(), &[]).unwrap();
+        adoption::send(&self.control, theirs.as_fd(), &[]).unwrap();
     }
 
     /// Waits until the status page satisfies `what`.
-    pub fn board_shows(&self, what: impl Fn(&sahasra_worker::session::board::Figures) -> bool) {
+    pub fn board_shows(&self, what: impl Fn(&sahasra_executor_protocol::session::status_page::Figures) -> bool) {
         let until = Instant::now() + PATIENCE;
         while !what(&self.board.figures()) {
             assert!(Instant::now() < until, "the board shows {:?}", self.board.figures());

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use libtest_mimic::Failed;
-use sahasra_worker::executor::sandbox::Walls;
+use sahasra_executor_protocol::probe::Walls;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 

@@ -1,39 +1,10 @@
 //! Discovers GPUs through the CUDA driver. Runs in a short-lived child process, so that the agent never loads the driver.
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
-use serde::{Deserialize, Serialize};
+use sahasra_executor_protocol::probe::{Gpu, Probe};
 
 use super::driver::{check, is_present, words};
 use crate::device::DeviceError;
-
-/// Result of the discovery.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Probe {
-    /// Usable GPUs.
-    pub gpus: Vec<Gpu>,
-    /// Reason why no GPU, or not every GPU that the driver counts, is usable.
-    pub reason: Option<String>,
-}
-
-/// A GPU as the driver describes it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Gpu {
-    /// Number of the GPU in the driver's order.
-    pub ordinal: u32,
-    pub model: String,
-    /// UUID, as `nvidia-smi` prints it.
-    pub uuid: String,
-    /// Compute capability: major and minor version.
-    pub compute_capability: (u32, u32),
-    /// Total memory in bytes.
-    pub total_bytes: u64,
-    /// Free memory in bytes while one context exists.
-    pub free_bytes: u64,
-    /// Memory in use while one context exists, in bytes: the context's and that of other processes.
-    pub context_bytes: u64,
-    /// Number of streaming multiprocessors.
-    pub multiprocessors: u32,
-}
 
 /// Discovers the GPUs. Creates a context on each GPU and keeps it until the end of the process.
 pub fn probe() -> Probe {

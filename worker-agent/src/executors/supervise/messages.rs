@@ -6,10 +6,10 @@ use std::time::Duration;
 use sahasra_wire::burst::ChunkRange;
 
 use super::Supervisor;
-use crate::executor::protocol::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 use crate::executors::entry::Cause;
 use crate::executors::outstanding::WorkRange;
 use crate::executors::run::Event;
+use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 
 impl Supervisor {
     pub(super) fn set_concurrency(&mut self, id: u64, concurrency: u32) {
@@ -176,5 +176,5 @@ impl Supervisor {
 
 /// Truncates a message. An executor truncates its messages itself, but a compromised one may not.
 fn bounded(message: String) -> String {
-    crate::executor::bounded_message(message)
+    sahasra_executor_protocol::burst::bounded_message(message)
 }

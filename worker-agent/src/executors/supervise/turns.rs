@@ -1,7 +1,7 @@
 //! Turns of namespaces on a device that has no room for an executor of each.
 
 use super::Supervisor;
-use crate::executor::protocol::{Pause, to_executor};
+use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
 
 impl Supervisor {
     /// Starts to make room if another namespace waits and it is this executor's turn to leave. Stays if nobody waits any more.

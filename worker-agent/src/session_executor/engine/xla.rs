@@ -18,8 +18,8 @@ use sahasra_wire::session::{FailureCode, Format, Launch};
 use self::cache::{Cache, Key};
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 use crate::device::cuda;
-use crate::program_cache::Folder;
 use crate::session_executor::{ENGINE_STACK, payload::zeros};
+use sahasra_executor_protocol::program_cache::Folder;
 
 const NAME: &str = "xla";
 /// Arrays smaller than this are copied for a download instead of being sent directly from their memory: a copy is cheaper than excluding

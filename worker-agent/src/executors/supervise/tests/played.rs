@@ -11,10 +11,10 @@ use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::executor::board::{Activity, Board};
-use crate::executor::protocol::{Ended, Pause, Ready, Returned, from_executor, to_executor};
 use crate::executors::launch::{Launched, Launcher, TaskEnd};
 use crate::executors::{DeviceConfig, DeviceDescription, DeviceKind, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run, WorkRange};
+use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
+use sahasra_executor_protocol::burst::status_page::{Activity, Board};
 
 pub const DEVICE: &str = "device-0";
 /// Length of a turn of an executor.

@@ -3,8 +3,8 @@
 use sahasra_wire::burst::FailureCode;
 
 use super::played::{indices, range, returned, settle, theatre};
-use crate::executor::protocol::to_executor;
 use crate::executors::{DeviceKind, Event};
+use sahasra_executor_protocol::burst::messages::to_executor;
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_the_executor_does_not_know_comes_back_and_the_others_go_on() {

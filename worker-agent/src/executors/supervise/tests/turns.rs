@@ -1,8 +1,8 @@
 //! Tests of namespaces that take turns on a device.
 
 use super::played::{Played, TURN, Theatre, indices, range, returned, settle, theatre};
-use crate::executor::protocol::{Pause, to_executor};
 use crate::executors::{DeviceKind, Events, Run};
+use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
 
 #[tokio::test(start_paused = true)]
 async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sahasra_pjrt::Format;
 use sha2::{Digest, Sha256};
 
-use crate::program_cache::Folder;
+use sahasra_executor_protocol::program_cache::Folder;
 
 /// Maximum number of programs in memory.
 const MOST: usize = 256;

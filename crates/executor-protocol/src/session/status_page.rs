@@ -10,9 +10,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-pub use crate::executor::board::monotonic_nanoseconds;
 use sha2::{Digest, Sha256};
 
+use crate::clock::monotonic_nanoseconds;
 use crate::shared_page::SharedPage;
 
 /// Size of the page in 64-bit words.
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_executors_other_board_is_none_of_a_session() {
-        let (_board, file) = crate::executor::board::Board::create().unwrap();
+        let (_board, file) = crate::burst::status_page::Board::create().unwrap();
         assert!(Board::map(&file).is_err());
     }
 }

@@ -7,8 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::time::{ClockId, clock_gettime};
-
+use crate::clock::monotonic_nanoseconds;
 use crate::shared_page::SharedPage;
 
 /// Maximum number of lanes of an executor.
@@ -92,6 +91,7 @@ impl Board {
     }
 
     /// Records that a lane begins an activity now. Returns the time in nanoseconds of the machine's monotonic clock.
+    #[inline]
     pub fn begin(&self, lane: usize, activity: Activity) -> u64 {
         let since = monotonic_nanoseconds();
         self.begin_at(lane, activity, since);
@@ -99,6 +99,7 @@ impl Board {
     }
 
     /// Records that a lane began an activity at `since`, in nanoseconds of the machine's monotonic clock.
+    #[inline]
     pub fn begin_at(&self, lane: usize, activity: Activity, since: u64) {
         let slot = lane + 1;
         let (state, run, index) = match activity {
@@ -114,11 +115,13 @@ impl Board {
     }
 
     /// Records that a lane has ended its activity.
+    #[inline]
     pub fn end(&self, lane: usize) {
         self.word(lane + 1, STATE).store(IDLE, Ordering::Release);
     }
 
     /// Records that a lane's chunk exceeded its timeout.
+    #[inline]
     pub fn time_out(&self, lane: usize) {
         self.word(lane + 1, STATE).store(TIMED_OUT, Ordering::Release);
     }
@@ -129,6 +132,7 @@ impl Board {
     }
 
     /// Whether [`Board::poison`] was called.
+    #[inline]
     pub fn is_poisoned(&self) -> bool {
         self.word(0, STATE).load(Ordering::Acquire) != 0
     }
@@ -158,12 +162,6 @@ impl Board {
             None
         })
     }
-}
-
-/// The machine's monotonic clock in nanoseconds. All processes see the same clock.
-pub fn monotonic_nanoseconds() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]
