@@ -39,7 +39,7 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
         Err(error) => error.exit(),
     };
     if let Command::Executor { arguments } = arguments.command {
-        return sahasra_worker::executor::main(std::iter::once("executor".into()).chain(arguments));
+        return sahasra_executor::main(std::iter::once("executor".into()).chain(arguments));
     }
     if arguments.log != "off" {
         logging::start(&arguments.log, logging::LogFormat::Text);

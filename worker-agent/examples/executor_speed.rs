@@ -12,7 +12,7 @@ use sahasra_wire::burst::{Argument, Program, argument::Kind};
 use sahasra_worker::executors::{CpuEngine, Event, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
 use sha2::{Digest, Sha256};
 
-const PTX: &str = include_str!("../tests/kernels.ptx");
+const PTX: &str = include_str!("../../crates/executor/tests/kernels.ptx");
 
 fn program(chunks: u64) -> anyhow::Result<ProgramSpec> {
     let argument = |kind| Argument { kind: Some(kind) };

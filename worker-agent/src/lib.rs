@@ -30,15 +30,12 @@ pub mod agent;
 pub mod api;
 pub mod args;
 pub mod classes;
-pub mod device;
 pub mod dispatch;
-pub mod executor;
 pub mod executors;
 pub mod ledger;
 pub mod metrics;
 pub mod registration;
 pub mod session;
-pub mod session_executor;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
@@ -60,7 +57,7 @@ const TELLING: std::time::Duration = std::time::Duration::from_secs(3);
 /// Runs `sahasra-worker`. The first argument is the name of the program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match Arguments::parse_from(arguments).command {
-        Command::Executor { arguments } => return executor::main(std::iter::once("executor".into()).chain(arguments)),
+        Command::Executor { arguments } => return sahasra_executor::main(std::iter::once("executor".into()).chain(arguments)),
         Command::Agent(arguments) => start(&arguments),
     };
     match outcome {

@@ -11,7 +11,7 @@ use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConf
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.
-pub const KERNELS: &str = include_str!("../kernels.ptx");
+pub const KERNELS: &str = include_str!("../../../crates/executor/tests/kernels.ptx");
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 

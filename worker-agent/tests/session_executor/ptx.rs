@@ -6,7 +6,7 @@ use sahasra_wire::session::{Argument, FailureCode, Format, Launch, argument::Kin
 use crate::harness::{Client, Executor, code};
 
 const MEMORY: u64 = 64 << 20;
-const KERNELS: &str = include_str!("../kernels.ptx");
+const KERNELS: &str = include_str!("../../../crates/executor/tests/kernels.ptx");
 const SAXPY: &str = "
 .version 7.0
 .target sm_70

@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 
+use sahasra_executor::sandbox::{self, calls, files, reach::Reach};
 use sahasra_executor_protocol::probe::Walls;
-use sahasra_worker::executor::sandbox::{self, Reach, calls, files};
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::{self, Place};

@@ -1,0 +1,386 @@
+//! A run's program in an executor, in three parts: [`Code`] needs no device, [`Prepared`] lies on the device and is shared by all chunks,
+//! and [`Frame`] is the memory of one chunk among those that run concurrently.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use sahasra_parameters::Scalar;
+use sahasra_parameters::spec::{Chunks, ScalarType};
+use sahasra_ptx::Cancel;
+use sahasra_wire::burst::{FailureCode, Program, argument};
+
+use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
+
+/// Failure of a chunk or of a whole program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub code: FailureCode,
+    pub message: String,
+    /// Whether the context is poisoned, so that the process must be replaced.
+    pub poisoned: bool,
+}
+
+impl Failed {
+    /// Failure that leaves the process intact.
+    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: sahasra_executor_protocol::burst::bounded_message(message.into()),
+            poisoned: false,
+        }
+    }
+}
+
+impl From<DeviceError> for Failed {
+    fn from(error: DeviceError) -> Self {
+        Self {
+            poisoned: error.is_poisoned(),
+            ..Self::new(error.code(), error.to_string())
+        }
+    }
+}
+
+/// Source of an argument's value.
+#[derive(Clone, Debug)]
+enum Source {
+    /// Address of the output with this index.
+    Output(usize),
+    /// Address of the input with this index.
+    Input(usize),
+    /// Value that all chunks share: set once for each frame.
+    Fixed,
+    /// Parameter, by its index among the evaluated values.
+    Parameter(usize),
+    Index,
+}
+
+/// The part of a program that needs no device.
+#[derive(Debug)]
+pub struct Code {
+    program: Program,
+    formula: sahasra_parameters::Program,
+    shape: LaunchShape,
+    sources: Vec<Source>,
+    arguments: Arguments,
+    /// Size of each output in bytes.
+    outputs: Vec<u64>,
+    /// Size of one chunk's part of each input, in bytes.
+    inputs: Vec<u64>,
+    /// Size of each constant in bytes.
+    constants: Vec<u64>,
+}
+
+impl Code {
+    /// Decodes and checks the program, and compiles its formulas.
+    ///
+    /// # Errors
+    /// `LoadFailed`, `LaunchFailed` or `ParameterFailed`, which then applies to all chunks.
+    pub fn new(encoded: &[u8]) -> Result<Self, Failed> {
+        let program = Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("program: {error}")))?;
+        let chunks: Chunks = serde_json::from_slice(&program.chunks_json)
+            .map_err(|error| Failed::new(FailureCode::ParameterFailed, format!("chunks: {error}")))?;
+        let formula =
+            sahasra_parameters::Program::compile(&chunks).map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
+        let three = |name: &str, sizes: &[u32]| {
+            <[u32; 3]>::try_from(sizes).map_err(|_| Failed::new(FailureCode::LaunchFailed, format!("{name} needs three sizes")))
+        };
+        let shape = LaunchShape {
+            grid: three("grid", &program.grid)?,
+            block: three("block", &program.block)?,
+            dynamic_shared_bytes: program.dynamic_shared_bytes,
+        };
+        let (mut outputs, mut inputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        let mut sources = Vec::with_capacity(program.arguments.len());
+        let mut sizes = Vec::with_capacity(program.arguments.len());
+        for (place, argument) in program.arguments.iter().enumerate() {
+            let (source, size) = match &argument.kind {
+                Some(argument::Kind::OutputBytes(bytes)) => {
+                    outputs.push(*bytes);
+                    (Source::Output(outputs.len() - 1), 8)
+                }
+                Some(argument::Kind::Input(input)) => {
+                    inputs.push(match input.bytes_per_chunk {
+                        0 => input.bytes.len() as u64,
+                        bytes => bytes,
+                    });
+                    (Source::Input(inputs.len() - 1), 8)
+                }
+                Some(argument::Kind::Constant(bytes)) => {
+                    constants.push(bytes.len() as u64);
+                    (Source::Fixed, 8)
+                }
+                Some(argument::Kind::Scalar(bytes)) => (Source::Fixed, bytes.len()),
+                Some(argument::Kind::ChunkIndexBytes(bytes)) => (Source::Index, *bytes as usize),
+                Some(argument::Kind::Parameter(name)) => {
+                    let position = formula.position(name).ok_or_else(|| {
+                        Failed::new(
+                            FailureCode::ParameterFailed,
+                            format!("argument {place}: there is no parameter {name}"),
+                        )
+                    })?;
+                    (Source::Parameter(position), size_of_type(formula.parameters()[position].type_))
+                }
+                None => return Err(Failed::new(FailureCode::LaunchFailed, format!("argument {place} has no kind"))),
+            };
+            if !matches!(size, 1 | 2 | 4 | 8) {
+                return Err(Failed::new(FailureCode::LaunchFailed, format!("argument {place} has {size} bytes")));
+            }
+            sources.push(source);
+            sizes.push(size);
+        }
+        Ok(Self {
+            arguments: Arguments::new(&sizes),
+            program,
+            formula,
+            shape,
+            sources,
+            outputs,
+            inputs,
+            constants,
+        })
+    }
+
+    /// Maximum duration of a chunk.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.program.chunk_timeout_milliseconds)
+    }
+
+    /// PTX text of the program.
+    ///
+    /// # Errors
+    /// `LoadFailed` if the bytes are not UTF-8.
+    pub fn ptx(&self) -> Result<&str, Failed> {
+        std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not text: {error}")))
+    }
+
+    /// Checks that one chunk fits a slice, including everything that chunks share: shared memory counts in full because a burst may hold
+    /// only one slice.
+    fn check_slice(&self, variables: u64) -> Result<(), Failed> {
+        let (outputs, inputs, constants) = (
+            rounded_bytes(&self.outputs),
+            rounded_bytes(&self.inputs),
+            rounded_bytes(&self.constants),
+        );
+        let needed = [outputs, inputs, constants, variables]
+            .iter()
+            .fold(0u64, |sum, part| sum.saturating_add(*part));
+        if needed <= self.program.slice_bytes {
+            return Ok(());
+        }
+        Err(Failed::new(
+            FailureCode::SliceExceeded,
+            format!(
+                "a chunk needs {needed} bytes (outputs {outputs}, inputs {inputs}, constants {constants}, module variables {variables}), a slice has {}",
+                self.program.slice_bytes
+            ),
+        ))
+    }
+}
+
+fn size_of_type(type_: ScalarType) -> usize {
+    match type_ {
+        ScalarType::U8 => 1,
+        ScalarType::S32 | ScalarType::U32 | ScalarType::F32 => 4,
+        ScalarType::S64 | ScalarType::U64 | ScalarType::F64 => 8,
+    }
+}
+
+/// Program on a device.
+pub struct Prepared<D: Device> {
+    code: Arc<Code>,
+    module: Arc<D::Module>,
+    /// Kernel of the instance that all chunks share. `None` where one chunk could see state that another chunk left in the module: then
+    /// each chunk gets an instance of its own.
+    kernel: Option<D::Kernel>,
+    constants: D::Area,
+}
+
+/// Memory and arguments of one chunk at a time; reused by the next chunk.
+pub struct Frame<D: Device> {
+    outputs: D::Area,
+    inputs: D::Area,
+    arguments: Arguments,
+    values: Vec<Scalar>,
+}
+
+impl<D: Device> Prepared<D> {
+    /// Prepares a program on the device.
+    ///
+    /// # Errors
+    /// Failures that apply to all chunks.
+    pub fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
+        // Check the size before allocating anything.
+        code.check_slice(device.variable_bytes(module))?;
+        let instance = Arc::new(device.instantiate(module, true)?);
+        let kernel = device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?;
+        let kernel = (!device.keeps_state(&kernel)).then_some(kernel);
+        drop(instance);
+        let constants = device.allocate(&code.constants)?;
+        let bytes = code.program.arguments.iter().filter_map(|argument| match &argument.kind {
+            Some(argument::Kind::Constant(bytes)) => Some(bytes),
+            _ => None,
+        });
+        for (part, bytes) in bytes.enumerate() {
+            device.write(stream, &constants, part, bytes)?;
+        }
+        // Wait for the writes, so that the other streams see the constants.
+        device.read(stream, &device.allocate(&[])?, &mut Vec::new())?;
+        Ok(Self {
+            code,
+            module: Arc::clone(module),
+            kernel,
+            constants,
+        })
+    }
+
+    /// The part of the program that needs no device.
+    pub fn code(&self) -> &Arc<Code> {
+        &self.code
+    }
+
+    /// Allocates memory for one chunk at a time.
+    ///
+    /// # Errors
+    /// `OutOfDeviceMemory`.
+    pub fn frame(&self, device: &D) -> Result<Frame<D>, Failed> {
+        let outputs = device.allocate(&self.code.outputs)?;
+        let inputs = device.allocate(&self.code.inputs)?;
+        let mut arguments = self.code.arguments.clone();
+        let mut constants = 0;
+        for (place, (source, argument)) in self.code.sources.iter().zip(&self.code.program.arguments).enumerate() {
+            match (source, &argument.kind) {
+                (Source::Output(part), _) => arguments.set(place, &device.address(&outputs, *part).to_le_bytes()),
+                (Source::Input(part), _) => arguments.set(place, &device.address(&inputs, *part).to_le_bytes()),
+                (Source::Fixed, Some(argument::Kind::Scalar(bytes))) => arguments.set(place, bytes),
+                (Source::Fixed, _) => {
+                    arguments.set(place, &device.address(&self.constants, constants).to_le_bytes());
+                    constants += 1;
+                }
+                (Source::Parameter(_) | Source::Index, _) => {}
+            }
+        }
+        Ok(Frame {
+            outputs,
+            inputs,
+            arguments,
+            values: Vec::new(),
+        })
+    }
+
+    /// Runs one chunk and appends its outputs to `into`. On an error `into` is unchanged.
+    ///
+    /// # Errors
+    /// The failure of the chunk.
+    pub fn run(
+        &self,
+        device: &D,
+        stream: &mut D::Stream,
+        frame: &mut Frame<D>,
+        index: u64,
+        cancel: &Cancel,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Failed> {
+        let code = &*self.code;
+        code.formula
+            .evaluate(index, &mut frame.values)
+            .map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
+        for (place, source) in code.sources.iter().enumerate() {
+            match source {
+                Source::Parameter(position) => set_scalar(&mut frame.arguments, place, frame.values[*position]),
+                Source::Index if frame.arguments.get(place).len() == 8 => frame.arguments.set(place, &index.to_le_bytes()),
+                Source::Index => {
+                    let index = u32::try_from(index).map_err(|_| {
+                        Failed::new(
+                            FailureCode::ParameterFailed,
+                            format!("chunk index {index} does not fit the argument's 4 bytes"),
+                        )
+                    })?;
+                    frame.arguments.set(place, &index.to_le_bytes());
+                }
+                Source::Input(part) => {
+                    if let Some(argument::Kind::Input(input)) = &code.program.arguments[place].kind {
+                        let bytes = input_of(input, index)?;
+                        device.write(stream, &frame.inputs, *part, bytes)?;
+                    }
+                }
+                Source::Output(_) | Source::Fixed => {}
+            }
+        }
+        if !code.outputs.is_empty() {
+            device.zero(stream, &frame.outputs)?;
+        }
+        let own = match self.kernel {
+            Some(_) => None,
+            None => {
+                let instance = Arc::new(device.instantiate(&self.module, true)?);
+                Some(device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?)
+            }
+        };
+        if let Some(kernel) = own.as_ref().or(self.kernel.as_ref()) {
+            device.launch(stream, kernel, &frame.arguments, cancel)?;
+        }
+        // Waits for the kernel before its instance is dropped.
+        device.read(stream, &frame.outputs, into)?;
+        Ok(())
+    }
+}
+
+fn input_of(input: &sahasra_wire::burst::Input, index: u64) -> Result<&[u8], Failed> {
+    if input.bytes_per_chunk == 0 {
+        return Ok(&input.bytes);
+    }
+    let start = index.checked_mul(input.bytes_per_chunk);
+    let end = start.and_then(|start| start.checked_add(input.bytes_per_chunk));
+    match (start, end) {
+        (Some(start), Some(end)) if end <= input.bytes.len() as u64 => Ok(&input.bytes[start as usize..end as usize]),
+        _ => Err(Failed::new(
+            FailureCode::ParameterFailed,
+            format!(
+                "input of {} bytes has no part of {} bytes for chunk {index}",
+                input.bytes.len(),
+                input.bytes_per_chunk
+            ),
+        )),
+    }
+}
+
+fn set_scalar(arguments: &mut Arguments, place: usize, value: Scalar) {
+    match value {
+        Scalar::U8(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::S32(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::U32(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::S64(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::U64(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::F32(value) => arguments.set(place, &value.to_le_bytes()),
+        Scalar::F64(value) => arguments.set(place, &value.to_le_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cpu::CpuDevice;
+
+    #[test]
+    fn variables_beyond_the_slice_are_refused_before_they_are_allocated() {
+        let ptx = ".version 7.0\n.target sm_70\n.address_size 64\n.global .b8 x[67108864];\n.visible .entry k() { ret; }\n";
+        let program = |slice_bytes| Program {
+            entry: "k".to_owned(),
+            grid: vec![1; 3],
+            block: vec![1; 3],
+            chunks_json: br#"{"count": 1}"#.to_vec().into(),
+            slice_bytes,
+            ..Program::default()
+        };
+        // The device is too small for both programs: only a check before the allocation can fail with `SliceExceeded`.
+        let device = CpuDevice::new(32 << 20, 1);
+        let module = Arc::new(device.load(ptx).unwrap());
+        let mut stream = device.stream().unwrap();
+        for (slice_bytes, expected) in [(16 << 20, FailureCode::SliceExceeded), (64 << 20, FailureCode::OutOfDeviceMemory)] {
+            let code = Arc::new(Code::new(&program(slice_bytes).encode_to_vec()).unwrap());
+            let refused = Prepared::new(&device, &mut stream, code, &module).map(|_| ()).unwrap_err();
+            assert_eq!(refused.code, expected, "{}", refused.message);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The executor's end of the socket to its supervisor.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+
+use sahasra_wire::frame;
+
+use sahasra_executor_protocol::burst::messages::FromExecutor;
+
+use crate::process::end_process;
+
+/// Writes messages as whole frames, one lane at a time. Lanes block while the supervisor does not read.
+#[derive(Debug)]
+pub struct Reporter {
+    socket: Mutex<UnixStream>,
+}
+
+impl Reporter {
+    /// Reporter that writes to a blocking socket.
+    pub fn new(socket: UnixStream) -> Self {
+        Self {
+            socket: Mutex::new(socket),
+        }
+    }
+
+    /// Sends the messages. Ends the process if the supervisor is gone, because nobody else needs its results.
+    pub fn send_all(&self, messages: impl IntoIterator<Item = FromExecutor>) {
+        for message in messages {
+            let bytes = frame::encode(&message);
+            let written = self.socket.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes);
+            if written.is_err() {
+                end_process();
+            }
+        }
+    }
+
+    /// Ends the process, but not in the middle of a frame.
+    pub fn end_process(&self) -> ! {
+        let _socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        end_process()
+    }
+}

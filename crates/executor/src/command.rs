@@ -1,0 +1,242 @@
+//! Command line of the executor, and the short-lived processes that examine devices, plugins and the sandbox.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use sahasra_error_chain::causes;
+use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::probe::{PluginPlatform, Probe};
+use sahasra_executor_protocol::program_cache::Folder;
+
+use crate::burst;
+use crate::device::cpu::CpuDevice;
+use crate::device::cuda::{self, CudaDevice};
+use crate::process::end_on_panic;
+use crate::sandbox::{self, reach::Reach};
+use crate::session::{self, EngineChoice, Options, Platform};
+
+/// Engine of the device.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Engine {
+    Cpu,
+    Cuda,
+}
+
+/// Engine of a session.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SessionEngine {
+    Xla,
+    Ptx,
+}
+
+/// What a session executor is to be.
+#[derive(Debug, clap::Args)]
+struct SessionArguments {
+    /// Engine of the session.
+    #[arg(long)]
+    engine: SessionEngine,
+    /// The PJRT plugin of engine xla.
+    #[arg(long, required_if_eq("engine", "xla"))]
+    plugin: Option<PathBuf>,
+    /// Kind of the device.
+    #[arg(long, default_value = "cpu")]
+    device: Engine,
+    /// The device's number among those of its kind.
+    #[arg(long, default_value_t = 0)]
+    ordinal: u32,
+    /// Device memory that the session may use, in bytes.
+    #[arg(long)]
+    memory_bytes: u64,
+    /// Threads of a CPU device.
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// Folder for programs that engine xla compiled; in memory alone when absent.
+    #[arg(long)]
+    program_cache: Option<PathBuf>,
+    /// Most that may lie there, in bytes.
+    #[arg(long, default_value_t = 1 << 30)]
+    program_cache_bytes: u64,
+    /// Folder of its own for files that live as long as it.
+    #[arg(long)]
+    scratch: Option<PathBuf>,
+    /// Process id of the agent.
+    #[arg(long)]
+    parent: i32,
+}
+
+/// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
+#[derive(Debug, Parser)]
+#[command(name = "executor")]
+enum Command {
+    /// Serves the supervisor on standard input.
+    Run {
+        /// Engine of the device.
+        #[arg(long)]
+        engine: Engine,
+        /// The device's number among those of its engine.
+        #[arg(long, default_value_t = 0)]
+        ordinal: u32,
+        /// Memory of a CPU device in bytes.
+        #[arg(long, default_value_t = 0)]
+        memory_bytes: u64,
+        /// Threads of a CPU device.
+        #[arg(long, default_value_t = 1)]
+        threads: u32,
+        /// Process id of the agent.
+        #[arg(long)]
+        parent: i32,
+    },
+    /// Serves one session, whose connections come over standard input.
+    Session(SessionArguments),
+    /// Prints the GPUs as JSON and ends.
+    Probe {
+        /// As an executor's walls let it see them.
+        #[arg(long)]
+        within_walls: bool,
+    },
+    /// Puts up an executor's walls, prints which of them stand as JSON and ends.
+    Walls,
+    /// Loads a PJRT plugin within an executor's walls, opens its device, prints what it is as JSON and ends.
+    Plugin {
+        /// The library.
+        path: std::path::PathBuf,
+    },
+}
+
+/// Entry point of the subcommand `executor`. The first of `arguments` is the program's name.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let command = match Command::try_parse_from(arguments) {
+        Ok(command) => command,
+        Err(error) => error.exit(),
+    };
+    match command {
+        Command::Probe { within_walls: false } => answer(&cuda::probe()),
+        Command::Probe { within_walls: true } => answer(&probe_within_walls()),
+        Command::Walls => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| causes(&error))),
+        Command::Session(arguments) => session(arguments),
+        Command::Plugin { path } => answer(&platform(&path)),
+        Command::Run {
+            engine,
+            ordinal,
+            memory_bytes,
+            threads,
+            parent,
+        } => {
+            let own_memory = matches!(engine, Engine::Cpu).then_some(memory_bytes);
+            let reach = Reach {
+                gpu: matches!(engine, Engine::Cuda),
+                ..Reach::default()
+            };
+            let inherited = match sandbox::enter(parent, own_memory, &reach) {
+                Ok(inherited) => inherited,
+                Err(error) => {
+                    eprintln!("cannot enter the sandbox: {}", causes(&error));
+                    return ExitCode::FAILURE;
+                }
+            };
+            end_on_panic();
+            let board = match Board::map(&inherited.board) {
+                Ok(board) => board,
+                Err(error) => {
+                    eprintln!("no status board: {error}");
+                    return ExitCode::FAILURE;
+                }
+            };
+            match engine {
+                Engine::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, board),
+                Engine::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, board),
+            }
+        }
+    }
+}
+
+fn session(arguments: SessionArguments) -> ExitCode {
+    let own_memory = matches!(arguments.device, Engine::Cpu).then(|| session::own_memory_bytes(arguments.memory_bytes));
+    let reach = Reach {
+        gpu: matches!(arguments.device, Engine::Cuda),
+        plugin: arguments.plugin.clone(),
+        program_cache: arguments.program_cache.clone(),
+        scratch: arguments.scratch,
+    };
+    let inherited = match sandbox::enter(arguments.parent, own_memory, &reach) {
+        Ok(inherited) => inherited,
+        Err(error) => {
+            eprintln!("cannot enter the sandbox: {}", causes(&error));
+            return ExitCode::FAILURE;
+        }
+    };
+    end_on_panic();
+    let board = match sahasra_executor_protocol::session::status_page::Board::map(&inherited.board) {
+        Ok(board) => board,
+        Err(error) => {
+            eprintln!("no board: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let options = Options {
+        engine: match (arguments.engine, arguments.plugin) {
+            (SessionEngine::Xla, Some(plugin)) => EngineChoice::Xla {
+                plugin,
+                cache: arguments.program_cache.map(|path| Folder {
+                    path,
+                    limit_bytes: arguments.program_cache_bytes,
+                }),
+            },
+            (SessionEngine::Xla, None) => {
+                eprintln!("engine xla needs --plugin");
+                return ExitCode::FAILURE;
+            }
+            (SessionEngine::Ptx, _) => EngineChoice::Ptx,
+        },
+        platform: match arguments.device {
+            Engine::Cpu => Platform::Cpu,
+            Engine::Cuda => Platform::Cuda,
+        },
+        ordinal: arguments.ordinal,
+        memory_bytes: arguments.memory_bytes,
+        threads: arguments.threads,
+    };
+    session::serve(inherited.socket, board, options)
+}
+
+/// Prints `answer` to the agent as JSON on standard output.
+fn answer(answer: &impl serde::Serialize) -> ExitCode {
+    match serde_json::to_writer(std::io::stdout(), answer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Probes the GPUs from inside the sandbox, as executors will see them.
+fn probe_within_walls() -> Probe {
+    let reach = Reach {
+        gpu: true,
+        ..Reach::default()
+    };
+    match sandbox::put_up_walls(&reach) {
+        Ok(_) => cuda::probe(),
+        Err(error) => Probe {
+            gpus: Vec::new(),
+            reason: Some(causes(&error)),
+        },
+    }
+}
+
+/// Name and version of the platform that the PJRT plugin at `path` reports after it has opened its device. The sandbox allows GPUs because
+/// the plugin may need one.
+fn platform(path: &std::path::Path) -> Result<PluginPlatform, String> {
+    let reach = Reach {
+        gpu: true,
+        plugin: Some(path.to_owned()),
+        ..Reach::default()
+    };
+    sandbox::put_up_walls(&reach).map_err(|error| causes(&error))?;
+    let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| causes(&error))?;
+    let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| causes(&error))?;
+    Ok(PluginPlatform {
+        name: client.platform_name().map_err(|error| causes(&error))?,
+        version: client.platform_version().map_err(|error| causes(&error))?,
+    })
+}

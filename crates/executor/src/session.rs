@@ -1,0 +1,275 @@
+//! The session executor: a child process that holds one session's tensors and programs on one device and communicates directly with the
+//! session's client.
+//!
+//! ```text
+//!  agent ──connections (adopt)──► control thread
+//!                                     │ starts
+//!            ┌────────────────────────▼──────────────┐
+//!  client ══►│ reader ─► Hub: Link, inbox ─► engine  │   State: names, failures, memory, answers
+//!  client ◄══│ writer ◄─ Hub: answers     ◄─ thread  │   Engine: xla (a PJRT plugin) or ptx (a Device)
+//!            └───────────────────────────────────────┘
+//!                 status page ──► agent
+//! ```
+//!
+//! [`link`] implements the numbering, windows and resumption of the stream without knowledge of its content; [`state`] implements the
+//! operations without knowledge of connections. Both are pure. Each connection has a reader thread and a writer thread. One thread drives
+//! the engine, in the client's order; for a client that waits for each answer it reads and writes the connection itself (`docs/adr/0036`).
+//! The client's tensors and programs outlive its connection until the grace period is over. The process ends when its control socket
+//! closes. `docs/protocol.md` states what clients may rely on.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use sahasra_error_chain::causes;
+
+mod connection;
+pub mod engine;
+mod hub;
+pub mod link;
+mod payload;
+pub mod state;
+
+use self::connection::Connections;
+use self::engine::{Engine, ptx::PtxEngine, xla, xla::XlaEngine};
+use self::hub::{Hub, Input, Waiting};
+use self::state::{Bells, State};
+use crate::device::cpu::CpuDevice;
+use crate::device::cuda::CudaDevice;
+use crate::process::end_process;
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::program_cache::Folder;
+use sahasra_executor_protocol::session::adoption;
+use sahasra_executor_protocol::session::status_page::Board;
+
+/// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
+const ENGINE_STACK: usize = 64 << 20;
+/// Timeout for sending the reason to a connected client when the session ends.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+/// Polling interval for the session's expiry before the agent has set it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Memory for a plugin, its compiler and the stacks of threads, in bytes.
+const OWN_BYTES: u64 = 4 << 30;
+/// Time during which connections are accepted and receive the reason if the engine cannot be opened.
+const TELLING: Duration = Duration::from_secs(1);
+
+/// Kind of a session's device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Platform {
+    Cpu,
+    Cuda,
+}
+
+/// Engine of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// A PJRT plugin.
+    Xla {
+        /// Path of the plugin.
+        plugin: PathBuf,
+        /// Folder for compiled programs, shared by the sessions of the namespace.
+        cache: Option<Folder>,
+    },
+    Ptx,
+}
+
+/// Options of a session executor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub engine: EngineChoice,
+    pub platform: Platform,
+    /// Index of the device among those of its kind.
+    pub ordinal: u32,
+    /// Device memory that the session may use, in bytes.
+    pub memory_bytes: u64,
+    /// Number of threads of a CPU device.
+    pub threads: u32,
+}
+
+/// Limit for the host memory of an executor on a CPU device, in bytes: the stored tensors, as much again for data in transit, and a fixed
+/// amount for the compiler.
+pub fn own_memory_bytes(limit_bytes: u64) -> u64 {
+    limit_bytes.saturating_mul(2).saturating_add(OWN_BYTES)
+}
+
+/// Serves one session: receives connections over `control`, and ends the process when `control` closes. Returns only if the engine cannot
+/// be opened.
+pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
+    let (tell, told) = mpsc::channel();
+    let builder = std::thread::Builder::new()
+        .name("session-engine".to_owned())
+        .stack_size(ENGINE_STACK);
+    let started = builder.spawn(move || {
+        open(board, &options, |outcome| {
+            // The receiver waits for the outcome, so sending cannot fail.
+            let _ = tell.send(outcome);
+        });
+    });
+    let opened = match started {
+        Ok(_) => told.recv().unwrap_or_else(|_| Err("the engine's thread ended".to_owned())),
+        Err(error) => Err(format!("no thread for the engine: {error}")),
+    };
+    match opened {
+        Ok(hub) => serve_connections(&control, &hub),
+        Err(reason) => {
+            eprintln!("the engine does not open: {reason}");
+            refuse(&control, &reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
+    let watching = Arc::clone(hub);
+    let watch = std::thread::Builder::new().name("session-expiry".to_owned());
+    if let Err(error) = watch.spawn(move || watch_expiry(&watching)) {
+        // The session still works: its agent can end it.
+        eprintln!("nobody watches how long the session lasts: {error}");
+    }
+    let connections = Connections::default();
+    loop {
+        match adoption::receive(control) {
+            Ok(Some(adopted)) => {
+                if let Err(error) = connections.serve(hub, adopted) {
+                    eprintln!("a connection cannot be served: {error}");
+                }
+            }
+            Ok(None) => {
+                // If the agent has died, the client finds out itself: it reconnects to the worker and reports what was lost.
+                if hub.board().is_over() {
+                    hub.end(
+                        "the session is over: it was deleted, was idle for too long, or its time is up",
+                        LAST_WORDS,
+                    );
+                }
+                end_process()
+            }
+            Err(error) => {
+                eprintln!("no connections come from the agent any more: {error}");
+                end_process()
+            }
+        }
+    }
+}
+
+/// Ends the session when its time is over and the agent has neither extended nor ended it, as when the agent hangs. Otherwise the session
+/// would use memory that may be granted to another owner once the agreed time has passed.
+fn watch_expiry(hub: &Hub) -> ! {
+    loop {
+        let left = match hub.board().until() {
+            0 => LOOK_AGAIN,
+            until => match until.checked_sub(monotonic_nanoseconds()) {
+                Some(left) => Duration::from_nanos(left + 1),
+                None => {
+                    hub.end(
+                        "the session is over: its worker's agent has stopped answering, and has not extended it in time",
+                        LAST_WORDS,
+                    );
+                    end_process()
+                }
+            },
+        };
+        std::thread::sleep(left);
+    }
+}
+
+/// Rejects connections that arrive within [`TELLING`] with `reason`.
+fn refuse(control: &UnixStream, reason: &str) {
+    let until = Instant::now() + TELLING;
+    while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        if control.set_read_timeout(Some(left)).is_err() {
+            return;
+        }
+        match adoption::receive(control) {
+            Ok(Some(adopted)) => connection::refuse(adopted, reason),
+            Ok(None) => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Opens the engine, passes the outcome to `tell`, and runs the engine. Returns only if the engine cannot be opened.
+fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
+    match (&options.engine, options.platform) {
+        (EngineChoice::Xla { plugin, cache }, platform) => {
+            let options = xla::Options {
+                plugin: plugin.clone(),
+                gpu: (platform == Platform::Cuda).then_some(options.ordinal),
+                limit_bytes: options.memory_bytes,
+                cache: cache.clone(),
+            };
+            run(board, XlaEngine::open(&options), options.limit_bytes, tell);
+        }
+        (EngineChoice::Ptx, Platform::Cpu) => {
+            let device = CpuDevice::new(options.memory_bytes, options.threads as usize);
+            run(board, PtxEngine::new(device, "cpu"), options.memory_bytes, tell);
+        }
+        (EngineChoice::Ptx, Platform::Cuda) => {
+            let engine = CudaDevice::open(options.ordinal).and_then(|device| PtxEngine::new(device, "cuda"));
+            run(board, engine, options.memory_bytes, tell);
+        }
+    }
+}
+
+fn run<E: Engine, F: std::error::Error + 'static>(
+    board: Board,
+    engine: Result<E, F>,
+    limit_bytes: u64,
+    tell: impl FnOnce(Result<Arc<Hub>, String>),
+) {
+    let engine = match engine {
+        Ok(engine) => engine,
+        Err(error) => return tell(Err(causes(&error))),
+    };
+    let hub = Arc::new(Hub::new(board, engine.description(), limit_bytes));
+    let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), Arc::clone(&hub));
+    let bells = Bells {
+        execution_begins: Arc::new(move || begins.execution_begins()),
+        execution_ends: Arc::new(move || ends.execution_ends()),
+        download_ends: Arc::new(move || downloads.download_ends()),
+    };
+    let state = State::new(engine, limit_bytes, bells);
+    hub.board().set_ready();
+    tell(Ok(Arc::clone(&hub)));
+    work(&hub, state)
+}
+
+/// Main loop of the engine's thread.
+fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
+    let mut generation = 0;
+    let mut stored = (0, 0);
+    loop {
+        if state.has_answers() {
+            let (answers, last) = state.take_answers();
+            hub.answer(generation, answers, last);
+        }
+        if stored != state.stored() {
+            stored = state.stored();
+            hub.board().set_stored(stored.0, stored.1);
+        }
+        let waiting = Waiting {
+            pending_bytes: state.pending_bytes(),
+            is_compiling: state.is_compiling(),
+            is_asked: state.is_asked(),
+            running: state.running_behind(),
+        };
+        match hub.next(waiting, || state.can_settle()) {
+            Input::Settle => state.settle(),
+            Input::Begin(next) => {
+                state.reset();
+                generation = next;
+            }
+            Input::Operation {
+                sequence, kind, payload, ..
+            } => {
+                if let Err(malformed) = state.operation(sequence, kind, payload) {
+                    hub.malformed_operation(generation, &malformed.to_string());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Engine `xla`: compiles and runs StableHLO and HLO through a PJRT plugin.
+
+mod cache;
+mod refusals;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use bytes::Bytes;
+use sahasra_pjrt::{
+    Buffer, Client, Code, CompileOptions, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin, Setting, Shape,
+};
+use sahasra_wire::session::{FailureCode, Format, Launch};
+
+use self::cache::{Cache, Key};
+use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
+use crate::device::cuda;
+use crate::session::{ENGINE_STACK, payload::zeros};
+use sahasra_executor_protocol::program_cache::Folder;
+
+const NAME: &str = "xla";
+/// Arrays smaller than this are copied for a download instead of being sent directly from their memory: a copy is cheaper than excluding
+/// the array from donation.
+const SMALL_BYTES: usize = 64 << 10;
+/// Plugin attribute with the newest StableHLO version that the plugin reads.
+const STABLEHLO: &str = "stablehlo_current_version";
+
+/// Options of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Path of the plugin.
+    pub plugin: PathBuf,
+    /// Index of the GPU if the plugin drives GPUs; `None` for a CPU plugin.
+    pub gpu: Option<u32>,
+    /// Device memory that may be used, in bytes.
+    pub limit_bytes: u64,
+    /// Folder for compiled programs.
+    pub cache: Option<Folder>,
+}
+
+/// Reason why the engine cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The plugin cannot be loaded.
+    #[error(transparent)]
+    Plugin(#[from] LoadError),
+    /// The plugin cannot open its device.
+    #[error("the plugin {plugin:?} opens no device")]
+    Client {
+        /// Path of the plugin.
+        plugin: PathBuf,
+        source: Error,
+    },
+    /// The GPU does not exist.
+    #[error("there is no GPU {ordinal}: {reason}")]
+    Gpu {
+        ordinal: u32,
+        /// Reason, as the driver reports it.
+        reason: String,
+    },
+}
+
+/// A compiled program and its properties.
+#[derive(Debug)]
+pub struct Compiled {
+    executable: Executable,
+    needs: Needs,
+    flops: Option<f64>,
+}
+
+impl Program for Rc<Compiled> {
+    fn outputs(&self) -> &[Shape] {
+        self.executable.outputs()
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    fn flops(&self) -> Option<f64> {
+        self.flops
+    }
+}
+
+impl Compiled {
+    fn new(executable: Executable) -> Rc<Self> {
+        let outputs = executable.outputs().iter();
+        let outputs = outputs.map(|shape| shape.host_bytes().unwrap_or(0) as u64).sum();
+        // Without the compiler's statistics only the size of the outputs is known, from their shapes.
+        let needs = executable.memory().map_or(
+            Needs {
+                outputs,
+                ..Needs::default()
+            },
+            |memory| Needs {
+                arguments: memory.arguments,
+                outputs: memory.outputs,
+                aliased: memory.aliased,
+                temporaries: memory.temporaries,
+                code: memory.code,
+            },
+        );
+        let cost = executable.cost().unwrap_or_default();
+        let flops = cost.into_iter().find_map(|(name, value)| match value {
+            Setting::Float(flops) if name == "flops" && flops >= 0.0 => Some(f64::from(flops)),
+            _ => None,
+        });
+        Rc::new(Self { executable, needs, flops })
+    }
+}
+
+/// The [engine](self) for PJRT plugins.
+pub struct XlaEngine {
+    client: Client,
+    description: Description,
+    /// Whether the device's memory is host memory.
+    is_host_memory: bool,
+    compile_options: CompileOptions,
+    cache: Cache<Rc<Compiled>>,
+}
+
+impl XlaEngine {
+    /// Loads the plugin and opens its device.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let plugin = Plugin::load(&options.plugin)?;
+        let settings = match options.gpu {
+            Some(ordinal) => gpu_settings(ordinal, options.limit_bytes)?,
+            None => Vec::new(),
+        };
+        let no_client = |source| OpenError::Client {
+            plugin: options.plugin.clone(),
+            source,
+        };
+        let client = Client::create(&plugin, &settings).map_err(no_client)?;
+        let attributes = plugin.attributes().map_err(no_client)?;
+        let stablehlo = attributes.iter().find_map(|(name, value)| match value {
+            Setting::Integers(numbers) if name == STABLEHLO => Some(version(numbers)),
+            _ => None,
+        });
+        let description = Description {
+            engine: NAME,
+            platform: client.platform_name().map_err(no_client)?,
+            platform_version: client.platform_version().map_err(no_client)?,
+            device: client.device().kind().to_owned(),
+            stablehlo_version: stablehlo.unwrap_or_default(),
+        };
+        let (major, minor) = plugin.version();
+        // Cached programs are machine code that this plugin made for this kind of device.
+        let compile_options = CompileOptions::of_platform(&description.platform);
+        let salt = format!(
+            "{description:?} {major}.{minor} {attributes:?} {compile_options:?} {}",
+            identity(&options.plugin)
+        );
+        Ok(Self {
+            client,
+            is_host_memory: options.gpu.is_none(),
+            description,
+            compile_options,
+            cache: Cache::new(salt, options.cache.clone()),
+        })
+    }
+}
+
+/// Distinguishes different builds of a plugin with the same version, by the file's size and modification time.
+fn identity(plugin: &Path) -> String {
+    std::fs::metadata(plugin).map_or_else(|_| String::new(), |file| format!("{} {:?}", file.len(), file.modified().ok()))
+}
+
+fn version(numbers: &[i64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
+    numbers.join(".")
+}
+
+/// Options of the CUDA plugin: only this GPU, and at most `limit_bytes` of its memory, without preallocation. The plugin would preallocate
+/// three quarters of the memory by default.
+fn gpu_settings(ordinal: u32, limit_bytes: u64) -> Result<Vec<(&'static str, Setting)>, OpenError> {
+    let probe = cuda::probe();
+    let Some(gpu) = probe.gpus.iter().find(|gpu| gpu.ordinal == ordinal) else {
+        let reason = probe.reason.unwrap_or_else(|| "the driver does not list it".to_owned());
+        return Err(OpenError::Gpu { ordinal, reason });
+    };
+    let fraction = (limit_bytes as f64 / gpu.total_bytes.max(1) as f64).min(1.0);
+    Ok(vec![
+        ("visible_devices", Setting::Integers(vec![i64::from(ordinal)])),
+        ("allocator", Setting::Text("bfc".to_owned())),
+        ("preallocate", Setting::Boolean(false)),
+        ("memory_fraction", Setting::Float(fraction as f32)),
+    ])
+}
+
+fn fault(error: &Error, otherwise: FailureCode) -> Fault {
+    let code = match error.code {
+        Code::InvalidArgument => FailureCode::InvalidArgument,
+        Code::ResourceExhausted => FailureCode::OutOfMemory,
+        _ => otherwise,
+    };
+    Fault::new(code, error.to_string())
+}
+
+/// A compilation in progress.
+pub enum Compiling {
+    /// The program is in the memory cache. With the time of the request.
+    Known(Rc<Compiled>, Instant),
+    /// The program is compiled or read from disk on a thread of its own, while the engine's thread continues to handle background work.
+    Thread {
+        /// Returns the program, and whether it was read from disk.
+        thread: JoinHandle<Result<(Executable, bool), Error>>,
+        key: Key,
+        /// Code of the program, for explaining a compilation error.
+        code: Bytes,
+        /// Time of the request.
+        began: Instant,
+    },
+}
+
+/// A download in progress.
+pub enum Transfer {
+    /// The array is sent directly from its memory once it is ready.
+    InPlace(Arc<Buffer>, Event),
+    /// The array is copied to host memory.
+    Copy(Download),
+}
+
+/// Bytes of a ready array, directly from its memory; `None` if they must be copied.
+fn in_place(tensor: &Arc<Buffer>) -> Result<Option<Bytes>, Error> {
+    // SAFETY: the view shares the array, and executions do not reuse the memory of a shared array: see `XlaEngine::execute`.
+    let Some(view) = (unsafe { tensor.view() })? else {
+        return Ok(None);
+    };
+    if view.as_ref().len() < SMALL_BYTES {
+        return Ok(Some(Bytes::copy_from_slice(view.as_ref())));
+    }
+    Ok(Some(Bytes::from_owner(view)))
+}
+
+impl Engine for XlaEngine {
+    type Tensor = Arc<Buffer>;
+    type Program = Rc<Compiled>;
+    type Compiling = Compiling;
+    type Transfer = Transfer;
+
+    fn description(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn device_bytes(&self, host_bytes: u64) -> u64 {
+        host_bytes
+    }
+
+    fn stored_bytes(&self, tensor: &Arc<Buffer>) -> u64 {
+        tensor.device_bytes().unwrap_or_default()
+    }
+
+    fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<Arc<Buffer>, Fault> {
+        let uploaded = self.client.upload(shape.element_type, &shape.dimensions, data);
+        uploaded.map(Arc::new).map_err(|error| fault(&error, FailureCode::InvalidArgument))
+    }
+
+    fn allocate(&mut self, shape: &Shape) -> Result<Arc<Buffer>, Fault> {
+        self.upload(shape, zeros(shape.host_bytes().unwrap_or(0)).into())
+    }
+
+    fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Compiling, Fault> {
+        let format = match format {
+            Format::StableHlo => ProgramFormat::StableHlo,
+            Format::Hlo => ProgramFormat::Hlo,
+            Format::Ptx | Format::Unspecified => return Err(Fault::unsupported("PTX", NAME)),
+        };
+        let began = Instant::now();
+        let key = Key::of(self.cache.salt(), format, code);
+        if let Some(program) = self.cache.get(&key) {
+            done.complete(Ok(()));
+            return Ok(Compiling::Known(program, began));
+        }
+        let written = self.cache.read(&key);
+        let (client, options) = (self.client.clone(), self.compile_options.clone());
+        let program = sahasra_pjrt::Program {
+            format,
+            code: code.to_vec(),
+        };
+        let builder = std::thread::Builder::new()
+            .name("session-compile".to_owned())
+            .stack_size(ENGINE_STACK);
+        let thread = builder.spawn(move || {
+            let read = written.and_then(|written| client.deserialize(&written).ok());
+            let made = match read {
+                Some(executable) => Ok((executable, true)),
+                None => {
+                    let compiled = client.compile(&program, &options);
+                    compiled.map(|executable| (executable, false))
+                }
+            };
+            done.complete(Ok(()));
+            made
+        });
+        match thread {
+            Ok(thread) => Ok(Compiling::Thread {
+                thread,
+                key,
+                code: code.clone(),
+                began,
+            }),
+            Err(error) => Err(Fault::new(FailureCode::Internal, format!("no thread to compile on: {error}"))),
+        }
+    }
+
+    fn program(&mut self, compiling: Compiling) -> Result<Compilation<Rc<Compiled>>, Fault> {
+        let (thread, key, code, began) = match compiling {
+            Compiling::Known(program, began) => {
+                return Ok(Compilation {
+                    program,
+                    cached: true,
+                    milliseconds: began.elapsed().as_millis() as u64,
+                });
+            }
+            Compiling::Thread { thread, key, code, began } => (thread, key, code, began),
+        };
+        let Ok(made) = thread.join() else {
+            return Err(Fault::new(FailureCode::Internal, "the compiler's thread ended without a result"));
+        };
+        let (executable, cached) = made.map_err(|error| refusals::fault(&error, &code, &self.description))?;
+        if !cached
+            && self.cache.is_on_disk()
+            && let Ok(written) = executable.serialize()
+        {
+            self.cache.write(&key, &written);
+        }
+        let program = Compiled::new(executable);
+        self.cache.insert(key, Rc::clone(&program));
+        Ok(Compilation {
+            program,
+            cached,
+            milliseconds: began.elapsed().as_millis() as u64,
+        })
+    }
+
+    fn execute(
+        &mut self,
+        program: &Rc<Compiled>,
+        arguments: &[&Arc<Buffer>],
+        kept: &[i64],
+        done: Completer,
+    ) -> Result<Vec<Arc<Buffer>>, Fault> {
+        // An array that is being sent from its memory is in use: results must not reuse its memory.
+        let is_sent = |place: &usize| self.is_lent(arguments[*place]) && !kept.contains(&(*place as i64));
+        let sent = (0..arguments.len()).filter(is_sent).map(|place| place as i64);
+        let kept: Vec<i64> = kept.iter().copied().chain(sent).collect();
+        let buffers: Vec<&Buffer> = arguments.iter().map(AsRef::as_ref).collect();
+        let (outputs, event) = match program.executable.execute(&buffers, &kept) {
+            Ok(started) => started,
+            Err(error) => {
+                let fault = fault(&error, FailureCode::ExecutionFailed);
+                done.complete(Err(fault.clone()));
+                return Err(fault);
+            }
+        };
+        // The event is dropped after it has called the callback, or when the plugin rejects the callback.
+        let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
+        match told {
+            Ok(()) => Ok(outputs.into_iter().map(Arc::new).collect()),
+            Err(error) => Err(fault(&error, FailureCode::Internal)),
+        }
+    }
+
+    fn launch(&mut self, _program: &Rc<Compiled>, _launch: &Launch, _tensors: &[&Arc<Buffer>]) -> Result<(), Fault> {
+        Err(Fault::unsupported("a launch of a kernel", NAME))
+    }
+
+    fn synchronise(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    fn download(&mut self, tensor: &Arc<Buffer>, _shape: &Shape, done: Completer) -> Result<Transfer, Fault> {
+        let started = if self.is_host_memory {
+            tensor.ready().map(|ready| Transfer::InPlace(Arc::clone(tensor), ready))
+        } else {
+            tensor.start_download().map(Transfer::Copy)
+        };
+        let transfer = match started {
+            Ok(transfer) => transfer,
+            Err(error) => {
+                let fault = fault(&error, FailureCode::ExecutionFailed);
+                done.complete(Err(fault.clone()));
+                return Err(fault);
+            }
+        };
+        let event = match &transfer {
+            Transfer::InPlace(_, ready) => ready,
+            Transfer::Copy(download) => download.done(),
+        };
+        let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
+        match told {
+            Ok(()) => Ok(transfer),
+            Err(error) => Err(fault(&error, FailureCode::Internal)),
+        }
+    }
+
+    fn is_lent(&self, tensor: &Arc<Buffer>) -> bool {
+        Arc::strong_count(tensor) > 1
+    }
+
+    fn downloaded(&mut self, transfer: Transfer) -> Result<Bytes, Fault> {
+        let bytes = match transfer {
+            Transfer::Copy(download) => download.finish().map(Bytes::from),
+            // The array is ready: `wait` only returns the outcome.
+            Transfer::InPlace(tensor, ready) => ready.wait().and_then(|()| match in_place(&tensor)? {
+                Some(bytes) => Ok(bytes),
+                None => tensor.download().map(Bytes::from),
+            }),
+        };
+        bytes.map_err(|error| fault(&error, FailureCode::ExecutionFailed))
+    }
+}
