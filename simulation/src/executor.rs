@@ -24,9 +24,9 @@ use sahasra_wire::{
     Message,
     burst::{ChunkRange, Failure, FailureCode, Program, ResultRun},
 };
-use sahasra_worker::executors::{
-    DeviceDescription,
-    launch::{Launched, Launcher, TaskEnd},
+use sahasra_worker::{
+    burst_executors::launch::{Launched, Launcher, TaskEnd},
+    devices::DeviceDescription,
 };
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;

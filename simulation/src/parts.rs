@@ -7,8 +7,9 @@ use sahasra_service::{clock::Clock, health::Readiness, part::Part};
 use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_worker::{
     agent::{Agent, AgentLimits, Executors, Identity},
+    burst_executors::{ExecutorPool, PoolConfig},
     classes::ClassTable,
-    executors::{DeviceDescription, DeviceKind, ExecutorPool, PoolConfig},
+    devices::{DeviceDescription, DeviceKind},
     metrics::Metrics,
     registration::{
         Registration, RegistrationConfig,

@@ -13,7 +13,7 @@ use std::{
 use futures::future::BoxFuture;
 use sahasra_service::part;
 use sahasra_worker::{
-    executors::{DeviceDescription, DeviceKind},
+    devices::{DeviceDescription, DeviceKind},
     session::{
         launch::{Launch, TaskEnd},
         process::{LaunchError, Process},

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use sahasra_wire::burst::{Argument, Program, argument::Kind};
-use sahasra_worker::executors::{CpuEngine, Event, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
+use sahasra_worker::burst_executors::{Event, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
+use sahasra_worker::devices::CpuEngine;
 use sha2::{Digest, Sha256};
 
 const PTX: &str = include_str!("../../crates/executor/tests/kernels.ptx");

@@ -26,9 +26,10 @@ mod bursts;
 pub mod sessions;
 
 use crate::{
+    burst_executors::ExecutorPool,
     classes::ClassTable,
+    devices::DeviceKind,
     dispatch::Burst,
-    executors::{DeviceKind, ExecutorPool},
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::Metrics,
     session::{launch::Launch, sessions::Sessions},

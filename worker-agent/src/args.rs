@@ -7,7 +7,7 @@ use sahasra_crds::VramQuantity;
 use sahasra_service::{logging::LogFormat, tls::Files};
 use sahasra_store::StoreArgs;
 
-use crate::executors::{CpuEngine, DeviceConfig};
+use crate::devices::{CpuEngine, DeviceConfig};
 
 /// Owns one node's devices and lends slices of their memory.
 #[derive(Debug, Parser)]

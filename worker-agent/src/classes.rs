@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sahasra_crds::{VramQuantity, quantity::QuantityError};
 use serde::Deserialize;
 
-use crate::executors::{DeviceDescription, DeviceKind};
+use crate::devices::{DeviceDescription, DeviceKind};
 
 /// Rules that assign a class to a device. The first rule that matches applies. Without a match, well-known models get their usual short
 /// names and other models their own name, turned into a valid label value.

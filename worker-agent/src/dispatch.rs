@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     agent::Agent,
-    executors::{Outstanding, ProgramSpec, WorkRange},
+    burst_executors::{Outstanding, ProgramSpec, WorkRange},
     metrics::SUCCEEDED,
 };
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`agent::Agent`] is the core. It alone changes the [`ledger`], which is a pure state machine, and applies the effects that the ledger
-//! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`executors`].
+//! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`burst_executors`].
 //! [`registration`] reports the worker to the API server; no other module depends on it.
 
 use std::{ffi::OsString, process::ExitCode, sync::Arc};
@@ -29,9 +29,11 @@ use tokio_util::sync::CancellationToken;
 pub mod agent;
 pub mod api;
 pub mod args;
+pub mod burst_executors;
+mod child;
 pub mod classes;
+pub mod devices;
 pub mod dispatch;
-pub mod executors;
 pub mod ledger;
 pub mod metrics;
 pub mod registration;
@@ -41,7 +43,9 @@ pub mod store;
 use agent::{Agent, AgentLimits, Executors, Identity};
 use api::guard::{Guard, OperatorsOnly};
 use args::{AgentArguments, Arguments, Command};
-use executors::{DeviceKind, ExecutorPool, PoolConfig, walls};
+use burst_executors::{ExecutorPool, PoolConfig};
+use child::sandbox_check;
+use devices::DeviceKind;
 use registration::{Registration, RegistrationConfig};
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use session::{process::Launcher, stream::Streams};
@@ -175,7 +179,7 @@ pub async fn serve(
         chunks: ExecutorPool::start(config).await?,
     };
     let gpu = executors.chunks.devices().iter().any(|device| device.kind == DeviceKind::Cuda);
-    walls::check(&program, gpu, arguments.require_executor_walls).await?;
+    sandbox_check::check(&program, gpu, arguments.require_executor_walls).await?;
     let bound = listener.local_addr()?;
     let agent = Agent::new(
         Identity {

@@ -7,7 +7,7 @@ use sahasra_wire::burst::{Store, argument};
 
 pub use sahasra_store::{StorePolicy, segment::SegmentName};
 
-use crate::executors::{ProgramSpec, WorkRange};
+use crate::burst_executors::{ProgramSpec, WorkRange};
 
 /// Errors of writing a segment.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Executors die with their agent, however the agent ends, and inherit nothing from it.
 
-#[path = "executors/harness.rs"]
+#[path = "burst_executors/harness.rs"]
 mod harness;
 
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use harness::{argument, executors_of, kernel};
-use sahasra_worker::executors::WorkRange;
+use sahasra_worker::burst_executors::WorkRange;
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(120);

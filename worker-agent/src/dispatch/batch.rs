@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::burst::{Failure, FailureCode, ResultRun};
 
-use crate::executors::WorkRange;
+use crate::burst_executors::WorkRange;
 
 /// Chunks that ended, in the form in which they are reported.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     agent::Agent,
-    executors::{Event, Events, ProgramSpec, Run, WorkRange},
+    burst_executors::{Event, Events, ProgramSpec, Run, WorkRange},
     store::{self, SegmentName},
 };
 

@@ -12,7 +12,7 @@ use sahasra_wire::{
 use tokio::sync::mpsc;
 
 use super::{Attached, Burst, Outgoing, Outputs, invalid};
-use crate::{agent::Agent, executors::ProgramSpec};
+use crate::{agent::Agent, burst_executors::ProgramSpec};
 
 /// Timeout for sending the last frame of a stream, which the coordinator may not read.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);

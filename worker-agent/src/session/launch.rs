@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::process::{LaunchError, Process};
-use crate::executors::{DeviceDescription, DeviceKind};
+use crate::devices::{DeviceDescription, DeviceKind};
 use sahasra_executor_protocol::session::status_page::Board;
 
 /// Starts session executors.

@@ -24,11 +24,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
 use super::launch::{self, Launch, Task, TaskEnd};
-use crate::executors::ask::ask;
-use crate::executors::process::Child;
-use crate::executors::spawn::{self, Spawner};
-use crate::executors::words;
-use crate::executors::{DeviceDescription, DeviceKind};
+use crate::child::Child;
+use crate::child::ask::ask;
+use crate::child::spawn::{self, Spawner};
+use crate::child::stderr;
+use crate::devices::{DeviceDescription, DeviceKind};
 use sahasra_executor_protocol::program_cache::ProgramCache;
 
 /// Time that an executor has to tell its client the reason of the end before it is killed.
@@ -285,7 +285,7 @@ impl Process {
         let last_words = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&last_words);
         let words = tokio::spawn(async move {
-            words::follow(started.words, |line| {
+            stderr::follow(started.words, |line| {
                 tracing::info!(process = id, line, "a session's executor says");
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 if kept.len() == KEPT_LINES {

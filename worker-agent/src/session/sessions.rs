@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::launch::Launch;
 use super::process::Process;
-use crate::executors::DeviceKind;
+use crate::devices::DeviceKind;
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::session::status_page::Figures;
 

@@ -6,8 +6,10 @@ use sahasra_wire::grants::{AcquireRequest, Owner, SessionTerms};
 use super::*;
 use crate::{
     agent::{AgentLimits, Executors, Identity},
+    burst_executors::{ExecutorPool, PoolConfig},
+    child::spawn::Spawner,
     classes::ClassTable,
-    executors::{DeviceDescription, DeviceKind, ExecutorPool, PoolConfig, spawn::Spawner},
+    devices::{DeviceDescription, DeviceKind},
     metrics::Metrics,
     session::process::Launcher,
     store::StorePolicy,

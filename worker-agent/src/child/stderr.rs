@@ -15,7 +15,7 @@ const LINES: u32 = 50;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Copies lines into the log until the process has ended.
-pub(super) async fn log(words: OwnedFd, device: String, namespace: String) {
+pub(crate) async fn log(words: OwnedFd, device: String, namespace: String) {
     let dropped = follow(words, |line| tracing::info!(device, namespace, line, "executor says")).await;
     if dropped > 0 {
         tracing::info!(device, namespace, lines = dropped, "executor said more than is logged");

@@ -3,16 +3,18 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use sahasra_executor_protocol::burst::messages::{from_executor, to_executor};
+use sahasra_executor_protocol::burst::status_page::Board;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::device::DeviceDescription;
-use super::spawn::Started;
-use sahasra_executor_protocol::burst::messages::{from_executor, to_executor};
-use sahasra_executor_protocol::burst::status_page::Board;
+use crate::child::Child;
+use crate::devices::DeviceDescription;
 
 /// Starts executors.
 pub trait Launcher: Debug + Send + Sync {
@@ -21,6 +23,16 @@ pub trait Launcher: Debug + Send + Sync {
 
     /// Returns the time of the clock that the executors' boards use, in nanoseconds.
     fn monotonic_nanoseconds(&self) -> u64;
+}
+
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) child: Child,
+    pub(super) socket: UnixStream,
+    pub(super) board: Arc<Board>,
+    /// Read end of the process's stderr.
+    pub(super) words: Option<OwnedFd>,
 }
 
 /// An executor that has been started.

@@ -3,7 +3,8 @@
 use sahasra_wire::burst::FailureCode;
 
 use super::played::{indices, range, returned, settle, theatre};
-use crate::executors::{DeviceKind, Event};
+use crate::burst_executors::Event;
+use crate::devices::DeviceKind;
 use sahasra_executor_protocol::burst::messages::to_executor;
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sahasra_wire::burst::{Argument, FailureCode, Program};
-use sahasra_worker::executors::{CpuEngine, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
+use sahasra_worker::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
+use sahasra_worker::devices::CpuEngine;
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.

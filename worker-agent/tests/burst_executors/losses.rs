@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sahasra_wire::burst::FailureCode;
-use sahasra_worker::executors::{Event, PoolConfig};
+use sahasra_worker::burst_executors::{Event, PoolConfig};
 
 use crate::harness::{self, Outcome, affine, all_succeeded, argument, collect, failed_with, kernel, pool, pool_with, range, spin};
 

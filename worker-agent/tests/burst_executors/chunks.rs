@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sahasra_wire::burst::FailureCode;
-use sahasra_worker::executors::{PoolConfig, SubmitError};
+use sahasra_worker::burst_executors::{PoolConfig, SubmitError};
 
 use crate::harness::{self, Outcome, affine, all_succeeded, argument, collect, kernel, pool, pool_with, range, spin, u32s};
 

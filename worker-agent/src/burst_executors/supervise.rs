@@ -17,12 +17,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Pool;
-use super::entry::{Cause, Command, Entry};
+use super::entry::{Cause, Entry};
 use super::launch::Body;
+use super::loss;
+use super::pool::Pool;
 use super::process::{Incoming, Process};
-use super::run::Event;
-use super::{loss, words};
+use super::run::{Command, Event};
+use crate::child::stderr;
 use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
 
@@ -234,7 +235,7 @@ impl Supervisor {
             let launched = pool.launcher.launch(device, &namespace).await;
             let mut launched = launched.map_err(|error| error.to_string())?;
             if let Body::Process(started) = &mut launched.body {
-                let words = words::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
+                let words = stderr::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
                 part::spawn(words);
             }
             Process::new(launched, permit).map_err(|error| error.to_string())

@@ -3,7 +3,8 @@
 use sahasra_wire::burst::ResultRun;
 
 use super::played::{DEVICE, Played, Theatre, indices, range, returned, settle, theatre};
-use crate::executors::{DeviceKind, Events, Run, WorkRange};
+use crate::burst_executors::{Events, Run, WorkRange};
+use crate::devices::DeviceKind;
 use sahasra_executor_protocol::burst::messages::{Ended, from_executor};
 
 /// An executor that makes room while chunk 0 of 10 runs and chunks 20 to 29 wait for its namespace's next turn.

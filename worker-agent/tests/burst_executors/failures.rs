@@ -1,7 +1,7 @@
 //! A fault of a chunk or a program fails only that chunk or program, with a code and the position.
 
 use sahasra_wire::burst::{FailureCode, Program};
-use sahasra_worker::executors::ProgramSpec;
+use sahasra_worker::burst_executors::ProgramSpec;
 
 use crate::harness::{Outcome, Work, all_succeeded, argument, collect, kernel, pool, range, spin, u32s};
 

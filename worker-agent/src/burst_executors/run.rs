@@ -7,9 +7,29 @@ use bytes::Bytes;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::{Notify, mpsc};
 
-use super::ProgramSpec;
-use super::entry::Command;
 use super::outstanding::{Outstanding, WorkRange};
+use super::program::ProgramSpec;
+
+/// Command to a supervisor.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Adds a run.
+    Open(Arc<Shared>),
+    /// Adds chunks to a run.
+    Submit(u64, Vec<WorkRange>),
+    /// Limits the number of a run's chunks that run concurrently.
+    SetConcurrency(u64, u32),
+    /// Returns the chunks that have not started.
+    Withdraw(u64),
+    /// Resumes a run after its events were taken.
+    Resume(u64),
+    /// Removes a run whose events nobody takes any more.
+    Close(u64),
+    /// Ends the running chunks of a run, together with the process if nothing else can end them.
+    Kill(u64, FailureCode),
+    /// Ends the process and the supervisor.
+    ShutDown,
+}
 
 /// Event of a run. Every submitted index is in exactly one `Succeeded`, `Failed` or `Returned` after its submission, whatever happens to
 /// the executor.

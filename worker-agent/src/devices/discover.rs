@@ -1,21 +1,22 @@
 //! Discovery of devices: GPUs as a short-lived child process reports them, and the CPU engine if it is enabled.
 
-use super::PoolConfig;
-use super::ask::ask;
-use super::device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
-use super::spawn;
+use std::path::Path;
+
 use sahasra_executor_protocol::probe::{GPU_LANES, Gpu, Probe};
+
+use super::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
+use crate::child::{ask::ask, spawn};
 
 /// Memory in bytes that an engine needs in addition to contexts, for fragmentation and for what a driver allocates later.
 const HEADROOM: u64 = 256 << 20;
 
-/// Discovers the devices, and logs once which were found and which were not.
-pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
+/// Discovers the devices (`program` is called to probe GPUs), and logs once which were found and which were not.
+pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<DeviceDescription> {
     let mut devices = Vec::new();
-    if config.devices.cuda {
-        let command = spawn::command(&config.program, "probe");
+    if config.cuda {
+        let command = spawn::command(program, "probe");
         // The child may hang in a broken driver.
-        let probe = ask(command, config.devices.probe_timeout).await.unwrap_or_else(|error| Probe {
+        let probe = ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
             gpus: Vec::new(),
             reason: Some(error.to_string()),
         });
@@ -24,17 +25,17 @@ pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
         }
         let probe = match probe.gpus.len() {
             0 => probe,
-            count => within_walls(config, count).await,
+            count => within_walls(program, config, count).await,
         };
-        devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.devices.executors_per_device)));
+        devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.executors_per_device)));
     }
-    let cpu = match config.devices.cpu {
+    let cpu = match config.cpu {
         CpuEngine::Always => true,
         CpuEngine::WithoutGpu => devices.is_empty(),
         CpuEngine::Never => false,
     };
     if cpu {
-        devices.extend(cpu_devices(&config.devices));
+        devices.extend(cpu_devices(config));
     }
     for device in &devices {
         tracing::info!(
@@ -50,10 +51,10 @@ pub(super) async fn discover(config: &PoolConfig) -> Vec<DeviceDescription> {
 
 /// Probes the GPUs from within the sandbox of executors, and returns those that can be opened there. Runs after the first probe, because
 /// that one may still start the driver's own program that creates the device files.
-async fn within_walls(config: &PoolConfig, count: usize) -> Probe {
-    let mut command = spawn::command(&config.program, "probe");
+async fn within_walls(program: &Path, config: &DeviceConfig, count: usize) -> Probe {
+    let mut command = spawn::command(program, "probe");
     command.arg("--within-walls");
-    let probe = ask(command, config.devices.probe_timeout).await.unwrap_or_else(|error| Probe {
+    let probe = ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
         gpus: Vec::new(),
         reason: Some(error.to_string()),
     });

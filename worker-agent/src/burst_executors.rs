@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  dispatch ──Run::submit──► Shared{outstanding} ──Command──► supervisor ──frames──► executor process
-//!      ▲                          │                               │ status board        (executor.rs)
+//!      ▲                          │                               │ status board        
 //!      └──────Events::next────────┘◄───────────Event──────────────┘
 //! ```
 //!
@@ -17,70 +17,31 @@
 //! run: [`Run::withdraw`], `set_concurrency(0)`, and take events until [`Event::Settled`] with 0 (then its memory is free), or
 //! [`Run::kill`] when the grace has passed (`Settled` follows too); then drop the [`Events`].
 
-pub(crate) mod ask;
-mod device;
-mod discover;
+mod config;
 mod entry;
 pub mod launch;
 mod loss;
 mod outstanding;
-pub(crate) mod process;
+mod pool;
+mod process;
 mod program;
+mod room;
 mod run;
-pub(crate) mod spawn;
+mod spawn;
 mod supervise;
-pub(crate) mod walls;
-pub(crate) mod words;
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use tokio::sync::mpsc;
+use self::pool::Pool;
+use crate::child::spawn::Spawner;
+use crate::devices::{DeviceDescription, discover::discover};
 
-pub use device::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind, DeviceLoad};
+pub use config::PoolConfig;
 pub use outstanding::{Outstanding, WorkRange};
 pub use program::{ProgramError, ProgramSpec};
+pub use room::DeviceLoad;
 pub use run::{Event, Events, Run, SubmitError};
-
-/// Configuration of an executor pool.
-#[derive(Clone, Debug)]
-pub struct PoolConfig {
-    /// Program of the executors, which is called with `executor` as its first argument: the agent's own.
-    pub program: PathBuf,
-    pub devices: DeviceConfig,
-    /// Time without work after which an executor ends.
-    pub idle_timeout: Duration,
-    /// Length of a turn: when another namespace waits, an executor that has had its device for this long ends after its running chunks.
-    pub turn: Duration,
-    /// Time after a chunk's timeout at which an executor that has not ended the chunk is killed.
-    pub grace: Duration,
-    /// Time that an executor has to become ready, and to prepare a program (a driver may compile the PTX).
-    pub start_timeout: Duration,
-    /// Limit of outstanding chunks per run.
-    pub max_outstanding_chunks: u64,
-    /// Limit of bytes of a run's events that wait to be taken. At this limit the executor pauses.
-    pub max_event_bytes: usize,
-}
-
-impl Default for PoolConfig {
-    fn default() -> Self {
-        Self {
-            // The running program, even if its file has been replaced meanwhile.
-            program: PathBuf::from("/proc/self/exe"),
-            devices: DeviceConfig::default(),
-            idle_timeout: Duration::from_secs(60),
-            // A start costs a GPU context and a compilation, about one second: less than a tenth of a turn.
-            turn: Duration::from_secs(10),
-            grace: Duration::from_secs(2),
-            start_timeout: Duration::from_secs(120),
-            max_outstanding_chunks: 1 << 20,
-            max_event_bytes: 8 << 20,
-        }
-    }
-}
 
 /// Errors of the pool.
 #[derive(Debug, thiserror::Error)]
@@ -103,53 +64,23 @@ pub struct ExecutorPool {
     inner: Arc<Pool>,
 }
 
-#[derive(Debug)]
-struct Pool {
-    config: PoolConfig,
-    devices: Vec<DeviceDescription>,
-    /// State of each device, in the order of `devices`.
-    states: Vec<Arc<device::DeviceState>>,
-    launcher: Arc<dyn launch::Launcher>,
-    runs: AtomicU64,
-    executors: Mutex<Executors>,
-}
-
-impl Pool {
-    /// Removes a supervisor that has neither process nor runs, unless a command for it is queued. Returns whether it was removed.
-    fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<entry::Command>) -> bool {
-        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-        if !commands.is_empty() {
-            return false;
-        }
-        executors.supervisors.remove(&(place, namespace.to_owned()));
-        true
-    }
-}
-
-#[derive(Debug, Default)]
-struct Executors {
-    shut_down: bool,
-    /// Supervisors by device index and namespace.
-    supervisors: BTreeMap<(usize, String), mpsc::UnboundedSender<entry::Command>>,
-}
-
 impl ExecutorPool {
     /// Discovers the devices (a short-lived child process queries the driver), and creates a pool without executors.
     ///
     /// # Errors
     /// [`PoolError::NoDevice`], [`PoolError::Spawner`].
     pub async fn start(config: PoolConfig) -> Result<Self, PoolError> {
-        let devices = discover::discover(&config).await;
+        let devices = discover(&config.program, &config.devices).await;
         if devices.is_empty() {
             return Err(PoolError::NoDevice);
         }
-        let launcher = spawn::Spawner::start(config.program.clone()).map_err(PoolError::Spawner)?;
+        let launcher = Spawner::start(config.program.clone()).map_err(PoolError::Spawner)?;
         Ok(Self::with(config, devices, Arc::new(launcher)))
     }
 
     /// Creates a pool of these devices. `launcher` starts its executors.
     pub fn with(config: PoolConfig, devices: Vec<DeviceDescription>, launcher: Arc<dyn launch::Launcher>) -> Self {
-        let state = |_| Arc::new(device::DeviceState::new(config.devices.executors_per_device));
+        let state = |_| Arc::new(room::DeviceState::new(config.devices.executors_per_device));
         Self {
             inner: Arc::new(Pool {
                 states: devices.iter().map(state).collect(),
@@ -207,7 +138,7 @@ impl ExecutorPool {
             commands.clone(),
         ));
         // Sent under the lock, so that a supervisor which is about to end sees this command first.
-        let _ = commands.send(entry::Command::Open(Arc::clone(&shared)));
+        let _ = commands.send(run::Command::Open(Arc::clone(&shared)));
         Ok(Run::open(shared))
     }
 
@@ -216,7 +147,7 @@ impl ExecutorPool {
         let mut executors = self.inner.executors.lock().unwrap_or_else(PoisonError::into_inner);
         executors.shut_down = true;
         for commands in std::mem::take(&mut executors.supervisors).into_values() {
-            let _ = commands.send(entry::Command::ShutDown);
+            let _ = commands.send(run::Command::ShutDown);
         }
     }
 }

@@ -4,21 +4,11 @@
 //! the child ends, and a runtime's threads come and go.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, mpsc};
+use std::process::Command;
+use std::sync::mpsc;
 
-use futures::future::BoxFuture;
 use tokio::sync::oneshot;
-
-use super::device::{DeviceDescription, DeviceKind};
-use super::launch::{Launched, Launcher};
-use super::process::Child;
-use sahasra_executor_protocol::burst::status_page::Board;
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 
 /// Environment variables that executors inherit: those by which a driver is found and its devices are selected. All others stay out, above
 /// all any that names a token or the API server.
@@ -32,16 +22,6 @@ const KEPT: [&str; 8] = [
     "RUST_BACKTRACE",
     "TZ",
 ];
-
-/// A process that was started.
-#[derive(Debug)]
-pub(super) struct Started {
-    pub(super) child: Child,
-    pub(super) socket: UnixStream,
-    pub(super) board: Arc<Board>,
-    /// Read end of the process's stderr.
-    pub(super) words: Option<OwnedFd>,
-}
 
 type Start = Box<dyn FnOnce(&Path) + Send>;
 
@@ -76,31 +56,6 @@ impl Spawner {
         self.requests.send(start).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
-
-    async fn executor(&self, device: &DeviceDescription) -> io::Result<Started> {
-        let engine = match device.kind {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-        };
-        let arguments = vec![
-            format!("--engine={engine}"),
-            format!("--ordinal={}", device.ordinal),
-            format!("--memory-bytes={}", device.total_bytes),
-            format!("--threads={}", device.lanes),
-            format!("--parent={}", std::process::id()),
-        ];
-        self.on_thread(move |program| start(program, &arguments)).await
-    }
-}
-
-impl Launcher for Spawner {
-    fn launch<'a>(&'a self, device: &'a DeviceDescription, _namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
-        Box::pin(async { Ok(Launched::process(self.executor(device).await?)) })
-    }
-
-    fn monotonic_nanoseconds(&self) -> u64 {
-        monotonic_nanoseconds()
-    }
 }
 
 /// Creates a command that runs this program with an environment free of the agent's variables.
@@ -115,30 +70,6 @@ pub(crate) fn command(program: &Path, name: &str) -> Command {
     // Compiled code on disk would be shared among tenants.
     command.env("CUDA_CACHE_DISABLE", "1");
     command
-}
-
-fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
-    let (socket, theirs) = UnixStream::pair()?;
-    let (board, file) = Board::create()?;
-    let (words, their_words) = io::pipe()?;
-    let child = command(program, "run")
-        .args(arguments)
-        // The lanes of a burst executor allocate little and share it, so a malloc arena per thread would only cost memory. Session executors do
-        // not get this limit: a step of an XLA program allocates on several threads at once, which would wait for each other.
-        .env("MALLOC_ARENA_MAX", "2")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::from(file))
-        .stderr(Stdio::from(their_words))
-        // A process group of its own: an interrupt from the terminal goes to the agent alone, which drains first.
-        .process_group(0)
-        .spawn()?;
-    socket.set_nonblocking(true)?;
-    Ok(Started {
-        child: Child(Some(child)),
-        socket,
-        board: Arc::new(board),
-        words: Some(words.into()),
-    })
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sahasra_executor_protocol::probe::Walls;
+
 use super::ask::{AskError, ask};
 use super::spawn;
-use sahasra_executor_protocol::probe::Walls;
 
 /// Timeout of the child process, generous for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);

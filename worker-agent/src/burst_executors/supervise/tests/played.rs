@@ -11,8 +11,9 @@ use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::executors::launch::{Launched, Launcher, TaskEnd};
-use crate::executors::{DeviceConfig, DeviceDescription, DeviceKind, Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run, WorkRange};
+use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
+use crate::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run, WorkRange};
+use crate::devices::{DeviceConfig, DeviceDescription, DeviceKind};
 use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Board};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sahasra_wire::burst::FailureCode;
-use sahasra_worker::executors::{Event, PoolConfig, SubmitError};
+use sahasra_worker::burst_executors::{Event, PoolConfig, SubmitError};
 
 use crate::harness::{self, Outcome, affine, all_succeeded, collect, failed_with, pool, pool_with, range, spin, u32s};
 

@@ -1,7 +1,8 @@
 //! Tests of namespaces that take turns on a device.
 
 use super::played::{Played, TURN, Theatre, indices, range, returned, settle, theatre};
-use crate::executors::{DeviceKind, Events, Run};
+use crate::burst_executors::{Events, Run};
+use crate::devices::DeviceKind;
 use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
 
 #[tokio::test(start_paused = true)]

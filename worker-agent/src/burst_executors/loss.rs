@@ -128,8 +128,8 @@ mod tests {
     use sha2::{Digest, Sha256};
     use tokio::sync::mpsc;
 
-    use super::super::ProgramSpec;
     use super::super::outstanding::WorkRange;
+    use super::super::program::ProgramSpec;
     use super::super::run::{Events, Run, Shared};
     use super::*;
     use sahasra_executor_protocol::clock::monotonic_nanoseconds;

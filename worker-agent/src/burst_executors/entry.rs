@@ -1,4 +1,4 @@
-//! Commands to a supervisor, its state of each run, and the causes for which it ends its process.
+//! State of each run at its supervisor, and the causes for which it ends its process.
 
 use std::sync::Arc;
 
@@ -6,27 +6,6 @@ use sahasra_wire::burst::FailureCode;
 
 use super::outstanding::{Outstanding, WorkRange};
 use super::run::{Event, Shared};
-
-/// Command to a supervisor.
-#[derive(Debug)]
-pub(super) enum Command {
-    /// Adds a run.
-    Open(Arc<Shared>),
-    /// Adds chunks to a run.
-    Submit(u64, Vec<WorkRange>),
-    /// Limits the number of a run's chunks that run concurrently.
-    SetConcurrency(u64, u32),
-    /// Returns the chunks that have not started.
-    Withdraw(u64),
-    /// Resumes a run after its events were taken.
-    Resume(u64),
-    /// Removes a run whose events nobody takes any more.
-    Close(u64),
-    /// Ends the running chunks of a run, together with the process if nothing else can end them.
-    Kill(u64, FailureCode),
-    /// Ends the process and the supervisor.
-    ShutDown,
-}
 
 /// State of a run at the supervisor.
 #[derive(Debug)]

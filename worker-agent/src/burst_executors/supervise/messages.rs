@@ -6,9 +6,9 @@ use std::time::Duration;
 use sahasra_wire::burst::ChunkRange;
 
 use super::Supervisor;
-use crate::executors::entry::Cause;
-use crate::executors::outstanding::WorkRange;
-use crate::executors::run::Event;
+use crate::burst_executors::entry::Cause;
+use crate::burst_executors::outstanding::WorkRange;
+use crate::burst_executors::run::Event;
 use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 
 impl Supervisor {

@@ -1,0 +1,43 @@
+//! Configuration of an executor pool.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::devices::DeviceConfig;
+
+/// Configuration of an executor pool.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Program of the executors, which is called with `executor` as its first argument: the agent's own.
+    pub program: PathBuf,
+    pub devices: DeviceConfig,
+    /// Time without work after which an executor ends.
+    pub idle_timeout: Duration,
+    /// Length of a turn: when another namespace waits, an executor that has had its device for this long ends after its running chunks.
+    pub turn: Duration,
+    /// Time after a chunk's timeout at which an executor that has not ended the chunk is killed.
+    pub grace: Duration,
+    /// Time that an executor has to become ready, and to prepare a program (a driver may compile the PTX).
+    pub start_timeout: Duration,
+    /// Limit of outstanding chunks per run.
+    pub max_outstanding_chunks: u64,
+    /// Limit of bytes of a run's events that wait to be taken. At this limit the executor pauses.
+    pub max_event_bytes: usize,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            // The running program, even if its file has been replaced meanwhile.
+            program: PathBuf::from("/proc/self/exe"),
+            devices: DeviceConfig::default(),
+            idle_timeout: Duration::from_secs(60),
+            // A start costs a GPU context and a compilation, about one second: less than a tenth of a turn.
+            turn: Duration::from_secs(10),
+            grace: Duration::from_secs(2),
+            start_timeout: Duration::from_secs(120),
+            max_outstanding_chunks: 1 << 20,
+            max_event_bytes: 8 << 20,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Start of the process of an executor that runs chunks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+
+use super::launch::{Launched, Launcher, Started};
+use crate::child::{
+    Child,
+    spawn::{Spawner, command},
+};
+use crate::devices::{DeviceDescription, DeviceKind};
+
+impl Launcher for Spawner {
+    fn launch<'a>(&'a self, device: &'a DeviceDescription, _namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
+        Box::pin(async { Ok(Launched::process(executor(self, device).await?)) })
+    }
+
+    fn monotonic_nanoseconds(&self) -> u64 {
+        monotonic_nanoseconds()
+    }
+}
+
+async fn executor(spawner: &Spawner, device: &DeviceDescription) -> io::Result<Started> {
+    let engine = match device.kind {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Cuda => "cuda",
+    };
+    let arguments = vec![
+        format!("--engine={engine}"),
+        format!("--ordinal={}", device.ordinal),
+        format!("--memory-bytes={}", device.total_bytes),
+        format!("--threads={}", device.lanes),
+        format!("--parent={}", std::process::id()),
+    ];
+    spawner.on_thread(move |program| start(program, &arguments)).await
+}
+
+fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
+    let (socket, theirs) = UnixStream::pair()?;
+    let (board, file) = Board::create()?;
+    let (words, their_words) = io::pipe()?;
+    let child = command(program, "run")
+        .args(arguments)
+        // The lanes of a burst executor allocate little and share it, so a malloc arena per thread would only cost memory. Session executors do
+        // not get this limit: a step of an XLA program allocates on several threads at once, which would wait for each other.
+        .env("MALLOC_ARENA_MAX", "2")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(file))
+        .stderr(Stdio::from(their_words))
+        // A process group of its own: an interrupt from the terminal goes to the agent alone, which drains first.
+        .process_group(0)
+        .spawn()?;
+    socket.set_nonblocking(true)?;
+    Ok(Started {
+        child: Child(Some(child)),
+        socket,
+        board: Arc::new(board),
+        words: Some(words.into()),
+    })
+}

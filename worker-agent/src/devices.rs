@@ -1,0 +1,90 @@
+//! Devices of the agent: their descriptions, and the selection of those that it offers.
+
+pub mod discover;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Engine that runs a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// The CPU engine, `sahasra-ptx`.
+    Cpu,
+    /// A GPU through the CUDA driver.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// Returns whether a running kernel can be ended without ending its process.
+    pub const fn cancels(self) -> bool {
+        matches!(self, Self::Cpu)
+    }
+}
+
+/// A device as discovered when the agent started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceDescription {
+    /// Name on this worker, such as `cpu-0` or `cuda-1`.
+    pub name: String,
+    pub kind: DeviceKind,
+    /// Index among the devices of its kind; for CUDA the driver's ordinal.
+    pub ordinal: u32,
+    /// Model as the driver reports it.
+    pub model: String,
+    /// UUID as the driver reports it; empty for the CPU engine.
+    pub uuid: String,
+    /// Compute capability, major and minor; absent for the CPU engine.
+    pub compute_capability: Option<(u32, u32)>,
+    pub total_bytes: u64,
+    /// Allocatable memory in bytes: the free memory, less the contexts of as many executors as the device may have.
+    pub allocatable_bytes: u64,
+    /// Memory of an executor's context in bytes.
+    pub context_bytes: u64,
+    /// Number of chunks that benefit from running concurrently: cores, or streams.
+    pub lanes: u32,
+}
+
+/// Whether the CPU engine is a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuEngine {
+    /// Only without a GPU.
+    #[default]
+    WithoutGpu,
+    Always,
+    Never,
+}
+
+/// Selection of the devices that the agent offers.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Discover GPUs.
+    pub cuda: bool,
+    pub cpu: CpuEngine,
+    /// Number of devices of the CPU engine, each with `cpu_memory_bytes` of memory.
+    pub cpu_devices: u32,
+    /// Memory of each CPU device in bytes. Default: half of the memory of the machine (or the container), divided by the number of CPU
+    /// devices.
+    pub cpu_memory_bytes: Option<u64>,
+    /// Threads of each CPU device. Default: one per core.
+    pub cpu_threads: Option<u32>,
+    /// Number of executors (namespaces) that one device serves concurrently. Further ones take turns with them.
+    pub executors_per_device: u32,
+    /// Timeout of the probe that queries the driver.
+    pub probe_timeout: Duration,
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            cuda: true,
+            cpu: CpuEngine::default(),
+            cpu_devices: 1,
+            cpu_memory_bytes: None,
+            cpu_threads: None,
+            executors_per_device: 4,
+            probe_timeout: Duration::from_secs(60),
+        }
+    }
+}
