@@ -14,9 +14,10 @@ use futures::future::BoxFuture;
 use sahasra_service::part;
 use sahasra_worker::{
     devices::{DeviceDescription, DeviceKind},
-    session::{
-        launch::{Launch, TaskEnd},
-        process::{LaunchError, Process},
+    session_executors::{
+        launch::{Launch, LaunchError},
+        process::Process,
+        task::TaskEnd,
     },
 };
 use tokio::{sync::oneshot, time::sleep};

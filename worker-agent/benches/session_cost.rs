@@ -6,9 +6,9 @@
 
 #![allow(clippy::unwrap_used, reason = "what cannot go on ends")]
 
-#[path = "../tests/session_executor/client.rs"]
+#[path = "../tests/session_executors/client.rs"]
 mod client;
-#[path = "../tests/session_executor/harness.rs"]
+#[path = "../tests/session_executors/harness.rs"]
 mod harness;
 
 use std::io::{Read, Write};

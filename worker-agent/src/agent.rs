@@ -31,8 +31,8 @@ use crate::{
     devices::DeviceKind,
     dispatch::Burst,
     ledger::{Device, Effect, Ledger, Load, Totals},
-    metrics::Metrics,
-    session::{launch::Launch, sessions::Sessions},
+    metrics::{Metrics, Observed},
+    session_executors::{launch::Launch, process::Process, registry::Sessions},
     store::StorePolicy,
 };
 
@@ -409,6 +409,28 @@ impl Agent {
             sum.slices_in_use += load.slices_in_use;
         }
         (sum, ledger.totals())
+    }
+
+    /// Returns the values that the metrics show at a scrape.
+    pub(crate) fn observed(&self) -> Observed {
+        let (load, totals) = self.totals();
+        let sessions = self.sessions.all();
+        let connected = |process: Arc<Process>| process.board().figures().connected;
+        let (session_received_bytes, session_sent_bytes) = self.sessions.stream_bytes();
+        Observed {
+            load,
+            totals,
+            devices: self
+                .pool
+                .devices()
+                .iter()
+                .filter_map(|device| self.pool.load(&device.name))
+                .collect(),
+            sessions: sessions.len(),
+            sessions_connected: sessions.iter().filter(|session| session.process().is_some_and(connected)).count(),
+            session_received_bytes,
+            session_sent_bytes,
+        }
     }
 
     /// Applies fencing to the coordinator of a stream: records the term of `owner`, or rejects a lower one.

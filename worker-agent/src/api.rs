@@ -16,6 +16,8 @@ use warp::{
 use crate::{agent::Agent, dispatch};
 
 pub mod guard;
+mod relay;
+pub mod session_stream;
 
 /// Limit of the body of `/v1/acquire`: an owner and a few numbers.
 const ACQUIRE_BYTES: u64 = 16 << 10;
@@ -107,7 +109,7 @@ pub fn routes(
     };
     let scrape = {
         let observed = Arc::clone(&agent);
-        metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed))
+        metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed.observed()))
     };
     inventory
         .or(load)

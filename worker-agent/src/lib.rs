@@ -37,18 +37,21 @@ pub mod dispatch;
 pub mod ledger;
 pub mod metrics;
 pub mod registration;
-pub mod session;
+pub mod session_executors;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
-use api::guard::{Guard, OperatorsOnly};
+use api::{
+    guard::{Guard, OperatorsOnly},
+    session_stream::Streams,
+};
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
 use child::sandbox_check;
 use devices::DeviceKind;
 use registration::{Registration, RegistrationConfig};
 use sahasra_executor_protocol::program_cache::ProgramCache;
-use session::{process::Launcher, stream::Streams};
+use session_executors::launcher::Launcher;
 
 /// Threads of the Tokio runtime. Two suffice because executors do the work, and each thread costs memory.
 const WORKER_THREADS: usize = 2;

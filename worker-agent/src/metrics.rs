@@ -1,11 +1,12 @@
 //! Prometheus metrics of an agent. Every counter exists from the start, with every value of its label.
 
-use std::sync::Arc;
-
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
-use crate::{agent::Agent, session::process::Process};
+use crate::{
+    burst_executors::DeviceLoad,
+    ledger::{Load, Totals},
+};
 
 /// Value of the label `outcome` for chunks that succeeded.
 pub(crate) const SUCCEEDED: &str = "Succeeded";
@@ -117,9 +118,9 @@ impl Metrics {
         self.refusals.with_label_values(&[code.label()]).inc();
     }
 
-    /// Updates the gauges and counters that are computed at each scrape.
-    pub fn observe(&self, agent: &Agent) {
-        let (load, totals) = agent.totals();
+    /// Sets the gauges, and advances the counters, to values observed at a scrape.
+    pub(crate) fn observe(&self, observed: &Observed) {
+        let Observed { load, totals, devices, .. } = observed;
         self.leases_active.set(load.slices as i64);
         self.slices_in_use.set(load.slices_in_use as i64);
         self.vram_allocated.set(load.leased_bytes as i64);
@@ -128,22 +129,36 @@ impl Metrics {
         advance(&self.leases_granted, totals.granted_slices);
         advance(&self.leases_released, totals.freed_slices);
         advance(&self.grants_expired, totals.expired_grants);
-        let devices = agent.pool().devices().iter();
-        let loads: Vec<_> = devices.filter_map(|device| agent.pool().load(&device.name)).collect();
         self.active_executions
-            .set(loads.iter().map(|load| load.active_executions as i64).sum());
-        self.executors.set(loads.iter().map(|load| i64::from(load.executors)).sum());
-        self.namespaces_waiting.set(loads.iter().map(|load| i64::from(load.waiting)).sum());
-        let sessions = agent.sessions().all();
-        self.sessions.set(sessions.len() as i64);
-        let connected = |process: Arc<Process>| process.board().figures().connected;
-        let connected = sessions.iter().filter(|session| session.process().is_some_and(connected));
-        self.sessions_connected.set(connected.count() as i64);
-        let (received, sent) = agent.sessions().stream_bytes();
-        advance(&self.session_received, received);
-        advance(&self.session_sent, sent);
-        advance(&self.executors_lost, loads.iter().map(|load| load.lost_executors).sum());
+            .set(devices.iter().map(|load| load.active_executions as i64).sum());
+        self.executors.set(devices.iter().map(|load| i64::from(load.executors)).sum());
+        self.namespaces_waiting
+            .set(devices.iter().map(|load| i64::from(load.waiting)).sum());
+        advance(&self.executors_lost, devices.iter().map(|load| load.lost_executors).sum());
+        self.sessions.set(observed.sessions as i64);
+        self.sessions_connected.set(observed.sessions_connected as i64);
+        advance(&self.session_received, observed.session_received_bytes);
+        advance(&self.session_sent, observed.session_sent_bytes);
     }
+}
+
+/// Values of an agent that are read at each scrape.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    /// Sum over all devices.
+    pub load: Load,
+    /// Counters since the agent started.
+    pub totals: Totals,
+    /// Load of the executors of each device.
+    pub devices: Vec<DeviceLoad>,
+    /// Sessions that hold a slice.
+    pub sessions: usize,
+    /// Sessions with a connected client.
+    pub sessions_connected: usize,
+    /// Bytes of session streams received since the agent started, as executors count them.
+    pub session_received_bytes: u64,
+    /// Bytes of session streams sent since the agent started, as executors count them.
+    pub session_sent_bytes: u64,
 }
 
 #[cfg(test)]

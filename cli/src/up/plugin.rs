@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sahasra_executor_protocol::probe::PluginPlatform;
-use sahasra_worker::session::process::probe;
+use sahasra_worker::session_executors::launcher::probe;
 
 use crate::pool::Pool;
 

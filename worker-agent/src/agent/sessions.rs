@@ -9,9 +9,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::session::{
-    process::{LaunchError, Process},
-    sessions::{Session, Sessions},
+use crate::session_executors::{
+    launch::LaunchError,
+    process::Process,
+    registry::{Session, Sessions},
 };
 
 #[cfg(test)]

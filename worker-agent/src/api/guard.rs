@@ -1,6 +1,6 @@
 //! Authentication of operators: restricts the paths that only an operator may use.
 //!
-//! Session streams authenticate by a token instead ([`crate::session::stream`]). `/healthz`, `/readyz` and `/metrics` are open, because a
+//! Session streams authenticate by a token instead ([`crate::api::session_stream`]). `/healthz`, `/readyz` and `/metrics` are open, because a
 //! kubelet has no certificate and their content is not secret.
 
 use std::{

@@ -11,7 +11,7 @@ use crate::{
     classes::ClassTable,
     devices::{DeviceDescription, DeviceKind},
     metrics::Metrics,
-    session::process::Launcher,
+    session_executors::launcher::Launcher,
     store::StorePolicy,
 };
 

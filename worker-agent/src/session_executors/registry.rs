@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::session::status_page::Figures;
 use sahasra_wire::grants::SessionTerms;
 use sahasra_wire::inventory::SessionLoad;
 use tokio_util::sync::CancellationToken;
@@ -13,8 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::launch::Launch;
 use super::process::Process;
 use crate::devices::DeviceKind;
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
-use sahasra_executor_protocol::session::status_page::Figures;
 
 /// How long the agent reports an executor that exited on its own.
 const ENDS_KEPT: Duration = Duration::from_secs(600);

@@ -1,35 +1,11 @@
-//! [`Launch`], the interface by which an agent starts session executors. An agent's session executors are processes. In a simulation, where
-//! time is virtual, they are tasks, which write the same board and end on their own or when they are killed.
+//! A session executor that runs as a task of the agent's runtime, for simulations: it writes the same status page as a process.
 
-use std::fmt::Debug;
 use std::io;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
-use tokio_util::sync::{CancellationToken, DropGuard};
-
-use super::process::{LaunchError, Process};
-use crate::devices::{DeviceDescription, DeviceKind};
 use sahasra_executor_protocol::session::status_page::Board;
-
-/// Starts session executors.
-pub trait Launch: Debug + Send + Sync {
-    /// Returns the engines that sessions may use on devices of this kind.
-    fn engines(&self, kind: DeviceKind) -> Vec<&'static str>;
-
-    /// Starts the executor of a session of `namespace`. The session may hold `limit_bytes` on the device.
-    fn launch<'a>(
-        &'a self,
-        device: &'a DeviceDescription,
-        namespace: &'a str,
-        engine: &'a str,
-        limit_bytes: u64,
-    ) -> BoxFuture<'a, Result<Process, LaunchError>>;
-
-    /// Trims the cache of compiled programs on disk. Blocks, because it reads folders.
-    fn trim_cache(&self);
-}
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The agent's end of a session executor that runs as a task. Dropping it kills the task.
 #[derive(Debug)]

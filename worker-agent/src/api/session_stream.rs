@@ -26,10 +26,9 @@ use sahasra_wire::{
 };
 use tokio::net::TcpStream;
 
-use super::process::Process;
 use super::relay;
-use super::sessions::Session;
 use crate::agent::{Agent, sessions::ConnectError};
+use crate::session_executors::{process::Process, registry::Session};
 
 /// Service that opens session streams, and passes other requests to `rest`.
 #[derive(Clone, Debug)]

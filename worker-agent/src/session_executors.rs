@@ -12,7 +12,7 @@
 //! TLS connections are the exception: the agent relays their bytes.
 
 pub mod launch;
+pub mod launcher;
 pub mod process;
-mod relay;
-pub mod sessions;
-pub mod stream;
+pub mod registry;
+pub mod task;

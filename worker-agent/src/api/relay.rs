@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use super::process::Process;
+use crate::session_executors::process::Process;
 
 /// Size of a relay buffer: several TLS records, which have 16 KiB each.
 const PIECE_BYTES: usize = 256 << 10;

@@ -1,0 +1,46 @@
+//! [`Launch`], the interface by which an agent starts session executors. An agent's session executors are processes. In a simulation, where
+//! time is virtual, they are tasks, which write the same board and end on their own or when they are killed.
+
+use std::fmt::Debug;
+use std::io;
+
+use futures::future::BoxFuture;
+
+use super::process::Process;
+use crate::devices::{DeviceDescription, DeviceKind};
+
+/// Errors of starting a session executor.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The agent has no launcher.
+    #[error("this agent runs no sessions")]
+    NoLauncher,
+    /// The device has no engine of the requested name.
+    #[error("the device {device} has no engine {engine}")]
+    NoEngine {
+        device: String,
+        /// Name of the requested engine.
+        engine: String,
+    },
+    /// The process cannot be started.
+    #[error("the session's executor does not start")]
+    Start(#[from] io::Error),
+}
+
+/// Starts session executors.
+pub trait Launch: Debug + Send + Sync {
+    /// Returns the engines that sessions may use on devices of this kind.
+    fn engines(&self, kind: DeviceKind) -> Vec<&'static str>;
+
+    /// Starts the executor of a session of `namespace`. The session may hold `limit_bytes` on the device.
+    fn launch<'a>(
+        &'a self,
+        device: &'a DeviceDescription,
+        namespace: &'a str,
+        engine: &'a str,
+        limit_bytes: u64,
+    ) -> BoxFuture<'a, Result<Process, LaunchError>>;
+
+    /// Trims the cache of compiled programs on disk. Blocks, because it reads folders.
+    fn trim_cache(&self);
+}

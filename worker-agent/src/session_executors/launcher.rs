@@ -1,0 +1,207 @@
+//! [`Launcher`], which starts session executors as processes: the agent's own program with the arguments `executor session`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use sahasra_executor_protocol::probe::PluginPlatform;
+use sahasra_executor_protocol::program_cache::ProgramCache;
+use sahasra_executor_protocol::session::status_page::Board;
+use tempfile::TempDir;
+
+use super::launch::{Launch, LaunchError};
+use super::process::{Process, Started};
+use crate::child::{
+    Child,
+    ask::ask,
+    spawn::{self, Spawner},
+};
+use crate::devices::{DeviceDescription, DeviceKind};
+
+/// Timeout for an executor to read a connection that is handed over.
+const HAND_OVER: Duration = Duration::from_secs(5);
+/// Timeout for a plugin to load and open its device.
+const PROBE: Duration = Duration::from_secs(60);
+
+/// Starts session executors as processes.
+#[derive(Debug)]
+pub struct Launcher {
+    spawner: Spawner,
+    plugin: Option<(PathBuf, PluginPlatform)>,
+    cache: Option<ProgramCache>,
+}
+
+impl Launcher {
+    /// Creates a launcher that starts `program` with the arguments `executor session`. With a plugin, the devices that it drives get the
+    /// engine `xla`; a short-lived process probes first whether the plugin loads. A plugin that fails is logged and left out. Compiled
+    /// programs are kept in `cache`.
+    ///
+    /// # Errors
+    /// When the thread that starts processes cannot be created.
+    pub async fn start(program: PathBuf, plugin: Option<PathBuf>, cache: Option<ProgramCache>) -> io::Result<Self> {
+        let plugin = match plugin {
+            Some(path) => match probe(&program, &path).await {
+                Ok(platform) => {
+                    tracing::info!(plugin = %path.display(), platform = platform.name, version = platform.version, "engine xla");
+                    Some((path, platform))
+                }
+                Err(reason) => {
+                    tracing::warn!(plugin = %path.display(), reason, "no engine xla: the PJRT plugin does not serve");
+                    None
+                }
+            },
+            None => None,
+        };
+        let spawner = Spawner::start(program)?;
+        Ok(Self { spawner, plugin, cache })
+    }
+
+    async fn start_process(
+        &self,
+        device: &DeviceDescription,
+        namespace: &str,
+        engine: &str,
+        limit_bytes: u64,
+    ) -> Result<Process, LaunchError> {
+        if !self.engines(device.kind).contains(&engine) {
+            return Err(LaunchError::NoEngine {
+                device: device.name.clone(),
+                engine: engine.to_owned(),
+            });
+        }
+        let kind = match device.kind {
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Cuda => "cuda",
+        };
+        let mut arguments = vec![
+            format!("--engine={engine}"),
+            format!("--device={kind}"),
+            format!("--ordinal={}", device.ordinal),
+            format!("--memory-bytes={limit_bytes}"),
+            format!("--threads={}", device.lanes),
+            format!("--parent={}", std::process::id()),
+        ];
+        if let Some((path, _)) = self.plugin.as_ref().filter(|_| engine == "xla") {
+            arguments.push(format!("--plugin={}", path.display()));
+            arguments.extend(self.cache_arguments(namespace));
+        }
+        // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
+        let scratch = match device.kind {
+            DeviceKind::Cuda if engine == "xla" => Some(tempfile::Builder::new().prefix("sahasra-session-").tempdir()?),
+            _ => None,
+        };
+        let started = self
+            .spawner
+            .on_thread(move |program| spawn(program, &arguments, limit_bytes, scratch))
+            .await?;
+        Ok(Process::new(started)?)
+    }
+
+    /// Returns the arguments that name the folder of compiled programs: the one of the session's namespace, which no other namespace can
+    /// open.
+    fn cache_arguments(&self, namespace: &str) -> Vec<String> {
+        let folder = self.cache.as_ref().map(|cache| cache.of_namespace(namespace));
+        match folder {
+            Some(Ok(folder)) => vec![
+                format!("--program-cache={}", folder.path.display()),
+                format!("--program-cache-bytes={}", folder.limit_bytes),
+            ],
+            Some(Err(error)) => {
+                tracing::warn!(namespace, %error, "a session keeps its programs in memory alone");
+                Vec::new()
+            }
+            None => Vec::new(),
+        }
+    }
+}
+
+impl Launch for Launcher {
+    fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
+        let mut engines = vec!["ptx"];
+        if self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, kind)) {
+            engines.push("xla");
+        }
+        engines
+    }
+
+    fn launch<'a>(
+        &'a self,
+        device: &'a DeviceDescription,
+        namespace: &'a str,
+        engine: &'a str,
+        limit_bytes: u64,
+    ) -> BoxFuture<'a, Result<Process, LaunchError>> {
+        Box::pin(self.start_process(device, namespace, engine, limit_bytes))
+    }
+
+    fn trim_cache(&self) {
+        if let Some(cache) = &self.cache {
+            cache.trim();
+        }
+    }
+}
+
+/// Returns whether a plugin of the platform drives devices of the kind.
+fn drives(platform: &PluginPlatform, kind: DeviceKind) -> bool {
+    let name = platform.name.to_ascii_lowercase();
+    match kind {
+        DeviceKind::Cpu => matches!(name.as_str(), "cpu" | "host"),
+        DeviceKind::Cuda => matches!(name.as_str(), "cuda" | "gpu"),
+    }
+}
+
+/// Loads the plugin in a separate process of `program`, so that a crash or a hang harms nobody, and returns its platform.
+///
+/// # Errors
+/// The reason why the plugin does not serve.
+pub async fn probe(program: &Path, plugin: &Path) -> Result<PluginPlatform, String> {
+    let mut command = spawn::command(program, "plugin");
+    command.arg(plugin).stderr(Stdio::null());
+    ask(command, PROBE).await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option<TempDir>) -> io::Result<Started> {
+    let (control, theirs) = UnixStream::pair()?;
+    let (board, file) = Board::create(limit_bytes)?;
+    let (words, their_words) = io::pipe()?;
+    let mut command = spawn::command(program, "session");
+    if let Some(scratch) = &scratch {
+        command.arg("--scratch").arg(scratch.path()).env("TMPDIR", scratch.path());
+    }
+    let child = command
+        .args(arguments)
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::from(file))
+        .stderr(Stdio::from(their_words))
+        .process_group(0)
+        .spawn()?;
+    control.set_write_timeout(Some(HAND_OVER))?;
+    Ok(Started {
+        child: Child(Some(child)),
+        control,
+        board,
+        words: words.into(),
+        scratch,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_serves_the_devices_that_it_drives() {
+        let platform = |name: &str| PluginPlatform {
+            name: name.to_owned(),
+            version: String::new(),
+        };
+        assert!(drives(&platform("cpu"), DeviceKind::Cpu) && !drives(&platform("cpu"), DeviceKind::Cuda));
+        assert!(drives(&platform("CUDA"), DeviceKind::Cuda) && !drives(&platform("cuda"), DeviceKind::Cpu));
+        assert!(!drives(&platform("tpu"), DeviceKind::Cpu));
+    }
+}

@@ -1,0 +1,229 @@
+//! The process of a session executor, from the agent's side: the connections handed over to it, and its end.
+//!
+//! The process exits when its control socket closes, after it has
+//! told its client the reason; the agent kills it if it has not exited shortly after. Its memory counts as free once it has been reaped,
+//! and no sooner.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use sahasra_executor_protocol::session::{adoption, status_page::Board};
+use tempfile::TempDir;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinHandle;
+
+use super::task::{self, Task, TaskEnd};
+use crate::child::{Child, stderr};
+
+/// Time that an executor has to tell its client the reason of the end before it is killed.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Timeout for reading the rest of the stderr of a process that has exited.
+const WORDS_AFTER_END: Duration = Duration::from_millis(200);
+/// Lines of stderr that are kept as the log tail for the message about the end.
+const KEPT_LINES: usize = 4;
+/// Limit of the message about an end, in bytes: it becomes part of a condition of a Kubernetes object.
+const TEXT: usize = 512;
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) child: Child,
+    pub(super) control: UnixStream,
+    pub(super) board: Board,
+    pub(super) words: OwnedFd,
+    pub(super) scratch: Option<TempDir>,
+}
+
+/// A running session executor. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    id: u32,
+    body: Body,
+    board: Board,
+    words: Mutex<Option<JoinHandle<()>>>,
+    last_words: Arc<Mutex<VecDeque<String>>>,
+    /// Scratch folder. Declared last, so that it is removed after `body` has been dropped and the process has ended.
+    _scratch: Option<TempDir>,
+}
+
+#[derive(Debug)]
+enum Body {
+    Process {
+        child: Mutex<Child>,
+        exit: AsyncFd<OwnedFd>,
+        control: Arc<UnixStream>,
+    },
+    Task(Task),
+}
+
+impl Process {
+    /// Creates a session executor that runs as a task, and returns it with the task's own end. No other executor may have the same `id` at
+    /// the time.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn task(id: u32, limit_bytes: u64) -> io::Result<(Self, TaskEnd)> {
+        let (board, task, end) = task::task(limit_bytes)?;
+        let process = Self {
+            id,
+            body: Body::Task(task),
+            board,
+            words: Mutex::default(),
+            last_words: Arc::default(),
+            _scratch: None,
+        };
+        Ok((process, end))
+    }
+
+    pub(super) fn new(started: Started) -> io::Result<Self> {
+        let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+        // The process has not been reaped yet, so no other process can have its id.
+        let exit = pidfd_open(pid, PidfdFlags::empty())?;
+        // SAFETY: the wrapper owns the descriptor until it is dropped, and nothing here takes the descriptor out or closes it.
+        let exit = unsafe { AsyncFd::register_with_interest(exit, tokio::io::Interest::READABLE) };
+        let exit = exit.map_err(io::Error::from)?;
+        let last_words = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&last_words);
+        let words = tokio::spawn(async move {
+            stderr::follow(started.words, |line| {
+                tracing::info!(process = id, line, "a session's executor says");
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if kept.len() == KEPT_LINES {
+                    kept.pop_front();
+                }
+                kept.push_back(line.to_owned());
+            })
+            .await;
+        });
+        Ok(Self {
+            id,
+            body: Body::Process {
+                child: Mutex::new(started.child),
+                exit,
+                control: Arc::new(started.control),
+            },
+            board: started.board,
+            words: Mutex::new(Some(words)),
+            last_words,
+            _scratch: started.scratch,
+        })
+    }
+
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Returns the board that the executor writes.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Hands a client's connection over, with the bytes already read from it.
+    ///
+    /// # Errors
+    /// When the process is gone, or does not read the connection in time.
+    pub async fn adopt(&self, connection: OwnedFd, already_read: bytes::Bytes) -> io::Result<()> {
+        let Body::Process { control, .. } = &self.body else {
+            return Err(io::Error::other("a task adopts no connections"));
+        };
+        let control = Arc::clone(control);
+        let sending = tokio::task::spawn_blocking(move || adoption::send(&control, connection.as_fd(), &already_read));
+        sending.await.map_err(io::Error::other)?
+    }
+
+    /// Waits until the process has exited. It stays a zombie until it is reaped.
+    pub async fn ended(&self) {
+        match &self.body {
+            // An error would mean that the runtime is shutting down.
+            Body::Process { exit, .. } => drop(exit.readable().await),
+            Body::Task(task) => task.gone().await,
+        }
+    }
+
+    /// Ends the executor and reaps it, after which its memory is free. Closes the control socket first, and kills the process if it does
+    /// not exit in time. Returns how it ended, with its log tail.
+    pub async fn end(&self) -> String {
+        match &self.body {
+            Body::Process { child, control, .. } => {
+                self.board.set_over();
+                let _ = control.shutdown(Shutdown::Both);
+                if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
+                    child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                }
+            }
+            Body::Task(task) => task.kill(),
+        }
+        self.ended().await;
+        self.reap().await
+    }
+
+    /// Reaps the executor after it has exited. Returns how it ended, with its log tail.
+    pub async fn reap(&self) -> String {
+        let status = match &self.body {
+            Body::Process { child, .. } => {
+                let child = {
+                    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+                    // Child processes of the executor may still run: kill its whole process group.
+                    child.kill();
+                    child.0.take()
+                };
+                match child {
+                    Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
+                    None => None,
+                }
+            }
+            Body::Task(task) => task.status(),
+        };
+        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(words) = words {
+            let _ = tokio::time::timeout(WORDS_AFTER_END, words).await;
+        }
+        let said = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        describe(status, said.iter().map(String::as_str))
+    }
+}
+
+/// Describes the end of an executor by its exit status and its log tail.
+fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> String {
+    let how = match status {
+        Some(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("its executor ended with status {code}"),
+            (None, Some(signal)) => format!("its executor was ended by signal {signal}"),
+            (None, None) => "its executor ended".to_owned(),
+        },
+        None => "its executor ended".to_owned(),
+    };
+    let said: Vec<&str> = said.collect();
+    let mut text = if said.is_empty() {
+        how
+    } else {
+        format!("{how}: {}", said.join(" / "))
+    };
+    text.truncate(text.floor_char_boundary(TEXT));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_says_how_and_what_was_said_last() {
+        let end = describe(Some(ExitStatus::from_raw(9)), ["one", "two"].into_iter());
+        assert_eq!(end, "its executor was ended by signal 9: one / two");
+        let end = describe(Some(ExitStatus::from_raw(3 << 8)), std::iter::empty());
+        assert_eq!(end, "its executor ended with status 3");
+        let long = "é".repeat(TEXT);
+        assert!(describe(None, [long.as_str()].into_iter()).len() <= TEXT);
+    }
+}
