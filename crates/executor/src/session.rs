@@ -32,21 +32,19 @@ mod hub;
 pub mod link;
 mod payload;
 pub mod state;
-
-use self::connection::Connections;
-use self::engine::{Engine, ptx::PtxEngine, xla, xla::XlaEngine};
-use self::hub::{Hub, Input, Waiting};
-use self::state::{Bells, State};
-use crate::device::cpu::CpuDevice;
-use crate::device::cuda::CudaDevice;
-use crate::process::end_process;
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
 use sahasra_executor_protocol::session::status_page::Board;
 
-/// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
-const ENGINE_STACK: usize = 64 << 20;
+use self::connection::Connections;
+use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla, xla::XlaEngine};
+use self::hub::{Hub, Input, Waiting};
+use self::state::{Bells, State};
+use crate::device::cpu::CpuDevice;
+use crate::device::cuda::CudaDevice;
+use crate::process::end_process;
+
 /// Timeout for sending the reason to a connected client when the session ends.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Polling interval for the session's expiry before the agent has set it.

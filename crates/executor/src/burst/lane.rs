@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sahasra_executor_protocol::burst::messages::{Returned, from_executor::Kind};
+use sahasra_executor_protocol::burst::status_page::{Activity, Board, MAX_LANES};
 use sahasra_ptx::{Cancel, ModuleCache};
 use sahasra_wire::burst::{ChunkRange, FailureCode};
 
@@ -14,8 +16,6 @@ use super::report::Reporter;
 use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
 use crate::device::Device;
-use sahasra_executor_protocol::burst::messages::{Returned, from_executor::Kind};
-use sahasra_executor_protocol::burst::status_page::{Activity, Board, MAX_LANES};
 
 /// Limit of the host memory for cached modules, in bytes, including their PTX text.
 const MODULE_BYTES: u64 = 64 << 20;

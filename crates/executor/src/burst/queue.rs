@@ -10,11 +10,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use sahasra_executor_protocol::burst::messages::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 use sahasra_wire::burst::{ChunkRange, Failure};
 
 use super::program::{Code, Failed, Frame, Prepared};
 use crate::device::Device;
-use sahasra_executor_protocol::burst::messages::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 
 /// Target duration of a batch. Chunks in a batch can no longer be withdrawn.
 const BATCH: Duration = Duration::from_millis(2);

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use sahasra_executor_protocol::burst::messages::{Ended, from_executor::Kind};
 use sahasra_wire::burst::{Failure, ResultRun};
 
 use super::program::Failed;
 use super::queue::{Batch, message};
 use super::report::Reporter;
-use sahasra_executor_protocol::burst::messages::{Ended, from_executor::Kind};
 
 /// Age of the oldest result at which a lane sends its results, checked after each chunk.
 pub const REPORT_AGE: Duration = Duration::from_millis(2);

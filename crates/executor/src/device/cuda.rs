@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute, CUjit_option, CUjitInputType, CUresult};
+use sahasra_executor_protocol::probe::GPU_LANES;
 use sahasra_ptx::{Cancel, Outline};
 
 use self::driver::{check, check_launch, check_load};
 use self::stream::{STAGING, ZEROS};
-use sahasra_executor_protocol::probe::GPU_LANES;
 
 use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 

@@ -6,22 +6,19 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::net::sockopt;
+use sahasra_executor_protocol::session::adoption::Adopted;
 use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive};
 
-use self::reader::Reader;
+use self::reader::{HELLO_TIME, Reader};
 use self::writer::Writer;
-use super::hub::Hub;
-use sahasra_executor_protocol::session::adoption::Adopted;
+use super::hub::{Hub, Peer};
 
 mod reader;
 mod writer;
 
-/// Timeout for the `Hello` of a new connection.
-const HELLO_TIME: Duration = Duration::from_secs(10);
 /// Maximum number of open connections, including those without a `Hello` and those that are ending.
 const MOST_CONNECTIONS: usize = 64;
 /// Stack size of a reader or writer thread, in bytes.
@@ -96,28 +93,29 @@ fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
 }
 
 /// A connection whose client was accepted.
-pub struct Connection {
+struct Connection {
     /// Number of the connection; never reused.
-    pub number: u64,
+    number: u64,
     stream: Arc<UnixStream>,
     /// Locked by the reader thread, except while the connection is lent to the engine's thread.
     reader: Mutex<Reader>,
     writer: Mutex<Writer>,
 }
 
-impl Connection {
-    /// Socket of the connection.
-    pub fn stream(&self) -> &UnixStream {
+impl Peer for Connection {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// Shuts the connection down in both directions.
-    pub fn shut_down(&self) {
+    fn shut_down(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Writes small answers if no other thread is writing. Returns whether the writer thread must write the rest.
-    pub fn write_now(&self, hub: &Hub) -> bool {
+    fn write_now(&self, hub: &Hub) -> bool {
         // The thread that holds the lock checks for more answers before it sleeps.
         let Ok(mut writer) = self.writer.try_lock() else {
             return false;
@@ -125,8 +123,7 @@ impl Connection {
         writer.write_now(hub, self.number)
     }
 
-    /// Reads available frames, on the engine's thread. Returns whether the engine's thread may continue to read this connection.
-    pub fn read_now(&self, hub: &Hub) -> bool {
+    fn read_now(&self, hub: &Hub) -> bool {
         lock(&self.reader).read_now(hub, self.number)
     }
 }
@@ -161,7 +158,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
         // Hold the writer's lock so that no answer precedes the `Welcome`.
         let _writer = lock(&connection.writer);
         let mut reader = lock(&connection.reader);
-        match hub.hello(&connection, &hello, received, secret()?) {
+        match hub.hello(Arc::<Connection>::clone(&connection), &hello, received, secret()?) {
             Ok(welcome) => {
                 stream.set_read_timeout(None)?;
                 reader.tell(&welcome)?;

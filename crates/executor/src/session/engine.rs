@@ -15,6 +15,9 @@ pub mod model;
 pub mod ptx;
 pub mod xla;
 
+/// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
+pub(super) const ENGINE_STACK: usize = 64 << 20;
+
 /// Failure of an engine's operation, without the operation's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

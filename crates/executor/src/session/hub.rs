@@ -5,21 +5,21 @@
 //! answers itself, and reads the next operation itself while it waits: see [`lending`].
 
 use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use sahasra_executor_protocol::session::status_page::Board;
 use sahasra_wire::session::{
     ClientFrame, Failed, FailureCode, Hello, PartError, Refused, ServerFrame, VERSION, Welcome, client_frame, encodings, server_frame::Kind,
 };
 
 use self::lending::{Call, Lending};
-use super::connection::Connection;
 use super::engine::Description;
 use super::link::{Answer, Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
-use sahasra_executor_protocol::session::status_page::Board;
 
 mod lending;
 
@@ -74,7 +74,7 @@ struct Inner {
     /// Generation of the client whose operations are in the inbox.
     generation: u64,
     /// Connection of the client.
-    current: Option<Arc<Connection>>,
+    current: Option<Arc<dyn Peer>>,
     is_engine_asleep: bool,
     lending: Lending,
     sleeping_writers: usize,
@@ -84,6 +84,24 @@ struct Inner {
     is_told: bool,
     /// Secret on the status page that lets the agent admit a returning client without asking the API server.
     shown: Option<Bytes>,
+}
+
+/// A client's connection, as the hub uses it.
+pub trait Peer: Send + Sync {
+    /// Number of the connection; never reused.
+    fn number(&self) -> u64;
+
+    /// Socket of the connection.
+    fn stream(&self) -> &UnixStream;
+
+    /// Shuts the connection down in both directions.
+    fn shut_down(&self);
+
+    /// Writes small answers if no other thread is writing. Returns whether the writer thread must write the rest.
+    fn write_now(&self, hub: &Hub) -> bool;
+
+    /// Reads available frames, on the engine's thread. Returns whether the engine's thread may continue to read this connection.
+    fn read_now(&self, hub: &Hub) -> bool;
 }
 
 /// The [hub](self).
@@ -179,15 +197,15 @@ impl Hub {
     ///
     /// # Errors
     /// The reason for rejecting the connection.
-    pub fn hello(&self, connection: &Arc<Connection>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
+    pub fn hello(&self, connection: Arc<dyn Peer>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
         let mut inner = self.lock();
-        let welcomed = inner.link.hello(connection.number, hello, received, secret, Instant::now())?;
+        let welcomed = inner.link.hello(connection.number(), hello, received, secret, Instant::now())?;
         if welcomed.replaced.is_some()
             && let Some(old) = inner.current.take()
         {
             old.shut_down();
         }
-        inner.current = Some(Arc::clone(connection));
+        inner.current = Some(connection);
         if !welcomed.resumed {
             self.client_decodes.store(0, Ordering::Relaxed);
             inner.inbox.clear();
@@ -283,7 +301,7 @@ impl Hub {
     /// Ends the session: sends the reason to the connected client, and waits up to `longest` until it is sent.
     pub fn end(&self, reason: &str, longest: Duration) {
         let mut inner = self.lock();
-        let Some(connection) = inner.current.as_ref().map(|current| current.number) else {
+        let Some(connection) = inner.current.as_ref().map(|current| current.number()) else {
             return;
         };
         inner.is_told = false;
@@ -324,7 +342,7 @@ impl Hub {
     pub fn malformed_operation(&self, generation: u64, reason: &str) {
         let mut inner = self.lock();
         if inner.generation == generation {
-            if let Some(connection) = inner.current.as_ref().map(|current| current.number) {
+            if let Some(connection) = inner.current.as_ref().map(|current| current.number()) {
                 self.break_off(&mut inner, connection, reason);
             } else {
                 // The client is disconnected and cannot be informed, and it must not resume.
@@ -340,7 +358,7 @@ impl Hub {
     /// Records that a connection has ended.
     pub fn disconnected(&self, connection: u64) {
         let mut inner = self.lock();
-        if inner.current.as_ref().is_some_and(|current| current.number == connection) {
+        if inner.current.as_ref().is_some_and(|current| current.number() == connection) {
             inner.current = None;
         }
         if inner.link.disconnected(connection, Instant::now()) {
@@ -405,7 +423,7 @@ impl Hub {
             && connection.write_now(self)
         {
             let mut inner = self.lock();
-            inner.unwritten = Some(connection.number);
+            inner.unwritten = Some(connection.number());
             self.wake_writers(&inner);
         }
     }

@@ -15,7 +15,6 @@ use sahasra_wire::session::{
     server_frame::Kind,
 };
 
-use super::HELLO_TIME;
 use crate::session::hub::Hub;
 use crate::session::payload::Payload;
 
@@ -30,6 +29,8 @@ const LARGE_BYTES: usize = 128 << 10;
 const HEAD_READ_BYTES: usize = 4 << 10;
 /// Smallest free space in the buffer that is worth a read, in bytes.
 const SMALLEST_READ: usize = 512;
+/// Timeout for the `Hello` of a new connection.
+pub(super) const HELLO_TIME: Duration = Duration::from_secs(10);
 /// Limit in bytes for passing several parts of a tensor to the hub at once. It is a fraction of the window, so that the client learns in
 /// time that parts were taken.
 const GATHERED_BYTES: usize = 4 << 20;

@@ -10,16 +10,16 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
+use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_pjrt::{
     Buffer, Client, Code, CompileOptions, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin, Setting, Shape,
 };
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
 use self::cache::{Cache, Key};
-use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
+use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Needs, Program};
 use crate::device::cuda;
-use crate::session::{ENGINE_STACK, payload::zeros};
-use sahasra_executor_protocol::program_cache::Folder;
+use crate::session::payload::zeros;
 
 const NAME: &str = "xla";
 /// Arrays smaller than this are copied for a download instead of being sent directly from their memory: a copy is cheaper than excluding

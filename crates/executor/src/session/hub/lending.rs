@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{Hub, Inner, Waiting};
-use crate::session::connection::Connection;
+use super::{Hub, Inner, Peer, Waiting};
 
 /// If the engine has not read a lent connection for this time, it is busy, and the reader resumes.
 const BUSY: Duration = Duration::from_millis(1);
@@ -84,9 +83,9 @@ impl Call {
 
 impl Inner {
     /// The lent connection, if it is still the client's.
-    pub(super) fn lent(&self) -> Option<Arc<Connection>> {
+    pub(super) fn lent(&self) -> Option<Arc<dyn Peer>> {
         let number = self.lending.connection?;
-        self.current.clone().filter(|current| current.number == number)
+        self.current.clone().filter(|current| current.number() == number)
     }
 }
 
@@ -115,7 +114,7 @@ impl Hub {
     pub(super) fn read<'a>(
         &'a self,
         mut inner: MutexGuard<'a, Inner>,
-        connection: &Arc<Connection>,
+        connection: &Arc<dyn Peer>,
         waiting: Waiting,
     ) -> MutexGuard<'a, Inner> {
         inner.lending.is_reading = true;
@@ -129,7 +128,7 @@ impl Hub {
         let longest = if polls { POLL } else { Duration::ZERO };
         drop(inner);
         let began = Instant::now();
-        let came = self.poll(connection, began + longest);
+        let came = self.poll(connection.as_ref(), began + longest);
         let took = began.elapsed();
         let is_operation = matches!(came, Came::Bytes);
         // From here on nobody calls `Call::ring`.
@@ -149,7 +148,7 @@ impl Hub {
         if is_measured && !waiting.is_compiling {
             inner.lending.took[awaited] = Some(took);
         }
-        if !keeps && inner.lending.connection == Some(connection.number) {
+        if !keeps && inner.lending.connection == Some(connection.number()) {
             inner.lending.connection = None;
             self.readers.notify_all();
         }
@@ -157,7 +156,7 @@ impl Hub {
     }
 
     /// Polls the connection without sleeping until `until`, then sleeps up to `QUIET`.
-    fn poll(&self, connection: &Connection, until: Instant) -> Came {
+    fn poll(&self, connection: &dyn Peer, until: Instant) -> Came {
         let Some((_, rung)) = &self.call.0 else {
             return Came::Nothing;
         };
