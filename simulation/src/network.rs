@@ -23,7 +23,7 @@ use sahasra_wire::{
     grants::{AcquireRequest, ReleaseRequest, RenewRequest},
     path,
 };
-use sahasra_worker::dispatch;
+use sahasra_worker::api::burst_stream;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep, sleep_until},
@@ -191,8 +191,7 @@ fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>
     let (answers, answered) = mpsc::channel::<Bytes>(WAITING_FRAMES);
     let (to_operator, incoming) = mpsc::unbounded_channel();
     let body = stream::unfold(body, |mut body| async move { body.recv().await.map(|part| (part, body)) });
-    live.part
-        .start(dispatch::stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
+    live.part.start(burst_stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
 
     tokio::spawn(outward(wire.clone(), live.place, frames, to_agent, broken.clone()));
     tokio::spawn(inward(wire, Arc::clone(live), answered, to_operator, broken.clone()));

@@ -197,11 +197,6 @@ impl Agent {
         &self.metrics
     }
 
-    /// Returns the policy that says which object stores the agent may write to.
-    pub fn store_policy(&self) -> &StorePolicy {
-        &self.store_policy
-    }
-
     /// Returns the token that is cancelled when shutdown begins.
     pub fn draining(&self) -> &CancellationToken {
         &self.draining
@@ -436,11 +431,6 @@ impl Agent {
     /// Applies fencing to the coordinator of a stream: records the term of `owner`, or rejects a lower one.
     pub(crate) fn hear(&self, owner: &Owner) -> Result<(), Refusal> {
         self.change(|ledger, now| ledger.hear(now, owner))
-    }
-
-    /// Returns the number of active slices that the owner holds on the device.
-    pub(crate) fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
-        self.lock().active_slices(owner_uid, device)
     }
 
     /// Returns the rejection that answers every request during shutdown.

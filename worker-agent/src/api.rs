@@ -13,8 +13,9 @@ use warp::{
     reply::Response,
 };
 
-use crate::{agent::Agent, dispatch};
+use crate::agent::Agent;
 
+pub mod burst_stream;
 pub mod guard;
 mod relay;
 pub mod session_stream;
@@ -100,7 +101,7 @@ pub fn routes(
                     return wrong_type();
                 }
                 let (answers, frames) = mpsc::channel(WAITING_FRAMES);
-                part::spawn(dispatch::stream::serve(Arc::clone(&agent), Box::pin(body), answers));
+                part::spawn(burst_stream::serve(Arc::clone(&agent), Box::pin(body), answers));
                 let frames = stream::unfold(frames, |mut frames| async move {
                     frames.recv().await.map(|frame: Bytes| (Ok::<_, Infallible>(frame), frames))
                 });

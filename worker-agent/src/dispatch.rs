@@ -15,12 +15,13 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt::Debug,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
 use sahasra_wire::{
-    burst::{ChunkRange, Failure, FailureCode, Failures, Program, Results, Returned, ServerFrame, Store, server_frame},
+    burst::{ChunkRange, Failure, FailureCode, Failures, Results, Returned, ServerFrame, server_frame},
     frame,
     grants::{Owner, Refusal, RefusalCode},
 };
@@ -28,18 +29,49 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    agent::Agent,
-    burst_executors::{Outstanding, ProgramSpec, WorkRange},
+    burst_executors::{ExecutorPool, Outstanding, ProgramSpec, WorkRange},
     metrics::SUCCEEDED,
+    store::StorePolicy,
 };
 
 mod batch;
 mod lane;
+mod outputs;
 mod retention;
-pub mod stream;
 
 use lane::Lane;
+pub(crate) use outputs::{Outputs, Told};
 use retention::Retention;
+
+/// What dispatch needs of the host.
+pub(crate) trait Host: Debug + Send + Sync {
+    fn boot_id(&self) -> &str;
+
+    fn pool(&self) -> &ExecutorPool;
+
+    /// Returns the token that is cancelled when shutdown begins.
+    fn draining(&self) -> &CancellationToken;
+
+    fn store_policy(&self) -> &StorePolicy;
+
+    /// Limit of submitted, unanswered chunks per burst, over all devices.
+    fn max_outstanding_chunks(&self) -> u64;
+
+    /// Returns the number of active slices that the owner holds on the device.
+    fn active_slices(&self, owner_uid: &str, device: &str) -> u32;
+
+    /// Marks up to `slices` further slices of the owner as in use, and returns how many.
+    fn occupy(&self, owner_uid: &str, device: &str, slices: u32) -> u32;
+
+    /// Marks slices of the owner as no longer in use.
+    fn vacate(&self, owner_uid: &str, device: &str, slices: u32);
+
+    /// Returns the number of the next segment of results in this boot.
+    fn next_segment(&self) -> u64;
+
+    /// Counts chunks that ended with the outcome.
+    fn count_chunks(&self, outcome: &'static str, chunks: u64);
+}
 
 /// One owner's work on this agent, see the [module](self).
 #[derive(Debug)]
@@ -94,40 +126,6 @@ impl State {
     }
 }
 
-/// Destination of the outputs of successful chunks. It is no part of the program that executors see: a rotated secret or another aggregate
-/// does not make another program.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Outputs {
-    /// Store to which outputs are written, if any.
-    pub store: Option<Store>,
-    /// Outputs that results carry to the coordinator.
-    pub told: Told,
-}
-
-/// Which of a chunk's outputs its results carry to the coordinator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Told {
-    #[default]
-    Whole,
-    /// One output, by its index among the chunk's outputs.
-    Output(u32),
-    Nothing,
-}
-
-impl Outputs {
-    /// Removes from a program the fields that concern outputs, and returns them.
-    pub fn take(program: &mut Program) -> Self {
-        let aggregate_only = std::mem::take(&mut program.aggregate_only);
-        let store = program.store.take().filter(|_| !aggregate_only);
-        let told = match program.aggregated_output.take() {
-            _ if store.is_none() && !aggregate_only => Told::Whole,
-            Some(place) => Told::Output(place),
-            None => Told::Nothing,
-        };
-        Self { store, told }
-    }
-}
-
 /// State of a burst that a new stream starts from.
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -159,7 +157,7 @@ pub(crate) enum Outgoing {
 /// Limit of frames handed to a stream's writer at a time.
 const FRAMES_AT_A_TIME: usize = 16;
 
-fn invalid(message: String) -> Refusal {
+pub(crate) fn invalid(message: String) -> Refusal {
     Refusal {
         code: RefusalCode::Invalid as i32,
         message,
@@ -295,9 +293,9 @@ impl Burst {
     }
 
     /// Accepts chunks from the stream and passes them to the lanes. On an error no chunk was accepted, and the stream must be rejected.
-    pub(crate) fn submit(self: &Arc<Self>, agent: &Arc<Agent>, stream: u64, ranges: &[ChunkRange]) -> Result<(), Refusal> {
-        let limit = agent.limits().max_outstanding_chunks;
-        if let Some(unknown) = ranges.iter().find(|range| agent.pool().load(&range.device).is_none()) {
+    pub(crate) fn submit(self: &Arc<Self>, host: &Arc<dyn Host>, stream: u64, ranges: &[ChunkRange]) -> Result<(), Refusal> {
+        let limit = host.max_outstanding_chunks();
+        if let Some(unknown) = ranges.iter().find(|range| host.pool().load(&range.device).is_none()) {
             return Err(Refusal {
                 code: RefusalCode::UnknownDevice as i32,
                 ..invalid(format!("no device {:?} here", unknown.device))
@@ -317,26 +315,32 @@ impl Burst {
         }
         self.state().take(stream, limit, by_device.iter().flat_map(|(_, ranges)| ranges))?;
         for (device, ranges) in by_device {
-            if agent.draining().is_cancelled() {
-                self.fail(agent, device, &ranges, FailureCode::ShuttingDown, "the agent is shutting down");
-            } else if agent.active_slices(&self.owner_uid, device) == 0 {
+            if host.draining().is_cancelled() {
+                self.fail(
+                    host.as_ref(),
+                    device,
+                    &ranges,
+                    FailureCode::ShuttingDown,
+                    "the agent is shutting down",
+                );
+            } else if host.active_slices(&self.owner_uid, device) == 0 {
                 // The slices were released or have expired, which the coordinator does not know yet.
                 ranges.iter().for_each(|range| self.give_back(device, *range, true));
-            } else if let Err(error) = self.lane(agent, device).and_then(|lane| lane.submit(ranges.clone())) {
-                self.fail(agent, device, &ranges, FailureCode::ExecutorLost, &error);
+            } else if let Err(error) = self.lane(host, device).and_then(|lane| lane.submit(ranges.clone())) {
+                self.fail(host.as_ref(), device, &ranges, FailureCode::ExecutorLost, &error);
             }
         }
         Ok(())
     }
 
-    fn lane(self: &Arc<Self>, agent: &Arc<Agent>, device: &str) -> Result<Arc<Lane>, String> {
+    fn lane(self: &Arc<Self>, host: &Arc<dyn Host>, device: &str) -> Result<Arc<Lane>, String> {
         let mut state = self.state();
         if let Some(lane) = state.lanes.get(device) {
             return Ok(Arc::clone(lane));
         }
-        let opened = agent.pool().open(device, &self.namespace, self.program.clone());
+        let opened = host.pool().open(device, &self.namespace, self.program.clone());
         let (run, events) = opened.map_err(|error| error.to_string())?;
-        let lane = lane::start(agent, self, device, run, events);
+        let lane = lane::start(host, self, device, run, events);
         state.lanes.insert(device.to_owned(), Arc::clone(&lane));
         Ok(lane)
     }
@@ -360,7 +364,7 @@ impl Burst {
     }
 
     /// Retains the results and failures of chunks that ended on a device until they are acknowledged.
-    fn publish(&self, agent: &Agent, device: &str, ended: batch::Ended) {
+    fn publish(&self, host: &dyn Host, device: &str, ended: batch::Ended) {
         let mut state = self.state();
         for run in &ended.runs {
             state.outstanding.remove(WorkRange {
@@ -368,7 +372,7 @@ impl Burst {
                 count: run.count,
                 attempt: run.attempt,
             });
-            agent.metrics().chunks(SUCCEEDED, run.count);
+            host.count_chunks(SUCCEEDED, run.count);
         }
         for failure in &ended.failures {
             state.outstanding.remove(WorkRange {
@@ -376,7 +380,7 @@ impl Burst {
                 count: failure.count,
                 attempt: failure.attempt,
             });
-            agent.metrics().chunks(failure.code().label(), failure.count);
+            host.count_chunks(failure.code().label(), failure.count);
         }
         if !ended.runs.is_empty() {
             let indices = ended.runs.iter().map(|run| (run.first, run.count)).collect();
@@ -405,11 +409,11 @@ impl Burst {
         self.announce();
     }
 
-    fn fail(&self, agent: &Agent, device: &str, ranges: &[WorkRange], code: FailureCode, message: &str) {
+    fn fail(&self, host: &dyn Host, device: &str, ranges: &[WorkRange], code: FailureCode, message: &str) {
         let failures = ranges.iter().map(|range| batch::failure(*range, code, message.to_owned()));
         let failures: Vec<Failure> = failures.collect();
         self.publish(
-            agent,
+            host,
             device,
             batch::Ended {
                 failures,

@@ -4,9 +4,14 @@ use std::sync::{Arc, PoisonError, atomic::Ordering};
 use std::time::Duration;
 
 use sahasra_wire::{burst::FailureCode, grants::Refusal};
+use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::dispatch::Burst;
+use crate::{
+    burst_executors::ExecutorPool,
+    dispatch::{Burst, Host},
+    store::StorePolicy,
+};
 
 impl Agent {
     pub(crate) fn burst(&self, owner_uid: &str) -> Option<Arc<Burst>> {
@@ -36,11 +41,6 @@ impl Agent {
             replaced.close();
         }
         Ok(burst)
-    }
-
-    /// Returns the number of the next segment of results in this boot.
-    pub(crate) fn next_segment(&self) -> u64 {
-        self.segments.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     fn floor(&self, at_least: u64) -> u64 {
@@ -91,5 +91,47 @@ impl Agent {
         if tokio::time::timeout(telling, told).await.is_err() {
             tracing::warn!("coordinators did not take everything before the agent stopped");
         }
+    }
+}
+
+impl Host for Agent {
+    fn boot_id(&self) -> &str {
+        self.boot_id()
+    }
+
+    fn pool(&self) -> &ExecutorPool {
+        self.pool()
+    }
+
+    fn draining(&self) -> &CancellationToken {
+        self.draining()
+    }
+
+    fn store_policy(&self) -> &StorePolicy {
+        &self.store_policy
+    }
+
+    fn max_outstanding_chunks(&self) -> u64 {
+        self.limits.max_outstanding_chunks
+    }
+
+    fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
+        self.lock().active_slices(owner_uid, device)
+    }
+
+    fn occupy(&self, owner_uid: &str, device: &str, slices: u32) -> u32 {
+        self.change(|ledger, now| ledger.occupy(now, owner_uid, device, slices))
+    }
+
+    fn vacate(&self, owner_uid: &str, device: &str, slices: u32) {
+        self.change(|ledger, now| ledger.vacate(now, owner_uid, device, slices));
+    }
+
+    fn next_segment(&self) -> u64 {
+        self.segments.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn count_chunks(&self, outcome: &'static str, chunks: u64) {
+        self.metrics.chunks(outcome, chunks);
     }
 }

@@ -11,8 +11,11 @@ use sahasra_wire::{
 };
 use tokio::sync::mpsc;
 
-use super::{Attached, Burst, Outgoing, Outputs, invalid};
-use crate::{agent::Agent, burst_executors::ProgramSpec};
+use crate::{
+    agent::Agent,
+    burst_executors::ProgramSpec,
+    dispatch::{Attached, Burst, Host, Outgoing, Outputs, invalid},
+};
 
 /// Timeout for sending the last frame of a stream, which the coordinator may not read.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -180,6 +183,7 @@ where
     S: Stream<Item = Result<B, E>> + Unpin,
     B: Buf,
 {
+    let host: Arc<dyn Host> = Arc::<Agent>::clone(agent);
     loop {
         let frame = match reader.next().await {
             Ok(frame) => frame,
@@ -191,7 +195,7 @@ where
         match frame {
             client_frame::Kind::Open(_) => return invalid("a second Open".to_owned()).into(),
             client_frame::Kind::Submit(submit) => {
-                if let Err(refusal) = burst.submit(agent, stream, &submit.ranges) {
+                if let Err(refusal) = burst.submit(&host, stream, &submit.ranges) {
                     return refusal.into();
                 }
             }

@@ -6,11 +6,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use sahasra_executor_protocol::burst::status_page::{Activity, Board, Slot};
 use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
 use super::run::Event;
-use sahasra_executor_protocol::burst::status_page::{Activity, Board, Slot};
 
 /// Number of consecutive processes that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;

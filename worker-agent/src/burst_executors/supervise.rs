@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
+use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
 use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::mpsc;
@@ -24,8 +26,6 @@ use super::pool::Pool;
 use super::process::{Incoming, Process};
 use super::run::{Command, Event};
 use crate::child::stderr;
-use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
-use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
 
 /// Interval at which a process with work is checked.
 const LOOK: Duration = Duration::from_millis(250);

@@ -21,11 +21,10 @@ use sahasra_wire::burst::FailureCode;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    Burst, Outputs, Told,
+    Burst, Host, Outputs, Told,
     batch::{Batch, Ended, joined},
 };
 use crate::{
-    agent::Agent,
     burst_executors::{Event, Events, ProgramSpec, Run, WorkRange},
     store::{self, SegmentName},
 };
@@ -81,7 +80,7 @@ impl Lane {
 }
 
 /// Starts a lane. It ends when the burst is closed or dropped, or when the executors have shut down.
-pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: Run, events: Events) -> Arc<Lane> {
+pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &str, run: Run, events: Events) -> Arc<Lane> {
     let lane = Arc::new(Lane {
         device: device.to_owned(),
         run,
@@ -89,7 +88,7 @@ pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: R
         occupied: AtomicU32::new(0),
     });
     let worker = Worker {
-        agent: Arc::clone(agent),
+        host: Arc::clone(host),
         burst: Arc::downgrade(burst),
         owner_uid: burst.owner_uid.clone(),
         lane: Arc::clone(&lane),
@@ -110,7 +109,7 @@ pub(super) fn start(agent: &Arc<Agent>, burst: &Arc<Burst>, device: &str, run: R
 type Writing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 struct Worker {
-    agent: Arc<Agent>,
+    host: Arc<dyn Host>,
     burst: Weak<Burst>,
     owner_uid: String,
     lane: Arc<Lane>,
@@ -169,7 +168,7 @@ impl Worker {
     }
 
     fn flush_at(&self, storing: bool) -> Instant {
-        if !self.batch_has_room(storing) || self.lane.run.outstanding() == 0 || self.agent.draining().is_cancelled() {
+        if !self.batch_has_room(storing) || self.lane.run.outstanding() == 0 || self.host.draining().is_cancelled() {
             return Instant::now();
         }
         if storing {
@@ -202,7 +201,7 @@ impl Worker {
             Event::Failed { range, code, message } => self.batch.fail(range, code, message),
             Event::Returned { range } => {
                 if let Some(burst) = self.burst.upgrade() {
-                    let without_slices = self.withdrawn && !self.agent.draining().is_cancelled();
+                    let without_slices = self.withdrawn && !self.host.draining().is_cancelled();
                     burst.give_back(&self.lane.device, range, without_slices);
                 }
             }
@@ -213,11 +212,11 @@ impl Worker {
     /// Sets the executor's concurrency to what the ledger allows now.
     fn adjust(&mut self) {
         let outstanding = self.lane.run.outstanding();
-        let draining = self.agent.draining().is_cancelled();
+        let draining = self.host.draining().is_cancelled();
         let active = if draining {
             0
         } else {
-            self.agent.active_slices(&self.owner_uid, &self.lane.device)
+            self.host.active_slices(&self.owner_uid, &self.lane.device)
         };
         if active == 0 && outstanding > 0 && !self.withdrawn && self.limits.len() < 2 {
             self.withdrawn = true;
@@ -234,7 +233,7 @@ impl Worker {
         if target > self.occupied {
             let (uid, device) = (&self.owner_uid, &self.lane.device);
             let wanted = target - self.occupied;
-            self.occupied += self.agent.change(|ledger, now| ledger.occupy(now, uid, device, wanted));
+            self.occupied += self.host.occupy(uid, device, wanted);
             self.lane.occupied.store(self.occupied, Ordering::Release);
         }
         let limit = target.min(self.occupied);
@@ -269,7 +268,7 @@ impl Worker {
             self.occupied = keep;
             self.lane.occupied.store(keep, Ordering::Release);
             let (uid, device) = (&self.owner_uid, &self.lane.device);
-            self.agent.change(|ledger, now| ledger.vacate(now, uid, device, freed));
+            self.host.vacate(uid, device, freed);
         }
         if let Some(burst) = self.burst.upgrade() {
             burst.announce();
@@ -278,7 +277,7 @@ impl Worker {
 
     fn publish(&self, ended: Ended) {
         if let Some(burst) = self.burst.upgrade() {
-            burst.publish(&self.agent, &self.lane.device, ended);
+            burst.publish(self.host.as_ref(), &self.lane.device, ended);
         }
     }
 
@@ -302,11 +301,11 @@ impl Worker {
         let name = SegmentName {
             term,
             attempt: succeeded.iter().map(|(range, _)| range.attempt).max().unwrap_or(1),
-            boot_id: self.agent.boot_id().to_owned(),
-            counter: self.agent.next_segment(),
+            boot_id: self.host.boot_id().to_owned(),
+            counter: self.host.next_segment(),
         };
         let program = burst.program().clone();
-        let policy = self.agent.store_policy().clone();
+        let policy = self.host.store_policy().clone();
         self.writing = Some(Box::pin(async move {
             let segment = store::write_segment(&policy, &store, &name, &program, &succeeded).await;
             match segment {

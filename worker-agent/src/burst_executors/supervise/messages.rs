@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 use sahasra_wire::burst::ChunkRange;
 
 use super::Supervisor;
 use crate::burst_executors::entry::Cause;
 use crate::burst_executors::outstanding::WorkRange;
 use crate::burst_executors::run::Event;
-use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 
 impl Supervisor {
     pub(super) fn set_concurrency(&mut self, id: u64, concurrency: u32) {

@@ -1,7 +1,8 @@
 //! Turns of namespaces on a device that has no room for an executor of each.
 
-use super::Supervisor;
 use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
+
+use super::Supervisor;
 
 impl Supervisor {
     /// Starts to make room if another namespace waits and it is this executor's turn to leave. Stays if nobody waits any more.

@@ -1,11 +1,11 @@
 //! Tests against executors that send false messages, as a compromised executor may: executors run tenants' code.
 
+use sahasra_executor_protocol::burst::messages::{Ended, from_executor};
 use sahasra_wire::burst::ResultRun;
 
 use super::played::{DEVICE, Played, Theatre, indices, range, returned, settle, theatre};
 use crate::burst_executors::{Events, Run, WorkRange};
 use crate::devices::DeviceKind;
-use sahasra_executor_protocol::burst::messages::{Ended, from_executor};
 
 /// An executor that makes room while chunk 0 of 10 runs and chunks 20 to 29 wait for its namespace's next turn.
 struct Scene {

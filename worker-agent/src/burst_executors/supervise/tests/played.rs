@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
+use sahasra_executor_protocol::burst::status_page::{Activity, Board};
 use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
@@ -14,8 +16,6 @@ use tokio::sync::{Mutex, mpsc};
 use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
 use crate::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run, WorkRange};
 use crate::devices::{DeviceConfig, DeviceDescription, DeviceKind};
-use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
-use sahasra_executor_protocol::burst::status_page::{Activity, Board};
 
 pub const DEVICE: &str = "device-0";
 /// Length of a turn of an executor.

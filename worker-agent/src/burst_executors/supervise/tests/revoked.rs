@@ -1,11 +1,11 @@
 //! Tests of runs whose slices are revoked while other runs of their namespace continue.
 
+use sahasra_executor_protocol::burst::messages::to_executor;
 use sahasra_wire::burst::FailureCode;
 
 use super::played::{indices, range, returned, settle, theatre};
 use crate::burst_executors::Event;
 use crate::devices::DeviceKind;
-use sahasra_executor_protocol::burst::messages::to_executor;
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_the_executor_does_not_know_comes_back_and_the_others_go_on() {

@@ -1,9 +1,10 @@
 //! Tests of namespaces that take turns on a device.
 
+use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
+
 use super::played::{Played, TURN, Theatre, indices, range, returned, settle, theatre};
 use crate::burst_executors::{Events, Run};
 use crate::devices::DeviceKind;
-use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
 
 #[tokio::test(start_paused = true)]
 async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
