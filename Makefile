@@ -108,6 +108,7 @@ verify-rust: $(CARGO_DENY)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	$(CARGO_DENY) check bans licenses sources
+	crates/verify
 	simulation/mutants --check
 
 .PHONY: generate
