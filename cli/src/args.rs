@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
+use sahasra_service::args::duration;
 
 use crate::exit::{CODES, CODES_OF_UP};
 
@@ -260,31 +261,6 @@ fn class(text: &str) -> Result<String, String> {
     }
 }
 
-/// Maximum of `--timeout`: a hundred years of 365 days, which every clock can count.
-const LONGEST_HOURS: u64 = 876_000;
-
-/// Parses a duration such as `30s`, `10m` or `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write a whole number with s, m or h, such as 30s");
-    let at = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
-    let (digits, unit) = text.split_at(at);
-    let unit = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err(wrong()),
-    };
-    if digits.is_empty() {
-        return Err(wrong());
-    }
-    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    match seconds {
-        Some(0) => Err("the time must not be zero".to_owned()),
-        Some(seconds) if seconds <= LONGEST_HOURS * 3600 => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!("{text:?} is too large: the maximum is {LONGEST_HOURS}h")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,22 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn amounts_classes_and_times_are_checked() {
+    fn amounts_and_classes_are_checked() {
         assert_eq!(vram("8Gi"), Ok(8 << 30));
-        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!(class("g5"), Ok("g5".to_owned()));
         for wrong in ["8", "8GB", "0Mi", "1Ki"] {
             assert!(vram(wrong).is_err(), "{wrong}");
         }
-        for wrong in ["", "10", "0s", "1d", "-1s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(duration("0s"), Err("the time must not be zero".to_owned()));
-        for wrong in ["99999999999999999999h", "5124095576030431h", "876001h"] {
-            let told = duration(wrong).unwrap_err();
-            assert!(told.contains("too large: the maximum is 876000h"), "{told}");
-        }
-        assert!(duration("876000h").is_ok());
         let told = vram("99999999Ti").unwrap_err();
         assert!(told.contains("too large: the maximum is 16777215Ti"), "{told}");
         for wrong in ["", "G5", "-a", "a-", "a_b"] {

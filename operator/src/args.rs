@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
 use sahasra_service::{
+    args::duration,
     logging::LogFormat,
     tls::{Identity, ServerName, Trust},
 };
@@ -108,33 +109,9 @@ fn server_name(text: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
-/// Parses a duration such as `250ms`, `15s` or `2m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write a whole number with ms, s or m, such as 15s");
-    let at = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
-    let number: u64 = text[..at].parse().map_err(|_| wrong())?;
-    let duration = match &text[at..] {
-        "ms" => Duration::from_millis(number),
-        "s" => Duration::from_secs(number),
-        "m" => Duration::from_secs(number.checked_mul(60).ok_or_else(wrong)?),
-        _ => return Err(wrong()),
-    };
-    if duration.is_zero() { Err(wrong()) } else { Ok(duration) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_carry_a_unit() {
-        assert_eq!(duration("15s"), Ok(Duration::from_secs(15)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        for wrong in ["15", "s", "0s", "1h", "-1s", ""] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn the_command_line_is_consistent() {

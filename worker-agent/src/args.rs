@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::VramQuantity;
-use sahasra_service::{logging::LogFormat, tls::Files};
+use sahasra_service::{args::duration, logging::LogFormat, tls::Files};
 use sahasra_store::StoreArgs;
 
 use crate::devices::{CpuEngine, DeviceConfig};
@@ -54,11 +54,10 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(time) if time > Duration::ZERO && seconds <= 86_400.0 => Ok(time),
-        _ => Err("must be above 0 and at most 86400 seconds".to_owned()),
-    }
+    let number = text.parse::<f64>();
+    let time = number.ok().and_then(|_| duration(&format!("{text}s")).ok());
+    time.filter(|time| *time <= Duration::from_secs(86_400))
+        .ok_or_else(|| format!("invalid number of seconds {text:?}: expected more than 0 and at most 86400"))
 }
 
 /// Options of the agent.

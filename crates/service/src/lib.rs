@@ -1,5 +1,5 @@
-//! Infrastructure that all processes of Sahasra share: HTTP server, TLS, health and metrics routes, graceful shutdown, logging, time, and
-//! groups of tasks.
+//! Infrastructure that all processes of Sahasra share: HTTP server, TLS, health and metrics routes, graceful shutdown, logging, values of
+//! flags, time, and groups of tasks.
 //!
 //! Routes are warp filters. [`server::serve`] runs them with an accept loop of its own, because warp 0.4 has no public one. The loop
 //! applies the HTTP/2 settings, the limits on slow clients and the graceful shutdown. [`tls`] contains the TLS handshake of the server and
@@ -8,6 +8,8 @@
 //! several operators and agents in one runtime with a paused clock.
 
 pub mod api_requests;
+pub mod args;
+pub mod backoff;
 pub mod clock;
 pub mod health;
 pub mod logging;

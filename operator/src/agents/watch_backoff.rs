@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kube::runtime::utils::Backoff;
+use kube::runtime::utils;
+use sahasra_service::backoff::Backoff;
 
 const FIRST: Duration = Duration::from_millis(100);
 
@@ -10,16 +11,16 @@ const FIRST: Duration = Duration::from_millis(100);
 /// would miss heartbeats for that long and take live workers for dead.
 #[derive(Clone, Debug)]
 pub(super) struct WatchBackoff {
-    next: Duration,
-    longest: Duration,
+    backoff: Backoff,
+    failures: u32,
 }
 
 impl WatchBackoff {
     /// Creates a backoff whose waits are at most `longest`.
     pub(super) fn up_to(longest: Duration) -> Self {
         Self {
-            next: FIRST.min(longest),
-            longest,
+            backoff: Backoff { first: FIRST, longest },
+            failures: 0,
         }
     }
 }
@@ -28,21 +29,21 @@ impl Iterator for WatchBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let wait = self.next;
-        self.next = (wait * 2).min(self.longest);
-        Some(wait)
+        self.failures = self.failures.saturating_add(1);
+        Some(self.backoff.after(self.failures))
     }
 }
 
-impl Backoff for WatchBackoff {
+impl utils::Backoff for WatchBackoff {
     fn reset(&mut self) {
-        *self = Self::up_to(self.longest);
+        self.failures = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::runtime::utils::Backoff as _;
 
     #[test]
     fn waits_double_up_to_the_longest_and_begin_again_once_the_watch_stands() {

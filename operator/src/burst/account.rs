@@ -8,6 +8,7 @@ mod retries;
 
 use std::collections::BTreeMap;
 
+use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
@@ -483,11 +484,8 @@ impl Account {
 
     /// Wait before the next attempt, in milliseconds. Doubles with each attempt up to the maximum; half of it is fixed and half is jitter.
     fn backoff(&self, first: u64, attempt: u32) -> u64 {
-        let doubled = self
-            .policy
-            .initial_backoff
-            .saturating_mul(1_u64.checked_shl(attempt - 1).unwrap_or(u64::MAX));
-        let full = doubled.min(self.policy.max_backoff);
+        let backoff = Backoff::milliseconds(self.policy.initial_backoff, self.policy.max_backoff);
+        let full = backoff.after(attempt).as_millis() as u64;
         let half = full / 2;
         half + mix(self.seed ^ first.rotate_left(32) ^ u64::from(attempt)) % (full - half + 1)
     }

@@ -204,7 +204,7 @@ impl Reconciler {
                 Verdict::new(COMPLETE, false, REJECTED, "the burst failed"),
             ]
         } else {
-            let message = format!("{message}; tried again every {} s", RETRY.1.as_secs());
+            let message = format!("{message}; tried again every {} s", RETRY.longest.as_secs());
             vec![Verdict::new(ADMITTED, false, REJECTED, message)]
         };
         let mut next = job.status.clone().unwrap_or_default();
@@ -259,7 +259,7 @@ impl Reconciler {
                 None => JobState::Finished(Instant::now()),
                 Some(error) => {
                     // After a long run the backoff starts again from its first wait.
-                    let failures = if began.elapsed() > RETRY.1 { 1 } else { failures + 1 };
+                    let failures = if began.elapsed() > RETRY.longest { 1 } else { failures + 1 };
                     let error = ReconcileError::Coordinate(error);
                     let until = Instant::now() + pause(error.category(), failures);
                     let error = Some(error);

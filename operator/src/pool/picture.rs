@@ -6,6 +6,7 @@ use std::{
 };
 
 use sahasra_scheduler::{DeviceId, Load, Name};
+use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, Owner, ReleaseRequest, RenewRequest};
 use tokio::sync::watch;
 
@@ -29,8 +30,8 @@ mod waiting;
 
 /// Time for which a device that rejected an acquire is not asked again, in milliseconds. Chunks of other owners end within this time.
 const REFUSED_FOR: u64 = 500;
-/// First and longest wait before an agent that did not answer is called again, in milliseconds.
-const UNREACHABLE_FOR: (u64, u64) = (250, 5_000);
+/// Waits before an agent that did not answer is called again.
+const UNREACHABLE: Backoff = Backoff::milliseconds(250, 5_000);
 /// Grants on an agent that has not answered for this long, in milliseconds, count as lost, so that their chunks run elsewhere.
 const GIVE_UP_AFTER: u64 = 3_000;
 /// Interval of inventories of agents with grants of other operators, while a claim waits or a grant drains, in milliseconds.
@@ -86,8 +87,8 @@ struct WorkerView {
     heard: Option<u64>,
     renewing: bool,
     ask_at: Option<u64>,
-    /// Time at which calls began to fail, and the wait after the next failure.
-    failing: Option<(u64, u64)>,
+    /// Time at which calls began to fail, and their number.
+    failing: Option<(u64, u32)>,
     /// Misconfiguration that prevents calls to the agent.
     trouble: Option<String>,
     /// Sum of the leased MiB in the `GpuWorker`'s status. A change of it reveals grants of other operators.

@@ -7,7 +7,7 @@ use sahasra_crds::{
     BurstJob,
     conditions::{ADMITTED, CHECKPOINTED, COMPLETE, FAILED},
 };
-use sahasra_service::{causes, part};
+use sahasra_service::{backoff::Backoff, causes, part};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -23,8 +23,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum time for which the reported end of a burst is delayed by the release of its slices.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
-/// First and longest wait between retries.
-const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Waits between retries.
+const RETRY: Backoff = Backoff::milliseconds(100, 5_000);
 
 impl Coordinator {
     pub(super) async fn finish(&mut self, end: End) -> Result<Arc<BurstJob>, CoordinatorError> {
@@ -41,13 +41,13 @@ impl Coordinator {
         let expiry = Instant::now() + Duration::from_millis(self.burst.ttl_milliseconds) + super::super::reconcile::EXPIRY_MARGIN;
         self.view = None;
         let (owner, pool) = (self.owner(), self.context.pool.clone());
-        let (mut released, mut wait) = (pool.release(&owner.uid, true).await, WAIT.0);
+        let (mut released, mut failures) = (pool.release(&owner.uid, true).await, 0);
         if let Err(error) = &released {
             tracing::warn!(job = owner.name, namespace = owner.namespace, %error, "deleted without an answer: the finalizer waits for it, or for the expiry");
         }
         while released.is_err() && Instant::now() < expiry {
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(WAIT.1);
+            failures += 1;
+            tokio::time::sleep(RETRY.after(failures)).await;
             released = pool.release_everywhere(&owner).await;
         }
         self.objects.remove_finalizer().await?;
@@ -90,7 +90,7 @@ impl Coordinator {
         verdicts.extend(self.was_admitted());
         self.status.completion_time = Some(Time(timestamp()));
         let began = Instant::now();
-        let mut wait = WAIT.0;
+        let mut failures = 0;
         while let Err(error) = self.write_status_now(&verdicts).await {
             if self.is_deleted() {
                 return self.delete().await;
@@ -107,7 +107,7 @@ impl Coordinator {
                         Verdict::new(COMPLETE, false, "StatusRefused", "the status was refused"),
                     ];
                 }
-                error => self.patient(error, began, &mut wait).await?,
+                error => self.patient(error, began, &mut failures).await?,
             }
         }
         self.context.faults.reached(Step::Completion);
@@ -154,7 +154,7 @@ impl Coordinator {
             return Ok(end);
         }
         let began = Instant::now();
-        let (mut wait, mut texts) = (WAIT.0, self.texts());
+        let (mut failures, mut texts) = (0, self.texts());
         let (mut saved, mut told) = (false, None);
         loop {
             let outcome = match saved {
@@ -196,7 +196,7 @@ impl Coordinator {
                 return Ok(if end == End::Failed { end } else { End::Refused });
             }
             let store = matches!(error, SaveError::Store { .. });
-            self.patient(error, began, &mut wait).await?;
+            self.patient(error, began, &mut failures).await?;
             let generation = Some(self.job.borrow().metadata.generation);
             if store && told != generation {
                 // Progress for observers: the error that delays the end, with the current generation of the spec.
@@ -211,17 +211,17 @@ impl Coordinator {
 
     /// Waits before a write is retried, or until the job changes. Fails with an error that is not transient, or that has persisted for
     /// [`PATIENCE`].
-    async fn patient(&mut self, error: SaveError, began: Instant, wait: &mut Duration) -> Result<(), CoordinatorError> {
+    async fn patient(&mut self, error: SaveError, began: Instant, failures: &mut u32) -> Result<(), CoordinatorError> {
         let passing = matches!(&error, SaveError::Write(WriteError::Api { .. }) | SaveError::Store { .. });
         if !passing || began.elapsed() > PATIENCE {
             return Err(error.into());
         }
         self.not_saved(error)?;
+        *failures += 1;
         tokio::select! {
-            () = tokio::time::sleep(*wait) => {}
+            () = tokio::time::sleep(RETRY.after(*failures)) => {}
             _ = self.job.changed() => {}
         }
-        *wait = (*wait * 2).min(WAIT.1);
         Ok(())
     }
 
@@ -279,11 +279,11 @@ fn chunks_failed(count: u64) -> String {
 /// Deletes the lease of a burst that ends. Retries while the API server does not accept the deletion, because the end may have to wait for
 /// a store, and the lease would then exist without a holder.
 async fn delete_lease(objects: &Objects, name: &str) -> Result<(), WriteError> {
-    let (began, mut wait) = (Instant::now(), WAIT.0);
+    let (began, mut failures) = (Instant::now(), 0);
     let mut outcome = objects.delete_lease(name).await;
     while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < PATIENCE {
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(WAIT.1);
+        failures += 1;
+        tokio::time::sleep(RETRY.after(failures)).await;
         // The name may belong to another lease by now, so only leases of the job are deleted.
         outcome = objects.delete_leases().await;
     }

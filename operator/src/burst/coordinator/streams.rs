@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use sahasra_service::causes;
+use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
     burst::{
         Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, Returned, Withdraw, client_frame, server_frame,
@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// First and longest wait before a broken stream is reopened, in milliseconds.
-const REOPEN_AFTER: (u64, u64) = (100, 5_000);
+/// Waits before a broken stream is reopened.
+const REOPEN: Backoff = Backoff::milliseconds(100, 5_000);
 
 /// Time within which a stream must be reopened after it broke, in milliseconds. Until then, the agent's chunks continue and cost no
 /// attempt. There is time for four attempts to open it.
@@ -445,9 +445,8 @@ impl Coordinator {
     pub(super) fn close(&mut self, worker: &str) {
         let now = self.context.clock.now();
         if let Some(stream) = self.streams.get_mut(worker) {
-            let wait = (REOPEN_AFTER.0 << stream.failures.min(10)).min(REOPEN_AFTER.1);
             stream.failures += 1;
-            stream.state = State::Closed(now + wait);
+            stream.state = State::Closed(now + REOPEN.after(stream.failures).as_millis() as u64);
             stream.unsettled = None;
             stream.broken_since.get_or_insert(now);
         }

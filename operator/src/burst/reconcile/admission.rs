@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     ReconcileError, Reconciler,
-    state::{Intake, JobState, backoff},
+    state::{Intake, JobState, RETRY},
 };
 use crate::{
     burst::{
@@ -84,7 +84,7 @@ impl Reconciler {
                     failures,
                     // The error is returned below.
                     error: None,
-                    until: Instant::now() + backoff(failures),
+                    until: Instant::now() + RETRY.after(failures),
                 };
                 self.states().insert(job.uid().unwrap_or_default(), broken);
                 Err(error.into())
@@ -96,7 +96,7 @@ impl Reconciler {
     /// job.
     async fn reject(&self, job: &BurstJob, verdict: Verdict, attempts: u32) -> Result<Action, ReconcileError> {
         let attempts = attempts + 1;
-        let wait = verdict.refused.may_pass.then(|| backoff(attempts + 1));
+        let wait = verdict.refused.may_pass.then(|| RETRY.after(attempts + 1));
         let (reason, message) = (verdict.refused.reason, verdict.refused.message.clone());
         let rejected = JobState::Rejected {
             attempts,

@@ -3,16 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use sahasra_crds::BurstJob;
+use sahasra_service::backoff::Backoff;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ReconcileError;
 use crate::burst::intake::{Outcome, Verdict, Waiting};
 
-/// First and longest wait after an error, or before a missing reference is looked up again.
-pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(30));
-/// First wait after a conflict. Usually the watch delivers the newer object within it.
-const CONFLICT_AFTER: Duration = Duration::from_millis(100);
+/// Waits after an error, or before a missing reference is looked up again.
+pub(super) const RETRY: Backoff = Backoff::milliseconds(250, 30_000);
+/// Waits after a conflict. Usually the watch delivers the newer object within the first.
+const CONFLICT: Backoff = Backoff::milliseconds(100, 30_000);
 /// Number of consecutive conflicts after which a job's conflicts are logged as warnings: about 1.5 s.
 const PERSISTENT_CONFLICTS: u32 = 5;
 /// Time for which a finished job is remembered, because the cache may not show its end yet.
@@ -125,25 +126,13 @@ pub(super) fn next(states: &mut JobStates, uid: &str, generation: Option<i64>, n
 
 /// Wait after an error of this category.
 pub(super) fn pause(category: &str, attempts: u32) -> Duration {
-    if category == "conflict" {
-        doubled(CONFLICT_AFTER, attempts)
-    } else {
-        backoff(attempts)
-    }
+    let backoff = if category == "conflict" { CONFLICT } else { RETRY };
+    backoff.after(attempts)
 }
 
 /// Whether an error of this category is logged only for debugging: a conflict is not a failure, unless it persists.
 pub(super) fn is_expected(category: &str, attempts: u32) -> bool {
     category == "conflict" && attempts < PERSISTENT_CONFLICTS
-}
-
-/// Wait after this number of attempts: doubles from the first to the longest wait.
-pub(super) fn backoff(attempts: u32) -> Duration {
-    doubled(RETRY.0, attempts)
-}
-
-fn doubled(first: Duration, attempts: u32) -> Duration {
-    first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(RETRY.1)
 }
 
 #[cfg(test)]
@@ -152,17 +141,10 @@ mod tests {
     use crate::burst::{coordinator::CoordinatorError, intake::Refused};
 
     #[test]
-    fn waits_double_up_to_the_longest() {
-        assert_eq!(backoff(1), RETRY.0);
-        assert_eq!(backoff(2), RETRY.0 * 2);
-        assert_eq!(backoff(1000), RETRY.1);
-    }
-
-    #[test]
     fn conflicts_back_off_and_are_told_once_they_persist() {
         let waits: Vec<u128> = (1..=4).map(|attempts| pause("conflict", attempts).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800]);
-        assert_eq!(pause("conflict", 1000), RETRY.1);
+        assert_eq!(pause("conflict", 1000), RETRY.longest);
         assert!(is_expected("conflict", 1) && is_expected("conflict", 4));
         assert!(!is_expected("conflict", 5) && !is_expected("api", 1));
     }
@@ -173,12 +155,12 @@ mod tests {
         let broken = JobState::Broken {
             failures: 2,
             error: Some(ReconcileError::Coordinate(CoordinatorError::Superseded)),
-            until: now + RETRY.0,
+            until: now + RETRY.first,
         };
         let mut states = JobStates::from([("job".to_owned(), broken)]);
-        assert!(matches!(next(&mut states, "job", Some(1), now), Next::Report { retry, .. } if retry == RETRY.0));
-        assert!(matches!(next(&mut states, "job", Some(2), now), Next::Wait(wait) if wait == RETRY.0));
-        let later = now + RETRY.0;
+        assert!(matches!(next(&mut states, "job", Some(1), now), Next::Report { retry, .. } if retry == RETRY.first));
+        assert!(matches!(next(&mut states, "job", Some(2), now), Next::Wait(wait) if wait == RETRY.first));
+        let later = now + RETRY.first;
         assert!(matches!(
             next(&mut states, "job", Some(1), later),
             Next::Admit { attempts: 2, before: None }
@@ -209,10 +191,10 @@ mod tests {
             Next::Admit { attempts: 1, before: None }
         ));
         // A rejection that may change is checked again after the wait, with the verdict for unchanged objects.
-        let mut states = JobStates::from([("job".to_owned(), rejected(Some(now + RETRY.0)))]);
+        let mut states = JobStates::from([("job".to_owned(), rejected(Some(now + RETRY.first)))]);
         assert!(matches!(next(&mut states, "job", Some(1), now), Next::Wait(_)));
         assert!(matches!(
-            next(&mut states, "job", Some(1), now + RETRY.0),
+            next(&mut states, "job", Some(1), now + RETRY.first),
             Next::Admit { before: Some(_), .. }
         ));
     }

@@ -8,9 +8,7 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{
-    Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE_FOR, Unconfirmed,
-};
+use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE, Unconfirmed};
 
 /// Maximum length of a misconfiguration's description. One condition contains the descriptions of several devices.
 const TROUBLE_BYTES: usize = 400;
@@ -130,10 +128,10 @@ impl Picture {
     /// Records a call without an answer, and schedules the next inventory by the backoff.
     pub(in crate::pool) fn call_failed(&mut self, worker: &Name, now: u64) {
         let Some(view) = self.workers.get_mut(worker) else { return };
-        let (since, wait) = view.failing.unwrap_or((now, UNREACHABLE_FOR.0));
-        view.failing = Some((since, (wait * 2).min(UNREACHABLE_FOR.1)));
+        let (since, failures) = view.failing.map_or((now, 1), |(since, failures)| (since, failures + 1));
+        view.failing = Some((since, failures));
         view.known = false;
-        view.ask_at = Some(now + wait);
+        view.ask_at = Some(now + UNREACHABLE.after(failures).as_millis() as u64);
     }
 
     /// Records a misconfiguration because of which an agent cannot be called. Returns whether it is a new one. It holds until the next

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use sahasra_scheduler::Name;
+use sahasra_service::backoff::Backoff;
 use sahasra_wire::{
     grants::{GrantId, Owner, ReleaseRequest},
     inventory::Inventory,
@@ -13,9 +14,8 @@ use tokio::sync::watch;
 use super::{Action, ClaimState, Picture, WorkerView, sooner};
 use crate::pool::claim::ClaimView;
 
-/// First and longest wait before an unanswered release is repeated, in milliseconds. By the first, an owner that repeats it itself has
-/// begun to.
-const REPEAT_AFTER: (u64, u64) = (2_000, 10_000);
+/// Waits before an unanswered release is repeated. By the first, an owner that repeats it itself has begun to.
+const REPEAT: Backoff = Backoff::milliseconds(2_000, 10_000);
 
 /// What the releases in one call have in common: worker, the owner's UID and term, the slices to keep, and whether it is immediate.
 type Call<'a> = (Name, &'a str, u64, u32, bool);
@@ -34,7 +34,7 @@ pub(super) struct Unconfirmed {
     until: Option<u64>,
     /// Time at which the release is repeated; `None` while a call is on its way.
     next: Option<u64>,
-    wait: u64,
+    failures: u32,
 }
 
 impl Unconfirmed {
@@ -47,7 +47,7 @@ impl Unconfirmed {
             since,
             until: (keep_slices == 0).then_some(until),
             next: None,
-            wait: REPEAT_AFTER.0,
+            failures: 0,
         }
     }
 
@@ -134,8 +134,8 @@ impl Picture {
     pub(in crate::pool) fn release_failed(&mut self, worker: &Name, request: &ReleaseRequest, now: u64) {
         for (id, release) in &mut self.unconfirmed {
             if release.is_covered(id, worker, request) {
-                release.next = Some(now + release.wait);
-                release.wait = (release.wait * 2).min(REPEAT_AFTER.1);
+                release.failures += 1;
+                release.next = Some(now + REPEAT.after(release.failures).as_millis() as u64);
             }
         }
         self.call_failed(worker, now);
