@@ -24,6 +24,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
 use sahasra_service::tls::Connector;
+use sahasra_wire::session::PROTOCOL;
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -32,8 +33,6 @@ use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Re
 use known::Seen;
 use slots::Slot;
 use worker::Worker;
-
-pub use websocket::{RESUME_ACCEPTED, RESUME_HEADER, SUBPROTOCOL};
 
 /// State shared by all streams of a gateway.
 #[derive(Clone)]
@@ -143,7 +142,7 @@ impl Streams {
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, handshake.accept);
-        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(SUBPROTOCOL));
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
         Ok(answer)
     }
 }

@@ -10,12 +10,10 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
-use http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{client::conn::http1, upgrade::Upgraded};
-use hyper_util::rt::TokioIo;
+use http::{Request, header};
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
+use sahasra_upgrade::UpgradeError;
 use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, keepalive, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -42,8 +40,6 @@ const GATHERED: usize = 64;
 /// Maximum length of a sent WebSocket message in bytes. A gateway accepts at most 16 MiB and holds each message in memory until it is
 /// complete.
 const MESSAGE_BYTES: usize = 1 << 20;
-/// Maximum length of the response body that is read when the upgrade is rejected, in bytes.
-const REFUSAL_BYTES: usize = 64 << 10;
 
 /// Byte stream below HTTP.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -222,7 +218,7 @@ pub(crate) async fn open(
     let opened = async {
         let stream: Box<dyn Io> = Box::new(Heard::new(peer.connect().await?, pulse.clone()));
         match way {
-            Way::Direct => upgrade(peer, stream, token, path, resume).await,
+            Way::Direct => direct(peer, stream, token, path, resume).await,
             Way::WebSocket => web_socket(peer, stream, token, path, resume).await,
         }
     };
@@ -232,50 +228,25 @@ pub(crate) async fn open(
     }
 }
 
-async fn upgrade(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
-    let broken = |error: hyper::Error| Error::unreachable(peer.authority(), io::Error::other(error));
-    let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    let driver = tokio::spawn(connection.with_upgrades());
-    let mut request = Request::get(peer.path(path))
-        .header(header::HOST, peer.authority())
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, PROTOCOL);
-    if let Some(bearer) = token.bearer()? {
-        request = request.header(header::AUTHORIZATION, bearer);
-    }
-    if !resume.is_empty() {
-        request = request.header(RESUME_HEADER, resume_value(resume));
-    }
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| Error::Configuration(error.to_string()))?;
-    let response = send.send_request(request).await.map_err(broken)?;
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let status = response.status();
-        let body = Limited::new(response.into_body(), REFUSAL_BYTES).collect().await;
-        driver.abort();
-        return Err(status_error(
-            status,
-            &body.map(http_body_util::Collected::to_bytes).unwrap_or_default(),
-        ));
-    }
-    let upgraded = hyper::upgrade::on(response).await.map_err(broken)?;
-    Ok(split(upgraded))
-}
-
-fn split(upgraded: Upgraded) -> (Reader, Writer) {
-    // The upgraded stream wraps the one from `Peer::connect`. Unwrapped, it can be read and written directly.
-    match upgraded.downcast::<TokioIo<Box<dyn Io>>>() {
-        Ok(parts) => {
-            let (read, write) = tokio::io::split(parts.io.into_inner());
-            let read = AsyncReadExt::chain(io::Cursor::new(parts.read_buf), read);
-            (Reader::Bytes(Box::new(read)), Writer::Bytes(Box::new(write)))
-        }
-        Err(upgraded) => {
-            let (read, write) = tokio::io::split(TokioIo::new(upgraded));
-            (Reader::Bytes(Box::new(read)), Writer::Bytes(Box::new(write)))
-        }
-    }
+async fn direct(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
+    let authority = peer.authority();
+    let wrong = |error: http::header::InvalidHeaderValue| Error::Configuration(error.to_string());
+    let resume = Some(resume).filter(|resume| !resume.is_empty());
+    let request = sahasra_upgrade::Request {
+        authority: &authority,
+        path: &peer.path(path),
+        authorization: token.bearer()?,
+        resume: resume.map(|resume| resume_value(resume).try_into()).transpose().map_err(wrong)?,
+    };
+    let upgraded = sahasra_upgrade::upgrade(stream, request).await.map_err(|error| match error {
+        UpgradeError::Request(error) => Error::Configuration(error.to_string()),
+        UpgradeError::Rejected { status, body } => status_error(status, &body),
+        UpgradeError::Connection(error) => Error::unreachable(authority.clone(), io::Error::other(error)),
+        error @ UpgradeError::Protocol => Error::unreachable(authority.clone(), io::Error::other(error)),
+    })?;
+    let (read, write) = tokio::io::split(upgraded.stream);
+    let read = AsyncReadExt::chain(io::Cursor::new(upgraded.read), read);
+    Ok((Reader::Bytes(Box::new(read)), Writer::Bytes(Box::new(write))))
 }
 
 async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {

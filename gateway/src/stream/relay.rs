@@ -33,7 +33,10 @@ use tokio_tungstenite::{
 };
 use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
-use super::{Pace, worker::Worker};
+use super::{
+    Pace,
+    worker::{Worker, split},
+};
 use crate::{drain::drain, metrics::Metrics};
 
 /// Maximum size of a client's message in bytes, because a message is buffered whole.
@@ -123,7 +126,7 @@ where
         .max_write_buffer_size(4 * PIECE_BYTES);
     let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
     let (mut to_client, mut from_client) = client.split();
-    let (mut from_worker, mut to_worker, read) = worker.split();
+    let (mut from_worker, mut to_worker, read) = split(worker);
 
     // Unanswered pings are counted rather than time measured: if this process is suspended for a while, its clients have not been silent.
     let (unanswered, listening) = (AtomicU32::new(0), AtomicBool::new(true));

@@ -2,17 +2,10 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use sahasra_wire::session::{PROTOCOL, RESUME_HEADER};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::{refusal::Refusal, token::Token};
-
-/// WebSocket subprotocol of the session stream.
-pub const SUBPROTOCOL: &str = "sahasra-session.v1";
-
-/// Header with the secret by which a client resumes its session's stream (`docs/protocol.md`).
-pub const RESUME_HEADER: &str = "sahasra-resume";
-/// Value of that header in the answer of a worker that recognised the secret.
-pub const RESUME_ACCEPTED: &str = "accepted";
 
 /// A valid handshake.
 #[derive(Debug)]
@@ -45,7 +38,7 @@ impl Handshake {
         if STANDARD.decode(key).map(|nonce| nonce.len()) != Ok(16) {
             return Err(field("Sec-WebSocket-Key", "has to be 16 bytes in base64 (RFC 6455 §4.1)"));
         }
-        if !list(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == SUBPROTOCOL) {
+        if !list(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == PROTOCOL) {
             return Err(field("Sec-WebSocket-Protocol", "has to offer sahasra-session.v1"));
         }
         let accept = HeaderValue::from_str(&derive_accept_key(key));

@@ -4,15 +4,13 @@
 use std::{io, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{body::Incoming, client::conn::http1};
-use hyper_util::rt::TokioIo;
-use rustix::net::sockopt;
+use http::{HeaderValue, StatusCode, Uri};
 use sahasra_service::{
     causes,
     tls::{Connector, TlsFault, fault},
 };
+use sahasra_upgrade::{Request, UpgradeError, Upgraded, upgrade};
+use sahasra_wire::session::{PROTOCOL, keepalive::Keepalive};
 use tokio::{
     io::{ReadHalf, WriteHalf},
     net::{
@@ -24,20 +22,12 @@ use tokio::{
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use super::{RESUME_ACCEPTED, RESUME_HEADER, SUBPROTOCOL};
 use crate::{refusal::Refusal, token::Token};
 
 /// Connect timeout: a worker inside the cluster answers a SYN at once or not at all.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout of the agent's answer. The agent checks the caller with the API server, and may have to start an executor.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// Maximum size of a rejection by the agent, which is a sentence.
-const SENTENCE_BYTES: usize = 4096;
-/// TCP keepalive: 15 s idle, then three probes 5 s apart, so that a vanished machine is noticed within half a minute.
-const QUIET: Duration = Duration::from_secs(15);
-const PROBE: Duration = Duration::from_secs(5);
-const PROBES: u32 = 3;
-
 /// Connection to a worker, plain or with TLS.
 pub type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 /// Reading half of a [`Connection`].
@@ -46,30 +36,21 @@ pub type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>
 pub type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 
 /// Open stream to a session's worker.
-#[derive(Debug)]
-pub struct Worker {
-    pub connection: Connection,
-    /// Bytes of the stream that were read together with the head of the agent's answer.
-    pub read: Bytes,
-    /// Whether the worker recognised the secret in `Sahasra-Resume`, so that the stream does not count as new.
-    pub resumed: bool,
-}
+pub type Worker = Upgraded<Connection>;
 
-impl Worker {
-    /// Splits the stream into its reading half, its writing half, and the bytes read already.
-    pub fn split(self) -> (FromWorker, ToWorker, Bytes) {
-        let (from, to) = match self.connection {
-            Either::Left(plain) => {
-                let (from, to) = plain.into_split();
-                (Either::Left(from), Either::Left(to))
-            }
-            Either::Right(tls) => {
-                let (from, to) = tokio::io::split(tls);
-                (Either::Right(from), Either::Right(to))
-            }
-        };
-        (from, to, self.read)
-    }
+/// Splits a stream into its reading half, its writing half, and the bytes read already.
+pub fn split(worker: Worker) -> (FromWorker, ToWorker, Bytes) {
+    let (from, to) = match worker.stream {
+        Either::Left(plain) => {
+            let (from, to) = plain.into_split();
+            (Either::Left(from), Either::Left(to))
+        }
+        Either::Right(tls) => {
+            let (from, to) = tokio::io::split(tls);
+            (Either::Right(from), Either::Right(to))
+        }
+    };
+    (from, to, worker.read)
 }
 
 /// Opens the stream of a session at its agent; `connector` is for agents that speak TLS.
@@ -116,7 +97,8 @@ pub async fn connect(
             });
         }
     };
-    watch_over(&connection).map_err(|error| broken(format!("left again ({error})")))?;
+    let watched = connection.set_nodelay(true).and_then(|()| Keepalive::CLUSTER.watch(&connection));
+    watched.map_err(|error| broken(format!("left again ({error})")))?;
     let connection: Connection = match tls {
         None => Either::Left(connection),
         Some(connector) => match timeout(CONNECT_WITHIN, connector.connect(authority.host(), connection)).await {
@@ -125,51 +107,23 @@ pub async fn connect(
             Err(_) => return Err(broken(format!("did not shake hands within {} s", CONNECT_WITHIN.as_secs()))),
         },
     };
-    let mut request = Request::get(format!("/v1/namespaces/{namespace}/sessions/{name}/stream"))
-        .header(header::HOST, authority.as_str())
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, SUBPROTOCOL)
-        .header(header::AUTHORIZATION, token.header());
-    if let Some(resume) = resume {
-        request = request.header(RESUME_HEADER, resume);
-    }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| broken(error.to_string()))?;
-    let asking = async {
-        let (mut sender, connection) = http1::handshake(TokioIo::new(connection)).await?;
-        tokio::spawn(connection.with_upgrades());
-        sender.send_request(request).await
+    let path = format!("/v1/namespaces/{namespace}/sessions/{name}/stream");
+    let request = Request {
+        authority: authority.as_str(),
+        path: &path,
+        authorization: Some(token.header()),
+        resume: resume.cloned(),
     };
-    let answer = match timeout(ANSWER_WITHIN, asking).await {
-        Ok(answer) => answer.map_err(|error| broken(format!("broke off ({})", causes(&error))))?,
-        Err(_) => {
-            return Err(Refusal::Worker {
-                code: StatusCode::GATEWAY_TIMEOUT,
-                problem: format!("the worker at {endpoint} did not answer within {} s", ANSWER_WITHIN.as_secs()),
-            });
-        }
-    };
-    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Err(refusal(endpoint, answer).await);
+    match timeout(ANSWER_WITHIN, upgrade(connection, request)).await {
+        Ok(Ok(worker)) => Ok(worker),
+        Ok(Err(UpgradeError::Rejected { status, body })) => Err(refusal(endpoint, status, &body)),
+        Ok(Err(UpgradeError::Protocol)) => Err(broken(format!("speaks something else than {PROTOCOL}"))),
+        Ok(Err(error)) => Err(broken(format!("broke off ({})", causes(&error)))),
+        Err(_) => Err(Refusal::Worker {
+            code: StatusCode::GATEWAY_TIMEOUT,
+            problem: format!("the worker at {endpoint} did not answer within {} s", ANSWER_WITHIN.as_secs()),
+        }),
     }
-    let speaks = answer
-        .headers()
-        .get(header::UPGRADE)
-        .is_some_and(|protocol| protocol == SUBPROTOCOL);
-    if !speaks {
-        return Err(broken(format!("speaks something else than {SUBPROTOCOL}")));
-    }
-    let resumed = resume.is_some() && answer.headers().get(RESUME_HEADER).is_some_and(|value| value == RESUME_ACCEPTED);
-    let upgraded = hyper::upgrade::on(answer)
-        .await
-        .map_err(|error| broken(format!("broke off ({error})")))?;
-    let parts = upgraded
-        .downcast::<TokioIo<Connection>>()
-        .map_err(|_| broken("is on another connection".to_owned()))?;
-    Ok(Worker {
-        connection: parts.io.into_inner(),
-        read: parts.read_buf,
-        resumed,
-    })
 }
 
 /// Problem of a worker that speaks TLS when no certificate authority is configured.
@@ -190,25 +144,9 @@ fn untrusted(error: &io::Error) -> String {
     }
 }
 
-/// Enables keepalive probes on a connection that may be idle for hours.
-fn watch_over(connection: &TcpStream) -> io::Result<()> {
-    connection.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(connection, true)?;
-    sockopt::set_tcp_keepidle(connection, QUIET)?;
-    sockopt::set_tcp_keepintvl(connection, PROBE)?;
-    sockopt::set_tcp_keepcnt(connection, PROBES)?;
-    // The kernel sends no probes while data is unacknowledged; this timeout covers that case.
-    #[cfg(target_os = "linux")]
-    sockopt::set_tcp_user_timeout(connection, (QUIET + PROBE * PROBES).as_millis() as u32)?;
-    Ok(())
-}
-
 /// Converts an answer of the agent other than 101 into a rejection.
-async fn refusal(endpoint: &str, answer: Response<Incoming>) -> Refusal {
-    let code = answer.status();
-    let body = timeout(CONNECT_WITHIN, Limited::new(answer.into_body(), SENTENCE_BYTES).collect()).await;
-    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
-    let sentence = sentence(&body);
+fn refusal(endpoint: &str, code: StatusCode, body: &[u8]) -> Refusal {
+    let sentence = sentence(body);
     match code {
         StatusCode::UNAUTHORIZED => Refusal::Unauthorized(sentence),
         StatusCode::FORBIDDEN => Refusal::Forbidden(sentence),

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use sahasra_gateway::{Limits, stream::RESUME_HEADER};
+use sahasra_gateway::Limits;
 use sahasra_service::server::{self, Cleartext};
+use sahasra_wire::session::RESUME_HEADER;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

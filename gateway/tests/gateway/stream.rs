@@ -14,9 +14,10 @@ use futures::{SinkExt, StreamExt};
 use http::{Request, header};
 use sahasra_gateway::{
     Limits,
-    stream::{Pace, RESUME_HEADER, relay::MESSAGE_BYTES},
+    stream::{Pace, relay::MESSAGE_BYTES},
     token::SUBPROTOCOL as TOKEN_SUBPROTOCOL,
 };
+use sahasra_wire::session::RESUME_HEADER;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_tungstenite::tungstenite::Message;

@@ -1,0 +1,188 @@
+//! Client of a session's stream at its agent: an HTTP/1.1 request that upgrades a connection, after which the connection carries the bytes
+//! of the stream alone (`docs/protocol.md`).
+//!
+//! The caller connects, with TLS or without, and limits the time.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use http::{HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use sahasra_wire::session::{PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Maximum size of a rejection, which is a sentence or a `metav1.Status`. The body of a larger one counts as empty.
+const REJECTION_BYTES: usize = 64 << 10;
+
+/// Request for a stream.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// Host of the agent, with its port, for the header `Host`.
+    pub authority: &'a str,
+    pub path: &'a str,
+    /// Value of the header `Authorization`.
+    pub authorization: Option<HeaderValue>,
+    /// Secret of an earlier connection to the session, as the value of [`RESUME_HEADER`].
+    pub resume: Option<HeaderValue>,
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub struct Upgraded<S> {
+    pub stream: S,
+    /// Bytes of the stream that were read together with the head of the response.
+    pub read: Bytes,
+    /// Whether the agent recognised the secret in [`Request::resume`].
+    pub resumed: bool,
+}
+
+/// No stream was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    #[error("invalid request")]
+    Request(#[from] http::Error),
+    #[error("connection lost")]
+    Connection(#[from] hyper::Error),
+    #[error("rejected with status {status}")]
+    Rejected { status: StatusCode, body: Bytes },
+    #[error("the peer does not speak {PROTOCOL}")]
+    Protocol,
+}
+
+/// Requests a stream on a connection to an agent.
+///
+/// # Errors
+/// [`UpgradeError`]; the connection is closed.
+pub async fn upgrade<S>(stream: S, request: Request<'_>) -> Result<Upgraded<S>, UpgradeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let resumes = request.resume.is_some();
+    let mut head = http::Request::get(request.path)
+        .header(header::HOST, request.authority)
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, PROTOCOL);
+    let optional = [
+        (header::AUTHORIZATION.as_str(), request.authorization),
+        (RESUME_HEADER, request.resume),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            head = head.header(name, value);
+        }
+    }
+    let head = head.body(Empty::<Bytes>::new())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let asking = async move {
+        let response = sender.send_request(head).await?;
+        let status = response.status();
+        if status != StatusCode::SWITCHING_PROTOCOLS {
+            let body = Limited::new(response.into_body(), REJECTION_BYTES).collect().await;
+            let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            return Err(UpgradeError::Rejected { status, body });
+        }
+        let has = |name: &str, wanted: &str| response.headers().get(name).is_some_and(|value| value == wanted);
+        if !has(header::UPGRADE.as_str(), PROTOCOL) {
+            return Err(UpgradeError::Protocol);
+        }
+        Ok(resumes && has(RESUME_HEADER, RESUME_ACCEPTED))
+    };
+    // The connection must be polled for the request to make progress, and ends once it has been upgraded.
+    let (resumed, parts) = match select(pin!(asking), pin!(connection.without_shutdown())).await {
+        Either::Left((resumed, connection)) => (resumed?, connection.await?),
+        Either::Right((parts, asking)) => (asking.await?, parts?),
+    };
+    Ok(Upgraded {
+        stream: parts.io.into_inner(),
+        read: parts.read_buf,
+        resumed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+
+    const REQUEST: Request<'static> = Request {
+        authority: "agent:8471",
+        path: "/v1/namespaces/team/sessions/mine/stream",
+        authorization: None,
+        resume: None,
+    };
+
+    /// Requests a stream from a peer that gives `answer`. Returns the outcome, the head of the request, and the peer's end.
+    async fn ask(request: Request<'_>, answer: &'static str) -> (Result<Upgraded<DuplexStream>, UpgradeError>, String, DuplexStream) {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let peer = async {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(far.read_u8().await.unwrap());
+            }
+            far.write_all(answer.as_bytes()).await.unwrap();
+            String::from_utf8(head).unwrap()
+        };
+        let (outcome, head) = tokio::join!(upgrade(near, request), peer);
+        (outcome, head, far)
+    }
+
+    #[tokio::test]
+    async fn the_bytes_after_the_head_belong_to_the_stream() {
+        let answer = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: sahasra-session.v1\r\n\r\nfirst";
+        let (upgraded, head, mut far) = ask(REQUEST, answer).await;
+        let mut upgraded = upgraded.unwrap();
+        assert!(
+            head.starts_with("GET /v1/namespaces/team/sessions/mine/stream HTTP/1.1\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("host: agent:8471\r\n") && head.contains("upgrade: sahasra-session.v1\r\n"),
+            "{head}"
+        );
+        assert_eq!((&upgraded.read[..], upgraded.resumed), (&b"first"[..], false));
+        far.write_all(b"more").await.unwrap();
+        let mut more = [0; 4];
+        upgraded.stream.read_exact(&mut more).await.unwrap();
+        upgraded.stream.write_all(b"back").await.unwrap();
+        let mut back = [0; 4];
+        far.read_exact(&mut back).await.unwrap();
+        assert_eq!((&more, &back), (b"more", b"back"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_resumed_only_with_a_secret_that_the_agent_accepts() {
+        let accepted = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: sahasra-session.v1\r\n\
+                        sahasra-resume: accepted\r\n\r\n";
+        let resume = Request {
+            authorization: Some(HeaderValue::from_static("Bearer a")),
+            resume: Some(HeaderValue::from_static("00ff")),
+            ..REQUEST
+        };
+        let (upgraded, head, _far) = ask(resume, accepted).await;
+        assert!(upgraded.unwrap().resumed);
+        assert!(
+            head.contains("sahasra-resume: 00ff\r\n") && head.contains("authorization: Bearer a\r\n"),
+            "{head}"
+        );
+        let (upgraded, ..) = ask(REQUEST, accepted).await;
+        assert!(!upgraded.unwrap().resumed);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_opens_no_stream_is_an_error() {
+        let (rejected, ..) = ask(REQUEST, "HTTP/1.1 403 Forbidden\r\ncontent-length: 3\r\n\r\nno\n").await;
+        assert!(matches!(rejected, Err(UpgradeError::Rejected { status: StatusCode::FORBIDDEN, body }) if body == "no\n"));
+        let (other, ..) = ask(
+            REQUEST,
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        )
+        .await;
+        assert!(matches!(other, Err(UpgradeError::Protocol)));
+        let (garbled, ..) = ask(REQUEST, "SSH-2.0\r\n\r\n").await;
+        assert!(matches!(garbled, Err(UpgradeError::Connection(_))));
+    }
+}
