@@ -10,11 +10,15 @@ use kube::{
     client::Body,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use sahasra_service::{api_requests::user_agent, causes};
+use sahasra_service::{
+    answer::{self, Answer},
+    api_requests::user_agent,
+    causes,
+};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{args::Args, refusal::Refusal, service::Answer, token::Token};
+use crate::{args::Args, refusal::Refusal, token::Token};
 
 /// Timeout of the head of an answer: less than the API server's own limit of 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -167,7 +171,7 @@ impl ApiServer {
 /// Converts an answer of the API server into one for the client: status, body, and the headers that describe them.
 pub fn passed_on(answer: Response<Body>) -> Answer {
     let (parts, body) = answer.into_parts();
-    let mut passed = Response::new(body.map_err(Into::into).boxed_unsync());
+    let mut passed = Response::new(body);
     *passed.status_mut() = parts.status;
     for name in [header::CONTENT_TYPE, header::WARNING, header::RETRY_AFTER, header::ALLOW] {
         for value in parts.headers.get_all(&name) {
@@ -178,7 +182,7 @@ pub fn passed_on(answer: Response<Body>) -> Answer {
         let bearer = HeaderValue::from_static("Bearer");
         passed.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
     }
-    passed
+    answer::stream(passed)
 }
 
 #[cfg(test)]

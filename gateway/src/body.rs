@@ -8,7 +8,7 @@ use http_body_util::{BodyDataStream, BodyExt, LengthLimitError, Limited};
 use hyper::body::Body;
 use tokio::time::timeout;
 
-use crate::{drain::drain, refusal::Refusal, service::BoxError};
+use crate::{drain::drain, refusal::Refusal};
 
 /// Reads a body of at most `limit` bytes that comes within `within`.
 ///
@@ -17,7 +17,7 @@ use crate::{drain::drain, refusal::Refusal, service::BoxError};
 pub async fn whole<B>(headers: &HeaderMap, body: B, limit: usize, within: Duration) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let too_large = Refusal::TooLarge { limit };
     let length = headers

@@ -46,7 +46,7 @@ pub mod token;
 pub mod wait;
 pub mod workers;
 
-pub use service::{Answer, BoxError, Gateway, Limits};
+pub use service::{Gateway, Limits};
 
 use args::Args;
 use tls::Door;

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
+use sahasra_service::answer::Answer;
 use serde_json::{Value, json};
 
-use crate::{api::ApiServer, query::Query, refusal::Refusal, route::Kind, service::Answer, token::Token};
+use crate::{api::ApiServer, query::Query, refusal::Refusal, route::Kind, token::Token};
 
 const API_VERSION: &str = "sahasra.dev/v1alpha1";
 const MANAGER: &str = "sahasra-gateway";

@@ -1,11 +1,8 @@
 //! Rejections of requests, answered as a metav1 `Status`: the message, the invalid field if any, and a remedy.
 
-use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full};
+use http::{HeaderValue, StatusCode, header};
+use sahasra_service::answer::{self, Answer};
 use serde_json::{Value, json};
-
-use crate::service::Answer;
 
 /// Seconds after which a caller that holds its share of streams should retry.
 const SHARE_AFTER: u32 = 5;
@@ -220,15 +217,8 @@ impl Refusal {
         };
         let mut answer = match self {
             Self::Passed(answer) => return *answer,
-            other => {
-                let text = Bytes::from(format!("{}\n", other.status()));
-                let mut answer = Response::new(Full::new(text).map_err(|never| match never {}).boxed_unsync());
-                *answer.status_mut() = other.code();
-                answer
-            }
+            other => answer::json(other.code(), format!("{}\n", other.status())),
         };
-        let json = HeaderValue::from_static("application/json");
-        answer.headers_mut().insert(header::CONTENT_TYPE, json);
         if let Some((name, value)) = extra {
             answer.headers_mut().insert(name, value);
         }

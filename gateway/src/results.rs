@@ -6,25 +6,17 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use futures::stream;
 use http::{HeaderValue, Response, header};
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::StreamBody;
 use hyper::body::Frame;
 use sahasra_crds::{
     burst_job::BurstJobSpec,
     conditions::{COMPLETE, FAILED},
 };
 use sahasra_results::{COUNTED, CSV, Table};
+use sahasra_service::answer::{self, Answer};
 use serde_json::Value;
 
-use crate::{
-    api::ApiServer,
-    objects,
-    query::Query,
-    refusal::Refusal,
-    route::Kind,
-    service::{Answer, json},
-    token::Token,
-    wait,
-};
+use crate::{api::ApiServer, objects, query::Query, refusal::Refusal, route::Kind, token::Token, wait};
 
 /// Approximate size of one frame of the answer. Rows are formatted as the client takes them, since the text may be much longer than the
 /// records.
@@ -54,15 +46,11 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
              burst again"
         ))
     })?;
-    let pieces = if as_json { pieces(JsonRows::new(lines)) } else { pieces(lines) };
-    let mut answer = Response::new(pieces);
-    if as_json {
-        json(&mut answer);
+    Ok(if as_json {
+        pieces("application/json", JsonRows::new(lines))
     } else {
-        let csv = HeaderValue::from_static("text/csv; charset=utf-8");
-        answer.headers_mut().insert(header::CONTENT_TYPE, csv);
-    }
-    Ok(answer)
+        pieces("text/csv; charset=utf-8", lines)
+    })
 }
 
 /// Returns the name of the ConfigMap with the results of a finished burst.
@@ -152,8 +140,8 @@ fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<
     Ok(Box::new(table.into_iter()))
 }
 
-/// Returns a body that joins `texts` into frames as the client takes them.
-fn pieces(texts: impl Iterator<Item = String> + Send + 'static) -> http_body_util::combinators::UnsyncBoxBody<Bytes, crate::BoxError> {
+/// Returns an answer that joins `texts` into frames as the client takes them.
+fn pieces(content_type: &'static str, texts: impl Iterator<Item = String> + Send + 'static) -> Answer {
     let pieces = stream::unfold(texts, |mut texts| async move {
         let mut piece = String::new();
         while piece.len() < PIECE_BYTES
@@ -165,7 +153,10 @@ fn pieces(texts: impl Iterator<Item = String> + Send + 'static) -> http_body_uti
         let frame = Ok::<_, Infallible>(Frame::data(Bytes::from(piece)));
         (!is_end).then_some((frame, texts))
     });
-    StreamBody::new(pieces).map_err(|never| match never {}).boxed_unsync()
+    let mut response = Response::new(StreamBody::new(pieces));
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    answer::stream(response)
 }
 
 fn is_name(text: &str) -> bool {

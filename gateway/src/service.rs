@@ -9,16 +9,19 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Empty, Full, combinators::UnsyncBoxBody};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use hyper::body::Body;
 use kube::Client;
 use sahasra_access::Access;
-use sahasra_service::{health, health::Readiness, metrics as metrics_route, tls::Connector};
+use sahasra_service::{
+    answer::{self, Answer},
+    health::{self, Readiness},
+    metrics as metrics_route,
+    tls::Connector,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
-use warp::Filter;
 
 use crate::{
     api::ApiServer,
@@ -34,9 +37,7 @@ use crate::{
     workers::{self, Operator},
 };
 
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// Answer to a request.
-pub type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Name of the readiness condition: the gateway is ready while the API server answers.
 const API_SERVER: &str = "the API server";
@@ -161,8 +162,10 @@ impl Gateway {
             api, operator, streams, ..
         } = &*self.shared;
         match &route {
-            Route::Health | Route::Metrics => return Ok(self.own(request.uri().path()).await),
-            Route::OpenApi => return Ok(self.described()),
+            Route::Health if request.uri().path() == "/healthz" => return Ok(health::alive()),
+            Route::Health => return Ok(self.shared.readiness.answer()),
+            Route::Metrics => return Ok(metrics_route::answer(self.shared.metrics.registry())),
+            Route::OpenApi => return Ok(answer::json(StatusCode::OK, self.shared.document.clone())),
             // A stream's token may be in a WebSocket subprotocol instead of the header, so the stream reads it itself.
             Route::Stream(namespace, name) => return streams.open(api, request, namespace, name).await,
             _ => {}
@@ -192,33 +195,6 @@ impl Gateway {
             Route::Health | Route::Metrics | Route::OpenApi | Route::Stream(..) => Err(Refusal::NoSuchPath),
         }
     }
-
-    /// Answers `/healthz`, `/readyz` and `/metrics` as every Sahasra process does.
-    async fn own(&self, path: &str) -> Answer {
-        let metrics = metrics_route::route(self.shared.metrics.registry().clone(), || {});
-        let mut service = warp::service(health::routes(self.shared.readiness.clone()).or(metrics));
-        let mut request = Request::new(Empty::<Bytes>::new());
-        if let Ok(uri) = path.parse() {
-            *request.uri_mut() = uri;
-        }
-        match service.call(request).await {
-            Ok(answer) => answer.map(|body| body.map_err(Into::into).boxed_unsync()),
-            Err(never) => match never {},
-        }
-    }
-
-    fn described(&self) -> Answer {
-        let document = Full::new(self.shared.document.clone());
-        let mut answer = Response::new(document.map_err(|never| match never {}).boxed_unsync());
-        json(&mut answer);
-        answer
-    }
-}
-
-/// Sets the content type of an answer to JSON.
-pub fn json(answer: &mut Answer) {
-    let json = HeaderValue::from_static("application/json");
-    answer.headers_mut().insert(header::CONTENT_TYPE, json);
 }
 
 impl<B> Service<Request<B>> for Gateway

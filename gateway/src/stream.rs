@@ -19,16 +19,15 @@ mod worker;
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Empty};
+use http::{HeaderValue, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
-use sahasra_service::tls::Connector;
+use sahasra_service::{answer::Answer, tls::Connector};
 use sahasra_wire::session::PROTOCOL;
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, service::Answer, token::Token};
+use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
 
 use known::Seen;
 use slots::Slot;
@@ -136,7 +135,7 @@ impl Streams {
             tracing::debug!(namespace, name, %end, "a stream ended");
         });
 
-        let mut answer = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+        let mut answer = Answer::default();
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = answer.headers_mut();
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http::{Method, StatusCode};
+use http_body_util::BodyExt;
 use hyper::body::Body;
 use sahasra_crds::conditions::{ACCEPTED, ADMITTED, COMPLETE, FAILED, PLACED, READY, SUSPENDED};
+use sahasra_service::answer::{self, Answer};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -16,7 +17,6 @@ use crate::{
     query::Query,
     refusal::Refusal,
     route::Kind,
-    service::{Answer, json},
     token::Token,
 };
 
@@ -129,13 +129,7 @@ fn conditions_of(object: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn whole(object: &Value) -> Answer {
-    let mut answer = Response::new(
-        Full::new(Bytes::from(object.to_string()))
-            .map_err(|never| match never {})
-            .boxed_unsync(),
-    );
-    json(&mut answer);
-    answer
+    answer::json(StatusCode::OK, object.to_string())
 }
 
 /// Reader of the events of a watch, one JSON object a line.

@@ -3,19 +3,21 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, Full, Limited};
+use http::{Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use sahasra_service::causes;
+use sahasra_service::{
+    answer::{self, Answer},
+    causes,
+};
 use tokio::time::timeout;
 
 use crate::{
     api::{ApiServer, passed_on},
     refusal::Refusal,
-    service::{Answer, json},
     token::Token,
 };
 
@@ -84,9 +86,7 @@ pub async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) ->
         return Err(Refusal::Passed(Box::new(passed_on(allowed))));
     }
     let workers = operator.ok_or(Refusal::NoOperator)?.workers().await?;
-    let mut answer = Response::new(Full::new(workers).map_err(|never| match never {}).boxed_unsync());
-    json(&mut answer);
-    Ok(answer)
+    Ok(answer::json(StatusCode::OK, workers))
 }
 
 #[cfg(test)]

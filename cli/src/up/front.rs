@@ -17,13 +17,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, uri::Authority};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::body::{Body, Incoming};
-use sahasra_gateway::{Answer, BoxError, Gateway};
+use http::{HeaderValue, Method, Request, StatusCode, header, uri::Authority};
+use hyper::body::Incoming;
+use sahasra_gateway::Gateway;
 use sahasra_local::Guarded;
-use sahasra_service::server::Handshake;
+use sahasra_service::{
+    answer::{self, Answer},
+    server::Handshake,
+};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -76,12 +77,10 @@ impl<W> Front<W> {
     }
 }
 
-impl<W, B> Service<Request<Incoming>> for Front<W>
+impl<W> Service<Request<Incoming>> for Front<W>
 where
-    W: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
+    W: Service<Request<Incoming>, Response = Answer, Error = Infallible>,
     W::Future: Send + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
 {
     type Response = Answer;
     type Error = Infallible;
@@ -100,15 +99,15 @@ where
             *request.method_mut() = Method::GET;
         }
         if OPEN.contains(&request.uri().path()) {
-            return boxed(self.operator.call(request));
+            return Box::pin(self.operator.call(request));
         }
         let path = request.uri().path();
         if path.starts_with("/v1/") || path == "/openapi.json" {
             let (answer, token_file) = (self.gateway.call(request), self.token_file.clone());
             return Box::pin(async move { Ok(with_remedy(answer.await?, &token_file)) });
         }
-        let (answer, token_file) = (boxed(self.api.call(request)), self.token_file.clone());
-        Box::pin(async move { Ok(with_remedy(answer.await?, &token_file)) })
+        let (answer, token_file) = (self.api.call(request), self.token_file.clone());
+        Box::pin(async move { Ok(with_remedy(answer::stream(answer.await?), &token_file)) })
     }
 }
 
@@ -147,28 +146,13 @@ fn with_remedy(mut answer: Answer, token_file: &str) -> Answer {
     answer
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    *answer.body_mut() = whole(Bytes::from(format!("{status}\n")));
+    *answer.body_mut() = format!("{status}\n").into();
     answer
-}
-
-fn whole(text: Bytes) -> UnsyncBoxBody<Bytes, BoxError> {
-    Full::new(text).map_err(|never| match never {}).boxed_unsync()
 }
 
 fn misdirected() -> Answer {
-    let text = Bytes::from_static(b"this port is for this machine: call it by 127.0.0.1 or localhost\n");
-    let mut answer = Response::new(whole(text));
-    *answer.status_mut() = StatusCode::MISDIRECTED_REQUEST;
-    answer
-}
-
-/// Boxes the body of an answer, so that all answers have the same type.
-fn boxed<B>(answer: impl Future<Output = Result<Response<B>, Infallible>> + Send + 'static) -> BoxAnswer
-where
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    Box::pin(async move { Ok(answer.await?.map(|body| body.map_err(Into::into).boxed_unsync())) })
+    let text = "this port is for this machine: call it by 127.0.0.1 or localhost\n";
+    answer::text(StatusCode::MISDIRECTED_REQUEST, text)
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warp::{Filter, Rejection, Reply, http::StatusCode};
+use http::StatusCode;
+use warp::{Filter, Rejection};
+
+use crate::answer::{self, Answer};
 
 /// Names of the parts of a process that are not ready yet. Clones share the state.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +35,15 @@ impl Readiness {
         }
     }
 
+    /// Response of `/readyz`.
+    pub fn answer(&self) -> Answer {
+        let waiting = self.lock().join(", ");
+        if waiting.is_empty() {
+            return alive();
+        }
+        answer::text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {waiting}\n"))
+    }
+
     /// Whether all parts are ready.
     pub fn is_ready(&self) -> bool {
         self.lock().is_empty()
@@ -42,17 +54,15 @@ impl Readiness {
     }
 }
 
+/// Response of `/healthz`.
+pub fn alive() -> Answer {
+    answer::text(StatusCode::OK, "ok\n")
+}
+
 /// The routes `/healthz` and `/readyz`.
-pub fn routes(readiness: Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
-    let health = warp::path!("healthz").map(|| warp::reply::with_status("ok\n".to_owned(), StatusCode::OK));
-    let ready = warp::path!("readyz").map(move || {
-        let waiting = readiness.lock().join(", ");
-        if waiting.is_empty() {
-            warp::reply::with_status("ok\n".to_owned(), StatusCode::OK)
-        } else {
-            warp::reply::with_status(format!("waiting for: {waiting}\n"), StatusCode::SERVICE_UNAVAILABLE)
-        }
-    });
+pub fn routes(readiness: Readiness) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
+    let health = warp::path!("healthz").map(alive);
+    let ready = warp::path!("readyz").map(move || readiness.answer());
     warp::get().and(health.or(ready).unify())
 }
 

@@ -1,7 +1,10 @@
 //! Route `/metrics` in the Prometheus text format, and the metrics that every process has.
 
-use prometheus::{Encoder, IntGauge, Opts, Registry, TextEncoder};
-use warp::{Filter, Rejection, Reply, http::StatusCode};
+use http::StatusCode;
+use prometheus::{Encoder, IntGauge, Opts, Registry, TEXT_FORMAT, TextEncoder};
+use warp::{Filter, Rejection};
+
+use crate::answer::{self, Answer};
 
 pub mod lint;
 
@@ -22,23 +25,20 @@ pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> 
     Ok(registry)
 }
 
+/// Response of `/metrics`.
+pub fn answer(registry: &Registry) -> Answer {
+    let mut text = Vec::new();
+    match TextEncoder::new().encode(&registry.gather(), &mut text) {
+        Ok(()) => answer::whole(StatusCode::OK, TEXT_FORMAT, text.into()),
+        Err(error) => answer::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
 /// The route `/metrics`. `before` runs at each scrape, to update metrics that are computed on demand.
-pub fn route(
-    registry: Registry,
-    before: impl Fn() + Clone + Send + Sync,
-) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
+pub fn route(registry: Registry, before: impl Fn() + Clone + Send + Sync) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
     warp::get().and(warp::path!("metrics")).map(move || {
         before();
-        let encoder = TextEncoder::new();
-        let mut text = Vec::new();
-        match encoder.encode(&registry.gather(), &mut text) {
-            Ok(()) => warp::http::Response::builder()
-                .header("content-type", encoder.format_type())
-                .body(text),
-            Err(error) => warp::http::Response::builder()
-                .status(StatusCode::INTERNAL_SERVER_ERROR)
-                .body(error.to_string().into_bytes()),
-        }
+        answer(&registry)
     })
 }
 
