@@ -165,7 +165,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         stop.clone(),
     )
     .map_err(UpError::Gateway)?;
-    let front = Front::new(warp::service(routes), gateway.clone(), api, token_file.path());
+    let front = Front::new(warp::service(routes), warp::service(gateway.routes()), api, token_file.path());
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()

@@ -14,7 +14,7 @@
 //! - [`objects`], [`wait`], [`results`] and [`workers`] are the REST routes; [`api`] sends their calls to the API server.
 //! - [`stream`] relays bytes between a client's WebSocket and a worker's upgraded HTTP/1.1 connection.
 //! - [`body`] reads request bodies within limits; [`drain`] discards what a peer still sends after a rejection.
-//! - [`tls`] and [`stall`] guard the listener. [`service`] combines all of them into a tower service, which `sahasra up` embeds.
+//! - [`tls`] and [`stall`] guard the listener. [`service`] combines all of them into a warp filter, which `sahasra up` embeds.
 
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub mod api;
 pub mod args;
 pub mod body;
+pub mod call;
 pub mod drain;
 pub mod metrics;
 pub mod objects;
@@ -122,7 +123,7 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
             tokio::join!(door.renew(RENEW_EVERY), trusting);
         }
     });
-    server::serve(listener, door, gateway.clone(), limits, stop).await;
+    server::serve(listener, door, warp::service(gateway.routes()), limits, stop).await;
     if tokio::time::timeout(FAREWELL, gateway.streams_ended()).await.is_err() {
         tracing::info!("open streams were cut off at shutdown");
     }

@@ -1,16 +1,12 @@
-//! The gateway as a tower service that turns requests into answers.
+//! The gateway as a warp filter that turns requests into answers.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
-use hyper::body::Body;
+use bytes::{Buf, Bytes};
+use futures::{Stream, TryStreamExt};
+use http::{HeaderValue, Method, StatusCode, header};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use kube::Client;
 use sahasra_access::Access;
 use sahasra_service::{
@@ -21,13 +17,15 @@ use sahasra_service::{
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tower_service::Service;
+use warp::{Filter, Rejection, path::FullPath};
 
 use crate::{
     api::ApiServer,
     body,
+    call::Call,
     metrics::Metrics,
     objects, openapi,
+    query::Query,
     refusal::Refusal,
     results,
     route::Route,
@@ -36,8 +34,6 @@ use crate::{
     wait,
     workers::{self, Operator},
 };
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Name of the readiness condition: the gateway is ready while the API server answers.
 const API_SERVER: &str = "the API server";
@@ -128,19 +124,35 @@ impl Gateway {
         self.shared.streams.ended().await;
     }
 
-    async fn answer<B>(self, request: Request<B>) -> Answer
-    where
-        B: Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BoxError>,
-    {
+    /// The routes of the gateway, unknown paths included: a rejection is an answer too.
+    pub fn routes(&self) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone + use<> {
+        let gateway = self.clone();
+        let query = warp::query::raw().map(Some).or(warp::any().map(|| None)).unify();
+        warp::method()
+            // A path of warp would ignore a slash at the end.
+            .and(warp::path::full())
+            .and(query)
+            .and(warp::header::headers_cloned())
+            .and(warp::ext::optional())
+            .and(warp::body::stream())
+            .then(move |method, path: FullPath, query, headers, upgrade, body| {
+                let gateway = gateway.clone();
+                let call = Call {
+                    // The HTTP server omits the body of the answer to a HEAD request.
+                    method: if method == Method::HEAD { Method::GET } else { method },
+                    query,
+                    headers,
+                    upgrade,
+                };
+                async move { gateway.answer(path.as_str(), call, body).await }
+            })
+    }
+
+    async fn answer<B: Buf>(self, path: &str, call: Call, body: impl Stream<Item = Result<B, warp::Error>> + Send) -> Answer {
         let began = Instant::now();
-        let mut request = request;
-        // The HTTP server omits the body of the answer to a HEAD request.
-        if request.method() == Method::HEAD {
-            *request.method_mut() = Method::GET;
-        }
-        let (label, outcome) = match Route::parse(request.uri().path()) {
-            Ok(route) => (route.label(), self.route(route, request).await),
+        let is_upgrade = call.headers.contains_key(header::UPGRADE);
+        let (label, outcome) = match Route::parse(path) {
+            Ok(route) => (route.label(), self.route(route, path, call, body).await),
             Err(refusal) => ("none", Err(refusal)),
         };
         let mut answer = outcome.unwrap_or_else(Refusal::answer);
@@ -149,76 +161,53 @@ impl Gateway {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         self.shared.metrics.answered(label, answer.status(), began.elapsed().as_secs_f64());
+        if is_upgrade && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            tracing::debug!(status = %answer.status(), "a stream was refused");
+        }
         answer
     }
 
-    async fn route<B>(&self, route: Route, request: Request<B>) -> Result<Answer, Refusal>
-    where
-        B: Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BoxError>,
-    {
-        route.admits(request.method())?;
+    async fn route<B: Buf>(
+        &self,
+        route: Route,
+        path: &str,
+        call: Call,
+        body: impl Stream<Item = Result<B, warp::Error>> + Send,
+    ) -> Result<Answer, Refusal> {
+        route.admits(&call.method)?;
         let Shared {
             api, operator, streams, ..
         } = &*self.shared;
+        let query = call.query.as_deref();
+        let token = || Token::of(&call.headers);
         match &route {
-            Route::Health if request.uri().path() == "/healthz" => return Ok(health::alive()),
-            Route::Health => return Ok(self.shared.readiness.answer()),
-            Route::Metrics => return Ok(metrics_route::answer(self.shared.metrics.registry())),
-            Route::OpenApi => return Ok(answer::json(StatusCode::OK, self.shared.document.clone())),
+            Route::Health if path == "/healthz" => Ok(health::alive()),
+            Route::Health => Ok(self.shared.readiness.answer()),
+            Route::Metrics => Ok(metrics_route::answer(self.shared.metrics.registry())),
+            Route::OpenApi => Ok(answer::json(StatusCode::OK, self.shared.document.clone())),
             // A stream's token may be in a WebSocket subprotocol instead of the header, so the stream reads it itself.
-            Route::Stream(namespace, name) => return streams.open(api, request, namespace, name).await,
-            _ => {}
-        }
-        let token = Token::of(request.headers())?;
-        let creates = request.method() == Method::POST;
-        let deletes = request.method() == Method::DELETE;
-        let (head, body) = request.into_parts();
-        let query = head.uri.query();
-        match &route {
+            Route::Stream(namespace, name) => streams.open(api, call, namespace, name).await,
             Route::Workers => {
-                crate::query::Query::parse(query, &[])?;
+                let token = token()?;
+                Query::parse(query, &[])?;
                 workers::get(api, operator.as_ref(), &token).await
             }
-            Route::Collection(kind, namespace) if creates => {
-                objects::is_json(&head.headers)?;
+            Route::Collection(kind, namespace) if call.method == Method::POST => {
+                let token = token()?;
+                objects::is_json(&call.headers)?;
                 let Limits {
                     body_bytes, body_timeout, ..
                 } = self.shared.limits;
-                let body = body::whole(&head.headers, body, body_bytes, body_timeout).await?;
+                let body = StreamBody::new(body.map_ok(|mut piece| Frame::data(piece.copy_to_bytes(piece.remaining()))));
+                let body = body::whole(&call.headers, body, body_bytes, body_timeout).await?;
                 objects::create(api, &token, *kind, namespace, query, &body).await
             }
-            Route::Collection(kind, namespace) => objects::list(api, &token, *kind, namespace, query).await,
-            Route::Object(kind, namespace, name) if deletes => objects::delete(api, &token, *kind, namespace, name, query).await,
-            Route::Object(kind, namespace, name) => wait::get(api, &token, *kind, namespace, name, query).await,
-            Route::Results(namespace, name) => results::get(api, &token, namespace, name, query).await,
-            Route::Health | Route::Metrics | Route::OpenApi | Route::Stream(..) => Err(Refusal::NoSuchPath),
-        }
-    }
-}
-
-impl<B> Service<Request<B>> for Gateway
-where
-    B: Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<BoxError>,
-{
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let gateway = self.clone();
-        Box::pin(async move {
-            let is_upgrade = request.headers().contains_key(header::UPGRADE);
-            let answer = gateway.answer(request).await;
-            if is_upgrade && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-                tracing::debug!(status = %answer.status(), "a stream was refused");
+            Route::Collection(kind, namespace) => objects::list(api, &token()?, *kind, namespace, query).await,
+            Route::Object(kind, namespace, name) if call.method == Method::DELETE => {
+                objects::delete(api, &token()?, *kind, namespace, name, query).await
             }
-            Ok(answer)
-        })
+            Route::Object(kind, namespace, name) => wait::get(api, &token()?, *kind, namespace, name, query).await,
+            Route::Results(namespace, name) => results::get(api, &token()?, namespace, name, query).await,
+        }
     }
 }

@@ -19,7 +19,7 @@ mod worker;
 
 use std::{sync::Arc, time::Duration};
 
-use http::{HeaderValue, Request, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
 use sahasra_service::{answer::Answer, tls::Connector};
@@ -27,7 +27,7 @@ use sahasra_wire::session::PROTOCOL;
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{api::ApiServer, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
+use crate::{api::ApiServer, call::Call, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
 
 use known::Seen;
 use slots::Slot;
@@ -90,12 +90,10 @@ impl Streams {
     ///
     /// # Errors
     /// A [`Refusal`]; no connection to the worker and no slot stays open after an error.
-    pub async fn open<B>(&self, api: &ApiServer, request: Request<B>, namespace: &str, name: &str) -> Result<Answer, Refusal>
-    where
-        B: Send + 'static,
-    {
-        Query::parse(request.uri().query(), &[])?;
-        let handshake = websocket::Handshake::read(request.headers(), request.version())?;
+    pub async fn open(&self, api: &ApiServer, call: Call, namespace: &str, name: &str) -> Result<Answer, Refusal> {
+        Query::parse(call.query.as_deref(), &[])?;
+        let upgrade = call.upgrade.ok_or(Refusal::UpgradeRequired)?;
+        let handshake = websocket::Handshake::read(&call.headers)?;
         if self.stop.is_cancelled() {
             return Err(Refusal::ShuttingDown);
         }
@@ -123,7 +121,7 @@ impl Streams {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.open.spawn(async move {
             let _slot = slot;
-            let client = match hyper::upgrade::on(request).await {
+            let client = match upgrade.await {
                 Ok(client) => TokioIo::new(client),
                 // The client disconnected before it received the answer.
                 Err(error) => return tracing::debug!(%error, namespace, name, "no WebSocket came of it"),

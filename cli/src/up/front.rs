@@ -19,7 +19,6 @@ use std::{
 
 use http::{HeaderValue, Method, Request, StatusCode, header, uri::Authority};
 use hyper::body::Incoming;
-use sahasra_gateway::Gateway;
 use sahasra_local::Guarded;
 use sahasra_service::{
     answer::{self, Answer},
@@ -57,17 +56,17 @@ impl Handshake for TlsIfSpoken {
 
 /// Routes each request to the operator, the gateway or the API.
 #[derive(Clone)]
-pub struct Front<W> {
+pub struct Front<W, G> {
     operator: W,
-    gateway: Gateway,
+    gateway: G,
     api: Guarded,
     token_file: Arc<str>,
 }
 
-impl<W> Front<W> {
+impl<W, G> Front<W, G> {
     /// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the
     /// token are answered with the path of `token_file`.
-    pub fn new(operator: W, gateway: Gateway, api: Guarded, token_file: &Path) -> Self {
+    pub fn new(operator: W, gateway: G, api: Guarded, token_file: &Path) -> Self {
         Self {
             operator,
             gateway,
@@ -77,10 +76,12 @@ impl<W> Front<W> {
     }
 }
 
-impl<W> Service<Request<Incoming>> for Front<W>
+impl<W, G> Service<Request<Incoming>> for Front<W, G>
 where
     W: Service<Request<Incoming>, Response = Answer, Error = Infallible>,
     W::Future: Send + 'static,
+    G: Service<Request<Incoming>, Response = Answer, Error = Infallible>,
+    G::Future: Send + 'static,
 {
     type Response = Answer;
     type Error = Infallible;

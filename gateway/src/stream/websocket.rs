@@ -1,7 +1,7 @@
 //! WebSocket handshake with the client (RFC 6455 §4.2).
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use sahasra_wire::session::{PROTOCOL, RESUME_HEADER};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
@@ -22,9 +22,9 @@ impl Handshake {
     ///
     /// # Errors
     /// When the request is not a WebSocket handshake with this subprotocol, or has no token.
-    pub fn read(headers: &HeaderMap, version: Version) -> Result<Self, Refusal> {
+    pub fn read(headers: &HeaderMap) -> Result<Self, Refusal> {
         let has = |name: HeaderName, word: &str| list(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
-        if version != Version::HTTP_11 || !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
+        if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
             return Err(Refusal::UpgradeRequired);
         }
         let field = |name: &str, problem: &str| Refusal::field(format!("header.{name}"), problem);
@@ -81,14 +81,13 @@ mod tests {
 
     #[test]
     fn a_handshake_is_answered_as_the_rfc_has_it() {
-        let handshake = Handshake::read(&head(), Version::HTTP_11).unwrap();
+        let handshake = Handshake::read(&head()).unwrap();
         assert_eq!(handshake.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert_eq!(handshake.token.text(), "abc");
     }
 
     #[test]
     fn what_is_no_websocket_of_ours_is_told_what_is_missing() {
-        assert!(matches!(Handshake::read(&head(), Version::HTTP_2), Err(Refusal::UpgradeRequired)));
         for (name, value, said) in [
             ("connection", "close", "connect with `Upgrade: websocket`"),
             ("upgrade", "h2c", "connect with `Upgrade: websocket`"),
@@ -99,7 +98,7 @@ mod tests {
         ] {
             let mut headers = head();
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-            let refusal = Handshake::read(&headers, Version::HTTP_11).unwrap_err().to_string();
+            let refusal = Handshake::read(&headers).unwrap_err().to_string();
             assert!(refusal.contains(said), "{name}: {refusal}");
         }
     }

@@ -1,0 +1,14 @@
+//! Requests as routes see them.
+
+use http::{HeaderMap, Method};
+use hyper::upgrade::OnUpgrade;
+
+/// Head of a request without its path.
+#[derive(Debug)]
+pub struct Call {
+    pub method: Method,
+    pub query: Option<String>,
+    pub headers: HeaderMap,
+    /// The client's connection, if the request may upgrade it: only HTTP/1.1 can.
+    pub upgrade: Option<OnUpgrade>,
+}
