@@ -55,8 +55,8 @@ python: debug ## The Python package: built into target/python, its types checked
 
 .PHONY: simulate
 simulate: ## The whole system in virtual time, SEEDS=1000 seeds from FROM=0, with faults; and every state of the model of grants
-	$(SIMULATION) --model
-	$(SIMULATION) --from $(FROM) --seeds $(SEEDS)
+	$(SIMULATION) --check-model
+	$(SIMULATION) --first-seed $(FROM) --seed-count $(SEEDS)
 
 .PHONY: sim-mutants
 sim-mutants: ## Take out guards one at a time: the model or the simulation must find each (about 10 minutes on 2 cores)

@@ -1,182 +1,112 @@
 //! Command line of the simulation: its arguments, and the commands that they select.
 
-use std::{
-    collections::BTreeSet,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, num::NonZeroUsize, process::ExitCode, time::Instant};
 
-use sahasra_simulation::{
-    model::Bounds,
-    plan::Plan,
-    run::{Outcome, run},
-};
+use clap::Parser;
+use sahasra_simulation::{model::Bounds, plan::Plan, run::Outcome};
 
 use crate::{
     isolation::{self, Child},
+    seed::{outcome, plan, start},
     shrink,
 };
 
-const HELP: &str = "\
-sahasra-simulation: runs the whole system in virtual time, one seed after the other, and checks what must hold.
-
-  --seed N           that seed alone: prints what happened
-  --without A,B      leaves those of its faults out, by their numbers
-  --trace            shows every event on standard error
-  --seeds COUNT      so many seeds [1000]
-  --from N           from that one on [0]
-  --jobs COUNT       so many at a time [as many as there are processors]
-  --model            visits every state of the model of grants instead
-  --bounds M,U,R,K,S of the model: messages of each coordinator, under way at a time, repeated; kernels; restarts
-  --keep-going       goes on after a seed that fails, and shrinks none
-
-Exit code 0 when everything held; 1 when not: then the command is printed that repeats the failure.";
-
-/// Limit of processor time per seed, in real time. A seed that exceeds it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Arguments of the command line.
-#[derive(Debug)]
+/// Runs the whole system in virtual time, one seed after the other, and checks the invariants.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sahasra-simulation",
+    after_help = "Exit code 1 if a seed or a state violates an invariant; the command that repeats the failure is printed."
+)]
 pub struct Arguments {
+    /// Run only this seed, and print its faults.
+    #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    without: BTreeSet<usize>,
+    /// Faults of the seed to leave out, by their numbers, separated by commas.
+    #[arg(long, value_name = "N", value_delimiter = ',', requires = "seed")]
+    skip_faults: Vec<usize>,
+    /// Print every event of the seed to standard error.
+    #[arg(long, requires = "seed")]
     trace: bool,
-    seeds: u64,
-    from: u64,
-    jobs: usize,
+    /// Number of seeds.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    seed_count: u64,
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    first_seed: u64,
+    /// Maximum number of seeds at the same time; default: the number of processors.
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Continue after a seed that fails, without a search for the smallest set of faults.
+    #[arg(long)]
     keep_going: bool,
-    model: bool,
-    bounds: Vec<Bounds>,
+    /// Visit every state of the model of grants instead of running seeds.
+    #[arg(long)]
+    check_model: bool,
+    /// Bounds of the model: messages of each coordinator, of them in flight and duplicated; kernels; restarts. Default: two sets of bounds,
+    /// one after the other.
+    #[arg(
+        long,
+        value_name = "messages=N,in-flight=N,duplicates=N,kernels=N,restarts=N",
+        value_parser = bounds,
+        requires = "check_model"
+    )]
+    model_bounds: Option<Bounds>,
 }
 
-/// Parses the command line.
-pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed = Arguments {
-        seed: None,
-        without: BTreeSet::new(),
-        trace: false,
-        seeds: 1000,
-        from: 0,
-        keep_going: false,
-        model: false,
-        bounds: vec![Bounds::small(), Bounds::large()],
-        jobs: std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    let mut arguments = arguments;
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text} is no number"));
-        match argument.as_str() {
-            "--seed" => parsed.seed = Some(number(value()?)?),
-            "--seeds" => parsed.seeds = number(value()?)?,
-            "--from" => parsed.from = number(value()?)?,
-            "--jobs" => parsed.jobs = usize::try_from(number(value()?)?.max(1)).unwrap_or(1),
-            "--keep-going" => parsed.keep_going = true,
-            "--model" => parsed.model = true,
-            "--bounds" => {
-                let text = value()?;
-                let numbers: Result<Vec<u8>, _> = text.split(',').map(str::parse).collect();
-                let Ok(&[messages, under_way, repeats, kernels, restarts]) = numbers.as_deref() else {
-                    return Err(format!("{text} is not five numbers"));
-                };
-                parsed.bounds = vec![Bounds {
-                    messages,
-                    under_way: usize::from(under_way),
-                    repeats,
-                    kernels,
-                    restarts,
-                    ..Bounds::small()
-                }];
-            }
-            "--trace" => parsed.trace = true,
-            "--without" => {
-                let text = value()?;
-                for part in text.split(',').filter(|part| !part.is_empty()) {
-                    parsed
-                        .without
-                        .insert(usize::try_from(number(part.to_owned())?).unwrap_or(usize::MAX));
-                }
-            }
-            _ => return Err(HELP.to_owned()),
+/// Parses bounds of the model. Those that are absent are the small ones.
+fn bounds(text: &str) -> Result<Bounds, String> {
+    let mut bounds = Bounds::small();
+    for part in text.split(',') {
+        let (name, number) = part.split_once('=').unwrap_or((part, ""));
+        let number: u8 = number
+            .parse()
+            .map_err(|_| format!("invalid bound {part:?}: expected NAME=N with N from 0 to 255"))?;
+        match name {
+            "messages" => bounds.messages = number,
+            "in-flight" => bounds.under_way = number.into(),
+            "duplicates" => bounds.repeats = number,
+            "kernels" => bounds.kernels = number,
+            "restarts" => bounds.restarts = number,
+            _ => return Err(format!("{name:?} is not a bound of the model")),
         }
     }
-    Ok(parsed)
-}
-
-/// Returns the plan of a seed without some of its faults.
-pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
-    let mut plan = Plan::of(seed);
-    let mut place = 0;
-    plan.faults.retain(|_| {
-        place += 1;
-        !without.contains(&(place - 1))
-    });
-    plan
-}
-
-/// Runs a seed in a separate process.
-pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Result<Child> {
-    isolation::fork(seed, PATIENCE, || {
-        let outcome = run(&plan(seed, without), trace);
-        let Outcome {
-            trace,
-            events,
-            milliseconds,
-            broken,
-        } = outcome;
-        let mut text = format!("{trace:016x} {events} {milliseconds}\n");
-        for what in broken {
-            text.push_str(&what.replace('\n', " "));
-            text.push('\n');
-        }
-        text
-    })
-}
-
-/// Parses the outcome that a seed's process printed.
-pub fn outcome(said: Result<String, String>) -> Outcome {
-    let failed = |what: String| Outcome {
-        trace: 0,
-        events: 0,
-        milliseconds: 0,
-        broken: vec![what],
-    };
-    let said = match said {
-        Ok(said) => said,
-        Err(error) => return failed(error),
-    };
-    let mut lines = said.lines();
-    let mut words = lines.next().unwrap_or_default().split(' ');
-    let trace = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
-    let events = words.next().and_then(|word| word.parse().ok());
-    let milliseconds = words.next().and_then(|word| word.parse().ok());
-    let (Some(trace), Some(events), Some(milliseconds)) = (trace, events, milliseconds) else {
-        return failed("it said nothing: it panicked".to_owned());
-    };
-    Outcome {
-        trace,
-        events,
-        milliseconds,
-        broken: lines.map(str::to_owned).collect(),
-    }
+    Ok(bounds)
 }
 
 impl Arguments {
     /// Runs the selected command.
     pub fn run(&self) -> ExitCode {
         match self.seed {
-            _ if self.model => visit(&self.bounds, self.jobs),
+            _ if self.check_model => self.visit(),
             Some(seed) => self.one(seed),
             None => self.many(),
         }
     }
 
+    fn jobs(&self) -> usize {
+        let jobs = self.jobs.or_else(|| std::thread::available_parallelism().ok());
+        jobs.map_or(1, NonZeroUsize::get)
+    }
+
+    fn visit(&self) -> ExitCode {
+        let all = [Bounds::small(), Bounds::large()];
+        let chosen = self.model_bounds.as_ref().map_or(&all[..], std::slice::from_ref);
+        for bounds in chosen {
+            let visited = bounds.clone().visit(self.jobs());
+            println!("{visited}");
+            if !visited.violations.is_empty() {
+                return ExitCode::FAILURE;
+            }
+        }
+        ExitCode::SUCCESS
+    }
+
     fn one(&self, seed: u64) -> ExitCode {
-        let plan = plan(seed, &self.without);
+        let skipped: BTreeSet<usize> = self.skip_faults.iter().copied().collect();
+        let plan = plan(seed, &skipped);
         if self.trace {
             eprintln!("{plan:#?}");
         }
-        let outcome = match start(seed, &self.without, self.trace) {
+        let outcome = match start(seed, &skipped, self.trace) {
             Ok(child) => outcome(child.wait()),
             Err(error) => outcome(Err(error.to_string())),
         };
@@ -187,7 +117,7 @@ impl Arguments {
             outcome.milliseconds as f64 / 1000.0
         );
         for (place, fault) in Plan::of(seed).faults.iter().enumerate() {
-            let left_out = if self.without.contains(&place) { " (left out)" } else { "" };
+            let left_out = if skipped.contains(&place) { " (left out)" } else { "" };
             println!(
                 "  fault {place}: at {} ms for {} ms {:?}{left_out}",
                 fault.at, fault.lasts, fault.kind
@@ -204,13 +134,13 @@ impl Arguments {
     }
 
     fn many(&self) -> ExitCode {
-        let began = Instant::now();
-        let mut next = self.from;
-        let end = self.from + self.seeds;
+        let (began, jobs) = (Instant::now(), self.jobs());
+        let mut next = self.first_seed;
+        let end = self.first_seed + self.seed_count;
         let mut running: Vec<(u64, Child)> = Vec::new();
         let (mut virtual_seconds, mut events, mut traces, mut failures) = (0.0, 0, 0_u64, 0);
         while next < end || !running.is_empty() {
-            while next < end && running.len() < self.jobs {
+            while next < end && running.len() < jobs {
                 match start(next, &BTreeSet::new(), false) {
                     Ok(child) => running.push((next, child)),
                     Err(error) => {
@@ -240,25 +170,14 @@ impl Arguments {
         let took = began.elapsed().as_secs_f64();
         println!(
             "{} of {} seeds from {} clean: {:.1} h of virtual time, {events} events, in {took:.1} s ({:.0} ms a seed); traces {traces:016x}",
-            self.seeds - failures,
-            self.seeds,
-            self.from,
+            self.seed_count - failures,
+            self.seed_count,
+            self.first_seed,
             virtual_seconds / 3600.0,
-            took * 1000.0 / self.seeds.max(1) as f64,
+            took * 1000.0 / self.seed_count.max(1) as f64,
         );
         if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
-}
-
-fn visit(bounds: &[Bounds], threads: usize) -> ExitCode {
-    for bounds in bounds {
-        let visited = bounds.clone().visit(threads);
-        println!("{visited}");
-        if !visited.violations.is_empty() {
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
 }
 
 /// Prints what is wrong, the smallest set of faults with which it fails, and the command that repeats the failure.
@@ -276,7 +195,7 @@ fn failed(seed: u64, outcome: &Outcome) -> ExitCode {
     let mut command = format!("cargo run --profile simulation --package sahasra-simulation -- --seed {seed}");
     if !without.is_empty() {
         let numbers: Vec<String> = without.iter().map(usize::to_string).collect();
-        command.push_str(&format!(" --without {}", numbers.join(",")));
+        command.push_str(&format!(" --skip-faults {}", numbers.join(",")));
     }
     println!("repeat it with:\n  {command}");
     ExitCode::FAILURE

@@ -2,18 +2,15 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
+
 mod arguments;
 mod isolation;
+mod seed;
 mod shrink;
 
 fn main() -> ExitCode {
-    let arguments = match arguments::parse(std::env::args().skip(1)) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let arguments = arguments::Arguments::parse();
     isolation::without_randomised_addresses();
     arguments.run()
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use sahasra_simulation::plan::Plan;
 
-use crate::arguments;
+use crate::seed;
 
 /// Leaves out one fault after the other, as long as the seed still fails without it. Returns the faults that were left out.
-pub fn fewest_faults(seed: u64) -> BTreeSet<usize> {
+pub fn fewest_faults(number: u64) -> BTreeSet<usize> {
     let mut without = BTreeSet::new();
-    for fault in 0..Plan::of(seed).faults.len() {
+    for fault in 0..Plan::of(number).faults.len() {
         without.insert(fault);
-        let fails = arguments::start(seed, &without, false).is_ok_and(|child| !arguments::outcome(child.wait()).broken.is_empty());
+        let fails = seed::start(number, &without, false).is_ok_and(|child| !seed::outcome(child.wait()).broken.is_empty());
         if !fails {
             without.remove(&fault);
         }

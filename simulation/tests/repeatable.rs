@@ -35,7 +35,7 @@ fn the_same_seed_gives_the_same_trace_in_every_process() {
 #[test]
 fn a_seed_does_not_depend_on_those_before_it() {
     let alone = [5, 6, 7].map(|seed| trace_of(seed, "")).into_iter().fold(0, u64::wrapping_add);
-    let text = simulation(&["--from", "5", "--seeds", "3", "--jobs", "2"], "padding");
+    let text = simulation(&["--first-seed", "5", "--seed-count", "3", "--jobs", "2"], "padding");
     assert!(text.contains(&format!("traces {alone:016x}")), "{alone:016x} is not in {text}");
 }
 
@@ -43,6 +43,6 @@ fn a_seed_does_not_depend_on_those_before_it() {
 #[test]
 fn seeds_that_have_found_an_error_hold() {
     for (seed, left_out) in [("749", "0,2,3,4,5,6,7,8,10"), ("3325", "3,4,8,9,10")] {
-        simulation(&["--seed", seed, "--without", left_out], "");
+        simulation(&["--seed", seed, "--skip-faults", left_out], "");
     }
 }

@@ -1,0 +1,71 @@
+//! One seed in a process of its own.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use sahasra_simulation::{
+    plan::Plan,
+    run::{Outcome, run},
+};
+
+use crate::isolation::{self, Child};
+
+/// Limit of processor time per seed, in real time. A seed that exceeds it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the plan of a seed without some of its faults.
+pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
+    let mut plan = Plan::of(seed);
+    let mut place = 0;
+    plan.faults.retain(|_| {
+        place += 1;
+        !without.contains(&(place - 1))
+    });
+    plan
+}
+
+/// Runs a seed in a separate process.
+pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Result<Child> {
+    isolation::fork(seed, PATIENCE, || {
+        let outcome = run(&plan(seed, without), trace);
+        let Outcome {
+            trace,
+            events,
+            milliseconds,
+            broken,
+        } = outcome;
+        let mut text = format!("{trace:016x} {events} {milliseconds}\n");
+        for what in broken {
+            text.push_str(&what.replace('\n', " "));
+            text.push('\n');
+        }
+        text
+    })
+}
+
+/// Parses the outcome that a seed's process printed.
+pub fn outcome(said: Result<String, String>) -> Outcome {
+    let failed = |what: String| Outcome {
+        trace: 0,
+        events: 0,
+        milliseconds: 0,
+        broken: vec![what],
+    };
+    let said = match said {
+        Ok(said) => said,
+        Err(error) => return failed(error),
+    };
+    let mut lines = said.lines();
+    let mut words = lines.next().unwrap_or_default().split(' ');
+    let trace = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
+    let events = words.next().and_then(|word| word.parse().ok());
+    let milliseconds = words.next().and_then(|word| word.parse().ok());
+    let (Some(trace), Some(events), Some(milliseconds)) = (trace, events, milliseconds) else {
+        return failed("it said nothing: it panicked".to_owned());
+    };
+    Outcome {
+        trace,
+        events,
+        milliseconds,
+        broken: lines.map(str::to_owned).collect(),
+    }
+}
