@@ -4,13 +4,13 @@
 //! 12 and 13; unchanged since CUDA 8).
 
 use std::{
-    ffi::{CStr, CString, OsString, c_char, c_int, c_void},
+    ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     ptr,
 };
 
-use libloading::{Library, Symbol};
+use libloading::Library;
 
 use crate::args::{cuda_homes, virtual_environment};
 
@@ -33,16 +33,13 @@ pub enum NvrtcError {
         /// Folders that were searched.
         looked: String,
     },
-    /// The library given by `--nvrtc` cannot be loaded.
+    /// The library given by `--nvrtc` cannot be loaded, or lacks a function.
     #[error("{} cannot be loaded: {source}", path.display())]
     Load {
         path: PathBuf,
         /// Error of the dynamic linker.
         source: libloading::Error,
     },
-    /// The library lacks a function of NVRTC.
-    #[error("the library is no NVRTC: {0}")]
-    Symbol(#[source] libloading::Error),
     /// A name, an option or the source contains a NUL byte.
     #[error("{0} holds a NUL byte")]
     Nul(&'static str),
@@ -79,9 +76,44 @@ pub struct Compiled {
 /// The loaded NVRTC library.
 #[derive(Debug)]
 pub struct Nvrtc {
-    library: Library,
+    functions: Functions,
     /// Path of the library; `None` if the dynamic linker found it.
     path: Option<PathBuf>,
+}
+
+type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
+type Text = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+
+/// Functions of the library, which is loaded as long as they are.
+#[derive(Debug)]
+struct Functions {
+    create: unsafe extern "C" fn(*mut Program, *const c_char, *const c_char, c_int, *const c_void, *const c_void) -> c_int,
+    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
+    log: (Size, Text),
+    ptx: (Size, Text),
+    describe: unsafe extern "C" fn(c_int) -> *const c_char,
+    _library: Library,
+}
+
+impl Functions {
+    /// Loads a library, by its path or by a name for the dynamic linker.
+    fn load(name: &OsStr) -> Result<Self, libloading::Error> {
+        // SAFETY: loading runs the library's initialisers. The user named the library, or it is where NVIDIA's installers put theirs. The types
+        // of the functions are those of `nvrtc.h`.
+        unsafe {
+            let library = Library::new(name)?;
+            Ok(Self {
+                create: *library.get(b"nvrtcCreateProgram\0")?,
+                compile: *library.get(b"nvrtcCompileProgram\0")?,
+                destroy: *library.get(b"nvrtcDestroyProgram\0")?,
+                log: (*library.get(b"nvrtcGetProgramLogSize\0")?, *library.get(b"nvrtcGetProgramLog\0")?),
+                ptx: (*library.get(b"nvrtcGetPTXSize\0")?, *library.get(b"nvrtcGetPTX\0")?),
+                describe: *library.get(b"nvrtcGetErrorString\0")?,
+                _library: library,
+            })
+        }
+    }
 }
 
 impl Nvrtc {
@@ -91,30 +123,29 @@ impl Nvrtc {
     /// [`NvrtcError::Load`] when the library at `named` cannot be loaded; [`NvrtcError::Missing`] when no library is found.
     pub fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
         if let Some(path) = named {
-            return load(path.as_os_str()).map_or_else(
-                |source| {
-                    Err(NvrtcError::Load {
-                        path: path.to_owned(),
-                        source,
-                    })
-                },
-                |library| {
-                    Ok(Self {
-                        library,
-                        path: Some(path.to_owned()),
-                    })
-                },
-            );
+            return match Functions::load(path.as_os_str()) {
+                Ok(functions) => Ok(Self {
+                    functions,
+                    path: Some(path.to_owned()),
+                }),
+                Err(source) => Err(NvrtcError::Load {
+                    path: path.to_owned(),
+                    source,
+                }),
+            };
         }
         let folders = folders();
         for path in folders.iter().flat_map(|folder| libraries(folder)) {
-            if let Ok(library) = load(path.as_os_str()) {
-                return Ok(Self { library, path: Some(path) });
+            if let Ok(functions) = Functions::load(path.as_os_str()) {
+                return Ok(Self {
+                    functions,
+                    path: Some(path),
+                });
             }
         }
         for name in NAMES {
-            if let Ok(library) = load(name.as_ref()) {
-                return Ok(Self { library, path: None });
+            if let Ok(functions) = Functions::load(name.as_ref()) {
+                return Ok(Self { functions, path: None });
             }
         }
         let looked: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
@@ -147,7 +178,7 @@ impl Nvrtc {
     /// Compiles `source` with `options` such as `--gpu-architecture=compute_80`. Messages of the compiler call the source `name`.
     ///
     /// # Errors
-    /// [`NvrtcError::Compile`] with the compiler's messages, [`NvrtcError::Nul`], [`NvrtcError::Symbol`] and [`NvrtcError::Call`].
+    /// [`NvrtcError::Compile`] with the compiler's messages, [`NvrtcError::Nul`] and [`NvrtcError::Call`].
     pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, NvrtcError> {
         let source = CString::new(source).map_err(|_| NvrtcError::Nul("the source"))?;
         let name = CString::new(name).map_err(|_| NvrtcError::Nul("the name"))?;
@@ -159,20 +190,11 @@ impl Nvrtc {
         let mut program: Program = ptr::null_mut();
         // SAFETY: nvrtcCreateProgram(nvrtcProgram*, const char *src, const char *name, int numHeaders, headers, names): both
         // texts are NUL-terminated and live through the call, which copies them; there are no headers.
-        let created = unsafe {
-            let create: Symbol<
-                '_,
-                unsafe extern "C" fn(*mut Program, *const c_char, *const c_char, c_int, *const c_void, *const c_void) -> c_int,
-            > = self.symbol(b"nvrtcCreateProgram\0")?;
-            create(&mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null())
-        };
+        let created = unsafe { (self.functions.create)(&mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null()) };
         self.check("nvrtcCreateProgram", created)?;
         let outcome = self.compile_program(program, &pointers);
         // SAFETY: nvrtcDestroyProgram(nvrtcProgram*): the program was created above and is not used afterwards.
-        unsafe {
-            let destroy: Symbol<'_, unsafe extern "C" fn(*mut Program) -> c_int> = self.symbol(b"nvrtcDestroyProgram\0")?;
-            destroy(&mut program);
-        }
+        unsafe { (self.functions.destroy)(&mut program) };
         outcome
     }
 
@@ -180,21 +202,15 @@ impl Nvrtc {
         let count = c_int::try_from(options.len()).unwrap_or(c_int::MAX);
         // SAFETY: nvrtcCompileProgram(nvrtcProgram, int numOptions, const char *const *options): `options` has `count` NUL-terminated
         // strings, which live through the call.
-        let compiled = unsafe {
-            let compile: Symbol<'_, unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int> =
-                self.symbol(b"nvrtcCompileProgram\0")?;
-            compile(program, count, options.as_ptr())
-        };
-        let log = self
-            .text(program, b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0")
-            .unwrap_or_default();
+        let compiled = unsafe { (self.functions.compile)(program, count, options.as_ptr()) };
+        let log = self.text(program, self.functions.log).unwrap_or_default();
         if compiled == COMPILATION {
             return Err(NvrtcError::Compile {
                 log: log.trim_end().to_owned(),
             });
         }
         self.check("nvrtcCompileProgram", compiled)?;
-        let ptx = self.text(program, b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")?;
+        let ptx = self.text(program, self.functions.ptx)?;
         Ok(Compiled {
             ptx: format!("{}\n", ptx.trim_end()),
             log: log.trim_end().to_owned(),
@@ -202,20 +218,14 @@ impl Nvrtc {
     }
 
     /// Calls a pair of functions that return the size of a text, NUL included, and the text.
-    fn text(&self, program: Program, size_of: &'static [u8], read: &'static [u8]) -> Result<String, NvrtcError> {
+    fn text(&self, program: Program, (size_of, read): (Size, Text)) -> Result<String, NvrtcError> {
         let mut size = 0usize;
         // SAFETY: nvrtcGet*Size(nvrtcProgram, size_t*): writes one size through the pointer.
-        let sized = unsafe {
-            let size_of: Symbol<'_, unsafe extern "C" fn(Program, *mut usize) -> c_int> = self.symbol(size_of)?;
-            size_of(program, &mut size)
-        };
+        let sized = unsafe { size_of(program, &mut size) };
         self.check("reading a size", sized)?;
         let mut text = vec![0u8; size.max(1)];
         // SAFETY: nvrtcGet*(nvrtcProgram, char*): writes as many bytes as the size returned before, NUL included, into a buffer of that size.
-        let copied = unsafe {
-            let read: Symbol<'_, unsafe extern "C" fn(Program, *mut c_char) -> c_int> = self.symbol(read)?;
-            read(program, text.as_mut_ptr().cast())
-        };
+        let copied = unsafe { read(program, text.as_mut_ptr().cast()) };
         self.check("reading a text", copied)?;
         let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
         Ok(text.to_string_lossy().into_owned())
@@ -227,8 +237,7 @@ impl Nvrtc {
         }
         // SAFETY: nvrtcGetErrorString(nvrtcResult): returns, for any code, a NUL-terminated string that lives as long as the library.
         let reason = unsafe {
-            let describe: Symbol<'_, unsafe extern "C" fn(c_int) -> *const c_char> = self.symbol(b"nvrtcGetErrorString\0")?;
-            let text = describe(code);
+            let text = (self.functions.describe)(code);
             if text.is_null() {
                 format!("code {code}")
             } else {
@@ -237,20 +246,6 @@ impl Nvrtc {
         };
         Err(NvrtcError::Call { call, reason })
     }
-
-    /// Loads the address of the function `name`.
-    ///
-    /// # Safety
-    /// The function called `name` must have the type `T`.
-    unsafe fn symbol<T>(&self, name: &[u8]) -> Result<Symbol<'_, T>, NvrtcError> {
-        // SAFETY: the caller guarantees the type of the function.
-        unsafe { self.library.get(name) }.map_err(NvrtcError::Symbol)
-    }
-}
-
-fn load(name: &std::ffi::OsStr) -> Result<Library, libloading::Error> {
-    // SAFETY: loading runs the library's initialisers. The user named the library, or it is where NVIDIA's installers put theirs.
-    unsafe { Library::new(name) }
 }
 
 /// Returns the NVRTC libraries in a folder, newest name first.
@@ -299,7 +294,7 @@ fn site_packages(library: &Path) -> Vec<PathBuf> {
 /// Returns the folders in which the shell's `python3` searches for packages.
 fn python_path() -> Vec<PathBuf> {
     let script = "import sys; print('\\n'.join(sys.path))";
-    let output = Command::new(OsString::from("python3"))
+    let output = Command::new("python3")
         .args(["-c", script])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
