@@ -24,8 +24,10 @@ use crate::{args::Args, refusal::Refusal, token::Token};
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Connect timeout: a connection takes one to three round trips.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Longest long poll, in seconds: proxies on the path close connections that are idle for longer.
+pub const MAX_POLL_SECONDS: u64 = 300;
 /// A connection that receives nothing for this long is closed. Longer than the longest long poll.
-const SILENT_FOR: Duration = Duration::from_secs(crate::wait::MAX_SECONDS + 30);
+const SILENT_FOR: Duration = Duration::from_secs(MAX_POLL_SECONDS + 30);
 /// Maximum number of concurrent requests, and so of connections: the API server's flow control grants one user no more.
 const AT_ONCE: usize = 128;
 /// Maximum time for which a request waits for one of the [`AT_ONCE`] permits.

@@ -11,7 +11,8 @@
 //! gets only the tokens that pass through it.
 //!
 //! - [`route`] parses the path of a request; [`query`], [`token`] and [`refusal`] serve every route.
-//! - [`objects`], [`wait`], [`results`] and [`workers`] are the REST routes; [`api`] sends their calls to the API server.
+//! - [`objects`], [`wait`], [`results`] and [`workers`] are the REST routes; [`conditions`] are what they look for; [`api`] sends their calls to the API
+//!   server.
 //! - [`stream`] relays bytes between a client's WebSocket and a worker's upgraded HTTP/1.1 connection.
 //! - [`body`] reads request bodies within limits; [`drain`] discards what a peer still sends after a rejection.
 //! - [`tls`] and [`stall`] guard the listener. [`service`] combines all of them into a warp filter, which `sahasra up` embeds.
@@ -31,6 +32,7 @@ pub mod api;
 pub mod args;
 pub mod body;
 pub mod call;
+pub mod conditions;
 pub mod drain;
 pub mod metrics;
 pub mod objects;

@@ -2,9 +2,9 @@
 //! works.
 
 use http::StatusCode;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
 
-use crate::{route::Route, stream::relay::End};
+use crate::{route::Route, stream::StreamMetrics};
 
 /// Status codes with which each route's counter starts. Other codes appear with the first answer that has them.
 const CODES: [&str; 4] = ["200", "403", "502", "503"];
@@ -15,11 +15,7 @@ pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
     seconds: HistogramVec,
-    pub streams: IntGauge,
-    /// Bytes copied, by receiving side.
-    pub stream_bytes: IntCounterVec,
-    /// Streams ended, by the side that ended them.
-    pub streams_ended: IntCounterVec,
+    pub streams: StreamMetrics,
 }
 
 impl Metrics {
@@ -31,36 +27,20 @@ impl Metrics {
         let requests = Opts::new("gateway_requests_total", "Requests answered, by route and status code.");
         let buckets = prometheus::exponential_buckets(0.001, 4.0, 10)?;
         let seconds = HistogramOpts::new("gateway_request_seconds", "From a request's head to its answer's, in seconds.").buckets(buckets);
+        let registry = sahasra_service::metrics::registry("gateway")?;
         let metrics = Self {
-            registry: sahasra_service::metrics::registry("gateway")?,
+            streams: StreamMetrics::new(&registry)?,
+            registry,
             requests: IntCounterVec::new(requests, &["route", "code"])?,
             seconds: HistogramVec::new(seconds, &["route"])?,
-            streams: IntGauge::new("gateway_streams", "Streams of sessions that are open.")?,
-            stream_bytes: IntCounterVec::new(
-                Opts::new("gateway_stream_bytes_total", "Bytes copied, to workers and to clients."),
-                &["to"],
-            )?,
-            streams_ended: IntCounterVec::new(
-                Opts::new("gateway_streams_ended_total", "Streams that ended, by the side that ended them."),
-                &["by"],
-            )?,
         };
         metrics.registry.register(Box::new(metrics.requests.clone()))?;
         metrics.registry.register(Box::new(metrics.seconds.clone()))?;
-        metrics.registry.register(Box::new(metrics.streams.clone()))?;
-        metrics.registry.register(Box::new(metrics.stream_bytes.clone()))?;
-        metrics.registry.register(Box::new(metrics.streams_ended.clone()))?;
         for route in Route::METRICS {
             metrics.seconds.with_label_values(&[route]);
             for code in CODES {
                 metrics.requests.with_label_values(&[route, code]);
             }
-        }
-        for to in ["client", "worker"] {
-            metrics.stream_bytes.with_label_values(&[to]);
-        }
-        for by in End::BY {
-            metrics.streams_ended.with_label_values(&[by]);
         }
         Ok(metrics)
     }

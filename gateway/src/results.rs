@@ -16,7 +16,7 @@ use sahasra_results::{COUNTED, CSV, Table};
 use sahasra_service::answer::{self, Answer};
 use serde_json::Value;
 
-use crate::{api::ApiServer, objects, query::Query, refusal::Refusal, route::Kind, token::Token, wait};
+use crate::{api::ApiServer, conditions, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
 
 /// Approximate size of one frame of the answer. Rows are formatted as the client takes them, since the text may be much longer than the
 /// records.
@@ -36,7 +36,7 @@ pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, qu
     let burst = api.object(token, &objects::path(Kind::Burst, namespace, name)).await?;
     let config_map = config_map_of(&burst, name)?;
     // In a complete burst every chunk is counted, so there is one row for each chunk that succeeded.
-    let rows = Some(&burst["status"]["chunks"]["succeeded"]).filter(|_| wait::is_true(&burst, COMPLETE));
+    let rows = Some(&burst["status"]["chunks"]["succeeded"]).filter(|_| conditions::is_true(&burst, COMPLETE));
     let found = api
         .object(token, &format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}"))
         .await?;
@@ -91,8 +91,8 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
         return Err(refusal("NoResults", "spec.results", kept, problem));
     }
     let state = status["state"].as_str().unwrap_or("Pending");
-    if !wait::is_true(burst, COMPLETE) && !wait::is_true(burst, FAILED) {
-        if let Some(rejection) = wait::rejection(burst) {
+    if !conditions::is_true(burst, COMPLETE) && !conditions::is_true(burst, FAILED) {
+        if let Some(rejection) = conditions::rejection(burst) {
             let said = |field: &str| rejection[field].as_str().unwrap_or_default().to_owned();
             let problem = format!("{name} is not accepted, {}: {}", said("reason"), said("message"));
             return Err(refusal("NotAccepted", "status.conditions", &said("reason"), problem));

@@ -98,7 +98,7 @@ impl Gateway {
         let shared = Shared {
             api: ApiServer::new(client),
             operator,
-            streams: Streams::new(access, workers, limits.streams, limits.pace, metrics.clone(), stop),
+            streams: Streams::new(access, workers, limits.streams, limits.pace, metrics.streams.clone(), stop),
             limits,
             metrics,
             readiness: Readiness::waiting_for(&[API_SERVER]),

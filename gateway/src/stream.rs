@@ -11,27 +11,33 @@
 //! A client whose stream broke sends the session's secret. If the session's worker is [`known`], the gateway connects to it at once, and the
 //! worker verifies the secret: clients can resume during an outage of the API server.
 
+mod end;
 mod known;
-pub mod relay;
+mod metrics;
+mod relay;
 mod slots;
 mod websocket;
 mod worker;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
+use sahasra_crds::conditions::FAILED;
 use sahasra_service::{answer::Answer, tls::Connector};
 use sahasra_wire::session::PROTOCOL;
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{api::ApiServer, call::Call, metrics::Metrics, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
+use crate::{api::ApiServer, call::Call, conditions, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
 
 use known::Seen;
 use slots::Slot;
 use worker::Worker;
+
+pub use metrics::StreamMetrics;
+pub use relay::{MESSAGE_BYTES, Pace};
 
 /// State shared by all streams of a gateway.
 #[derive(Clone)]
@@ -39,35 +45,24 @@ pub struct Streams {
     access: Access,
     workers: Option<Connector>,
     slots: slots::Slots,
-    metrics: Metrics,
+    metrics: StreamMetrics,
     pace: Pace,
     stop: CancellationToken,
     open: TaskTracker,
     known: Arc<known::Endpoints>,
 }
 
-/// Timing by which a dead client is distinguished from an idle one.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Interval between pings to the client: less than the minute after which proxies close idle connections.
-    pub ping: Duration,
-    /// A client that sends nothing, not even pongs, or accepts no data for this long counts as gone. Default: three ping intervals.
-    pub silence: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            ping: Duration::from_secs(20),
-            silence: Duration::from_secs(60),
-        }
-    }
-}
-
 impl Streams {
     /// Creates a relay for at most `limit` concurrent streams of callers that `access` allows, until `stop` is cancelled. `workers` verifies
     /// the certificates of workers.
-    pub fn new(access: Access, workers: Option<Connector>, limit: usize, pace: Pace, metrics: Metrics, stop: CancellationToken) -> Self {
+    pub fn new(
+        access: Access,
+        workers: Option<Connector>,
+        limit: usize,
+        pace: Pace,
+        metrics: StreamMetrics,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             access,
             workers,
@@ -126,10 +121,10 @@ impl Streams {
                 // The client disconnected before it received the answer.
                 Err(error) => return tracing::debug!(%error, namespace, name, "no WebSocket came of it"),
             };
-            metrics.streams.inc();
+            metrics.open.inc();
             let end = relay::run(client, worker, pace, &metrics, &stop).await;
-            metrics.streams.dec();
-            metrics.streams_ended.with_label_values(&[end.by()]).inc();
+            metrics.open.dec();
+            metrics.ended.with_label_values(&[end.by()]).inc();
             tracing::debug!(namespace, name, %end, "a stream ended");
         });
 
@@ -213,10 +208,8 @@ fn refused(error: AccessError) -> Refusal {
 /// Returns the URL of the worker of a session, or the reason why the session has none.
 fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     let status = &session["status"];
-    let conditions = status["conditions"].as_array();
-    let failed = (conditions.into_iter().flatten()).find(|condition| condition["type"] == "Failed" && condition["status"] == "True");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    if let Some(failed) = failed {
+    if let Some(failed) = conditions::when_true(session, FAILED) {
         return Err(Refusal::NotYet {
             reason: "SessionFailed",
             problem: format!(

@@ -12,16 +12,14 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    api::{ApiServer, passed_on},
-    objects,
+    api::{ApiServer, MAX_POLL_SECONDS, passed_on},
+    conditions, objects,
     query::Query,
     refusal::Refusal,
     route::Kind,
     token::Token,
 };
 
-/// Longest poll, in seconds: proxies on the path close connections that are idle for longer.
-pub const MAX_SECONDS: u64 = 300;
 /// Timeout of a poll without `timeoutSeconds`.
 const DEFAULT_SECONDS: u64 = 30;
 /// Maximum size of a watch event, which is an object and a few more fields.
@@ -36,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["waitFor", "timeoutSeconds"])?;
     let path = objects::path(kind, namespace, name);
-    let seconds = query.number("timeoutSeconds", 1, MAX_SECONDS)?;
+    let seconds = query.number("timeoutSeconds", 1, MAX_POLL_SECONDS)?;
     let Some(wished) = query.get("waitFor") else {
         if seconds.is_some() {
             return Err(Refusal::field(
@@ -46,8 +44,8 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
         }
         return api.pass(token, Method::GET, &path, None).await;
     };
-    if !conditions(kind).contains(&wished) {
-        let types = conditions(kind).join(", ");
+    if !awaited(kind).contains(&wished) {
+        let types = awaited(kind).join(", ");
         return Err(Refusal::field(
             "query.waitFor",
             format!("a {} has the conditions {types}: write one of them", kind.name()),
@@ -96,8 +94,8 @@ pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, na
     }
 }
 
-/// Types of conditions of a kind.
-fn conditions(kind: Kind) -> &'static [&'static str] {
+/// Types of conditions that a poll can wait for.
+fn awaited(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Session => &[PLACED, READY, FAILED],
         Kind::Burst => &[ACCEPTED, ADMITTED, SUSPENDED, COMPLETE, FAILED],
@@ -107,25 +105,8 @@ fn conditions(kind: Kind) -> &'static [&'static str] {
 /// Whether the awaited condition or `Failed` is true, or a burst was rejected: it stays rejected until the burst or an object that it refers
 /// to changes.
 fn settled(kind: Kind, object: &Value, wished: &str) -> bool {
-    is_true(object, wished) || is_true(object, FAILED) || (kind == Kind::Burst && rejection(object).is_some())
-}
-
-/// Whether the object has this condition with status `True`.
-pub fn is_true(object: &Value, condition: &str) -> bool {
-    conditions_of(object).any(|one| one["type"] == condition && one["status"] == "True")
-}
-
-/// Returns the condition `Accepted` of a burst if it is `False` for the current generation of the spec.
-pub fn rejection(burst: &Value) -> Option<&Value> {
-    conditions_of(burst).find(|one| {
-        let observed = one["observedGeneration"].as_i64();
-        let is_current = observed.is_none() || observed == burst["metadata"]["generation"].as_i64();
-        one["type"] == ACCEPTED && one["status"] == "False" && is_current
-    })
-}
-
-fn conditions_of(object: &Value) -> impl Iterator<Item = &Value> {
-    object["status"]["conditions"].as_array().into_iter().flatten()
+    let is_true = |condition| conditions::is_true(object, condition);
+    is_true(wished) || is_true(FAILED) || (kind == Kind::Burst && conditions::rejection(object).is_some())
 }
 
 fn whole(object: &Value) -> Answer {

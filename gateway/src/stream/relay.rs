@@ -12,8 +12,6 @@
 //! | 1012 | the gateway shuts down: connect again |
 
 use std::{
-    borrow::Cow,
-    fmt, io,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
@@ -28,16 +26,17 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
         Error, Message,
-        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
+        protocol::{CloseFrame, Role, WebSocketConfig},
     },
 };
 use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
 use super::{
-    Pace,
+    end::End,
+    metrics::StreamMetrics,
     worker::{Worker, split},
 };
-use crate::{drain::drain, metrics::Metrics};
+use crate::drain::drain;
 
 /// Maximum size of a client's message in bytes, because a message is buffered whole.
 pub const MESSAGE_BYTES: usize = 16 << 20;
@@ -47,73 +46,28 @@ const PIECE_BYTES: usize = 256 << 10;
 const SMALL_BYTES: usize = 32 << 10;
 /// Timeout of the client's answer to a close frame.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
-const REASON_BYTES: usize = 123;
 
-/// Reason why a stream ended.
-#[derive(Debug)]
-pub enum End {
-    Client,
-    /// The client's connection failed, or its data violated the protocol.
-    ClientBroke(Error),
-    ClientSilent(Duration),
-    /// The client sent a text message; only binary messages are allowed.
-    Text,
-    Worker,
-    WorkerBroke(io::Error),
-    /// The gateway shuts down.
-    Stopping,
+/// Timing by which a dead client is distinguished from an idle one.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Interval between pings to the client: less than the minute after which proxies close idle connections.
+    pub ping: Duration,
+    /// A client that sends nothing, not even pongs, or accepts no data for this long counts as gone. Default: three ping intervals.
+    pub silence: Duration,
 }
 
-impl End {
-    /// Every value of [`End::by`].
-    pub const BY: [&'static str; 5] = ["client", "client-broken", "worker", "worker-broken", "gateway"];
-
-    /// Side that ended the stream, as a label of metrics.
-    pub fn by(&self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::ClientBroke(_) | Self::ClientSilent(_) | Self::Text => "client-broken",
-            Self::Worker => "worker",
-            Self::WorkerBroke(_) => "worker-broken",
-            Self::Stopping => "gateway",
-        }
-    }
-
-    /// Returns the close code for the client, or `None` if the client closed the stream or is gone.
-    fn farewell(&self) -> Option<CloseCode> {
-        match self {
-            Self::Client => None,
-            Self::ClientBroke(Error::Capacity(_)) => Some(CloseCode::Size),
-            Self::ClientBroke(Error::Protocol(_) | Error::Utf8(_)) => Some(CloseCode::Protocol),
-            Self::ClientBroke(_) => None,
-            Self::ClientSilent(_) => Some(CloseCode::Away),
-            Self::Text => Some(CloseCode::Unsupported),
-            Self::Worker => Some(CloseCode::Normal),
-            Self::WorkerBroke(_) => Some(CloseCode::Error),
-            Self::Stopping => Some(CloseCode::Restart),
-        }
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Client => formatter.write_str("the client closed the stream"),
-            Self::ClientBroke(Error::Capacity(_)) => write!(formatter, "a message has {MESSAGE_BYTES} bytes at most: send several"),
-            Self::ClientBroke(error) => write!(formatter, "the client broke off: {error}"),
-            Self::ClientSilent(silence) => write!(formatter, "no sign of life for {} s", silence.as_secs_f32()),
-            Self::Text => formatter.write_str("binary messages alone are taken"),
-            Self::Worker => formatter.write_str("the worker ended the stream"),
-            Self::WorkerBroke(error) => write!(formatter, "the worker's connection broke: {error}"),
-            Self::Stopping => formatter.write_str("the gateway ends: connect again"),
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            ping: Duration::from_secs(20),
+            silence: Duration::from_secs(60),
         }
     }
 }
 
 /// Copies data until one side ends the stream or `stop` is cancelled, then sends the client a close frame with the reason if it is still
 /// connected.
-pub async fn run<C>(client: C, worker: Worker, pace: Pace, metrics: &Metrics, stop: &CancellationToken) -> End
+pub async fn run<C>(client: C, worker: Worker, pace: Pace, metrics: &StreamMetrics, stop: &CancellationToken) -> End
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
@@ -135,7 +89,7 @@ where
         .max(1);
 
     let up = async {
-        let copied = metrics.stream_bytes.with_label_values(&["worker"]);
+        let copied = metrics.bytes.with_label_values(&["worker"]);
         loop {
             let message = match from_client.next().await {
                 Some(Ok(message)) => message,
@@ -167,7 +121,7 @@ where
         }
     };
     let down = async {
-        let copied = metrics.stream_bytes.with_label_values(&["client"]);
+        let copied = metrics.bytes.with_label_values(&["client"]);
         let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = BytesMut::from(&read[..]);
@@ -212,7 +166,7 @@ where
     let code = end.farewell();
     let close = code.map(|code| CloseFrame {
         code,
-        reason: cut(&end.to_string()).into_owned().into(),
+        reason: end.reason().into(),
     });
     let _ = timeout(FAREWELL, async {
         if close.is_some() {
@@ -231,53 +185,4 @@ where
         drain(ReaderStream::with_capacity(client.get_mut(), PIECE_BYTES)).await;
     }
     end
-}
-
-/// Truncates a reason to the length that a close frame permits.
-fn cut(text: &str) -> Cow<'_, str> {
-    match text
-        .char_indices()
-        .map(|(at, character)| at + character.len_utf8())
-        .take_while(|end| *end <= REASON_BYTES)
-        .last()
-    {
-        Some(end) if end < text.len() => Cow::Borrowed(&text[..end]),
-        _ => Cow::Borrowed(text),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn the_labels_of_metrics_are_those_of_all_ends() {
-        let ends = [
-            End::Client,
-            End::ClientBroke(Error::ConnectionClosed),
-            End::ClientSilent(Duration::ZERO),
-            End::Text,
-            End::Worker,
-            End::WorkerBroke(io::ErrorKind::BrokenPipe.into()),
-            End::Stopping,
-        ];
-        // No wildcard, so that a new variant does not compile until it is added to the list above.
-        let listed = |end: &End| match end {
-            End::Client | End::ClientBroke(_) | End::ClientSilent(_) | End::Text | End::Worker | End::WorkerBroke(_) | End::Stopping => {
-                end.by()
-            }
-        };
-        let labels: BTreeSet<&str> = ends.iter().map(listed).collect();
-        assert_eq!(labels, BTreeSet::from(End::BY));
-    }
-
-    #[test]
-    fn a_reason_is_cut_between_characters() {
-        assert_eq!(cut("short"), "short");
-        let long = "ä".repeat(100);
-        assert_eq!(cut(&long).len(), 122);
-        assert_eq!(cut(&"a".repeat(123)).len(), 123);
-    }
 }

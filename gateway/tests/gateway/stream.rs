@@ -14,7 +14,7 @@ use futures::{SinkExt, StreamExt};
 use http::{Request, header};
 use sahasra_gateway::{
     Limits,
-    stream::{Pace, relay::MESSAGE_BYTES},
+    stream::{MESSAGE_BYTES, Pace},
     token::SUBPROTOCOL as TOKEN_SUBPROTOCOL,
 };
 use sahasra_wire::session::RESUME_HEADER;

@@ -1,0 +1,117 @@
+//! Ends of a stream.
+
+use std::{fmt, io, time::Duration};
+
+use tokio_tungstenite::tungstenite::{Error, error::CapacityError, protocol::frame::coding::CloseCode};
+
+/// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
+const REASON_BYTES: usize = 123;
+
+/// Reason why a stream ended.
+#[derive(Debug)]
+pub enum End {
+    Client,
+    /// The client's connection failed, or its data violated the protocol.
+    ClientBroke(Error),
+    ClientSilent(Duration),
+    /// The client sent a text message; only binary messages are allowed.
+    Text,
+    Worker,
+    WorkerBroke(io::Error),
+    /// The gateway shuts down.
+    Stopping,
+}
+
+impl End {
+    /// Every value of [`End::by`].
+    pub const BY: [&'static str; 5] = ["client", "client-broken", "worker", "worker-broken", "gateway"];
+
+    /// Side that ended the stream, as a label of metrics.
+    pub fn by(&self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::ClientBroke(_) | Self::ClientSilent(_) | Self::Text => "client-broken",
+            Self::Worker => "worker",
+            Self::WorkerBroke(_) => "worker-broken",
+            Self::Stopping => "gateway",
+        }
+    }
+
+    /// Returns the reason for a close frame.
+    pub fn reason(&self) -> String {
+        cut(&self.to_string()).to_owned()
+    }
+
+    /// Returns the close code for the client, or `None` if the client closed the stream or is gone.
+    pub fn farewell(&self) -> Option<CloseCode> {
+        match self {
+            Self::Client => None,
+            Self::ClientBroke(Error::Capacity(_)) => Some(CloseCode::Size),
+            Self::ClientBroke(Error::Protocol(_) | Error::Utf8(_)) => Some(CloseCode::Protocol),
+            Self::ClientBroke(_) => None,
+            Self::ClientSilent(_) => Some(CloseCode::Away),
+            Self::Text => Some(CloseCode::Unsupported),
+            Self::Worker => Some(CloseCode::Normal),
+            Self::WorkerBroke(_) => Some(CloseCode::Error),
+            Self::Stopping => Some(CloseCode::Restart),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => formatter.write_str("the client closed the stream"),
+            Self::ClientBroke(Error::Capacity(CapacityError::MessageTooLong { max_size, .. })) => {
+                write!(formatter, "a message has {max_size} bytes at most: send several")
+            }
+            Self::ClientBroke(error) => write!(formatter, "the client broke off: {error}"),
+            Self::ClientSilent(silence) => write!(formatter, "no sign of life for {} s", silence.as_secs_f32()),
+            Self::Text => formatter.write_str("binary messages alone are taken"),
+            Self::Worker => formatter.write_str("the worker ended the stream"),
+            Self::WorkerBroke(error) => write!(formatter, "the worker's connection broke: {error}"),
+            Self::Stopping => formatter.write_str("the gateway ends: connect again"),
+        }
+    }
+}
+
+/// Truncates a reason to the length that a close frame permits.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(REASON_BYTES)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_labels_of_metrics_are_those_of_all_ends() {
+        let ends = [
+            End::Client,
+            End::ClientBroke(Error::ConnectionClosed),
+            End::ClientSilent(Duration::ZERO),
+            End::Text,
+            End::Worker,
+            End::WorkerBroke(io::ErrorKind::BrokenPipe.into()),
+            End::Stopping,
+        ];
+        // No wildcard, so that a new variant does not compile until it is added to the list above.
+        let listed = |end: &End| match end {
+            End::Client | End::ClientBroke(_) | End::ClientSilent(_) | End::Text | End::Worker | End::WorkerBroke(_) | End::Stopping => {
+                end.by()
+            }
+        };
+        let labels: BTreeSet<&str> = ends.iter().map(listed).collect();
+        assert_eq!(labels, BTreeSet::from(End::BY));
+    }
+
+    #[test]
+    fn a_reason_is_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = "ä".repeat(100);
+        assert_eq!(cut(&long).len(), 122);
+        assert_eq!(cut(&"a".repeat(123)).len(), 123);
+    }
+}
