@@ -25,7 +25,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Connect timeout: a connection takes one to three round trips.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Longest long poll, in seconds: proxies on the path close connections that are idle for longer.
-pub const MAX_POLL_SECONDS: u64 = 300;
+pub(crate) const MAX_POLL_SECONDS: u64 = 300;
 /// A connection that receives nothing for this long is closed. Longer than the longest long poll.
 const SILENT_FOR: Duration = Duration::from_secs(MAX_POLL_SECONDS + 30);
 /// Maximum number of concurrent requests, and so of connections: the API server's flow control grants one user no more.
@@ -37,7 +37,7 @@ const OBJECT_BYTES: usize = 8 << 20;
 
 /// The API server cannot be called.
 #[derive(Debug, thiserror::Error)]
-pub enum ApiServerError {
+pub(crate) enum ApiServerError {
     #[error("where is the API server? say --api-server URL and --api-server-ca FILE, or set KUBECONFIG")]
     Unknown(#[source] Box<kube::config::KubeconfigError>),
     #[error("set up calls to the API server")]
@@ -49,7 +49,7 @@ pub enum ApiServerError {
 ///
 /// # Errors
 /// [`ApiServerError::Unknown`] when neither the arguments nor a kubeconfig name the API server.
-pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
+pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
     let mut config = match &args.api_server {
         Some(url) => Config::new(url.clone()),
         None => {
@@ -81,20 +81,20 @@ pub async fn config(args: &Args) -> Result<Config, ApiServerError> {
 ///
 /// # Errors
 /// [`ApiServerError::Client`] when TLS cannot be set up.
-pub fn client(config: Config) -> Result<Client, ApiServerError> {
+pub(crate) fn client(config: Config) -> Result<Client, ApiServerError> {
     sahasra_kubernetes::client(config).map_err(|error| ApiServerError::Client(Box::new(error)))
 }
 
 /// Client of the API server that sends every request with its caller's token.
 #[derive(Clone)]
-pub struct ApiServer {
+pub(crate) struct ApiServer {
     client: Client,
     turns: Arc<Semaphore>,
 }
 
 impl ApiServer {
     /// Sends requests through `client`, which must have no identity of its own.
-    pub fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
             turns: Arc::new(Semaphore::new(AT_ONCE)),
@@ -105,7 +105,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// When no answer arrives. An answer with an error status is returned as an answer.
-    pub async fn send(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
+    pub(crate) async fn send(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -136,7 +136,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// The errors of [`ApiServer::send`].
-    pub async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
+    pub(crate) async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
         Ok(passed_on(self.send(token, method, path, body).await?))
     }
 
@@ -144,7 +144,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// [`Refusal::Passed`] when the API server's answer has another status than 200; those of [`ApiServer::send`].
-    pub async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
+    pub(crate) async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
         let answer = self.send(token, Method::GET, path, None).await?;
         if answer.status() != StatusCode::OK {
             return Err(Refusal::Passed(Box::new(passed_on(answer))));
@@ -163,7 +163,7 @@ impl ApiServer {
     }
 
     /// Whether the API server gives any answer, whatever its status.
-    pub async fn answers(&self) -> bool {
+    pub(crate) async fn answers(&self) -> bool {
         let request = Request::get("/readyz").body(Body::empty());
         let Ok(request) = request else { return false };
         matches!(timeout(CONNECT_WITHIN, self.client.send(request)).await, Ok(Ok(_)))
@@ -171,7 +171,7 @@ impl ApiServer {
 }
 
 /// Converts an answer of the API server into one for the client: status, body, and the headers that describe them.
-pub fn passed_on(answer: Response<Body>) -> Answer {
+pub(crate) fn passed_on(answer: Response<Body>) -> Answer {
     let (parts, body) = answer.into_parts();
     let mut passed = Response::new(body);
     *passed.status_mut() = parts.status;

@@ -14,7 +14,7 @@ use crate::{drain::drain, refusal::Refusal};
 ///
 /// # Errors
 /// [`Refusal::TooLarge`], [`Refusal::TooSlow`], [`Refusal::BrokenBody`].
-pub async fn whole<B>(headers: &HeaderMap, body: B, limit: usize, within: Duration) -> Result<Bytes, Refusal>
+pub(crate) async fn whole<B>(headers: &HeaderMap, body: B, limit: usize, within: Duration) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -5,7 +5,7 @@ use hyper::upgrade::OnUpgrade;
 
 /// Head of a request without its path.
 #[derive(Debug)]
-pub struct Call {
+pub(crate) struct Call {
     pub method: Method,
     pub query: Option<String>,
     pub headers: HeaderMap,

@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// Reads and drops what the peer still sends: to the end of `pieces`, to 64 MiB, or for 5 s. The kernel resets a connection that is closed
 /// with unread bytes, and a peer that sends everything before it reads would lose the answer.
-pub async fn drain<E>(pieces: impl Stream<Item = Result<Bytes, E>>) {
+pub(crate) async fn drain<E>(pieces: impl Stream<Item = Result<Bytes, E>>) {
     let mut pieces = pin!(pieces);
     let reading = async {
         let mut read = 0;

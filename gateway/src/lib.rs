@@ -10,12 +10,14 @@
 //! caller's token. So the gateway cannot be tricked into anything that its caller could not do directly, and an attacker inside the gateway
 //! gets only the tokens that pass through it.
 //!
-//! - [`route`] parses the path of a request; [`query`], [`token`] and [`refusal`] serve every route.
-//! - [`objects`], [`wait`], [`results`] and [`workers`] are the REST routes; [`conditions`] are what they look for; [`api`] sends their calls to the API
+//! - `route` parses the path of a request; `query`, [`token`] and `refusal` serve every route.
+//! - `objects`, `wait`, `results` and `workers` are the REST routes; `conditions` are what they look for; `api` sends their calls to the API
 //!   server.
 //! - [`stream`] relays bytes between a client's WebSocket and a worker's upgraded HTTP/1.1 connection.
-//! - [`body`] reads request bodies within limits; [`drain`] discards what a peer still sends after a rejection.
-//! - [`tls`] and [`stall`] guard the listener. [`service`] combines all of them into a warp filter, which `sahasra up` embeds.
+//! - `body` reads request bodies within limits; `drain` discards what a peer still sends after a rejection.
+//! - [`tls`] and `stall` guard the listener. `service` combines all of them into a warp filter, which `sahasra up` embeds.
+
+#![warn(unreachable_pub)]
 
 use std::time::Duration;
 
@@ -28,26 +30,26 @@ use sahasra_service::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub mod api;
+mod api;
 pub mod args;
-pub mod body;
-pub mod call;
-pub mod conditions;
-pub mod drain;
-pub mod metrics;
-pub mod objects;
-pub mod openapi;
-pub mod query;
-pub mod refusal;
-pub mod results;
-pub mod route;
-pub mod service;
-pub mod stall;
+mod body;
+mod call;
+mod conditions;
+mod drain;
+mod metrics;
+mod objects;
+mod openapi;
+mod query;
+mod refusal;
+mod results;
+mod route;
+mod service;
+mod stall;
 pub mod stream;
 pub mod tls;
 pub mod token;
-pub mod wait;
-pub mod workers;
+mod wait;
+mod workers;
 
 pub use service::{Gateway, Limits};
 

@@ -11,7 +11,7 @@ const CODES: [&str; 4] = ["200", "403", "502", "503"];
 
 /// The metrics. Label values are constants, never names of objects or users.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
     seconds: HistogramVec,
@@ -23,7 +23,7 @@ impl Metrics {
     ///
     /// # Errors
     /// When two metrics have the same name, which is a bug.
-    pub fn new() -> Result<Self, prometheus::Error> {
+    pub(crate) fn new() -> Result<Self, prometheus::Error> {
         let requests = Opts::new("gateway_requests_total", "Requests answered, by route and status code.");
         let buckets = prometheus::exponential_buckets(0.001, 4.0, 10)?;
         let seconds = HistogramOpts::new("gateway_request_seconds", "From a request's head to its answer's, in seconds.").buckets(buckets);
@@ -46,12 +46,12 @@ impl Metrics {
     }
 
     /// Returns the registry that `/metrics` serves.
-    pub fn registry(&self) -> &Registry {
+    pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
     /// Records an answered request and its duration in seconds.
-    pub fn answered(&self, route: &'static str, code: StatusCode, seconds: f64) {
+    pub(crate) fn answered(&self, route: &'static str, code: StatusCode, seconds: f64) {
         self.requests.with_label_values(&[route, code.as_str()]).inc();
         self.seconds.with_label_values(&[route]).observe(seconds);
     }

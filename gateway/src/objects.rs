@@ -13,12 +13,12 @@ const MANAGER: &str = "sahasra-gateway";
 const PAGE: &str = "500";
 
 /// Path of the collection of a kind in a namespace, at the API server.
-pub fn collection(kind: Kind, namespace: &str) -> String {
+pub(crate) fn collection(kind: Kind, namespace: &str) -> String {
     format!("/apis/{API_VERSION}/namespaces/{namespace}/{}", kind.plural())
 }
 
 /// Path of an object, at the API server.
-pub fn path(kind: Kind, namespace: &str, name: &str) -> String {
+pub(crate) fn path(kind: Kind, namespace: &str, name: &str) -> String {
     format!("{}/{name}", collection(kind, namespace))
 }
 
@@ -26,7 +26,7 @@ pub fn path(kind: Kind, namespace: &str, name: &str) -> String {
 ///
 /// # Errors
 /// A [`Refusal`] when the query is invalid or the API server gives no answer.
-pub async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, query: Option<&str>) -> Result<Answer, Refusal> {
+pub(crate) async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["limit", "continue", "labelSelector", "fieldSelector"])?;
     let more: &[(&str, &str)] = match query.number("limit", 1, 10_000)? {
         Some(_) => &[],
@@ -40,7 +40,7 @@ pub async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, q
 ///
 /// # Errors
 /// A [`Refusal`] when the query or the body is invalid, or the API server gives no answer.
-pub async fn create(
+pub(crate) async fn create(
     api: &ApiServer,
     token: &Token,
     kind: Kind,
@@ -81,7 +81,7 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
 ///
 /// # Errors
 /// A [`Refusal`] when the query is invalid or the API server gives no answer.
-pub async fn delete(
+pub(crate) async fn delete(
     api: &ApiServer,
     token: &Token,
     kind: Kind,
@@ -103,7 +103,7 @@ pub async fn delete(
 ///
 /// # Errors
 /// [`Refusal::MediaType`] for any other content type.
-pub fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(given) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
     };

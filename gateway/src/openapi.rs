@@ -11,7 +11,7 @@ const ROUTES: &str = include_str!("openapi/routes.json");
 /// Returns the OpenAPI document as JSON text.
 ///
 /// The document depends on compiled-in data alone, so errors in it are found by the tests of this module and not handled at run time.
-pub fn document() -> String {
+pub(crate) fn document() -> String {
     let mut document: Value = serde_json::from_str(ROUTES).unwrap_or_default();
     document["info"]["version"] = json!(env!("CARGO_PKG_VERSION"));
     for (name, definition) in [("GpuSession", GpuSession::crd()), ("BurstJob", BurstJob::crd())] {

@@ -6,14 +6,14 @@ use crate::refusal::Refusal;
 
 /// A query in which every name is known and occurs once.
 #[derive(Debug)]
-pub struct Query(Vec<(String, String)>);
+pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Parses a query string.
     ///
     /// # Errors
     /// When a name is not in `known`, or occurs twice.
-    pub fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
+    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
             if !known.contains(&name.as_ref()) {
@@ -34,7 +34,7 @@ impl Query {
     }
 
     /// Returns the value of `name`, if the query has one.
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
@@ -42,7 +42,7 @@ impl Query {
     ///
     /// # Errors
     /// When the value is anything else.
-    pub fn number(&self, name: &str, first: u64, last: u64) -> Result<Option<u64>, Refusal> {
+    pub(crate) fn number(&self, name: &str, first: u64, last: u64) -> Result<Option<u64>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         match text.parse() {
             Ok(number) if (first..=last).contains(&number) => Ok(Some(number)),
@@ -54,7 +54,7 @@ impl Query {
     }
 
     /// Encodes these parameters and `more` as the query string of another request.
-    pub fn and(&self, more: &[(&str, &str)]) -> String {
+    pub(crate) fn and(&self, more: &[(&str, &str)]) -> String {
         let mut text = form_urlencoded::Serializer::new(String::new());
         text.extend_pairs(&self.0).extend_pairs(more);
         text.finish()

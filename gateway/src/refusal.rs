@@ -9,7 +9,7 @@ const SHARE_AFTER: u32 = 5;
 
 /// Reason why a request is rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     #[error("no token: send it as `Authorization: Bearer TOKEN` (`kubectl create token NAME` makes one)")]
     NoToken,
     /// The bearer token is malformed.
@@ -123,7 +123,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Rejection of an invalid field.
-    pub fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(crate) fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Field {
             field: field.into(),
             problem: problem.into(),
@@ -177,7 +177,7 @@ impl Refusal {
     }
 
     /// Returns the rejection as a metav1 `Status`.
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
             "apiVersion": "v1",
@@ -202,7 +202,7 @@ impl Refusal {
     }
 
     /// Returns the HTTP answer with this rejection.
-    pub fn answer(self) -> Answer {
+    pub(crate) fn answer(self) -> Answer {
         let extra = match &self {
             Self::NoToken | Self::NoSuchToken | Self::Unauthorized(_) => {
                 Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))

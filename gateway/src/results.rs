@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 16 << 10;
 ///
 /// # Errors
 /// A [`Refusal`]: that of the API server when the caller may not read the burst or its ConfigMap.
-pub async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
+pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["format"])?;
     let as_json = match query.get("format") {
         None | Some("csv") => false,

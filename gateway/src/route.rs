@@ -6,14 +6,14 @@ use crate::refusal::Refusal;
 
 /// Kind of object that the gateway serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Session,
     Burst,
 }
 
 impl Kind {
     /// Kubernetes kind of the object.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Session => "GpuSession",
             Self::Burst => "BurstJob",
@@ -21,7 +21,7 @@ impl Kind {
     }
 
     /// Plural of the kind in paths of the API server.
-    pub fn plural(self) -> &'static str {
+    pub(crate) fn plural(self) -> &'static str {
         match self {
             Self::Session => "gpusessions",
             Self::Burst => "burstjobs",
@@ -31,7 +31,7 @@ impl Kind {
 
 /// A path of the gateway, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Route {
+pub(crate) enum Route {
     /// `/healthz`, `/readyz`.
     Health,
     /// `/metrics`.
@@ -55,7 +55,7 @@ impl Route {
     ///
     /// # Errors
     /// When no route has this path, or a namespace or name in it is not valid.
-    pub fn parse(path: &str) -> Result<Self, Refusal> {
+    pub(crate) fn parse(path: &str) -> Result<Self, Refusal> {
         let mut parts = path.strip_prefix('/').ok_or(Refusal::NoSuchPath)?.split('/');
         let first = parts.next().unwrap_or_default();
         let rest: Vec<&str> = parts.collect();
@@ -88,7 +88,7 @@ impl Route {
     ///
     /// # Errors
     /// [`Refusal::MethodNotAllowed`] with the methods that the route takes.
-    pub fn admits(&self, method: &Method) -> Result<(), Refusal> {
+    pub(crate) fn admits(&self, method: &Method) -> Result<(), Refusal> {
         let allowed = match self {
             Self::Collection(..) => "GET, POST",
             Self::Object(..) => "GET, DELETE",
@@ -102,12 +102,12 @@ impl Route {
     }
 
     /// Every label of a route in metrics: those of [`Route::label`], and `none` for unknown paths.
-    pub const METRICS: [&'static str; 9] = [
+    pub(crate) const METRICS: [&'static str; 9] = [
         "health", "metrics", "openapi", "workers", "sessions", "bursts", "results", "stream", "none",
     ];
 
     /// Label of the route in metrics.
-    pub fn label(&self) -> &'static str {
+    pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Health => "health",
             Self::Metrics => "metrics",

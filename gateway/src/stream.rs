@@ -36,12 +36,12 @@ use known::Seen;
 use slots::Slot;
 use worker::Worker;
 
-pub use metrics::StreamMetrics;
+pub(crate) use metrics::StreamMetrics;
 pub use relay::{MESSAGE_BYTES, Pace};
 
 /// State shared by all streams of a gateway.
 #[derive(Clone)]
-pub struct Streams {
+pub(crate) struct Streams {
     access: Access,
     workers: Option<Connector>,
     slots: slots::Slots,
@@ -55,7 +55,7 @@ pub struct Streams {
 impl Streams {
     /// Creates a relay for at most `limit` concurrent streams of callers that `access` allows, until `stop` is cancelled. `workers` verifies
     /// the certificates of workers.
-    pub fn new(
+    pub(crate) fn new(
         access: Access,
         workers: Option<Connector>,
         limit: usize,
@@ -76,7 +76,7 @@ impl Streams {
     }
 
     /// Waits until every stream has ended. Called after `stop` is cancelled.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         self.open.close();
         self.open.wait().await;
     }
@@ -85,7 +85,7 @@ impl Streams {
     ///
     /// # Errors
     /// A [`Refusal`]; no connection to the worker and no slot stays open after an error.
-    pub async fn open(&self, api: &ApiServer, call: Call, namespace: &str, name: &str) -> Result<Answer, Refusal> {
+    pub(crate) async fn open(&self, api: &ApiServer, call: Call, namespace: &str, name: &str) -> Result<Answer, Refusal> {
         Query::parse(call.query.as_deref(), &[])?;
         let upgrade = call.upgrade.ok_or(Refusal::UpgradeRequired)?;
         let handshake = websocket::Handshake::read(&call.headers)?;

@@ -13,7 +13,7 @@ use tokio_util::either::Either;
 use crate::stall::Unstalled;
 
 /// A client that accepts no data of an answer for this long is disconnected.
-pub const STALLED_FOR: Duration = Duration::from_secs(30);
+pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 
 /// The listener cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ pub const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// The caller's token, as a value for `Authorization`. Its `Debug` output is redacted.
 #[derive(Clone)]
-pub struct Token(HeaderValue);
+pub(crate) struct Token(HeaderValue);
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -35,7 +35,7 @@ impl Token {
     ///
     /// # Errors
     /// When there is no bearer token, or it is malformed.
-    pub fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let given = headers.get(header::AUTHORIZATION).ok_or(Refusal::NoToken)?.as_bytes();
         match given.split_at_checked(7) {
             Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Self::new(token.trim_ascii()),
@@ -47,7 +47,7 @@ impl Token {
     ///
     /// # Errors
     /// The errors of [`Token::of`].
-    pub fn of_websocket<'a>(headers: &HeaderMap, mut subprotocols: impl Iterator<Item = &'a str>) -> Result<Self, Refusal> {
+    pub(crate) fn of_websocket<'a>(headers: &HeaderMap, mut subprotocols: impl Iterator<Item = &'a str>) -> Result<Self, Refusal> {
         if headers.contains_key(header::AUTHORIZATION) {
             return Self::of(headers);
         }
@@ -59,12 +59,12 @@ impl Token {
     }
 
     /// Value of the `Authorization` header.
-    pub fn header(&self) -> HeaderValue {
+    pub(crate) fn header(&self) -> HeaderValue {
         self.0.clone()
     }
 
     /// Text of the token, without `Bearer`.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         let value = self.0.to_str().unwrap_or_default();
         value.strip_prefix("Bearer ").unwrap_or_default()
     }

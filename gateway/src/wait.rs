@@ -31,7 +31,14 @@ const PAUSE: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 /// A [`Refusal`] when the query is invalid or the API server does not return the object.
-pub async fn get(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
+pub(crate) async fn get(
+    api: &ApiServer,
+    token: &Token,
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    query: Option<&str>,
+) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["waitFor", "timeoutSeconds"])?;
     let path = objects::path(kind, namespace, name);
     let seconds = query.number("timeoutSeconds", 1, MAX_POLL_SECONDS)?;

@@ -80,7 +80,7 @@ impl Operator {
 ///
 /// # Errors
 /// A [`Refusal`] when the caller may not list workers, or the operator is not configured or does not answer.
-pub async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
+pub(crate) async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
     let allowed = api.send(token, Method::GET, ALLOWED, None).await?;
     if allowed.status() != StatusCode::OK {
         return Err(Refusal::Passed(Box::new(passed_on(allowed))));

@@ -9,7 +9,7 @@ const REASON_BYTES: usize = 123;
 
 /// Reason why a stream ended.
 #[derive(Debug)]
-pub enum End {
+pub(super) enum End {
     Client,
     /// The client's connection failed, or its data violated the protocol.
     ClientBroke(Error),
@@ -24,10 +24,10 @@ pub enum End {
 
 impl End {
     /// Every value of [`End::by`].
-    pub const BY: [&'static str; 5] = ["client", "client-broken", "worker", "worker-broken", "gateway"];
+    pub(super) const BY: [&'static str; 5] = ["client", "client-broken", "worker", "worker-broken", "gateway"];
 
     /// Side that ended the stream, as a label of metrics.
-    pub fn by(&self) -> &'static str {
+    pub(super) fn by(&self) -> &'static str {
         match self {
             Self::Client => "client",
             Self::ClientBroke(_) | Self::ClientSilent(_) | Self::Text => "client-broken",
@@ -38,12 +38,12 @@ impl End {
     }
 
     /// Returns the reason for a close frame.
-    pub fn reason(&self) -> String {
+    pub(super) fn reason(&self) -> String {
         cut(&self.to_string()).to_owned()
     }
 
     /// Returns the close code for the client, or `None` if the client closed the stream or is gone.
-    pub fn farewell(&self) -> Option<CloseCode> {
+    pub(super) fn farewell(&self) -> Option<CloseCode> {
         match self {
             Self::Client => None,
             Self::ClientBroke(Error::Capacity(_)) => Some(CloseCode::Size),

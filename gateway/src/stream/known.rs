@@ -10,7 +10,7 @@ const MOST: usize = 4096;
 
 /// Cache of workers' endpoints, by namespace and name of the session. Every entry was read by a caller that may open the session's stream.
 #[derive(Debug, Default)]
-pub struct Endpoints(Mutex<Generations>);
+pub(super) struct Endpoints(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
@@ -20,7 +20,7 @@ struct Generations {
 
 /// The worker of a session, and the caller that opened its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub(super) struct Seen {
     /// URL of the session's worker.
     pub endpoint: String,
     /// Caller that opened the stream. A client that resumes the stream with the session's secret counts as the same caller.
@@ -33,14 +33,14 @@ impl Endpoints {
     }
 
     /// Returns the last known worker of a session.
-    pub fn get(&self, namespace: &str, name: &str) -> Option<Seen> {
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Seen> {
         let session = (namespace.to_owned(), name.to_owned());
         let known = self.lock();
         known.young.get(&session).or_else(|| known.old.get(&session)).cloned()
     }
 
     /// Records the worker of a session.
-    pub fn put(&self, namespace: &str, name: &str, seen: Seen) {
+    pub(super) fn put(&self, namespace: &str, name: &str, seen: Seen) {
         let mut known = self.lock();
         if known.young.len() >= MOST {
             known.old = std::mem::take(&mut known.young);

@@ -6,7 +6,7 @@ use super::end::End;
 
 /// The metrics of all streams.
 #[derive(Clone, Debug)]
-pub struct StreamMetrics {
+pub(crate) struct StreamMetrics {
     pub open: IntGauge,
     /// Bytes copied, by receiving side.
     pub bytes: IntCounterVec,
@@ -19,7 +19,7 @@ impl StreamMetrics {
     ///
     /// # Errors
     /// When a metric of the same name is registered already.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let bytes = Opts::new("gateway_stream_bytes_total", "Bytes copied, to workers and to clients.");
         let ended = Opts::new("gateway_streams_ended_total", "Streams that ended, by the side that ended them.");
         let metrics = Self {

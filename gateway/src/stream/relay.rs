@@ -67,7 +67,7 @@ impl Default for Pace {
 
 /// Copies data until one side ends the stream or `stop` is cancelled, then sends the client a close frame with the reason if it is still
 /// connected.
-pub async fn run<C>(client: C, worker: Worker, pace: Pace, metrics: &StreamMetrics, stop: &CancellationToken) -> End
+pub(super) async fn run<C>(client: C, worker: Worker, pace: Pace, metrics: &StreamMetrics, stop: &CancellationToken) -> End
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {

@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 
 /// The slots of a gateway. Clones are cheap handles to the same slots.
 #[derive(Clone, Debug)]
-pub struct Slots {
+pub(super) struct Slots {
     limit: usize,
     held: Arc<Mutex<Held>>,
 }
@@ -31,7 +31,7 @@ struct Held {
 
 impl Slots {
     /// Creates `limit` slots.
-    pub fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
             held: Arc::default(),
@@ -46,7 +46,7 @@ impl Slots {
     ///
     /// # Errors
     /// [`Refusal::Busy`] when all slots are taken, [`Refusal::Share`] when the caller holds its share.
-    pub fn take(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
+    pub(super) fn take(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
         self.slot(caller, None)
     }
 
@@ -55,7 +55,7 @@ impl Slots {
     ///
     /// # Errors
     /// The errors of [`Self::take`].
-    pub fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
+    pub(super) fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
         self.slot(caller, Some(format!("{namespace}/{name}")))
     }
 
@@ -87,7 +87,7 @@ impl Slots {
 
 /// A slot taken by one stream.
 #[derive(Debug)]
-pub struct Slot {
+pub(super) struct Slot {
     slots: Slots,
     caller: Option<Arc<str>>,
     /// The session, if the stream was exempt from its caller's share.

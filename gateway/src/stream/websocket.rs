@@ -9,7 +9,7 @@ use crate::{refusal::Refusal, token::Token};
 
 /// A valid handshake.
 #[derive(Debug)]
-pub struct Handshake {
+pub(super) struct Handshake {
     /// Value of `Sec-WebSocket-Accept`.
     pub accept: HeaderValue,
     pub token: Token,
@@ -22,7 +22,7 @@ impl Handshake {
     ///
     /// # Errors
     /// When the request is not a WebSocket handshake with this subprotocol, or has no token.
-    pub fn read(headers: &HeaderMap) -> Result<Self, Refusal> {
+    pub(super) fn read(headers: &HeaderMap) -> Result<Self, Refusal> {
         let has = |name: HeaderName, word: &str| list(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
         if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {
             return Err(Refusal::UpgradeRequired);

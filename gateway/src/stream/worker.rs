@@ -29,17 +29,17 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout of the agent's answer. The agent checks the caller with the API server, and may have to start an executor.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Connection to a worker, plain or with TLS.
-pub type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+pub(super) type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 /// Reading half of a [`Connection`].
-pub type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
+pub(super) type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
 /// Writing half of a [`Connection`].
-pub type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
+pub(super) type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 
 /// Open stream to a session's worker.
-pub type Worker = Upgraded<Connection>;
+pub(super) type Worker = Upgraded<Connection>;
 
 /// Splits a stream into its reading half, its writing half, and the bytes read already.
-pub fn split(worker: Worker) -> (FromWorker, ToWorker, Bytes) {
+pub(super) fn split(worker: Worker) -> (FromWorker, ToWorker, Bytes) {
     let (from, to) = match worker.stream {
         Either::Left(plain) => {
             let (from, to) = plain.into_split();
@@ -57,7 +57,7 @@ pub fn split(worker: Worker) -> (FromWorker, ToWorker, Bytes) {
 ///
 /// # Errors
 /// The agent's own rejection if the caller can act on it; a rejection with status 502 or 504 otherwise.
-pub async fn connect(
+pub(super) async fn connect(
     connector: Option<&Connector>,
     endpoint: &str,
     namespace: &str,
