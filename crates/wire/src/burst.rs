@@ -8,6 +8,8 @@
 
 use std::{fmt, time::Duration};
 
+use sahasra_ranges::AttemptRange;
+
 use crate::grants::{Owner, Refusal};
 
 /// Time within which the whole [`Open`] frame must arrive; otherwise the agent ends the stream. The frame has up to 57 MiB and shares the
@@ -188,6 +190,13 @@ pub struct ChunkRange {
     pub attempt: u32,
 }
 
+impl From<&ChunkRange> for AttemptRange {
+    fn from(range: &ChunkRange) -> Self {
+        let &ChunkRange { first, count, attempt, .. } = range;
+        Self { first, count, attempt }
+    }
+}
+
 /// Tells the agent that a checkpoint covers all results and failures up to a sequence number.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Acknowledge {
@@ -334,6 +343,13 @@ pub struct Failure {
     /// Explanation of the cause, as reported by the engine.
     #[prost(string, tag = "5")]
     pub message: String,
+}
+
+impl From<&Failure> for AttemptRange {
+    fn from(failure: &Failure) -> Self {
+        let &Failure { first, count, attempt, .. } = failure;
+        Self { first, count, attempt }
+    }
 }
 
 /// Chunks that come back without having been started, because they were withdrawn, their slices were released or expired, or the agent

@@ -3,12 +3,14 @@
 //! Pure: time is a monotonic number of milliseconds, and jitter is derived from the seed. Each index is counted exactly once,
 //! regardless of the order and repetition of the messages.
 
+mod adoption;
 mod flights;
 mod retries;
 
 use std::collections::BTreeMap;
 
 use sahasra_service::backoff::Backoff;
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
@@ -28,12 +30,16 @@ pub struct DeviceKey {
 }
 
 impl DeviceKey {
-    /// Key for adopted chunks of a worker whose device is not known.
-    pub fn unknown(worker: &str) -> Self {
+    pub fn new(worker: &str, device: &str) -> Self {
         Self {
             worker: worker.to_owned(),
-            device: String::new(),
+            device: device.to_owned(),
         }
+    }
+
+    /// Key for adopted chunks of a worker whose device is not known.
+    pub fn unknown(worker: &str) -> Self {
+        Self::new(worker, "")
     }
 }
 
@@ -46,16 +52,6 @@ pub struct RetryPolicy {
     pub initial_backoff: u64,
     /// Maximum wait, in milliseconds.
     pub max_backoff: u64,
-}
-
-/// Consecutive chunks for one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
-    pub first: u64,
-    /// Number of chunks.
-    pub count: u64,
-    /// Number of the attempt that this is for each chunk, from 1.
-    pub attempt: u32,
 }
 
 /// A chunk that failed permanently.
@@ -150,84 +146,8 @@ impl Account {
         (self.completed, self.causes, self.failures, self.retried) = (completed, causes, failures, retried);
     }
 
-    /// Adopts chunks, given as ranges (first, count), that a worker's agent has from an earlier coordinator or stream. Waiting chunks
-    /// become in flight on an unknown device: their attempt was taken for lost, but continues and costs no retry. Chunks in flight on
-    /// another worker are adopted if that attempt fails or returns.
-    pub fn adopt(&mut self, worker: &str, ranges: impl IntoIterator<Item = (u64, u64)>) {
-        let device = DeviceKey::unknown(worker);
-        let mut elsewhere = IndexSet::default();
-        for (first, count) in ranges {
-            let count = count.min(self.total.saturating_sub(first));
-            elsewhere.insert(first, count);
-            for (first, flight) in self.in_flight.within(first, count) {
-                if self.in_flight.worker(flight) == worker {
-                    self.in_flight.mark_adopted(first, flight);
-                    elsewhere.remove(first, flight.count);
-                }
-            }
-            for retry in self.retries.cut(first, count) {
-                self.adopt_waiting(&device, retry);
-                elsewhere.remove(retry.first, retry.count);
-            }
-            for (first, count) in self.fresh.remove(first, count) {
-                self.in_flight.adopt(&device, first, count, 1);
-                elsewhere.remove(first, count);
-            }
-        }
-        self.elsewhere.remove(worker);
-        if !elsewhere.is_empty() {
-            self.elsewhere.insert(worker.to_owned(), elsewhere);
-        }
-    }
-
-    /// Records that a worker's agent has reported the end of these chunks, and no longer has them.
-    pub fn answered(&mut self, worker: &str, first: u64, count: u64) {
-        if let Some(chunks) = self.elsewhere.get_mut(worker) {
-            chunks.remove(first, count.min(self.total.saturating_sub(first)));
-            self.elsewhere.retain(|_, chunks| !chunks.is_empty());
-        }
-    }
-
-    /// Records that a worker's agent no longer has chunks that are in flight elsewhere.
-    pub fn forget(&mut self, worker: &str) {
-        self.elsewhere.remove(worker);
-    }
-
-    /// Number of chunks that a worker's agent has in addition to those in flight on its known devices.
-    pub fn beside(&self, worker: &str) -> u64 {
-        self.running_on(&DeviceKey::unknown(worker)) + self.elsewhere.get(worker).map_or(0, IndexSet::len)
-    }
-
-    /// Whether adopted chunks are in flight. Their agent may have them on other devices than this account.
-    pub fn has_adopted(&self) -> bool {
-        self.in_flight.has_adopted()
-    }
-
-    /// Workers with adopted chunks whose device is not known.
-    pub fn workers_with_unknown_devices(&self) -> impl Iterator<Item = &str> {
-        self.in_flight.workers_with_unknown_devices()
-    }
-
-    /// Counts failed attempts as [`Account::failed`] does, for adopted chunks of a worker, regardless of device and attempt.
-    pub fn adopted_failed(&mut self, worker: &str, first: u64, count: u64, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
-        let mut outcome = FailureOutcome::default();
-        for (first, flight) in self.adopted(worker, first, count) {
-            self.in_flight.cut(first, flight.count);
-            outcome += self.attempt_failed(first, flight.count, flight.attempt, code, message, now);
-        }
-        outcome
-    }
-
-    /// Returns chunks as [`Account::returned`] does, for adopted chunks of a worker, regardless of device and attempt.
-    pub fn adopted_returned(&mut self, worker: &str, first: u64, count: u64) {
-        for (first, flight) in self.adopted(worker, first, count) {
-            self.in_flight.cut(first, flight.count);
-            self.wait_again(first, flight.count, flight.attempt, 0);
-        }
-    }
-
     /// Assigns up to `at_most` chunks to `device`: first retries that are due, then chunks that were never tried.
-    pub fn take(&mut self, device: &DeviceKey, at_most: u64, now: u64) -> Vec<Batch> {
+    pub fn take(&mut self, device: &DeviceKey, at_most: u64, now: u64) -> Vec<AttemptRange> {
         let mut left = at_most;
         let mut batches = Vec::new();
         while left > 0 {
@@ -237,10 +157,12 @@ impl Account {
         }
         while left > 0 {
             let Some((first, count)) = self.fresh.take_front(left) else { break };
-            batches.push(Batch { first, count, attempt: 1 });
+            batches.push(AttemptRange { first, count, attempt: 1 });
             left -= count;
         }
-        self.hand_over(device, &batches);
+        for batch in &batches {
+            self.in_flight.insert(device, *batch, false);
+        }
         batches
     }
 
@@ -248,9 +170,9 @@ impl Account {
     pub fn succeeded(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let count = count.min(self.total.saturating_sub(first));
         // A result counts even if its attempt was given up in the meantime, but a permanent failure stands.
-        self.in_flight.cut(first, count);
+        self.in_flight.cut(first..first + count);
         self.fresh.remove(first, count);
-        self.retries.cut(first, count);
+        self.retries.cut(first..first + count);
         let mut counted = Vec::new();
         for (first, count) in self.failed.missing(first, count) {
             counted.extend(self.completed.insert(first, count));
@@ -260,29 +182,15 @@ impl Account {
 
     /// Counts failed attempts. Ignores chunks that are not in flight on `device` with this attempt, because a failure of an older attempt
     /// was counted before.
-    pub fn failed(&mut self, device: &DeviceKey, batch: Batch, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
-        let Some(number) = self.in_flight.number(device) else {
-            return FailureOutcome::default();
-        };
-        let mut outcome = FailureOutcome::default();
-        for (first, flight) in self.in_flight.within(batch.first, batch.count) {
-            if flight.device == number && flight.attempt == batch.attempt {
-                self.in_flight.cut(first, flight.count);
-                outcome += self.attempt_failed(first, flight.count, batch.attempt, code, message, now);
-            }
-        }
-        outcome
+    pub fn failed(&mut self, device: &DeviceKey, chunks: AttemptRange, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        let chunks = self.in_flight_on([device], chunks);
+        self.end_attempts(chunks, code, message, now)
     }
 
     /// Makes chunks that came back unstarted wait again, at no cost. Ignores chunks that are not in flight on `device` with this attempt.
-    pub fn returned(&mut self, device: &DeviceKey, batch: Batch) {
-        let Some(number) = self.in_flight.number(device) else { return };
-        for (first, flight) in self.in_flight.within(batch.first, batch.count) {
-            if flight.device == number && flight.attempt == batch.attempt {
-                self.in_flight.cut(first, flight.count);
-                self.wait_again(first, flight.count, flight.attempt, 0);
-            }
-        }
+    pub fn returned(&mut self, device: &DeviceKey, chunks: AttemptRange) {
+        let chunks = self.in_flight_on([device], chunks);
+        self.return_attempts(chunks);
     }
 
     /// Counts all chunks in flight on these devices as lost, with a cause that a retry may overcome.
@@ -294,12 +202,7 @@ impl Account {
         now: u64,
     ) -> FailureOutcome {
         let numbers = self.numbers(devices);
-        let mut outcome = FailureOutcome::default();
-        for (first, flight) in self.in_flight.on(&numbers) {
-            self.in_flight.cut(first, flight.count);
-            outcome += self.attempt_failed(first, flight.count, flight.attempt, code, message, now);
-        }
-        outcome
+        self.end_attempts(self.in_flight.on(&numbers), code, message, now)
     }
 
     /// Chunks in flight on these devices that are not in `there`: the ranges (first, count) that their agent reports to have.
@@ -307,34 +210,25 @@ impl Account {
         &self,
         devices: impl IntoIterator<Item = &'a DeviceKey>,
         there: impl IntoIterator<Item = (u64, u64)>,
-    ) -> Vec<Batch> {
+    ) -> Vec<AttemptRange> {
         let numbers = self.numbers(devices);
         let within_total = |(first, count): (u64, u64)| (first, count.min(self.total.saturating_sub(first)));
         let there: IndexSet = there.into_iter().map(within_total).collect();
         let flights = self.in_flight.on(&numbers).into_iter();
         flights
-            .flat_map(|(first, flight)| {
-                let missing = there.missing(first, flight.count);
-                missing.map(move |(first, count)| Batch {
-                    first,
-                    count,
-                    attempt: flight.attempt,
-                })
+            .flat_map(|chunks| {
+                let missing = there.missing(chunks.first, chunks.count);
+                missing.map(move |(first, count)| AttemptRange { first, count, ..chunks })
             })
             .collect()
     }
 
-    /// Makes chunks that never reached these devices wait again, at no cost: those of `batches` that are still in flight there with the
+    /// Makes chunks that never reached these devices wait again, at no cost: those of `chunks` that are still in flight there with the
     /// same attempt.
-    pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceKey>, batches: &[Batch]) {
-        let numbers = self.numbers(devices);
-        for batch in batches {
-            for (first, flight) in self.in_flight.within(batch.first, batch.count) {
-                if numbers.contains(&flight.device) && flight.attempt == batch.attempt {
-                    self.in_flight.cut(first, flight.count);
-                    self.wait_again(first, flight.count, flight.attempt, 0);
-                }
-            }
+    pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceKey> + Clone, chunks: &[AttemptRange]) {
+        for chunks in chunks {
+            let chunks = self.in_flight_on(devices.clone(), *chunks);
+            self.return_attempts(chunks);
         }
     }
 
@@ -395,30 +289,61 @@ impl Account {
         devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect()
     }
 
-    fn attempt_failed(&mut self, first: u64, count: u64, attempt: u32, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+    /// The parts of `chunks` that are in flight on these devices with this attempt.
+    fn in_flight_on<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceKey>, chunks: AttemptRange) -> Vec<AttemptRange> {
+        let numbers = self.numbers(devices);
+        let is_same = |flight: Flight| flight.attempt == chunks.attempt && numbers.contains(&flight.device);
+        self.in_flight.matching(chunks.indices(), is_same)
+    }
+
+    /// Counts attempts in flight as failed.
+    fn end_attempts(&mut self, attempts: Vec<AttemptRange>, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        let mut outcome = FailureOutcome::default();
+        for chunks in attempts {
+            self.in_flight.cut(chunks.indices());
+            outcome += self.attempt_failed(chunks, code, message, now);
+        }
+        outcome
+    }
+
+    /// Makes attempts in flight that were not started wait again.
+    fn return_attempts(&mut self, attempts: Vec<AttemptRange>) {
+        for chunks in attempts {
+            self.in_flight.cut(chunks.indices());
+            self.wait_again(chunks, 0);
+        }
+    }
+
+    fn attempt_failed(&mut self, chunks: AttemptRange, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+        let AttemptRange { first, count, attempt } = chunks;
         if !code.is_transient() {
-            self.fail_permanently(first, count, attempt, code, message);
+            self.fail_permanently(chunks, code, message);
             return FailureOutcome { retried: 0, failed: count };
         }
         self.retried += count;
+        let next = AttemptRange {
+            attempt: attempt + 1,
+            ..chunks
+        };
         if attempt <= self.policy.max_retries {
-            self.wait_again(first, count, attempt + 1, now + self.backoff(first, attempt));
+            self.wait_again(next, now + self.backoff(first, attempt));
             return FailureOutcome { retried: count, failed: 0 };
         }
         // No retry is left, but chunks that another agent still has go on there, as this attempt.
         let mut failed = 0;
-        for (first, count) in self.go_on_elsewhere(first, count, attempt + 1) {
-            self.retried -= count;
-            failed += count;
-            self.fail_permanently(first, count, attempt, code, message);
+        for rest in self.go_on_elsewhere(next) {
+            self.retried -= rest.count;
+            failed += rest.count;
+            self.fail_permanently(AttemptRange { attempt, ..rest }, code, message);
         }
         FailureOutcome { retried: 0, failed }
     }
 
-    fn fail_permanently(&mut self, first: u64, count: u64, attempt: u32, code: FailureCode, message: &str) {
+    fn fail_permanently(&mut self, chunks: AttemptRange, code: FailureCode, message: &str) {
+        let AttemptRange { first, count, attempt } = chunks;
         self.failed.insert(first, count);
         self.causes.entry(code).or_default().insert(first, count);
-        for index in (first..first + count).take(LISTED_FAILURES.saturating_sub(self.failures.len())) {
+        for index in chunks.indices().take(LISTED_FAILURES.saturating_sub(self.failures.len())) {
             self.failures.push(FailedChunk {
                 index,
                 attempts: attempt,
@@ -435,51 +360,14 @@ impl Account {
         }
     }
 
-    fn adopted(&self, worker: &str, first: u64, count: u64) -> Vec<(u64, Flight)> {
-        let mut flights = self.in_flight.within(first, count);
-        flights.retain(|(_, flight)| flight.adopted && self.in_flight.worker(*flight) == worker);
-        flights
-    }
-
-    /// Adopts chunks that wait, or are about to, for the attempt in `batch`. They become in flight with the previous attempt, which was
-    /// taken for lost.
-    fn adopt_waiting(&mut self, device: &DeviceKey, batch: Batch) {
-        let Batch { first, count, attempt } = batch;
-        if attempt > 1 {
-            self.retried = self.retried.saturating_sub(count);
-        }
-        self.in_flight.adopt(device, first, count, attempt.saturating_sub(1).max(1));
-    }
-
-    fn wait_again(&mut self, first: u64, count: u64, attempt: u32, ready_at: u64) {
-        for (first, count) in self.go_on_elsewhere(first, count, attempt) {
-            if attempt == 1 {
-                self.fresh.insert(first, count);
+    fn wait_again(&mut self, chunks: AttemptRange, ready_at: u64) {
+        for rest in self.go_on_elsewhere(chunks) {
+            if rest.attempt == 1 {
+                self.fresh.insert(rest.first, rest.count);
             } else {
-                self.retries.insert(ready_at, Batch { first, count, attempt });
+                self.retries.insert(ready_at, rest);
             }
         }
-    }
-
-    /// Adopts the chunks that the agents of other workers have. Returns the remaining ranges.
-    fn go_on_elsewhere(&mut self, first: u64, count: u64, attempt: u32) -> Vec<(u64, u64)> {
-        let mut rest = vec![(first, count)];
-        let mut found = Vec::new();
-        for (worker, chunks) in &mut self.elsewhere {
-            let asked = std::mem::take(&mut rest);
-            for (first, count) in asked {
-                rest.extend(chunks.missing(first, count));
-                let there = chunks.remove(first, count).into_iter();
-                found.extend(there.map(|(first, count)| (DeviceKey::unknown(worker), Batch { first, count, attempt })));
-            }
-        }
-        if !found.is_empty() {
-            self.elsewhere.retain(|_, chunks| !chunks.is_empty());
-        }
-        for (device, batch) in found {
-            self.adopt_waiting(&device, batch);
-        }
-        rest
     }
 
     /// Wait before the next attempt, in milliseconds. Doubles with each attempt up to the maximum; half of it is fixed and half is jitter.
@@ -489,18 +377,6 @@ impl Account {
         let half = full / 2;
         half + mix(self.seed ^ first.rotate_left(32) ^ u64::from(attempt)) % (full - half + 1)
     }
-
-    fn hand_over(&mut self, device: &DeviceKey, batches: &[Batch]) {
-        for batch in batches {
-            self.in_flight.hand_over(device, batch.first, batch.count, batch.attempt);
-        }
-    }
-}
-
-/// Counts the ranges that are visited, for a test that limits their number.
-fn looked_at() {
-    #[cfg(test)]
-    tests::looked_at();
 }
 
 /// Finalizer of SplitMix64: spreads any number over 64 bits.

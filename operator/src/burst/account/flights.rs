@@ -1,16 +1,17 @@
-//! Chunks in flight: ranges that do not overlap, each with its attempt and its device.
+//! Chunks in flight, each with its attempt and its device.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
-use super::{DeviceKey, looked_at};
+use sahasra_ranges::{AttemptRange, RangeMap, length};
+
+use super::DeviceKey;
 
 /// Index of a device among the devices of the burst.
 pub(super) type DeviceNumber = u32;
 
-/// Consecutive chunks in flight on one device.
+/// State of chunks in flight on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
-    pub(super) count: u64,
     pub(super) attempt: u32,
     pub(super) device: DeviceNumber,
     /// Whether the agent had the chunks when a stream was opened. The agent may have them on another device or count them as another
@@ -18,11 +19,10 @@ pub(super) struct Flight {
     pub(super) adopted: bool,
 }
 
-/// All chunks of a burst in flight, by the first index of each range.
+/// All chunks of a burst in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flights {
-    by_first: BTreeMap<u64, Flight>,
-    chunks: u64,
+    flights: RangeMap<Flight>,
     /// Number of adopted chunks in flight.
     adopted: u64,
     numbers: BTreeMap<DeviceKey, DeviceNumber>,
@@ -35,7 +35,7 @@ pub(super) struct Flights {
 impl Flights {
     /// Number of chunks in flight.
     pub(super) fn chunks(&self) -> u64 {
-        self.chunks
+        self.flights.len()
     }
 
     pub(super) fn has_adopted(&self) -> bool {
@@ -65,25 +65,8 @@ impl Flights {
         unknown.map(|(key, _)| key.worker.as_str())
     }
 
-    /// Assigns a range to a device. No chunk of the range may be in flight.
-    pub(super) fn hand_over(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
-        self.put(device, first, count, attempt, false);
-    }
-
-    /// Records a range that the device's agent already has, and marks it as adopted. No chunk of the range may be in flight.
-    pub(super) fn adopt(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32) {
-        self.put(device, first, count, attempt, true);
-    }
-
-    /// Marks a part of a flight, as returned by [`Flights::within`], as adopted.
-    pub(super) fn mark_adopted(&mut self, first: u64, flight: Flight) {
-        if !flight.adopted {
-            self.cut(first, flight.count);
-            self.insert(first, Flight { adopted: true, ..flight });
-        }
-    }
-
-    fn put(&mut self, device: &DeviceKey, first: u64, count: u64, attempt: u32, adopted: bool) {
+    /// Assigns chunks to a device; `adopted` if its agent already has them. None of them may be in flight.
+    pub(super) fn insert(&mut self, device: &DeviceKey, chunks: AttemptRange, adopted: bool) {
         let device = self.number(device).unwrap_or_else(|| {
             let number = DeviceNumber::try_from(self.on.len()).expect("a pool has fewer than 2^32 devices");
             self.numbers.insert(device.clone(), number);
@@ -91,75 +74,52 @@ impl Flights {
             self.on.push(0);
             number
         });
-        let flight = Flight {
-            count,
-            attempt,
-            device,
-            adopted,
-        };
-        self.insert(first, flight);
+        let attempt = chunks.attempt;
+        self.put(chunks.indices(), Flight { attempt, device, adopted });
+    }
+
+    /// Marks a part of a flight, as returned by [`Flights::within`], as adopted.
+    pub(super) fn mark_adopted(&mut self, part: Range<u64>, flight: Flight) {
+        if !flight.adopted {
+            self.cut(part.clone());
+            self.put(part, Flight { adopted: true, ..flight });
+        }
     }
 
     /// Chunks in flight on the devices with these numbers. Visits all chunks in flight, so it must only be called for losses, not for every
     /// answer.
-    pub(super) fn on(&self, devices: &[DeviceNumber]) -> Vec<(u64, Flight)> {
+    pub(super) fn on(&self, devices: &[DeviceNumber]) -> Vec<AttemptRange> {
         if devices.iter().all(|number| self.on[*number as usize] == 0) {
             return Vec::new();
         }
-        let flights = self.by_first.iter().map(|(first, flight)| (*first, *flight));
-        flights
-            .inspect(|_| looked_at())
-            .filter(|(_, flight)| devices.contains(&flight.device))
-            .collect()
+        let flights = self.flights.iter().filter(|(_, flight)| devices.contains(&flight.device));
+        flights.map(|(range, flight)| AttemptRange::new(range, flight.attempt)).collect()
     }
 
-    /// The parts of flights within [first, first + count), as pairs of first index and flight.
-    pub(super) fn within(&self, first: u64, count: u64) -> Vec<(u64, Flight)> {
-        let end = first.saturating_add(count);
-        let part = |(from, flight): (u64, Flight)| {
-            let (start, stop) = (from.max(first), (from + flight.count).min(end));
-            let count = stop.checked_sub(start).filter(|count| *count > 0)?;
-            Some((start, Flight { count, ..flight }))
-        };
-        self.overlapping(first, end).filter_map(part).collect()
+    /// The parts of flights within `range`.
+    pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Flight)> {
+        self.flights.within(range).map(|(part, flight)| (part, *flight))
     }
 
-    /// Removes [first, first + count). The rest of a flight that reaches beyond this range stays.
-    pub(super) fn cut(&mut self, first: u64, count: u64) {
-        let end = first.saturating_add(count);
-        let hit: Vec<(u64, Flight)> = self.overlapping(first, end).collect();
-        for (from, flight) in hit {
-            self.by_first.remove(&from);
-            self.chunks -= flight.count;
-            self.adopted -= if flight.adopted { flight.count } else { 0 };
-            self.on[flight.device as usize] -= flight.count;
-            let stop = from + flight.count;
-            if from < first {
-                let count = first - from;
-                self.insert(from, Flight { count, ..flight });
-            }
-            if stop > end {
-                let count = stop - end;
-                self.insert(end, Flight { count, ..flight });
-            }
+    /// The parts of flights within `range` that `matches` returns true for.
+    pub(super) fn matching(&self, range: Range<u64>, matches: impl Fn(Flight) -> bool) -> Vec<AttemptRange> {
+        let parts = self.within(range).filter(|(_, flight)| matches(*flight));
+        parts.map(|(part, flight)| AttemptRange::new(part, flight.attempt)).collect()
+    }
+
+    /// Removes the chunks of `range`. The rest of a flight that reaches beyond it stays.
+    pub(super) fn cut(&mut self, range: Range<u64>) {
+        for (part, flight) in self.flights.cut(range) {
+            self.on[flight.device as usize] -= length(&part);
+            self.adopted -= if flight.adopted { length(&part) } else { 0 };
         }
     }
 
-    fn insert(&mut self, first: u64, flight: Flight) {
-        self.chunks += flight.count;
-        self.adopted += if flight.adopted { flight.count } else { 0 };
-        self.on[flight.device as usize] += flight.count;
-        self.by_first.insert(first, flight);
-    }
-
-    /// Flights that overlap [first, end).
-    fn overlapping(&self, first: u64, end: u64) -> impl Iterator<Item = (u64, Flight)> {
-        let before = self.by_first.range(..=first).next_back();
-        let start = before.map_or(first, |(from, _)| *from);
-        let flights = self.by_first.range(start..end.max(start));
-        flights
-            .inspect(|_| looked_at())
-            .map(|(from, flight)| (*from, *flight))
-            .filter(move |(from, flight)| from + flight.count > first)
+    fn put(&mut self, range: Range<u64>, flight: Flight) {
+        let chunks = length(&range);
+        let is_free = self.flights.insert(range, flight);
+        debug_assert!(is_free, "a chunk is in flight once");
+        self.on[flight.device as usize] += chunks;
+        self.adopted += if flight.adopted { chunks } else { 0 };
     }
 }

@@ -1,8 +1,11 @@
 //! Chunks that wait for a retry, ordered by the time at which it is due.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
-use super::{Batch, looked_at};
+use sahasra_ranges::AttemptRange;
 
 /// Consecutive chunks that wait for the same retry.
 #[derive(Clone, Copy, Debug)]
@@ -26,8 +29,8 @@ pub(super) struct Retries {
 
 impl Retries {
     /// Makes the chunks of `batch` wait until `ready_at`, in milliseconds.
-    pub(super) fn insert(&mut self, ready_at: u64, batch: Batch) {
-        let Batch { first, count, attempt } = batch;
+    pub(super) fn insert(&mut self, ready_at: u64, batch: AttemptRange) {
+        let AttemptRange { first, count, attempt } = batch;
         let retry = Retry { ready_at, count, attempt };
         self.by_first.insert(first, retry);
         self.later.insert((ready_at, first));
@@ -35,27 +38,26 @@ impl Retries {
     }
 
     /// Removes up to `at_most` consecutive chunks that are due at `now`, and returns them.
-    pub(super) fn take_front(&mut self, at_most: u64, now: u64) -> Option<Batch> {
+    pub(super) fn take_front(&mut self, at_most: u64, now: u64) -> Option<AttemptRange> {
         self.promote(now);
         let (_, first) = *self.due.first()?;
         let retry = self.remove(first)?;
         let count = retry.count.min(at_most);
         self.keep(first + count, retry.count - count, retry);
         let attempt = retry.attempt;
-        Some(Batch { first, count, attempt })
+        Some(AttemptRange { first, count, attempt })
     }
 
-    /// Removes the waiting chunks within [first, first + count), and returns them.
-    pub(super) fn cut(&mut self, first: u64, count: u64) -> Vec<Batch> {
+    /// Removes the waiting chunks of `range`, and returns them.
+    pub(super) fn cut(&mut self, range: Range<u64>) -> Vec<AttemptRange> {
         if self.chunks == 0 {
             return Vec::new();
         }
-        let end = first.saturating_add(count);
+        let Range { start: first, end } = range;
         let before = self.by_first.range(..first).next_back();
         let before = before.filter(|(from, retry)| *from + retry.count > first).map(|(from, _)| *from);
         let hit: Vec<u64> = (before.into_iter())
             .chain(self.by_first.range(first..end.max(first)).map(|(from, _)| *from))
-            .inspect(|_| looked_at())
             .collect();
         let mut taken = Vec::with_capacity(hit.len());
         for from in hit {
@@ -63,7 +65,7 @@ impl Retries {
             let (start, stop) = (from.max(first), (from + retry.count).min(end));
             self.keep(from, start - from, retry);
             self.keep(stop, from + retry.count - stop, retry);
-            taken.push(Batch {
+            taken.push(AttemptRange {
                 first: start,
                 count: stop - start,
                 attempt: retry.attempt,
@@ -90,7 +92,6 @@ impl Retries {
 
     fn promote(&mut self, now: u64) {
         while let Some((ready_at, first)) = self.later.first().copied().filter(|(ready_at, _)| *ready_at <= now) {
-            looked_at();
             self.later.remove(&(ready_at, first));
             self.due.insert((ready_at, first));
             self.due_chunks += self.by_first.get(&first).map_or(0, |retry| retry.count);
@@ -98,7 +99,6 @@ impl Retries {
     }
 
     fn remove(&mut self, first: u64) -> Option<Retry> {
-        looked_at();
         let retry = self.by_first.remove(&first)?;
         self.chunks -= retry.count;
         if self.due.remove(&(retry.ready_at, first)) {
@@ -113,7 +113,7 @@ impl Retries {
     fn keep(&mut self, first: u64, count: u64, of: Retry) {
         if count > 0 {
             let attempt = of.attempt;
-            self.insert(of.ready_at, Batch { first, count, attempt });
+            self.insert(of.ready_at, AttemptRange { first, count, attempt });
         }
     }
 }

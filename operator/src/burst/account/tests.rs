@@ -1,6 +1,7 @@
-use std::{cell::Cell, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use sahasra_ranges::looks;
 
 use super::*;
 
@@ -9,20 +10,6 @@ const POLICY: RetryPolicy = RetryPolicy {
     initial_backoff: 1_000,
     max_backoff: 3_000,
 };
-
-thread_local! {
-    static LOOKS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Counts a range of chunks that is visited.
-pub(super) fn looked_at() {
-    LOOKS.with(|looks| looks.set(looks.get() + 1));
-}
-
-/// Number of ranges visited since the last call.
-fn looks() -> u64 {
-    LOOKS.with(|looks| looks.replace(0))
-}
 
 fn device(number: u8) -> DeviceKey {
     DeviceKey {
@@ -37,7 +24,7 @@ fn a_permanent_failure_is_never_retried() {
     let batch = account.take(&device(0), 10, 0)[0];
     let outcome = account.failed(
         &device(0),
-        Batch {
+        AttemptRange {
             first: 3,
             count: 1,
             ..batch
@@ -66,7 +53,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
     for (attempt, longest) in [(1, 1_000), (2, 2_000)] {
         assert_eq!(
             account.take(&device(0), 1, now),
-            [Batch {
+            [AttemptRange {
                 first: 0,
                 count: 1,
                 attempt
@@ -81,7 +68,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
     }
     assert_eq!(
         account.take(&device(1), 1, now),
-        [Batch {
+        [AttemptRange {
             first: 0,
             count: 1,
             attempt: 3
@@ -130,7 +117,7 @@ fn a_late_result_of_a_given_up_attempt_counts_once() {
 fn returned_chunks_cost_no_retry() {
     let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
-    let returned = Batch {
+    let returned = AttemptRange {
         first: 1,
         count: 2,
         attempt: 1,
@@ -147,7 +134,7 @@ fn returned_chunks_cost_no_retry() {
     );
     assert_eq!(
         account.take(&device(1), 9, 0),
-        [Batch {
+        [AttemptRange {
             first: 1,
             count: 2,
             attempt: 1
@@ -162,7 +149,7 @@ fn a_checkpoint_restores_what_was_counted() {
     account.succeeded(0, 2);
     account.failed(
         &device(0),
-        Batch {
+        AttemptRange {
             first: 4,
             count: 1,
             attempt: 1,
@@ -286,9 +273,9 @@ proptest! {
                 Step::Succeed { first, count: length } => count(account.succeeded(first, length)),
                 Step::Fail { device: number, first, count, attempt, permanent } => {
                     let code = if permanent { FailureCode::Trap } else { FailureCode::ExecutorLost };
-                    account.failed(&device(number), Batch { first, count, attempt }, code, "", now);
+                    account.failed(&device(number), AttemptRange { first, count, attempt }, code, "", now);
                 }
-                Step::Return { device: number, first, count, attempt } => account.returned(&device(number), Batch { first, count, attempt }),
+                Step::Return { device: number, first, count, attempt } => account.returned(&device(number), AttemptRange { first, count, attempt }),
                 Step::Lose { device: number } => { account.lost([&device(number)], FailureCode::Disconnected, "", now); }
                 Step::Adopt { device: number, first, count } => account.adopt(&device(number).worker, [(first, count)]),
                 Step::AnswerAdopted { device: number, first, count, fails } => {
@@ -373,7 +360,7 @@ fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
     assert_eq!((account.beside("worker-0"), account.running_on(&device(1))), (3, 4));
     // The agent has since reported the failure of one of them.
     account.answered("worker-0", 2, 1);
-    let batch = |first, attempt| Batch { first, count: 1, attempt };
+    let batch = |first, attempt| AttemptRange { first, count: 1, attempt };
     account.returned(&device(1), batch(0, 2));
     account.failed(&device(1), batch(1, 2), FailureCode::ExecutorLost, "crashed", 1_000_000);
     account.returned(&device(1), batch(2, 2));
@@ -417,7 +404,7 @@ fn what_comes_back_late_does_not_take_a_later_attempt_back() {
     account.take(&device(0), 1, 0);
     account.lost([&device(0)], FailureCode::GrantExpired, "overdue", 0);
     account.take(&device(0), 1, 1_000_000);
-    let batch = |attempt| Batch {
+    let batch = |attempt| AttemptRange {
         first: 0,
         count: 1,
         attempt,
@@ -450,7 +437,7 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                     if index % 2 == 0 {
                         account.succeeded(index, 1);
                     } else {
-                        let one = Batch {
+                        let one = AttemptRange {
                             first: index,
                             count: 1,
                             ..batch
@@ -525,7 +512,7 @@ fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
     account.take(&device(0), 6, 0);
     // The stream broke and was opened again. The agent has chunks 2 and 3, repeats the result of chunk 0, and never received the others.
     let unaccounted = account.unaccounted([&device(0)], [(2, 2), (8, 5)]);
-    let batch = |first, count| Batch { first, count, attempt: 1 };
+    let batch = |first, count| AttemptRange { first, count, attempt: 1 };
     assert_eq!(unaccounted, [batch(0, 2), batch(4, 2)]);
     account.succeeded(0, 1);
     account.undelivered([&device(0)], &unaccounted);

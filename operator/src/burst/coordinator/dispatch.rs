@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
 
 use super::{
@@ -9,10 +10,7 @@ use super::{
     streams::{RESUME_WITHIN, State, Stream},
 };
 use crate::{
-    burst::{
-        account::{Batch, DeviceKey},
-        window::Window,
-    },
+    burst::{account::DeviceKey, window::Window},
     fault::Step,
 };
 
@@ -65,10 +63,7 @@ impl Coordinator {
         let mut slices: BTreeMap<DeviceKey, u64> = BTreeMap::new();
         let mut endpoints: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
         for grant in &self.held.grants {
-            let key = DeviceKey {
-                worker: grant.worker.clone(),
-                device: grant.device.clone(),
-            };
+            let key = DeviceKey::new(&grant.worker, &grant.device);
             *slices.entry(key).or_default() += u64::from(grant.slices);
             endpoints.insert(&grant.worker, (&grant.endpoint, &grant.id.boot_id));
         }
@@ -151,7 +146,7 @@ impl Coordinator {
                 if batch == 0 {
                     continue;
                 }
-                for Batch { first, count, attempt } in self.account.take(&key, batch, now) {
+                for AttemptRange { first, count, attempt } in self.account.take(&key, batch, now) {
                     device.outstanding += count;
                     *at_worker += count;
                     ready -= count;
@@ -191,11 +186,8 @@ impl Coordinator {
 
     pub(super) fn take_back(&mut self, worker: &str, ranges: &[ChunkRange]) {
         for range in ranges {
-            let key = DeviceKey {
-                worker: worker.to_owned(),
-                device: range.device.clone(),
-            };
-            self.account.returned(&key, batch(range));
+            let key = DeviceKey::new(worker, &range.device);
+            self.account.returned(&key, range.into());
             self.recount(&key);
         }
     }
@@ -315,12 +307,6 @@ impl Coordinator {
             _ => None,
         }
     }
-}
-
-/// The chunks of a range, as a batch.
-pub(super) fn batch(range: &ChunkRange) -> Batch {
-    let &ChunkRange { first, count, attempt, .. } = range;
-    Batch { first, count, attempt }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use sahasra_service::{backoff::Backoff, causes};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::{
     burst::{
         Acknowledge, FailureCode, Failures, Open, Opened, Program, Results as ResultsFrame, Returned, Withdraw, client_frame, server_frame,
@@ -14,11 +15,7 @@ use sahasra_wire::{
 use super::{Coordinator, CoordinatorError, Hold};
 use crate::{
     agents::stream::{BurstStream, StreamEvent, StreamId},
-    burst::{
-        account::{Batch, DeviceKey},
-        checkpoint::Results,
-        results_store::Segment,
-    },
+    burst::{account::DeviceKey, checkpoint::Results, results_store::Segment},
 };
 
 /// Waits before a broken stream is reopened.
@@ -54,7 +51,7 @@ pub(super) struct Stream {
 #[derive(Debug)]
 pub(super) struct Unsettled {
     /// Sorted by first index.
-    chunks: Vec<Batch>,
+    chunks: Vec<AttemptRange>,
     /// Sequence number by which the agent has repeated the results and failures of all chunks that ended.
     upto: u64,
     /// If set, the remaining chunks never reached the agent. Otherwise, the agent may have dropped them.
@@ -328,10 +325,7 @@ impl Coordinator {
             return self.settle(worker);
         }
         let told_before = matches!(stream.state, State::Open { told_before, .. } if failures.sequence <= told_before);
-        let key = DeviceKey {
-            worker: worker.to_owned(),
-            device: failures.device.clone(),
-        };
+        let key = DeviceKey::new(worker, &failures.device);
         let now = self.context.clock.now();
         let had_adopted = self.account.has_adopted();
         let mut answered = 0;
@@ -341,10 +335,9 @@ impl Coordinator {
             if code == FailureCode::GrantExpired && !told_before {
                 self.nothing_held(worker, &failures.device);
             }
-            let batch = Batch {
-                first: failure.first,
+            let batch = AttemptRange {
                 count: failure.count.min(self.burst.total),
-                attempt: failure.attempt,
+                ..failure.into()
             };
             let stream = self.streams.get_mut(worker);
             let adopted = stream
@@ -404,10 +397,7 @@ impl Coordinator {
 
     /// Handles a report of the agent that no slice is held on a device, which the pool does not know yet.
     fn nothing_held(&mut self, worker: &str, device: &str) {
-        let key = DeviceKey {
-            worker: worker.to_owned(),
-            device: device.to_owned(),
-        };
+        let key = DeviceKey::new(worker, device);
         // Slices that the pool released itself are expected to be missing.
         if self.devices.get(&key).is_some_and(|device| device.window.slices() > 0) {
             self.pause(&key, self.context.clock.now());
@@ -429,10 +419,7 @@ impl Coordinator {
     }
 
     pub(super) fn answered(&mut self, worker: &str, device: &str, chunks: u64) {
-        let key = DeviceKey {
-            worker: worker.to_owned(),
-            device: device.to_owned(),
-        };
+        let key = DeviceKey::new(worker, device);
         let now = self.context.clock.micros();
         if let Some(device) = self.devices.get_mut(&key) {
             device.window.answered(chunks, now);
