@@ -16,6 +16,7 @@ use crate::{
     agents::{AgentClient, Directory, Worker},
     context::Context,
     metrics,
+    objects::integer,
 };
 
 /// Timeout of the request for an agent's current load. After it, `/workers` shows the statistics of the `GpuWorker`'s status.
@@ -106,14 +107,13 @@ impl Workers {
 
 /// Replaces the load of a worker's devices by the load that its agent reports now.
 fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
-    let number = |figure: u64| i64::try_from(figure).unwrap_or(i64::MAX);
     for device in &mut worker.devices {
         let Some(now) = now.devices.iter().find(|now| now.name == device.name) else {
             continue;
         };
-        device.active_executions = number(now.active_executions);
-        device.tensor_count = number(now.tensor_count);
-        device.stored_tensor_bytes = number(now.stored_tensor_bytes);
+        device.active_executions = integer(now.active_executions);
+        device.tensor_count = integer(now.tensor_count);
+        device.stored_tensor_bytes = integer(now.stored_tensor_bytes);
     }
     worker
 }

@@ -11,6 +11,7 @@
 //! - [`pool`]: all devices and grants. Computes placements, acquires, renews and releases slices.
 //! - [`burst`]: `BurstJob`s, from validation to counted results.
 //! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the reconcilers of the other kinds.
+//! - `leases`: what bursts and other leases have in common: owner, bounds, status and release of their slices.
 //! - [`leader`]: leader election among several operators. [`http`]: the HTTP endpoints. [`uninstall_check`]: whether the operator can be
 //!   uninstalled.
 //!
@@ -44,6 +45,7 @@ pub mod gpu_session;
 pub mod gpu_worker;
 pub mod http;
 pub mod leader;
+mod leases;
 pub mod metrics;
 pub(crate) mod objects;
 pub mod pool;

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use sahasra_wire::burst::FailureCode;
 
+use crate::objects::integer;
+
 mod snapshot;
 
 pub use snapshot::{Caches, observe};
@@ -157,7 +159,7 @@ impl Metrics {
 
     /// Counts `slices` of `slice_bytes` each as granted and held.
     pub fn granted(&self, slices: u64, slice_bytes: u64) {
-        let (slices_gauge, bytes) = (signed(slices), signed(slices.saturating_mul(slice_bytes)));
+        let (slices_gauge, bytes) = (integer(slices), integer(slices.saturating_mul(slice_bytes)));
         self.leases_granted.inc_by(slices);
         self.leases_active.add(slices_gauge);
         self.vram_allocated.add(bytes);
@@ -167,8 +169,8 @@ impl Metrics {
     /// Counts `slices` of `slice_bytes` each as released and no longer held.
     pub fn released(&self, slices: u64, slice_bytes: u64) {
         self.leases_released.inc_by(slices);
-        self.leases_active.sub(signed(slices));
-        self.vram_allocated.sub(signed(slices.saturating_mul(slice_bytes)));
+        self.leases_active.sub(integer(slices));
+        self.vram_allocated.sub(integer(slices.saturating_mul(slice_bytes)));
     }
 
     /// Counts failed attempts by failure code.
@@ -207,10 +209,6 @@ impl Metrics {
         let now = self.leases_active.get();
         self.leases_peak.set(self.peak_since_scrape.swap(now, Ordering::Relaxed).max(now));
     }
-}
-
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

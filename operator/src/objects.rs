@@ -10,6 +10,11 @@ use sahasra_crds::FINALIZER;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+/// A number as an integer of the API, which is signed.
+pub(crate) fn integer(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 /// HTTP status of the API server's answer; 0 if it did not answer.
 pub(crate) fn code(error: &kube::Error) -> u16 {
     match error {

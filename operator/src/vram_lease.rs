@@ -39,6 +39,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     context::Context,
+    leases::{Bounds, EXPIRY_MARGIN, GrantedReason, owner, owner_above},
     objects::{self, code},
     pool::{ClaimRequest, ClaimView, release_again},
     queue::queue,
@@ -48,14 +49,11 @@ mod adoption;
 mod status;
 
 use adoption::{adopted_by, lost_since, named_workers};
-pub(crate) use status::EXPIRED;
-use status::{LOST, events, is_due, next_status};
+use status::{events, is_due, next_status};
 
 const CONCURRENCY: u16 = 16;
 /// Capacity of the queue of leases to reconcile because their slices changed.
 const CHANGES: usize = 1024;
-/// Time in addition to a grant's TTL for which the reconciler waits for the answer of a dead worker.
-const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// Drain timeout: time for which work on a lease's slices may continue after the slices were taken.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -212,7 +210,8 @@ impl Reconciler {
         let known = self.held().contains_key(&uid);
         if !known {
             self.take_up(lease).await?;
-        } else if let Ok((min, max)) = bounds(lease) {
+        } else {
+            let Bounds { min, max } = bounds(lease);
             self.context.pool.resize(&uid, min, max, 0);
             self.context.pool.keep(&uid, keep_milliseconds(lease));
         }
@@ -263,7 +262,7 @@ impl Reconciler {
             let boot = |worker: &str| Some(self.context.directory.worker(worker)?.boot_id);
             lost = lost_since(lease, &adopted, &silent, boot);
         }
-        let (min, max) = bounds(lease)?;
+        let Bounds { min, max } = bounds(lease);
         let request = ClaimRequest {
             owner: owner(lease, term),
             kind: if is_a_sessions(lease) {
@@ -369,8 +368,7 @@ impl Reconciler {
         let released = match held {
             Some(_) => self.context.pool.release(&uid, true).await,
             None => {
-                let term = lease.status.as_ref().map_or(0, |status| status.term);
-                let owner = owner(lease, u64::try_from(term).unwrap_or_default() + 1);
+                let owner = owner_above(lease, lease.status.as_ref().map_or(0, |status| status.term));
                 self.context.pool.release_everywhere(&owner).await
             }
         };
@@ -413,18 +411,8 @@ impl Reconciler {
     }
 }
 
-fn owner(lease: &VramLease, term: u64) -> Owner {
-    Owner {
-        uid: lease.uid().unwrap_or_default(),
-        namespace: lease.namespace().unwrap_or_default(),
-        name: format!("VramLease/{}", lease.name_any()),
-        term,
-    }
-}
-
-fn bounds(lease: &VramLease) -> Result<(u32, u32), ReconcileError> {
-    let number = |slices: i64| u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
-    Ok((number(lease.spec.slices.min), number(lease.spec.slices.max)))
+fn bounds(lease: &VramLease) -> Bounds {
+    Bounds::new(lease.spec.slices.min, Some(lease.spec.slices.max))
 }
 
 /// The session that the lease is for, with the settings that the agent needs. `None` if the lease is not for a session.
@@ -453,8 +441,9 @@ fn ttl_milliseconds(lease: &VramLease) -> u64 {
 
 /// Whether the lease has expired or was lost. A lease that is served only once is not claimed again.
 fn is_over(lease: &VramLease) -> bool {
-    let conditions = lease.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
-    conditions::get(conditions, GRANTED).is_some_and(|granted| [EXPIRED, LOST].contains(&granted.reason.as_str()))
+    let status = lease.status.as_ref();
+    let granted = status.and_then(|status| GrantedReason::in_conditions(&status.conditions));
+    matches!(granted, Some(GrantedReason::Expired | GrantedReason::Lost))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::{
     layout::Layout,
     student,
 };
+use crate::objects::integer;
 
 /// Largest integer up to which all integers are exact as JSON numbers, which are read as doubles: 2^53.
 const EXACT_IN_JSON: u64 = 1 << 53;
@@ -261,8 +262,8 @@ impl Aggregator {
                 None => total(sums, *numbers),
             },
         };
-        status.count = i64::try_from(self.count).unwrap_or(i64::MAX);
-        status.nan = i64::try_from(self.nan).unwrap_or(i64::MAX);
+        status.count = integer(self.count);
+        status.nan = integer(self.nan);
         if self.nan > 0 {
             let of = format!("{} of {} NaN", self.nan, self.count);
             status.summary = Some(status.summary.map_or_else(|| of.clone(), |summary| format!("{summary}; {of}")));

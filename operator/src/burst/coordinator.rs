@@ -37,6 +37,7 @@ use super::{
 use crate::{
     agents::stream::{StreamEvent, StreamId},
     context::Context,
+    leases::{Bounds, owner},
     pool::ClaimView,
 };
 
@@ -50,7 +51,6 @@ mod streams;
 
 use dispatch::Device;
 use progress::Written;
-pub(crate) use progress::lease_status;
 use save::SaveError;
 use streams::Stream;
 
@@ -311,7 +311,7 @@ impl Coordinator {
             self.version = newer(std::mem::take(&mut self.version), version.clone());
         }
         if self.view.is_some() {
-            let (min, max) = self.bounds(&job, self.held.slices());
+            let Bounds { min, max } = self.bounds(&job, self.held.slices());
             self.context.pool.resize(&self.owner().uid, min, max, job.spec.priority);
         }
     }
@@ -325,7 +325,7 @@ impl Coordinator {
         let slices = self.held.slices();
         self.peak_slices = self.peak_slices.max(slices);
         let job = self.job.borrow().clone();
-        if !self.started && slices >= u64::from(self.bounds(&job, slices).0) {
+        if !self.started && slices >= u64::from(self.bounds(&job, slices).min) {
             self.started = true;
             super::status::started(&mut self.status, crate::clock::timestamp());
         }
@@ -335,28 +335,15 @@ impl Coordinator {
 
     /// Minimum and maximum number of slices of a burst that holds `held`. Limited to the number of unfinished chunks, unless more are held,
     /// and to the maximum of a lease.
-    fn bounds(&self, job: &BurstJob, held: u64) -> (u32, u32) {
+    fn bounds(&self, job: &BurstJob, held: u64) -> Bounds {
         let counts = self.account.counts();
         let chunks = (counts.pending + counts.running).max(held).clamp(1, self.burst.total);
         let chunks = u32::try_from(chunks).unwrap_or(MAX_SLICES).min(MAX_SLICES);
-        let number = |slices: i64| u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
-        let max = job.spec.slices.max.map_or(chunks, number).min(chunks);
-        (number(job.spec.slices.min).min(max), max)
+        Bounds::new(job.spec.slices.min, job.spec.slices.max).at_most(chunks)
     }
 
     fn owner(&self) -> Owner {
-        let job = self.job.borrow();
-        owner(&job, self.term)
-    }
-}
-
-/// The owner of the job's grants, as agents identify it.
-pub(super) fn owner(job: &BurstJob, term: u64) -> Owner {
-    Owner {
-        uid: job.metadata.uid.clone().unwrap_or_default(),
-        namespace: job.metadata.namespace.clone().unwrap_or_default(),
-        name: format!("BurstJob/{}", job.metadata.name.as_deref().unwrap_or_default()),
-        term,
+        owner(&**self.job.borrow(), self.term)
     }
 }
 

@@ -18,7 +18,10 @@ use sahasra_crds::{
 use serde_json::json;
 
 use super::checkpoint::Contents;
-use crate::objects::{self, code};
+use crate::{
+    leases::Bounds,
+    objects::{self, code},
+};
 
 /// Maximum number of attempts of a compare-and-set that conflicts with other writes.
 const CONFLICTS: usize = 8;
@@ -232,11 +235,11 @@ impl Objects {
     }
 
     /// Writes the intent to acquire slices: the `VramLease`, owned by the job. Returns the lease.
-    pub async fn write_intent(&self, job: &BurstJob, min: u32, max: u32) -> Result<VramLease, WriteError> {
+    pub async fn write_intent(&self, job: &BurstJob, bounds: Bounds) -> Result<VramLease, WriteError> {
         let mut name = self.name.clone();
         let mut races = 0;
         loop {
-            match self.leases.create(&PostParams::default(), &self.lease(&name, job, min, max)).await {
+            match self.leases.create(&PostParams::default(), &self.lease(&name, job, bounds)).await {
                 Ok(created) => return Ok(created),
                 Err(error) if code(&error) == 409 && races < CONFLICTS => races += 1,
                 Err(error) => return Err(api("create the VramLease")(error)),
@@ -257,7 +260,7 @@ impl Objects {
         }
     }
 
-    fn lease(&self, name: &str, job: &BurstJob, min: u32, max: u32) -> VramLease {
+    fn lease(&self, name: &str, job: &BurstJob, bounds: Bounds) -> VramLease {
         let mut lease = VramLease::new(
             name,
             VramLeaseSpec {
@@ -268,8 +271,8 @@ impl Objects {
                 slice: job.spec.slice.clone(),
                 engine: None,
                 slices: SliceBounds {
-                    min: i64::from(min),
-                    max: i64::from(max),
+                    min: i64::from(bounds.min),
+                    max: i64::from(bounds.max),
                 },
                 ttl_seconds: job.spec.lease.ttl_seconds,
                 renewal: Renewal::Automatic,

@@ -33,13 +33,20 @@ use tokio::{
 };
 
 use super::{
-    coordinator::{Coordinator, CoordinatorError, owner},
+    coordinator::{Coordinator, CoordinatorError},
     intake::{Accepted, Waiting},
     objects::{Objects, WriteError},
     observe::ObserveError,
     status::{self, Verdict},
 };
-use crate::{clock::timestamp, context::Context, objects::code, pool::release_again, queue::queue};
+use crate::{
+    clock::timestamp,
+    context::Context,
+    leases::{EXPIRY_MARGIN, owner_above},
+    objects::code,
+    pool::release_again,
+    queue::queue,
+};
 
 mod admission;
 mod state;
@@ -49,8 +56,6 @@ use state::{JobState, JobStates, Next, REMEMBERED, RETRY, is_expected, pause};
 const CONCURRENCY: u16 = 16;
 /// Capacity of the queue of jobs to reconcile after the end of a coordinator or an outcome of the intake.
 const CHANGES: usize = 1024;
-/// Time in addition to a grant's TTL for which the reconciler waits for the answer of a dead worker.
-pub(super) const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// Interval at which the states of deleted jobs are dropped.
 const SWEEP: Duration = Duration::from_secs(10);
 /// Reason of the condition when the API server rejected one of the job's objects.
@@ -326,8 +331,7 @@ impl Reconciler {
     async fn give_back(&self, job: &BurstJob, objects: &Objects) -> Result<Option<Duration>, ReconcileError> {
         let uid = job.uid().unwrap_or_default();
         let term = job.status.as_ref().map_or(0, |status| status.term);
-        // Higher than the term of any coordinator, so that no coordinator is granted slices afterwards.
-        let owner = owner(job, u64::try_from(term).unwrap_or_default() + 1);
+        let owner = owner_above(job, term);
         let accepted = job
             .status
             .as_ref()

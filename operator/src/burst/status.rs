@@ -8,6 +8,7 @@ use sahasra_crds::{
 };
 
 use super::account::Account;
+use crate::objects::integer;
 
 /// Maximum length in bytes of the text of a set of indices. The checkpoint contains the whole set.
 const INDEXES_BYTES: usize = 4096;
@@ -100,12 +101,12 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
     // After the end, nothing runs: chunks that are in flight when a burst fails are not waited for, and count as pending.
     let running = if status.completion_time.is_some() { 0 } else { counts.running };
     status.chunks = ChunkCounts {
-        total: signed(counts.total),
-        pending: signed(counts.pending + counts.running - running),
-        running: signed(running),
-        succeeded: signed(counts.succeeded),
-        failed: signed(counts.failed),
-        retried: signed(counts.retried),
+        total: integer(counts.total),
+        pending: integer(counts.pending + counts.running - running),
+        running: integer(running),
+        succeeded: integer(counts.succeeded),
+        failed: integer(counts.failed),
+        retried: integer(counts.retried),
     };
     let text = |set: &super::index_set::IndexSet| (!set.is_empty()).then(|| set.text(INDEXES_BYTES));
     status.completed_indexes = text(account.completed());
@@ -114,7 +115,7 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
         .failures()
         .iter()
         .map(|failure| ChunkFailure {
-            index: signed(failure.index),
+            index: integer(failure.index),
             attempts: i64::from(failure.attempts),
             code: failure.code.clone(),
             message: cut(&failure.message, MESSAGE_BYTES),
@@ -133,8 +134,8 @@ pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
 /// Sets slices and aggregate, and `results` if given.
 pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Option<AggregateStatus>, results: Option<ResultsStatus>) {
     status.slices = SliceCounts {
-        held: signed(held),
-        peak: signed(peak),
+        held: integer(held),
+        peak: integer(peak),
     };
     status.aggregate = aggregate;
     if results.is_some() {
@@ -145,10 +146,6 @@ pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Op
 /// Sets the start time, if it is not set.
 pub fn started(status: &mut BurstJobStatus, now: Timestamp) {
     status.start_time.get_or_insert(Time(now));
-}
-
-pub(super) fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// The text, cut to at most `limit` bytes at a character boundary.

@@ -10,7 +10,11 @@ use sahasra_crds::{
     vram_lease::{LeaseOwner, Renewal, SliceBounds, SliceSpec},
 };
 
-use crate::{objects, pool::SeenSession, vram_lease::EXPIRED};
+use crate::{
+    leases::GrantedReason,
+    objects::{self, integer},
+    pool::SeenSession,
+};
 
 /// Requeue intervals. A change of the lease requeues the session, but a change in the gap between two watches does not. So the session is
 /// requeued soon while it waits for the deletion of the lease (`GOING`), and occasionally otherwise (`STANDING`).
@@ -98,7 +102,7 @@ pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
             },
             engine: Some(session.spec.engine),
             slices: SliceBounds { min: 1, max: 1 },
-            ttl_seconds: i64::try_from(lasts.as_secs()).unwrap_or(i64::MAX),
+            ttl_seconds: integer(lasts.as_secs()),
             renewal: Renewal::Automatic,
             keep_seconds: Some(session.spec.ttl_seconds),
         },
@@ -193,9 +197,9 @@ pub(super) fn decide(
             FIGURES_EVERY.saturating_sub(since)
         });
         let mut told = next.clone();
-        told.tensor_count = figure(seen.load.tensors);
-        told.stored_tensor_bytes = figure(seen.load.stored_bytes);
-        told.active_executions = figure(seen.load.active_executions);
+        told.tensor_count = integer(seen.load.tensors);
+        told.stored_tensor_bytes = integer(seen.load.stored_bytes);
+        told.active_executions = integer(seen.load.active_executions);
         if told == next {
             // The status has these statistics already.
         } else if wait.is_zero() {
@@ -218,10 +222,6 @@ pub(super) fn decide(
         let_go: false,
         again,
     }
-}
-
-fn figure(figure: u64) -> i64 {
-    i64::try_from(figure).unwrap_or(i64::MAX)
 }
 
 /// Worker and device of a lease that is granted.
@@ -253,7 +253,7 @@ fn ended(
         let waits = lease.and_then(|lease| conditions::get(&lease.status.as_ref()?.conditions, GRANTED));
         let waits = waits.filter(|condition| condition.status == "False");
         let why = waits.map_or(String::new(), |condition| format!(" ({})", condition.message));
-        if waits.is_some_and(|condition| condition.reason == EXPIRED) {
+        if waits.is_some_and(|condition| condition.reason == GrantedReason::Expired.reason()) {
             return Err(End {
                 reason: "LeaseExpired",
                 message: format!(

@@ -11,15 +11,10 @@ use sahasra_crds::{
 
 use super::{ttl_milliseconds, was_granted};
 use crate::{
-    burst::coordinator::lease_status,
     clock::timestamp,
+    leases::{self, GrantedReason},
     pool::{ClaimView, Loss, Lost},
 };
-
-/// Reason of `Granted=False`: the slices were not renewed in time, or the lease is not renewed and its time is over.
-pub(crate) const EXPIRED: &str = "Expired";
-/// Reason of `Granted=False`: the worker is gone, restarted, or does not answer.
-pub(super) const LOST: &str = "Lost";
 
 /// Whether the loss is the end that the lease's spec asks for.
 pub(super) fn is_due(lease: &VramLease, lost: &Lost) -> bool {
@@ -35,31 +30,35 @@ fn loss_message(lost: &Lost) -> String {
 /// The next status of the lease. `lost` is a loss that the current status does not contain.
 pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool, lost: Option<&Lost>) -> VramLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
-    let mut next = lease_status(view, term);
-    let (enough, now) = (next.slices >= lease.spec.slices.min, timestamp());
+    let now = timestamp();
     let worker_lost = view.lost.as_ref().filter(|lost| lost.why != Loss::Expired);
-    let (reason, message) = match &view.why_not {
-        _ if ended => match (&view.lost, worker_lost) {
-            (_, Some(lost)) => (LOST, loss_message(lost)),
-            (Some(lost), None) if lease.spec.renewal != Renewal::Never => (EXPIRED, loss_message(lost)),
-            // Also true after `renewal` was changed: the lease is not claimed again.
-            _ => (EXPIRED, "it expired while renewal was Never; create another VramLease".to_owned()),
+    let granted = match (&view.lost, worker_lost) {
+        _ if !ended => match GrantedReason::of(view, u64::try_from(lease.spec.slices.min).unwrap_or_default()) {
+            GrantedReason::WaitingForAgents => (GrantedReason::WaitingForSlices, "waiting for agents to answer".to_owned()),
+            GrantedReason::WaitingForSlices => (GrantedReason::WaitingForSlices, view.why_not.clone().unwrap_or_default()),
+            granted => (granted, "the slices are held".to_owned()),
         },
-        _ if enough => ("SlicesGranted", "the slices are held".to_owned()),
-        Some(why_not) => ("WaitingForSlices", why_not.clone()),
-        None => ("WaitingForSlices", "waiting for agents to answer".to_owned()),
+        (_, Some(lost)) => (GrantedReason::Lost, loss_message(lost)),
+        (Some(lost), None) if lease.spec.renewal != Renewal::Never => (GrantedReason::Expired, loss_message(lost)),
+        // Also true after `renewal` was changed: the lease is not claimed again.
+        _ => (
+            GrantedReason::Expired,
+            "it expired while renewal was Never; create another VramLease".to_owned(),
+        ),
     };
-    next.conditions = old.conditions;
-    let generation = lease.metadata.generation;
-    conditions::set(&mut next.conditions, GRANTED, enough && !ended, reason, &message, generation, now);
-    next.observed_generation = generation;
+    let (granted, message) = (granted.0, granted.1.as_str());
+    let mut next = leases::status(view, term, old.conditions, (granted, message), lease.metadata.generation, now);
     next.granted_at = old.granted_at.or_else(|| (next.slices > 0).then_some(Time(now)));
     if lease.spec.renewal == Renewal::Never {
         let ends = now + Duration::from_millis(ttl_milliseconds(lease));
         next.expires_at = old.expires_at.or_else(|| (next.slices > 0).then_some(Time(ends)));
     }
     next.last_loss = lost.map_or(old.last_loss, |lost| {
-        let reason = if lost.why == Loss::Expired { EXPIRED } else { "WorkerLost" };
+        let reason = if lost.why == Loss::Expired {
+            GrantedReason::Expired.reason()
+        } else {
+            "WorkerLost"
+        };
         Some(LeaseLoss {
             time: Time(now),
             reason: reason.to_owned(),
@@ -79,11 +78,15 @@ pub(super) fn events(lease: &VramLease, next: &VramLeaseStatus, lost: Option<&Lo
     let (is_granted, was_granted) = (conditions::is_true(&next.conditions, GRANTED), was_granted(lease));
     if is_granted && !was_granted {
         let (slices, devices) = (next.slices, next.devices);
-        events.push((false, "SlicesGranted", format!("slices: {slices}, on devices: {devices}")));
+        events.push((
+            false,
+            GrantedReason::SlicesGranted.reason(),
+            format!("slices: {slices}, on devices: {devices}"),
+        ));
     }
     let granted = conditions::get(&next.conditions, GRANTED);
-    if let Some(ended) = granted.filter(|granted| was_granted && lost.is_none() && granted.reason == EXPIRED) {
-        events.push((false, EXPIRED, ended.message.clone()));
+    if let Some(ended) = granted.filter(|granted| was_granted && lost.is_none() && granted.reason == GrantedReason::Expired.reason()) {
+        events.push((false, GrantedReason::Expired.reason(), ended.message.clone()));
     }
     events
 }

@@ -16,6 +16,7 @@ use crate::{
     burst::{objects::Objects, status::Verdict},
     clock::timestamp,
     fault::Step,
+    leases::{EXPIRY_MARGIN, GrantedReason},
     pool::Unreleased,
 };
 
@@ -38,7 +39,7 @@ impl Coordinator {
     async fn delete(&mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         self.writes.abort_all();
         self.streams.clear();
-        let expiry = Instant::now() + Duration::from_millis(self.burst.ttl_milliseconds) + super::super::reconcile::EXPIRY_MARGIN;
+        let expiry = Instant::now() + Duration::from_millis(self.burst.ttl_milliseconds) + EXPIRY_MARGIN;
         self.view = None;
         let (owner, pool) = (self.owner(), self.context.pool.clone());
         let (mut released, mut failures) = (pool.release(&owner.uid, true).await, 0);
@@ -228,7 +229,8 @@ impl Coordinator {
     /// The condition `Admitted` of a burst that has released its slices. A short burst ends before any progress was written.
     fn was_admitted(&self) -> Option<Verdict> {
         let message = "VRAM for the minimum of slices was held";
-        self.started.then(|| Verdict::new(ADMITTED, true, "SlicesGranted", message))
+        self.started
+            .then(|| Verdict::new(ADMITTED, true, GrantedReason::SlicesGranted.reason(), message))
     }
 
     fn is_deleted(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sahasra_crds::conditions::{self, SUSPENDED};
 
 use super::{Coordinator, Hold};
-use crate::burst::status::Verdict;
+use crate::{burst::status::Verdict, leases::Bounds};
 
 /// Time for which a burst that is being suspended keeps slices without chunks, in milliseconds. Meanwhile agents return the chunks that
 /// have not started.
@@ -71,7 +71,7 @@ impl Coordinator {
         if self.fit.limited && chunks > held {
             self.fit = Fit::default();
             let job = self.job.borrow().clone();
-            let (min, max) = self.bounds(&job, held);
+            let Bounds { min, max } = self.bounds(&job, held);
             self.context.pool.resize(&self.owner().uid, min, max, job.spec.priority);
             self.context.pool.limit(&self.owner().uid, None);
         }

@@ -6,8 +6,7 @@ use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use sahasra_crds::{
     BurstJob, BurstJobStatus, VramLease, VramLeaseStatus,
     burst_job::status::ResultsStatus,
-    conditions::{ADMITTED, CHECKPOINTED, GRANTED},
-    vram_lease::GrantStatus,
+    conditions::{ADMITTED, CHECKPOINTED},
 };
 use sahasra_results::table::Columns;
 use sahasra_service::{causes, part};
@@ -24,12 +23,12 @@ use crate::{
         status::{self, Verdict},
     },
     clock::timestamp,
+    leases::{self, GrantedReason},
+    objects::integer,
 };
 
 /// Time after which a burst that waits for its first slices, or for chunks to end, reports the reason, in milliseconds.
 const EXPLAIN_AFTER: u64 = 250;
-/// Maximum number of grants that the lease's status lists.
-const LISTED_GRANTS: usize = 512;
 /// Bytes of results without a checkpoint at which one is written early. Agents keep these results until then, at most 64 MiB.
 const UNCOVERED_BYTES: u64 = 8 << 20;
 /// Maximum bytes that an agent keeps of a chunk in addition to its outputs.
@@ -153,7 +152,7 @@ impl Coordinator {
     /// The current status, without the conditions of the end.
     pub(super) fn progress_status(&self) -> BurstJobStatus {
         let mut next = self.status.clone();
-        next.term = status::signed(self.term);
+        next.term = integer(self.term);
         next.lease = self.lease.clone();
         status::count(&mut next, &self.account);
         if self.lean {
@@ -171,14 +170,14 @@ impl Coordinator {
             Some(Verdict::new(
                 ADMITTED,
                 true,
-                "SlicesGranted",
+                GrantedReason::SlicesGranted.reason(),
                 "VRAM for the minimum of slices is held",
             ))
         } else {
             self.held
                 .why_not
                 .as_ref()
-                .map(|why_not| Verdict::new(ADMITTED, false, "WaitingForSlices", why_not.clone()))
+                .map(|why_not| Verdict::new(ADMITTED, false, GrantedReason::WaitingForSlices.reason(), why_not.clone()))
         };
         let saved = sahasra_crds::conditions::get(&next.conditions, CHECKPOINTED)
             .map(|_| Verdict::new(CHECKPOINTED, true, "Written", "progress is saved again"));
@@ -193,7 +192,7 @@ impl Coordinator {
         ResultsStatus {
             config_map: Some(self.objects.results_name()),
             url: self.published.clone(),
-            bytes: status::signed(self.burst.result_bytes),
+            bytes: integer(self.burst.result_bytes),
         }
     }
 
@@ -237,10 +236,10 @@ impl Coordinator {
         self.budget.spend();
         self.writing.lease = true;
         let job = self.job.borrow().clone();
-        let (min, max) = self.bounds(&job, self.held.slices());
+        let bounds = self.bounds(&job, self.held.slices());
         let objects = self.objects.clone();
         self.writes.spawn(part::tied(async move {
-            Written::Intent(objects.write_intent(&job, min, max).await.map(Box::new))
+            Written::Intent(objects.write_intent(&job, bounds).await.map(Box::new))
         }));
     }
 
@@ -264,29 +263,13 @@ impl Coordinator {
     }
 
     fn lease_status(&self) -> VramLeaseStatus {
-        let slices = self.held.slices();
-        let now = timestamp();
-        let verdict = match &self.held.why_not {
-            Some(why_not) if slices == 0 => Verdict::new(GRANTED, false, "WaitingForSlices", why_not.clone()),
-            _ => Verdict::new(
-                GRANTED,
-                slices > 0,
-                if slices > 0 { "SlicesGranted" } else { "Waiting" },
-                "held for a BurstJob",
-            ),
+        let granted = GrantedReason::of(&self.held, 1);
+        let message = match &self.held.why_not {
+            Some(why_not) if granted == GrantedReason::WaitingForSlices => why_not,
+            _ => "held for a BurstJob",
         };
-        let mut next = lease_status(&self.held, self.term);
-        next.conditions.clone_from(&self.writing.lease_conditions);
-        sahasra_crds::conditions::set(
-            &mut next.conditions,
-            verdict.kind,
-            verdict.status,
-            &verdict.reason,
-            &verdict.message,
-            self.writing.lease_generation,
-            now,
-        );
-        next.observed_generation = self.writing.lease_generation;
+        let (conditions, generation) = (self.writing.lease_conditions.clone(), self.writing.lease_generation);
+        let mut next = leases::status(&self.held, self.term, conditions, (granted, message), generation, timestamp());
         next.granted_at = self.status.start_time.clone();
         next
     }
@@ -393,31 +376,5 @@ impl Coordinator {
         self.budget.spend();
         let job = self.job.borrow().clone();
         self.context.event(job.object_ref(&()), warning, reason, note);
-    }
-}
-
-/// The status of a lease that holds the slices in `held`.
-pub(crate) fn lease_status(held: &crate::pool::ClaimView, term: u64) -> VramLeaseStatus {
-    let mut devices: Vec<(&str, &str)> = held
-        .grants
-        .iter()
-        .map(|grant| (grant.worker.as_str(), grant.device.as_str()))
-        .collect();
-    devices.sort_unstable();
-    devices.dedup();
-    let slices = held.slices();
-    VramLeaseStatus {
-        term: status::signed(term),
-        slices: status::signed(slices),
-        devices: status::signed(devices.len() as u64),
-        grants: (held.grants.iter().take(LISTED_GRANTS))
-            .map(|grant| GrantStatus {
-                worker: grant.worker.clone(),
-                device: grant.device.clone(),
-                slices: i64::from(grant.slices),
-                id: grant.id.text(),
-            })
-            .collect(),
-        ..VramLeaseStatus::default()
     }
 }

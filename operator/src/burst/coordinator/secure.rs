@@ -11,7 +11,7 @@ use sahasra_crds::{
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::grants::Grant;
 
-use super::{Coordinator, CoordinatorError, Hold, owner, progress};
+use super::{Coordinator, CoordinatorError, Hold, progress};
 use crate::{
     burst::{
         checkpoint::Checkpoint,
@@ -19,6 +19,7 @@ use crate::{
         status::{self, Verdict},
     },
     fault::Step,
+    leases::Bounds,
     objects::code,
     pool::ClaimRequest,
 };
@@ -45,8 +46,8 @@ impl Coordinator {
         // The lease is written only after the term was taken. A lease written for an outdated version of a finished job would never be
         // deleted.
         let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
-        let (min, max) = self.bounds(&job, held);
-        let lease = self.objects.write_intent(&job, min, max).await?;
+        let bounds = self.bounds(&job, held);
+        let lease = self.objects.write_intent(&job, bounds).await?;
         self.adopt_lease(&lease);
         self.budget.spend();
         self.context.faults.reached(Step::Intent);
@@ -157,7 +158,7 @@ impl Coordinator {
     fn claim(&mut self, adopted: Vec<(String, Grant)>) {
         let job = self.job.borrow().clone();
         let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
-        let (min, max) = self.bounds(&job, held);
+        let Bounds { min, max } = self.bounds(&job, held);
         let request = ClaimRequest {
             owner: self.owner(),
             kind: ClaimKind::Burst,
@@ -248,8 +249,8 @@ impl Coordinator {
 
     async fn resume(&mut self) -> Result<(), CoordinatorError> {
         let job: Arc<BurstJob> = self.job.borrow().clone();
-        let (min, max) = self.bounds(&job, 0);
-        let lease = self.objects.write_intent(&job, min, max).await?;
+        let bounds = self.bounds(&job, 0);
+        let lease = self.objects.write_intent(&job, bounds).await?;
         self.adopt_lease(&lease);
         let now = self.context.clock.now();
         // As at the start: the intervals have grown meanwhile, and the next changes must be reported soon.
@@ -261,7 +262,6 @@ impl Coordinator {
                 .await?;
         }
         self.claim(Vec::new());
-        debug_assert_eq!(owner(&job, self.term), self.owner());
         Ok(())
     }
 }

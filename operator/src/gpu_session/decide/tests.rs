@@ -147,7 +147,7 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
     let granted = lease(&session, None);
     let lost = lease(&session, Some("its worker or its grant is gone"));
     let mut expired = lease(&session, Some("1 slice on node-a/gpu-0: expired"));
-    expired.status.as_mut().unwrap().conditions[0].reason = EXPIRED.to_owned();
+    expired.status.as_mut().unwrap().conditions[0].reason = GrantedReason::Expired.reason().to_owned();
     let mut over = busy();
     (over.load.held_milliseconds, over.age) = (99_000, 1_000);
     let mut moved = lease(&session, None);

@@ -1,0 +1,92 @@
+//! The status of a `VramLease`: what its claim holds, and the condition `Granted` with its reasons.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use sahasra_crds::{
+    VramLeaseStatus,
+    conditions::{self, GRANTED},
+    vram_lease::GrantStatus,
+};
+
+use crate::{objects::integer, pool::ClaimView};
+
+/// Maximum number of grants that the status lists.
+const LISTED_GRANTS: usize = 512;
+
+/// Reason of the condition `Granted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GrantedReason {
+    SlicesGranted,
+    /// The pool has no slices for the claim.
+    WaitingForSlices,
+    /// Agents have not answered yet.
+    WaitingForAgents,
+    /// The slices were not renewed in time, or the lease is not renewed and its time is over.
+    Expired,
+    /// The worker is gone, restarted, or does not answer.
+    Lost,
+}
+
+impl GrantedReason {
+    /// The reason for a claim that has not ended and needs at least `min` slices.
+    pub(crate) fn of(view: &ClaimView, min: u64) -> Self {
+        match &view.why_not {
+            _ if view.slices() >= min => Self::SlicesGranted,
+            Some(_) => Self::WaitingForSlices,
+            None => Self::WaitingForAgents,
+        }
+    }
+
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::SlicesGranted => "SlicesGranted",
+            Self::WaitingForSlices => "WaitingForSlices",
+            Self::WaitingForAgents => "Waiting",
+            Self::Expired => "Expired",
+            Self::Lost => "Lost",
+        }
+    }
+
+    /// The reason of the condition in `conditions`, if it is one of these.
+    pub(crate) fn in_conditions(conditions: &[Condition]) -> Option<Self> {
+        let all = [
+            Self::SlicesGranted,
+            Self::WaitingForSlices,
+            Self::WaitingForAgents,
+            Self::Expired,
+            Self::Lost,
+        ];
+        let condition = conditions::get(conditions, GRANTED)?;
+        all.into_iter().find(|granted| granted.reason() == condition.reason)
+    }
+}
+
+/// The status of a lease whose claim has this view, in which the condition `Granted` of `conditions` is updated.
+pub(crate) fn status(
+    view: &ClaimView,
+    term: u64,
+    mut conditions: Vec<Condition>,
+    (granted, message): (GrantedReason, &str),
+    generation: Option<i64>,
+    now: Timestamp,
+) -> VramLeaseStatus {
+    let is_granted = granted == GrantedReason::SlicesGranted;
+    conditions::set(&mut conditions, GRANTED, is_granted, granted.reason(), message, generation, now);
+    let devices: BTreeSet<(&str, &str)> = view.grants.iter().map(|grant| (&*grant.worker, &*grant.device)).collect();
+    let listed = view.grants.iter().take(LISTED_GRANTS).map(|grant| GrantStatus {
+        worker: grant.worker.clone(),
+        device: grant.device.clone(),
+        slices: i64::from(grant.slices),
+        id: grant.id.text(),
+    });
+    VramLeaseStatus {
+        term: integer(term),
+        slices: integer(view.slices()),
+        devices: integer(devices.len() as u64),
+        grants: listed.collect(),
+        conditions,
+        observed_generation: generation,
+        ..VramLeaseStatus::default()
+    }
+}
