@@ -16,6 +16,7 @@ use crate::{
     burst::intake::Intake,
     clock::Clock,
     fault::Faults,
+    leases::Releases,
     metrics::{Caches, Metrics},
     pool::Pool,
 };
@@ -28,6 +29,7 @@ pub struct Context {
     pub directory: Arc<Directory>,
     /// All devices and grants.
     pub pool: Arc<Pool>,
+    pub(crate) releases: Releases,
     /// Metrics that `/metrics` serves.
     pub metrics: Arc<Metrics>,
     /// Caches of the reconcilers, read by metrics and coordinators.

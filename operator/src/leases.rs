@@ -1,18 +1,18 @@
 //! How objects hold slices of the pool: a `BurstJob` through its coordinator, any other `VramLease` through the reconciler of leases.
 //!
-//! Both register a claim for an [`owner`] with [`Bounds`], and show what the claim holds in the lease's [`status`].
-
-use std::time::Duration;
+//! Both register a claim for an [`owner`] with [`Bounds`] and the grants that they [`adopt`], show what the claim holds in the lease's
+//! [`status`], and end it by a [`Release`].
 
 use kube::{Resource, ResourceExt};
 use sahasra_wire::grants::Owner;
 
+use crate::pool::{Pool, Unclaimed};
+
+mod release;
 mod status;
 
+pub(crate) use release::{How, Release, Releases};
 pub(crate) use status::{GrantedReason, status};
-
-/// Time in addition to a grant's TTL for which the release of an object's slices waits for the answer of a dead worker.
-pub(crate) const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 
 /// The owner of an object's grants, as agents identify it.
 pub(crate) fn owner<K: Resource<DynamicType = ()>>(object: &K, term: u64) -> Owner {
@@ -54,4 +54,11 @@ impl Bounds {
             max,
         }
     }
+}
+
+/// The grants of an earlier term that agents hold for an owner without a claim, and that have the claim's slice size.
+pub(crate) async fn adopt(pool: &Pool, owner_uid: &str, slice_bytes: u64) -> Unclaimed {
+    let mut found = pool.unclaimed(owner_uid).await;
+    found.grants.retain(|(_, grant)| grant.slice_bytes == slice_bytes);
+    found
 }

@@ -60,6 +60,7 @@ use clock::Clock;
 use context::Context;
 use fault::Faults;
 use leader::{Candidate, LeaderError};
+use leases::Releases;
 use metrics::{Caches, Metrics};
 use pool::Pool;
 
@@ -125,6 +126,7 @@ impl Operator {
                 client,
                 agents,
                 directory,
+                releases: Releases::new(pool.clone()),
                 pool,
                 metrics,
                 caches: Caches::default(),

@@ -39,8 +39,6 @@ use picture::{Action, Picture};
 
 /// Maximum number of concurrent calls to agents. Renewals have a limit of their own, so that many acquires cannot let grants expire.
 const CONCURRENT_CALLS: usize = 64;
-/// Shortest and longest wait before an agent that has not answered a release is called again.
-const RELEASE_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Timeout for the inventories that an adoption waits for. Agents that do not answer are called again until then.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -66,11 +64,6 @@ pub struct Pool {
 pub struct Unreleased {
     /// Workers whose agents did not answer.
     pub workers: Vec<String>,
-}
-
-/// Wait before a release is retried that agents have not answered for the time `unanswered`.
-pub(crate) fn release_again(unanswered: Duration) -> Duration {
-    (unanswered / 4).clamp(RELEASE_AGAIN.0, RELEASE_AGAIN.1)
 }
 
 impl Pool {

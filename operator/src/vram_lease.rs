@@ -29,7 +29,7 @@ use sahasra_crds::{
 };
 use sahasra_scheduler::ClaimKind;
 use sahasra_service::{causes, part};
-use sahasra_wire::grants::{Grant, Owner, SessionTerms};
+use sahasra_wire::grants::{Owner, SessionTerms};
 use serde_json::json;
 use tokio::{
     sync::{mpsc, watch},
@@ -39,16 +39,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     context::Context,
-    leases::{Bounds, EXPIRY_MARGIN, GrantedReason, owner, owner_above},
+    leases::{Bounds, GrantedReason, How, Release, owner, owner_above},
     objects::{self, code},
-    pool::{ClaimRequest, ClaimView, release_again},
+    pool::{ClaimRequest, ClaimView},
     queue::queue,
 };
 
 mod adoption;
 mod status;
 
-use adoption::{adopted_by, lost_since, named_workers};
 use status::{events, is_due, next_status};
 
 const CONCURRENCY: u16 = 16;
@@ -105,8 +104,6 @@ struct Held {
 struct Reconciler {
     context: Arc<Context>,
     held: Mutex<BTreeMap<String, Held>>,
-    /// Time of the first release without an answer, by the UID of the lease.
-    unanswered: Mutex<BTreeMap<String, Instant>>,
     changes: mpsc::Sender<ObjectRef<VramLease>>,
 }
 
@@ -116,7 +113,6 @@ pub async fn run(context: Arc<Context>) {
     let reconciler = Arc::new(Reconciler {
         context: context.clone(),
         held: Mutex::default(),
-        unanswered: Mutex::default(),
         changes,
     });
     let (store, queue) = queue(Api::<VramLease>::all(context.client.clone()), changed);
@@ -232,36 +228,11 @@ impl Reconciler {
             .map_err(api("take the term"))?;
         let term = u64::try_from(term).unwrap_or_default();
         let slice_bytes = lease.spec.slice.vram.bytes()?;
-        let (mut adopted, mut lost) = (Vec::new(), None);
-        if term > 1 {
-            let pool = &self.context.pool;
-            let fits = |grant: &Grant| grant.slice_bytes == slice_bytes;
-            let found = pool.unclaimed(&uid).await;
-            let (grants, mut silent) = (found.grants.into_iter(), found.silent);
-            adopted = adopted_by(lease, grants.filter(|(_, grant)| fits(grant)).collect());
-            if adopted.is_empty() && is_served_once(lease) && was_granted(lease) {
-                // Slices that are not found now are lost permanently. A predecessor may have been granted slices after the agents were
-                // asked, so ask them again.
-                silent.clear();
-                let mut held = Vec::new();
-                for (worker, inventory) in pool.inventories(&named_workers(lease)).await {
-                    match inventory {
-                        Ok(inventory) => {
-                            let ours = inventory.grants.into_iter();
-                            let ours = ours.filter(|grant| grant.owner_uid == uid && !grant.draining && fits(grant));
-                            held.extend(ours.map(|grant| (worker.clone(), grant)));
-                        }
-                        Err(_) => silent.push(worker),
-                    }
-                }
-                adopted = adopted_by(lease, held);
-                if adopted.is_empty() && !silent.is_empty() {
-                    return Err(ReconcileError::Inventories(silent));
-                }
-            }
-            let boot = |worker: &str| Some(self.context.directory.worker(worker)?.boot_id);
-            lost = lost_since(lease, &adopted, &silent, boot);
-        }
+        let (adopted, lost) = if term > 1 {
+            adoption::adopt(&self.context, lease, slice_bytes).await?
+        } else {
+            (Vec::new(), None)
+        };
         let Bounds { min, max } = bounds(lease);
         let request = ClaimRequest {
             owner: owner(lease, term),
@@ -359,43 +330,23 @@ impl Reconciler {
 
     async fn let_go(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
+        let how = match self.held().remove(&uid) {
+            Some(_) => How::Claim,
+            None => How::Everywhere,
+        };
         if !objects::is_held(lease) {
-            self.held().remove(&uid);
-            self.unanswered().remove(&uid);
             return Ok(Action::await_change());
         }
-        let held = self.held().remove(&uid).map(|held| held.term);
-        let released = match held {
-            Some(_) => self.context.pool.release(&uid, true).await,
-            None => {
-                let owner = owner_above(lease, lease.status.as_ref().map_or(0, |status| status.term));
-                self.context.pool.release_everywhere(&owner).await
-            }
-        };
-        if let Err(error) = released {
-            let (since, is_first) = self.unanswered_since(&uid);
-            let limit = Duration::from_millis(ttl_milliseconds(lease)) + EXPIRY_MARGIN;
-            if let Some(left) = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
-                if is_first {
-                    let (lease, namespace) = (lease.name_any(), lease.namespace());
-                    tracing::info!(lease, namespace, %error, ?limit, "deleted: waiting for an agent to answer, or for the slices to expire");
-                }
-                return Ok(Action::requeue(release_again(since.elapsed()).min(left)));
-            }
+        let owner = owner_above(lease, lease.status.as_ref().map_or(0, |status| status.term));
+        let ttl = Duration::from_millis(ttl_milliseconds(lease));
+        if let Release::Again(wait) = self.context.releases.release(&owner, ttl, how).await {
+            return Ok(Action::requeue(wait));
         }
-        self.unanswered().remove(&uid);
         match objects::let_go(&self.api(lease), lease).await {
             Ok(()) => Ok(Action::await_change()),
             Err(error) if code(&error) == 409 => Ok(Action::requeue(Duration::from_millis(20))),
             Err(error) => Err(api("remove the finalizer")(error)),
         }
-    }
-
-    /// Time of the first release of the lease without an answer, and whether it is now.
-    fn unanswered_since(&self, uid: &str) -> (Instant, bool) {
-        let mut unanswered = self.unanswered();
-        let is_first = !unanswered.contains_key(uid);
-        (*unanswered.entry(uid.to_owned()).or_insert_with(Instant::now), is_first)
     }
 
     fn api(&self, lease: &VramLease) -> Api<VramLease> {
@@ -404,10 +355,6 @@ impl Reconciler {
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

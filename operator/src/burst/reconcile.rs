@@ -23,7 +23,7 @@ use kube::{
     },
 };
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, FINALIZER,
+    BurstJob, BurstJobStatus,
     conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED},
 };
 use sahasra_service::{causes, part};
@@ -42,9 +42,8 @@ use super::{
 use crate::{
     clock::timestamp,
     context::Context,
-    leases::{EXPIRY_MARGIN, owner_above},
-    objects::code,
-    pool::release_again,
+    leases::{How, Release, owner_above},
+    objects::{code, is_held},
     queue::queue,
 };
 
@@ -287,8 +286,8 @@ impl Reconciler {
             self.write_status(job, &next).await?;
         }
         let objects = Objects::new(&self.context.client, job);
-        if job.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
-            && let Some(wait) = self.give_back(job, &objects).await?
+        if is_held(job)
+            && let Release::Again(wait) = self.give_back(job, &objects).await?
         {
             return Ok(Action::requeue(wait));
         }
@@ -311,53 +310,31 @@ impl Reconciler {
 
     /// A job that is being deleted and has no coordinator here: releases the grants that agents hold for it, then removes the finalizer.
     async fn clean_up(&self, job: &BurstJob) -> Result<Action, ReconcileError> {
-        let uid = job.uid().unwrap_or_default();
-        if !job.finalizers().iter().any(|finalizer| finalizer == FINALIZER) {
-            self.states().remove(&uid);
+        self.states().remove(&job.uid().unwrap_or_default());
+        if !is_held(job) {
             return Ok(Action::await_change());
         }
         let objects = Objects::new(&self.context.client, job);
-        match self.give_back(job, &objects).await? {
-            Some(wait) => Ok(Action::requeue(wait)),
-            None => {
-                self.states().remove(&uid);
-                Ok(Action::await_change())
-            }
-        }
+        Ok(match self.give_back(job, &objects).await? {
+            Release::Again(wait) => Action::requeue(wait),
+            Release::Done => Action::await_change(),
+        })
     }
 
-    /// Releases everything of the job and removes the finalizer. Or returns the wait before the next attempt, because an agent that may
-    /// hold grants did not answer and the grants may not have expired yet.
-    async fn give_back(&self, job: &BurstJob, objects: &Objects) -> Result<Option<Duration>, ReconcileError> {
-        let uid = job.uid().unwrap_or_default();
+    /// Releases everything of the job. Once that is done, deletes its leases and removes the finalizer.
+    async fn give_back(&self, job: &BurstJob, objects: &Objects) -> Result<Release, ReconcileError> {
         let term = job.status.as_ref().map_or(0, |status| status.term);
-        let owner = owner_above(job, term);
-        let accepted = job
-            .status
-            .as_ref()
-            .is_some_and(|status| conditions::get(&status.conditions, ACCEPTED).is_some());
-        if (term > 0 || accepted)
-            && let Err(error) = self.context.pool.release_everywhere(&owner).await
-        {
-            let known = match self.states().get(&uid) {
-                Some(JobState::Releasing(since)) => Some(*since),
-                _ => None,
-            };
-            let since = known.unwrap_or_else(Instant::now);
-            let limit = Duration::from_secs(u64::try_from(job.spec.lease.ttl_seconds).unwrap_or_default()) + EXPIRY_MARGIN;
-            if let Some(left) = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) {
-                if known.is_none() {
-                    let (job, namespace) = (job.name_any(), job.namespace());
-                    tracing::info!(job, namespace, %error, ?limit, "waiting for an agent to answer, or for the slices to expire");
-                }
-                self.states().insert(uid, JobState::Releasing(since));
-                return Ok(Some(release_again(since.elapsed()).min(left)));
+        let is_accepted = |status: &BurstJobStatus| conditions::get(&status.conditions, ACCEPTED).is_some();
+        if term > 0 || job.status.as_ref().is_some_and(is_accepted) {
+            let ttl = Duration::from_secs(u64::try_from(job.spec.lease.ttl_seconds).unwrap_or_default());
+            let release = self.context.releases.release(&owner_above(job, term), ttl, How::Everywhere).await;
+            if release != Release::Done {
+                return Ok(release);
             }
-            tracing::warn!(job = job.name_any(), %error, "finalizer removed after the expiry");
         }
         objects.delete_leases().await?;
         objects.remove_finalizer().await?;
-        Ok(None)
+        Ok(Release::Done)
     }
 
     fn states(&self) -> MutexGuard<'_, JobStates> {

@@ -3,8 +3,50 @@
 use sahasra_crds::{VramLease, vram_lease::GrantStatus};
 use sahasra_wire::grants::Grant;
 
-use super::{is_a_sessions, was_granted};
-use crate::pool::{Loss, Lost, SILENT};
+use super::{ReconcileError, is_a_sessions, is_served_once, was_granted};
+use crate::{
+    context::Context,
+    leases,
+    pool::{Loss, Lost, SILENT},
+};
+
+/// The grants of earlier terms that the next coordinator of a lease adopts, and the first loss since the last status.
+///
+/// # Errors
+///
+/// Agents do not answer, and the slices must not be acquired again elsewhere.
+pub(super) async fn adopt(
+    context: &Context,
+    lease: &VramLease,
+    slice_bytes: u64,
+) -> Result<(Vec<(String, Grant)>, Option<Lost>), ReconcileError> {
+    let uid = lease.metadata.uid.as_deref().unwrap_or_default();
+    let found = leases::adopt(&context.pool, uid, slice_bytes).await;
+    let (mut adopted, mut silent) = (adopted_by(lease, found.grants), found.silent);
+    if adopted.is_empty() && is_served_once(lease) && was_granted(lease) {
+        // Slices that are not found now are lost permanently. A predecessor may have been granted slices after the agents were asked, so
+        // ask them again.
+        silent.clear();
+        let mut held = Vec::new();
+        for (worker, inventory) in context.pool.inventories(&named_workers(lease)).await {
+            match inventory {
+                Ok(inventory) => {
+                    let is_ours = |grant: &Grant| grant.owner_uid == uid && !grant.draining && grant.slice_bytes == slice_bytes;
+                    let ours = inventory.grants.into_iter().filter(is_ours);
+                    held.extend(ours.map(|grant| (worker.clone(), grant)));
+                }
+                Err(_) => silent.push(worker),
+            }
+        }
+        adopted = adopted_by(lease, held);
+        if adopted.is_empty() && !silent.is_empty() {
+            return Err(ReconcileError::Inventories(silent));
+        }
+    }
+    let boot = |worker: &str| Some(context.directory.worker(worker)?.boot_id);
+    let lost = lost_since(lease, &adopted, &silent, boot);
+    Ok((adopted, lost))
+}
 
 /// Grants that the next coordinator of a lease adopts, out of those that agents hold for it. A session adopts only the grant that it was
 /// placed on. Other grants, whose answer a predecessor never received, are released or expire.
@@ -23,7 +65,7 @@ pub(super) fn adopted_by(lease: &VramLease, mut held: Vec<(String, Grant)>) -> V
 }
 
 /// The workers of the grants in the lease's status.
-pub(super) fn named_workers(lease: &VramLease) -> Vec<&str> {
+fn named_workers(lease: &VramLease) -> Vec<&str> {
     let grants = lease.status.iter().flat_map(|status| &status.grants);
     let mut workers: Vec<&str> = grants.map(|grant| grant.worker.as_str()).collect();
     workers.sort_unstable();

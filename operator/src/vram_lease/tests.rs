@@ -1,4 +1,7 @@
-use super::*;
+use super::{
+    adoption::{adopted_by, lost_since},
+    *,
+};
 use crate::{
     clock::timestamp,
     pool::{Loss, Lost},
@@ -8,7 +11,7 @@ use sahasra_crds::{
     VramLeaseSpec, VramLeaseStatus, VramQuantity,
     vram_lease::{GrantStatus, SliceBounds, SliceSpec},
 };
-use sahasra_wire::grants::GrantId;
+use sahasra_wire::grants::{Grant, GrantId};
 
 fn lease() -> VramLease {
     let spec = VramLeaseSpec {

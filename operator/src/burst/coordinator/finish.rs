@@ -16,7 +16,7 @@ use crate::{
     burst::{objects::Objects, status::Verdict},
     clock::timestamp,
     fault::Step,
-    leases::{EXPIRY_MARGIN, GrantedReason},
+    leases::{GrantedReason, How, Release},
     pool::Unreleased,
 };
 
@@ -39,17 +39,12 @@ impl Coordinator {
     async fn delete(&mut self) -> Result<Arc<BurstJob>, CoordinatorError> {
         self.writes.abort_all();
         self.streams.clear();
-        let expiry = Instant::now() + Duration::from_millis(self.burst.ttl_milliseconds) + EXPIRY_MARGIN;
         self.view = None;
-        let (owner, pool) = (self.owner(), self.context.pool.clone());
-        let (mut released, mut failures) = (pool.release(&owner.uid, true).await, 0);
-        if let Err(error) = &released {
-            tracing::warn!(job = owner.name, namespace = owner.namespace, %error, "deleted without an answer: the finalizer waits for it, or for the expiry");
-        }
-        while released.is_err() && Instant::now() < expiry {
-            failures += 1;
-            tokio::time::sleep(RETRY.after(failures)).await;
-            released = pool.release_everywhere(&owner).await;
+        let (owner, ttl) = (self.owner(), Duration::from_millis(self.burst.ttl_milliseconds));
+        let mut how = How::Claim;
+        while let Release::Again(wait) = self.context.releases.release(&owner, ttl, how).await {
+            tokio::time::sleep(wait).await;
+            how = How::Everywhere;
         }
         self.objects.remove_finalizer().await?;
         Ok(self.job.borrow().clone())

@@ -19,7 +19,7 @@ use crate::{
         status::{self, Verdict},
     },
     fault::Step,
-    leases::Bounds,
+    leases::{self, Bounds},
     objects::code,
     pool::ClaimRequest,
 };
@@ -110,8 +110,8 @@ impl Coordinator {
             self.event(false, "Accepted", format!("{} chunks", self.burst.total));
             return Ok(Vec::new());
         }
-        let (uid, pool) = (self.owner().uid, self.context.pool.clone());
-        let (checkpoint, unclaimed) = tokio::join!(self.read_checkpoint(), pool.unclaimed(&uid));
+        let (uid, pool, slice_bytes) = (self.owner().uid, self.context.pool.clone(), self.burst.slice_bytes);
+        let (checkpoint, unclaimed) = tokio::join!(self.read_checkpoint(), leases::adopt(&pool, &uid, slice_bytes));
         if let Err(error) = checkpoint {
             if matches!(error, CoordinatorError::Checkpoint(_) | CoordinatorError::Save(_)) {
                 self.tell_unreadable(&error).await;
@@ -119,7 +119,7 @@ impl Coordinator {
             return Err(error);
         }
         let mut adopted = unclaimed.grants;
-        adopted.retain(|(_, grant)| grant.slice_bytes == self.burst.slice_bytes && grant.term <= term);
+        adopted.retain(|(_, grant)| grant.term <= term);
         if !unclaimed.silent.is_empty() {
             let workers = unclaimed.silent.join(", ");
             tracing::warn!(workers, "no inventory at takeover: what they hold for the job returns at expiry");

@@ -46,9 +46,6 @@ pub(super) enum JobState {
         generation: Option<i64>,
         verdict: Verdict,
     },
-    /// The job was deleted or has finished, but an agent has not answered the release since this time, and the grants may not have expired
-    /// yet.
-    Releasing(Instant),
 }
 
 /// A job in the intake.
