@@ -3,10 +3,12 @@
 
 pub mod client;
 pub mod directory;
+mod error;
 pub mod stream;
 pub mod transport;
 mod watch_backoff;
 
-pub use client::{AgentClient, AgentError};
-pub use directory::{Directory, Worker};
+pub use client::AgentClient;
+pub use directory::{Directory, HEARTBEAT_LOST, STATUSES, Worker};
+pub use error::{AgentError, StreamError};
 pub use transport::Http2;

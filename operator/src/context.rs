@@ -1,25 +1,38 @@
 //! The context that all reconcilers share.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
-    runtime::events::{Event, EventType, Recorder},
+    runtime::{
+        events::{Event, EventType, Recorder},
+        reflector::Store,
+    },
 };
-
+use sahasra_crds::{BurstJob, GpuSession, VramLease};
 use sahasra_service::part;
 use sahasra_store::StorePolicy;
 
 use crate::{
     agents::{AgentClient, Directory},
-    burst::intake::Intake,
     clock::Clock,
     fault::Faults,
     leases::Releases,
-    metrics::{Caches, Metrics},
+    metrics::{Metrics, Snapshot},
     pool::Pool,
 };
+
+/// Caches of the reconcilers. They are set once the reconcilers run, which is on the leader only.
+#[derive(Default)]
+pub struct Caches {
+    pub bursts: OnceLock<Store<BurstJob>>,
+    pub sessions: OnceLock<Store<GpuSession>>,
+    pub leases: OnceLock<Store<VramLease>>,
+}
 
 /// Dependencies of the reconcilers. Shared behind an `Arc`.
 pub struct Context {
@@ -38,8 +51,8 @@ pub struct Context {
     pub session_lease: Duration,
     /// Object stores that jobs may use.
     pub stores: StorePolicy,
-    /// Fetches and validates bursts.
-    pub intake: Intake,
+    /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
+    pub input_bytes: u64,
     /// Step after which the process kills itself, in tests.
     pub faults: Faults,
     /// Monotonic time.
@@ -48,6 +61,17 @@ pub struct Context {
 }
 
 impl Context {
+    /// Updates the metrics that are computed from the current state. Called at each scrape.
+    pub fn update_metrics(&self) {
+        let caches = &self.caches;
+        self.metrics.update(&Snapshot {
+            workers: &self.directory.workers(),
+            waiting: &self.pool.waiting(),
+            bursts: &caches.bursts.get().map(Store::state).unwrap_or_default(),
+            sessions: &caches.sessions.get().map(Store::state).unwrap_or_default(),
+        });
+    }
+
     /// Publishes an Event in the background. No caller waits for it; a failure is only logged.
     pub fn event(&self, object: ObjectReference, warning: bool, reason: &str, note: String) {
         let recorder = self.recorder.clone();

@@ -15,10 +15,13 @@ use sahasra_crds::{
 };
 use serde_json::json;
 
-use crate::{agents::Worker, clock::timestamp, context::Context, objects::code};
+use crate::{
+    agents::{HEARTBEAT_LOST, Worker},
+    clock::timestamp,
+    context::Context,
+    objects::code,
+};
 
-/// Reason of `Ready=False` when the operator sets it.
-pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
 /// Reason of `Ready=True` when the operator restores it.
 pub const HEARTBEAT_RESUMED: &str = "HeartbeatResumed";
 /// Wait before a failed write is retried.

@@ -15,7 +15,6 @@ use warp::{Filter, Rejection, Reply};
 use crate::{
     agents::{AgentClient, Directory, Worker},
     context::Context,
-    metrics,
     objects::integer,
 };
 
@@ -26,29 +25,11 @@ const AT_ONCE: usize = 64;
 /// Time for which an answer is cached. In this time, requests to `/workers` cause at most one call to each agent.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// All statuses that a worker can have in `/workers`.
-pub(crate) const STATUSES: [&str; 4] = ["healthy", "stale", "notready", "unhealthy"];
-
-/// Status of a worker: one of [`STATUSES`].
-pub(crate) fn status(worker: &Worker) -> &'static str {
-    let all_unhealthy = !worker.devices.is_empty()
-        && (worker.devices.iter()).all(|device| device.health == sahasra_crds::gpu_worker::DeviceHealth::Unhealthy);
-    if worker.stale {
-        "stale"
-    } else if worker.ready.is_err() {
-        "notready"
-    } else if all_unhealthy {
-        "unhealthy"
-    } else {
-        "healthy"
-    }
-}
-
 /// One entry of `/workers`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     id: String,
-    /// Status of the worker: one of [`STATUSES`].
+    /// Status of the worker: one of [`STATUSES`](crate::agents::STATUSES).
     status: &'static str,
     active_executions: i64,
     tensor_count: i64,
@@ -60,7 +41,7 @@ struct Row {
 impl From<Worker> for Row {
     fn from(worker: Worker) -> Self {
         let sum = |figure: fn(&sahasra_crds::gpu_worker::DeviceStatus) -> i64| worker.devices.iter().map(figure).sum();
-        let status = status(&worker);
+        let status = worker.status();
         Self {
             active_executions: sum(|device| device.active_executions),
             tensor_count: sum(|device| device.tensor_count),
@@ -130,7 +111,7 @@ pub fn routes(context: Arc<Context>, readiness: health::Readiness) -> impl Filte
         async move { warp::reply::json(&workers.rows().await) }
     });
     let registry = context.metrics.registry();
-    let metrics = metrics_route::route(registry, move || metrics::observe(&context));
+    let metrics = metrics_route::route(registry, move || context.update_metrics());
     workers.or(metrics).or(health::routes(readiness))
 }
 

@@ -55,13 +55,12 @@ pub mod vram_lease;
 
 use agents::{AgentClient, Directory, Http2};
 use args::{Args, Command};
-use burst::intake::Intake;
 use clock::Clock;
-use context::Context;
+use context::{Caches, Context};
 use fault::Faults;
 use leader::{Candidate, LeaderError};
 use leases::Releases;
-use metrics::{Caches, Metrics};
+use metrics::Metrics;
 use pool::Pool;
 
 /// Drain timeout of the HTTP server when the process is stopped.
@@ -122,7 +121,6 @@ impl Operator {
             candidate: Candidate::new(client.clone(), &settings.namespace, &settings.identity, settings.leader_timeout),
             context: Arc::new(Context {
                 recorder: Recorder::new(client.clone(), reporter),
-                intake: Intake::new(client.clone(), settings.stores.clone(), settings.input_bytes),
                 client,
                 agents,
                 directory,
@@ -132,6 +130,7 @@ impl Operator {
                 caches: Caches::default(),
                 session_lease: settings.session_lease.clamp(SESSION_LEASE.0, SESSION_LEASE.1),
                 stores: settings.stores,
+                input_bytes: settings.input_bytes,
                 faults: settings.faults,
                 clock,
             }),

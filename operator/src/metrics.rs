@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use sahasra_wire::burst::FailureCode;
 
-use crate::objects::integer;
+use crate::{agents::STATUSES, objects::integer};
 
 mod snapshot;
 
-pub use snapshot::{Caches, observe};
+pub use snapshot::Snapshot;
 
 const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
 /// Error categories of reconciles whose counters exist from the start. Rarer ones appear with their first error.
@@ -127,12 +127,7 @@ impl Metrics {
                 "sahasra_operator_leader_transitions",
                 "How often the leadership has changed hands, as this operator's Lease says; 0 before it leads.",
             )?,
-            workers: gauges(
-                "sahasra_workers",
-                "Workers, by status as at /workers.",
-                "status",
-                &crate::http::STATUSES,
-            )?,
+            workers: gauges("sahasra_workers", "Workers, by status as at /workers.", "status", &STATUSES)?,
             claims_waiting: gauges(
                 "sahasra_claims_waiting",
                 "Claims that wait for their fewest slices, by kind.",

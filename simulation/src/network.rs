@@ -12,8 +12,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use sahasra_operator::agents::{
-    AgentError,
-    stream::StreamError,
+    AgentError, StreamError,
     transport::{Incomings, Transport},
 };
 use sahasra_wire::{

@@ -1,10 +1,8 @@
 //! Unary calls to agents.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::StatusCode;
-use sahasra_service::tls::TlsFault;
 use sahasra_wire::{
     Message,
     grants::{AcquireRequest, AcquireResponse, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse},
@@ -12,84 +10,10 @@ use sahasra_wire::{
     path,
 };
 
-use super::transport::{Http2, Transport};
-
-/// Timeout of a unary call. An agent answers from its ledger, without blocking.
-const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Errors of calls to agents.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    #[error("the endpoint {0:?} is no URL")]
-    Endpoint(String),
-    /// The connection could not be opened, or broke.
-    #[error("unreachable")]
-    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The agent uses TLS, and the operator has no authority to verify its certificate with.
-    #[error(
-        "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-authority FILE, the authority that signed it"
-    )]
-    NoAuthority,
-    /// The TLS handshake failed: one side rejected the other's certificate, or does not speak TLS.
-    #[error("{}", remedy(.0))]
-    Tls(TlsFault),
-    /// The agent rejected the operator: this path requires a client certificate.
-    #[error("it refused this operator: {0}")]
-    Forbidden(String),
-    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
-    Timeout,
-    /// The response body was cut off, or is too large.
-    #[error("the answer broke off")]
-    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The status of the response is not 200.
-    #[error("answered {0}: {1}")]
-    Status(StatusCode, String),
-    /// The response body is not the expected message.
-    #[error("the answer does not decode")]
-    Decode(#[from] sahasra_wire::frame::FrameError),
-}
-
-impl AgentError {
-    /// Category of the error, as a label of metrics.
-    pub fn category(&self) -> &'static str {
-        match self {
-            Self::Endpoint(_) => "agent_endpoint",
-            Self::Unreachable(_) => "agent_unreachable",
-            Self::NoAuthority | Self::Tls(_) => "agent_tls",
-            Self::Forbidden(_) => "agent_forbidden",
-            Self::Timeout => "agent_timeout",
-            Self::Body(_) | Self::Decode(_) => "agent_protocol",
-            Self::Status(..) => "agent_status",
-        }
-    }
-
-    /// Description of the misconfiguration that prevents calls to the agent; `None` if the error has another cause.
-    pub fn misconfiguration(&self) -> Option<String> {
-        match self {
-            Self::NoAuthority | Self::Tls(_) | Self::Forbidden(_) => Some(self.to_string()),
-            _ => None,
-        }
-    }
-}
-
-/// Description of a TLS error and of its remedy.
-fn remedy(fault: &TlsFault) -> String {
-    match fault {
-        TlsFault::Name(problem) => {
-            format!(
-                "its certificate is for another name ({problem}): start this operator with --worker-server-name NAME, one that it is for"
-            )
-        }
-        TlsFault::Certificate(problem) => {
-            format!("its certificate is not accepted ({problem}): --worker-authority names who may have signed it")
-        }
-        TlsFault::Identity(problem) => format!(
-            "it does not accept this operator's certificate ({problem}): --worker-client-certificate has to be of the authority in its \
-             --tls-client-authority"
-        ),
-        TlsFault::Protocol(problem) => format!("TLS handshake failed ({problem})"),
-    }
-}
+use super::{
+    error::{AgentError, CALL_TIMEOUT},
+    transport::{Http2, Transport},
+};
 
 /// Client for unary calls to agents. Clones share the connections.
 #[derive(Clone, Debug)]

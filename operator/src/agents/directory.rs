@@ -18,11 +18,16 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
-use sahasra_crds::{GpuWorker, gpu_worker::DeviceStatus};
+use sahasra_crds::{
+    GpuWorker,
+    gpu_worker::{DeviceHealth, DeviceStatus},
+};
 use tokio::{sync::watch, time::Instant};
 
 use super::watch_backoff::WatchBackoff;
 
+/// Reason of `Ready=False` of a worker whose heartbeat is lost, set by the operator.
+pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
 /// Prefix of the name of a heartbeat Lease; the worker's name follows.
 const HEARTBEAT: &str = "sahasra-worker-";
 /// Wait after a failed read of the heartbeats.
@@ -46,6 +51,25 @@ pub struct Worker {
     pub stale: bool,
     /// Wall-clock time at which the heartbeat last moved, for humans.
     pub last_seen: Option<Timestamp>,
+}
+
+/// All statuses that a worker can have in `/workers` and metrics.
+pub const STATUSES: [&str; 4] = ["healthy", "stale", "notready", "unhealthy"];
+
+impl Worker {
+    /// Status of the worker: one of [`STATUSES`].
+    pub fn status(&self) -> &'static str {
+        let is_unhealthy = |device: &DeviceStatus| device.health == DeviceHealth::Unhealthy;
+        if self.stale {
+            "stale"
+        } else if self.ready.is_err() {
+            "notready"
+        } else if !self.devices.is_empty() && self.devices.iter().all(is_unhealthy) {
+            "unhealthy"
+        } else {
+            "healthy"
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -266,7 +290,7 @@ impl Directory {
         let name = object.name_any();
         let status = object.status.clone().unwrap_or_default();
         let condition = sahasra_crds::conditions::get(&status.conditions, sahasra_crds::conditions::READY);
-        let marked_lost = condition.is_some_and(|condition| condition.reason == crate::gpu_worker::HEARTBEAT_LOST);
+        let marked_lost = condition.is_some_and(|condition| condition.reason == HEARTBEAT_LOST);
         let ready = match condition {
             // A condition that the operator itself wrote says nothing about the agent.
             Some(condition) if condition.status != "True" && !marked_lost => Err(condition.reason.clone()),

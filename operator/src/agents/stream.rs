@@ -1,24 +1,18 @@
 //! The burst stream to one agent: a bounded channel of frames to send, and a bounded channel of events received.
 
-use std::time::Duration;
-
 use futures::{StreamExt, stream};
 use sahasra_service::part;
-use sahasra_wire::{
-    burst::{ClientFrame, OPEN_WITHIN, Open, client_frame, server_frame},
-    frame,
-};
+use sahasra_wire::burst::{ClientFrame, Open, client_frame, server_frame};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{AgentClient, AgentError};
+use super::{
+    client::AgentClient,
+    error::{OPEN_TIMEOUT, StreamError},
+};
 
 /// Capacity of the channel of frames to one agent. A coordinator sends few, large frames.
 const OUTGOING_FRAMES: usize = 64;
-/// Timeout of an agent's answer to `Open`. It is longer than the time for which the agent waits for `Open`, so that the agent's rejection,
-/// which carries the cause, arrives before this timeout.
-const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::from_secs(5));
-
 /// Identifies the stream that an event belongs to. A later stream to the same agent has a higher number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamId {
@@ -34,22 +28,6 @@ pub enum StreamEvent {
     Frame(Box<server_frame::Kind>),
     /// The stream ended, with an error unless it ended in order. It is the last event of the stream.
     Closed(Option<StreamError>),
-}
-
-/// Errors that end a stream.
-#[derive(Debug, thiserror::Error)]
-pub enum StreamError {
-    /// The stream could not be opened.
-    #[error("not opened")]
-    Open(#[from] AgentError),
-    #[error("not answered within {} s", OPEN_TIMEOUT.as_secs())]
-    OpenTimeout,
-    /// The connection broke.
-    #[error("cut off")]
-    Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The agent sent bytes that are not a frame of the protocol.
-    #[error("not of the protocol")]
-    Protocol(#[from] frame::FrameError),
 }
 
 /// The coordinator's end of a stream. Dropping it closes the stream; the agent keeps running the chunks that have started.

@@ -32,7 +32,7 @@ use sahasra_wire::{
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::{client::AgentError, stream::StreamError};
+use super::error::{AgentError, StreamError};
 
 /// Timeout of connecting to an agent. On a cluster's network, a connection that takes longer never succeeds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

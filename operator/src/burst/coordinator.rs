@@ -41,18 +41,20 @@ use crate::{
     pool::ClaimView,
 };
 
+mod answers;
 mod dispatch;
 mod finish;
 mod fit;
+mod losses;
 mod progress;
 mod save;
 mod secure;
 mod streams;
+mod writes;
 
 use dispatch::Device;
-use progress::Written;
-use save::SaveError;
 use streams::Stream;
+use writes::{SaveError, Written};
 
 /// Capacity of the channel for events of all streams of a burst. When it is full, HTTP/2 flow control stops the agents from sending.
 const EVENTS: usize = 1024;

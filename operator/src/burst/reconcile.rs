@@ -34,7 +34,7 @@ use tokio::{
 
 use super::{
     coordinator::{Coordinator, CoordinatorError},
-    intake::{Accepted, Waiting},
+    intake::{Accepted, Intake, Waiting},
     objects::{Objects, WriteError},
     observe::ObserveError,
     status::{self, Verdict},
@@ -89,6 +89,7 @@ impl ReconcileError {
 
 struct Reconciler {
     context: Arc<Context>,
+    intake: Intake,
     states: Mutex<JobStates>,
     /// Queue of jobs to reconcile although they have not changed.
     changed: mpsc::Sender<ObjectRef<BurstJob>>,
@@ -100,6 +101,7 @@ pub async fn run(context: Arc<Context>) {
     let reconciler = Arc::new(Reconciler {
         states: Mutex::default(),
         changed,
+        intake: Intake::new(context.client.clone(), context.stores.clone(), context.input_bytes),
         context: context.clone(),
     });
     let (store, queue) = queue(Api::<BurstJob>::all(context.client.clone()), changes);

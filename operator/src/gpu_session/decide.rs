@@ -192,36 +192,45 @@ pub(super) fn decide(
         }
     };
     if let Some(seen) = seen.filter(|_| matches!(step, LeaseStep::Keep | LeaseStep::Update)) {
-        let wait = figures_written.map_or(Duration::ZERO, |written| {
-            let since = Duration::try_from(now.duration_since(written)).unwrap_or_default();
-            FIGURES_EVERY.saturating_sub(since)
-        });
-        let mut told = next.clone();
-        told.tensor_count = integer(seen.load.tensors);
-        told.stored_tensor_bytes = integer(seen.load.stored_bytes);
-        told.active_executions = integer(seen.load.active_executions);
-        if told == next {
-            // The status has these statistics already.
-        } else if wait.is_zero() {
-            next = told;
-        } else {
-            again = Some(again.map_or(wait, |again| again.min(wait)));
-        }
+        let wait = write_figures(&mut next, seen, figures_written, now);
+        again = again.into_iter().chain(wait).min();
     }
     let again = match step {
         LeaseStep::Delete => Some(GOING),
         // A session that was just placed is reconciled again when its status has been written.
         _ => again.or(Some(STANDING)).map(|again| again.min(STANDING)),
     };
-    let figures = |status: &GpuSessionStatus| (status.tensor_count, status.stored_tensor_bytes, status.active_executions);
     Decision {
         lease: step,
-        figures: figures(&next) != figures(&old),
+        figures: figures_of(&next) != figures_of(&old),
         status: (next != old).then_some(next),
         event,
         let_go: false,
         again,
     }
+}
+
+/// Writes the statistics of the agent's report to the status, unless they were written a short time ago. Then returns the wait until they
+/// may be written again.
+fn write_figures(status: &mut GpuSessionStatus, seen: &SeenSession, written: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    let figures = (
+        integer(seen.load.tensors),
+        integer(seen.load.stored_bytes),
+        integer(seen.load.active_executions),
+    );
+    if figures == figures_of(status) {
+        return None;
+    }
+    let since = written.map(|written| Duration::try_from(now.duration_since(written)).unwrap_or_default());
+    let wait = since.map_or(Duration::ZERO, |since| FIGURES_EVERY.saturating_sub(since));
+    if wait.is_zero() {
+        (status.tensor_count, status.stored_tensor_bytes, status.active_executions) = figures;
+    }
+    Some(wait).filter(|wait| !wait.is_zero())
+}
+
+fn figures_of(status: &GpuSessionStatus) -> (i64, i64, i64) {
+    (status.tensor_count, status.stored_tensor_bytes, status.active_executions)
 }
 
 /// Worker and device of a lease that is granted.

@@ -1,12 +1,13 @@
 //! Metrics that are computed at each scrape from the operator's current state.
 
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::{collections::BTreeMap, sync::Arc};
 
-use kube::runtime::reflector::Store;
-use sahasra_crds::{BurstJob, GpuSession, VramLease};
+use prometheus::IntGaugeVec;
+use sahasra_crds::{BurstJob, GpuSession};
 use sahasra_scheduler::ClaimKind;
 
-use crate::{context::Context, http};
+use super::Metrics;
+use crate::agents::{STATUSES, Worker};
 
 /// States of a `BurstJob` in its status.
 pub(super) const BURST_STATES: [&str; 5] = ["Pending", "Running", "Suspended", "Complete", "Failed"];
@@ -22,49 +23,46 @@ const fn kind(kind: ClaimKind) -> &'static str {
     }
 }
 
-/// Caches of the reconcilers. They are set once the reconcilers run, which is on the leader only.
-#[derive(Default)]
-pub struct Caches {
-    pub bursts: OnceLock<Store<BurstJob>>,
-    pub sessions: OnceLock<Store<GpuSession>>,
-    pub leases: OnceLock<Store<VramLease>>,
+/// The state of the operator at a scrape.
+pub struct Snapshot<'a> {
+    pub workers: &'a [Worker],
+    /// Kind of each claim that waits for its minimum, and the time for which it has waited, in milliseconds.
+    pub waiting: &'a [(ClaimKind, u64)],
+    pub bursts: &'a [Arc<BurstJob>],
+    pub sessions: &'a [Arc<GpuSession>],
 }
 
-/// Updates the computed metrics. Called at each scrape.
-pub fn observe(context: &Context) {
-    let metrics = &context.metrics;
-    metrics.before_scrape();
+impl Metrics {
+    /// Updates the computed metrics. Called at each scrape.
+    pub fn update(&self, snapshot: &Snapshot) {
+        self.before_scrape();
+        let mut workers: BTreeMap<&str, i64> = STATUSES.iter().map(|status| (*status, 0)).collect();
+        for worker in snapshot.workers {
+            *workers.entry(worker.status()).or_default() += 1;
+        }
+        set(&self.workers, workers);
 
-    let mut workers: BTreeMap<&str, i64> = http::STATUSES.iter().map(|status| (*status, 0)).collect();
-    for worker in context.directory.workers() {
-        *workers.entry(http::status(&worker)).or_default() += 1;
-    }
-    for (status, count) in workers {
-        metrics.workers.with_label_values(&[status]).set(count);
-    }
+        let mut waiting: BTreeMap<&str, (i64, u64)> = CLAIM_KINDS.iter().map(|kind| (*kind, (0, 0))).collect();
+        for (of, milliseconds) in snapshot.waiting {
+            let (count, oldest) = waiting.entry(kind(*of)).or_default();
+            *count += 1;
+            *oldest = (*oldest).max(*milliseconds);
+        }
+        for (kind, (count, oldest)) in waiting {
+            self.claims_waiting.with_label_values(&[kind]).set(count);
+            self.claims_oldest.with_label_values(&[kind]).set(oldest as f64 / 1e3);
+        }
 
-    let mut waiting: BTreeMap<&str, (i64, u64)> = CLAIM_KINDS.iter().map(|kind| (*kind, (0, 0))).collect();
-    for (of, milliseconds) in context.pool.waiting() {
-        let (count, oldest) = waiting.entry(kind(of)).or_default();
-        *count += 1;
-        *oldest = (*oldest).max(milliseconds);
+        let state = |job: &Arc<BurstJob>| job.status.as_ref()?.state.clone();
+        set(&self.bursts, by_state(&BURST_STATES, snapshot.bursts.iter().map(state)));
+        let state = |session: &Arc<GpuSession>| session.status.as_ref()?.state.clone();
+        set(&self.sessions, by_state(&SESSION_STATES, snapshot.sessions.iter().map(state)));
     }
-    for (kind, (count, oldest)) in waiting {
-        metrics.claims_waiting.with_label_values(&[kind]).set(count);
-        metrics.claims_oldest.with_label_values(&[kind]).set(oldest as f64 / 1e3);
-    }
+}
 
-    let bursts = context.caches.bursts.get().map(Store::state).unwrap_or_default();
-    let state = |job: &BurstJob| job.status.as_ref()?.state.clone();
-    let counts = by_state(&BURST_STATES, bursts.iter().map(|job| state(job)));
-    for (state, count) in counts {
-        metrics.bursts.with_label_values(&[state]).set(count);
-    }
-    let sessions = context.caches.sessions.get().map(Store::state).unwrap_or_default();
-    let state = |session: &GpuSession| session.status.as_ref()?.state.clone();
-    let counts = by_state(&SESSION_STATES, sessions.iter().map(|session| state(session)));
-    for (state, count) in counts {
-        metrics.sessions.with_label_values(&[state]).set(count);
+fn set<'a>(gauges: &IntGaugeVec, counts: impl IntoIterator<Item = (&'a str, i64)>) {
+    for (value, count) in counts {
+        gauges.with_label_values(&[value]).set(count);
     }
 }
 

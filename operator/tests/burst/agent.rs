@@ -15,8 +15,7 @@ use kube::{
 use sahasra_crds::GpuWorker;
 use sahasra_operator::{
     agents::{
-        AgentClient, AgentError,
-        stream::StreamError,
+        AgentClient, AgentError, StreamError,
         transport::{Incomings, Transport},
     },
     burst,

@@ -11,7 +11,7 @@ use sahasra_service::{backoff::Backoff, causes, part};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Coordinator, CoordinatorError, End, WriteError, save::SaveError};
+use super::{Coordinator, CoordinatorError, End, WriteError, writes::SaveError};
 use crate::{
     burst::{objects::Objects, status::Verdict},
     clock::timestamp,

@@ -4,17 +4,14 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, VramLease, VramLeaseStatus,
+    BurstJobStatus, VramLease, VramLeaseStatus,
     burst_job::status::ResultsStatus,
     conditions::{ADMITTED, CHECKPOINTED},
 };
 use sahasra_results::table::Columns;
 use sahasra_service::{causes, part};
 
-use super::{
-    Coordinator, CoordinatorError,
-    save::{Covered, SaveError},
-};
+use super::{Coordinator, CoordinatorError, writes::Written};
 use crate::{
     burst::{
         budget::Pace,
@@ -33,18 +30,6 @@ const EXPLAIN_AFTER: u64 = 250;
 const UNCOVERED_BYTES: u64 = 8 << 20;
 /// Maximum bytes that an agent keeps of a chunk in addition to its outputs.
 const CHUNK_BYTES: u64 = 16;
-
-/// Outcome of a background write.
-pub(super) enum Written {
-    Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
-    Checkpoint(Box<Covered>, Result<String, SaveError>),
-    /// The checkpoint could not be created.
-    Refused(SaveError),
-    /// Generation of the lease after the write.
-    Lease(Result<Option<i64>, WriteError>),
-    /// The lease that replaces a deleted one.
-    Intent(Result<Box<VramLease>, WriteError>),
-}
 
 /// The writes in progress, and the state of the lease as last written.
 #[derive(Debug, Default)]

@@ -8,19 +8,21 @@ use std::{sync::Arc, time::Duration};
 use object_store::{GetOptions, ObjectStore, ObjectStoreExt, WriteMultipart, path::Path};
 use sahasra_crds::{
     burst_job::KeptResults,
-    conditions::{ADMITTED, CHECKPOINTED, FAILED},
+    conditions::{ADMITTED, CHECKPOINTED},
 };
 use sahasra_service::{causes, part};
 use sahasra_wire::burst::Store;
 use tokio::time::timeout;
 
-use super::{Coordinator, CoordinatorError, progress::Written};
+use super::{
+    Coordinator, CoordinatorError,
+    writes::{Covered, SaveError, Written},
+};
 use crate::{
     burst::{
         checkpoint::{self, Checkpoint, Contents, MAX_CONFIG_MAP_BYTES, MAX_CSV_BYTES, Named, Results, StoredSets},
-        index_set::IndexSet,
         objects::{Objects, WriteError},
-        results_store::{self, FAILED_CSV, MANIFEST, SegmentIndex},
+        results_store::{self, FAILED_CSV, MANIFEST},
         status::Verdict,
     },
     fault::Step,
@@ -34,86 +36,12 @@ const READ_SETS: &str = "read the checkpoint's sets in the store of spec.output"
 /// Bytes of `failed.csv` per part of its upload. Not less than the minimum size of a part on S3.
 const CSV_PART_BYTES: usize = 8 << 20;
 
-/// Reasons why a checkpoint was not saved.
-#[derive(Debug, thiserror::Error)]
-pub enum SaveError {
-    /// The API server did not accept the write.
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    /// The object store did not accept the write, or could not be read.
-    #[error("{operation}")]
-    Store {
-        /// The operation that failed.
-        operation: &'static str,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The checkpoint does not fit into a ConfigMap. The number is its size in bytes.
-    #[error("the checkpoint takes {0} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}")]
-    TooLarge(usize),
-}
-
-impl SaveError {
-    /// Category for metrics.
-    pub fn category(&self) -> &'static str {
-        match self {
-            Self::Write(error) => error.category(),
-            Self::Store { .. } => "store",
-            Self::TooLarge(_) => "size",
-        }
-    }
-
-    /// Reason of the condition that reports this error.
-    pub(super) fn reason(&self) -> &'static str {
-        match self {
-            Self::Write(_) => "ApiUnavailable",
-            Self::Store { .. } => "StoreUnavailable",
-            Self::TooLarge(_) => "CheckpointTooLarge",
-        }
-    }
-
-    /// Condition of a burst that can never be saved, because a retry would be rejected again. `None` for errors that a retry may overcome.
-    pub(super) fn refusal(&self) -> Option<Verdict> {
-        match self {
-            Self::TooLarge(bytes) => Some(Verdict::new(
-                FAILED,
-                true,
-                self.reason(),
-                format!(
-                    "spec.output: which chunks succeeded and failed takes {bytes} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}: \
-                     give output.store, or lower spec.maxFailedChunks"
-                ),
-            )),
-            Self::Write(error) if error.is_final() => Some(Verdict::new(
-                FAILED,
-                true,
-                "CheckpointRefused",
-                format!(
-                    "{}: give spec.output.store, or make smaller BurstJobs",
-                    error.rejection().unwrap_or_default()
-                ),
-            )),
-            _ => None,
-        }
-    }
-}
-
 /// Converts an error of the store into a message for the job's user, with a remedy.
 fn store(operation: &'static str) -> impl Fn(object_store::Error) -> SaveError {
     move |source| SaveError::Store {
         operation,
         source: sahasra_store::summary(&source).into(),
     }
-}
-
-/// The results that a checkpoint covers, and its state in the store.
-pub(super) struct Covered {
-    indices: IndexSet,
-    sequences: Vec<(String, u64, u64)>,
-    /// Number of segments that the checkpoint added to the index.
-    segments: usize,
-    index: Option<SegmentIndex>,
-    sets: Option<StoredSets>,
-    bytes: usize,
 }
 
 /// A checkpoint about to be written.

@@ -34,8 +34,7 @@ impl Reconciler {
         let (reconciler, of) = (self.clone(), uid.clone());
         let task = part::spawn(async move {
             let (waits, mut waiting) = mpsc::unbounded_channel();
-            let context = reconciler.context.clone();
-            let admitting = context.intake.admit(&namespace, &spec, before, |waiting| {
+            let admitting = reconciler.intake.admit(&namespace, &spec, before, |waiting| {
                 let _ = waits.send(waiting);
             });
             let mut admitting = std::pin::pin!(caught(admitting));

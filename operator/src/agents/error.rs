@@ -1,0 +1,103 @@
+//! Errors of calls and streams to agents.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use sahasra_service::tls::TlsFault;
+use sahasra_wire::{burst::OPEN_WITHIN, frame::FrameError};
+
+/// Timeout of a unary call. An agent answers from its ledger, without blocking.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout of an agent's answer to `Open`. It is longer than the time for which the agent waits for `Open`, so that the agent's rejection,
+/// which carries the cause, arrives before this timeout.
+pub(super) const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::from_secs(5));
+
+/// Errors of calls to agents.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error("the endpoint {0:?} is no URL")]
+    Endpoint(String),
+    /// The connection could not be opened, or broke.
+    #[error("unreachable")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The agent uses TLS, and the operator has no authority to verify its certificate with.
+    #[error(
+        "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-authority FILE, the authority that signed it"
+    )]
+    NoAuthority,
+    /// The TLS handshake failed: one side rejected the other's certificate, or does not speak TLS.
+    #[error("{}", remedy(.0))]
+    Tls(TlsFault),
+    /// The agent rejected the operator: this path requires a client certificate.
+    #[error("it refused this operator: {0}")]
+    Forbidden(String),
+    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    Timeout,
+    /// The response body was cut off, or is too large.
+    #[error("the answer broke off")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The status of the response is not 200.
+    #[error("answered {0}: {1}")]
+    Status(StatusCode, String),
+    /// The response body is not the expected message.
+    #[error("the answer does not decode")]
+    Decode(#[from] FrameError),
+}
+
+impl AgentError {
+    /// Category of the error, as a label of metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Endpoint(_) => "agent_endpoint",
+            Self::Unreachable(_) => "agent_unreachable",
+            Self::NoAuthority | Self::Tls(_) => "agent_tls",
+            Self::Forbidden(_) => "agent_forbidden",
+            Self::Timeout => "agent_timeout",
+            Self::Body(_) | Self::Decode(_) => "agent_protocol",
+            Self::Status(..) => "agent_status",
+        }
+    }
+
+    /// Description of the misconfiguration that prevents calls to the agent; `None` if the error has another cause.
+    pub fn misconfiguration(&self) -> Option<String> {
+        match self {
+            Self::NoAuthority | Self::Tls(_) | Self::Forbidden(_) => Some(self.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// Description of a TLS error and of its remedy.
+fn remedy(fault: &TlsFault) -> String {
+    match fault {
+        TlsFault::Name(problem) => {
+            format!(
+                "its certificate is for another name ({problem}): start this operator with --worker-server-name NAME, one that it is for"
+            )
+        }
+        TlsFault::Certificate(problem) => {
+            format!("its certificate is not accepted ({problem}): --worker-authority names who may have signed it")
+        }
+        TlsFault::Identity(problem) => format!(
+            "it does not accept this operator's certificate ({problem}): --worker-client-certificate has to be of the authority in its \
+             --tls-client-authority"
+        ),
+        TlsFault::Protocol(problem) => format!("TLS handshake failed ({problem})"),
+    }
+}
+
+/// Errors that end a stream.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The stream could not be opened.
+    #[error("not opened")]
+    Open(#[from] AgentError),
+    #[error("not answered within {} s", OPEN_TIMEOUT.as_secs())]
+    OpenTimeout,
+    /// The connection broke.
+    #[error("cut off")]
+    Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The agent sent bytes that are not a frame of the protocol.
+    #[error("not of the protocol")]
+    Protocol(#[from] FrameError),
+}

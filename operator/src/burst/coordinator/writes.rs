@@ -1,0 +1,97 @@
+//! The outcomes of a coordinator's background writes, and the errors of a checkpoint.
+
+use sahasra_crds::{BurstJob, BurstJobStatus, VramLease, conditions::FAILED};
+
+use crate::burst::{
+    checkpoint::{MAX_CONFIG_MAP_BYTES, StoredSets},
+    index_set::IndexSet,
+    objects::WriteError,
+    results_store::SegmentIndex,
+    status::Verdict,
+};
+
+/// Outcome of a background write.
+pub(super) enum Written {
+    Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
+    Checkpoint(Box<Covered>, Result<String, SaveError>),
+    /// The checkpoint could not be created.
+    Refused(SaveError),
+    /// Generation of the lease after the write.
+    Lease(Result<Option<i64>, WriteError>),
+    /// The lease that replaces a deleted one.
+    Intent(Result<Box<VramLease>, WriteError>),
+}
+
+/// The results that a checkpoint covers, and its state in the store.
+pub(super) struct Covered {
+    pub(super) indices: IndexSet,
+    pub(super) sequences: Vec<(String, u64, u64)>,
+    /// Number of segments that the checkpoint added to the index.
+    pub(super) segments: usize,
+    pub(super) index: Option<SegmentIndex>,
+    pub(super) sets: Option<StoredSets>,
+    pub(super) bytes: usize,
+}
+
+/// Reasons why a checkpoint was not saved.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The API server did not accept the write.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The object store did not accept the write, or could not be read.
+    #[error("{operation}")]
+    Store {
+        /// The operation that failed.
+        operation: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The checkpoint does not fit into a ConfigMap. The number is its size in bytes.
+    #[error("the checkpoint takes {0} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}")]
+    TooLarge(usize),
+}
+
+impl SaveError {
+    /// Category for metrics.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Write(error) => error.category(),
+            Self::Store { .. } => "store",
+            Self::TooLarge(_) => "size",
+        }
+    }
+
+    /// Reason of the condition that reports this error.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Write(_) => "ApiUnavailable",
+            Self::Store { .. } => "StoreUnavailable",
+            Self::TooLarge(_) => "CheckpointTooLarge",
+        }
+    }
+
+    /// Condition of a burst that can never be saved, because a retry would be rejected again. `None` for errors that a retry may overcome.
+    pub(super) fn refusal(&self) -> Option<Verdict> {
+        match self {
+            Self::TooLarge(bytes) => Some(Verdict::new(
+                FAILED,
+                true,
+                self.reason(),
+                format!(
+                    "spec.output: which chunks succeeded and failed takes {bytes} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}: \
+                     give output.store, or lower spec.maxFailedChunks"
+                ),
+            )),
+            Self::Write(error) if error.is_final() => Some(Verdict::new(
+                FAILED,
+                true,
+                "CheckpointRefused",
+                format!(
+                    "{}: give spec.output.store, or make smaller BurstJobs",
+                    error.rejection().unwrap_or_default()
+                ),
+            )),
+            _ => None,
+        }
+    }
+}
