@@ -37,13 +37,10 @@ pub struct Caches {
 /// Dependencies of the reconcilers. Shared behind an `Arc`.
 pub struct Context {
     pub client: Client,
-    /// Client for calls to the agents.
     pub agents: AgentClient,
     pub directory: Arc<Directory>,
-    /// All devices and grants.
     pub pool: Arc<Pool>,
     pub(crate) releases: Releases,
-    /// Metrics that `/metrics` serves.
     pub metrics: Arc<Metrics>,
     /// Caches of the reconcilers, read by metrics and coordinators.
     pub caches: Caches,
@@ -53,9 +50,7 @@ pub struct Context {
     pub stores: StorePolicy,
     /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
     pub input_bytes: u64,
-    /// Step after which the process kills itself, in tests.
     pub faults: Faults,
-    /// Monotonic time.
     pub clock: Clock,
     pub recorder: Recorder,
 }

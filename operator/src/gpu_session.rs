@@ -17,8 +17,8 @@ use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
     runtime::{
-        WatchStreamExt, applier,
-        controller::{Action, Config},
+        WatchStreamExt,
+        controller::Action,
         reflector::{
             self, ObjectRef,
             store::{Store, Writer},
@@ -29,22 +29,19 @@ use kube::{
 use sahasra_crds::{GpuSession, VramLease};
 use sahasra_service::causes;
 use serde_json::json;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     clock::timestamp,
     context::Context,
     objects::{self, code},
-    queue::queue,
+    queue::{Requeue, queue, reconcile_all},
 };
 
 mod decide;
 
 use decide::{Decision, LeaseStep, decide, is_of, lease_of};
 
-const CONCURRENCY: u16 = 16;
-/// Capacity of the queue of sessions to reconcile because of a change of their lease or a report of their agent.
-const CHANGES: usize = 1024;
 /// Wait after a write that the cache does not show yet.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -82,22 +79,15 @@ impl Reconciler {
 
 /// Reconciles all `GpuSession`s until dropped.
 pub async fn run(context: Arc<Context>) {
-    let (changes, changed) = mpsc::channel(CHANGES);
+    let (changes, store, queue) = queue(Api::<GpuSession>::all(context.client.clone()));
     let (leases, writer) = reflector::store();
     let reconciler = Arc::new(Reconciler {
         context: Arc::clone(&context),
         leases,
         figures_written: Mutex::default(),
     });
-    let (store, queue) = queue(Api::<GpuSession>::all(context.client.clone()), changed);
     let _ = context.caches.sessions.set(store.clone());
-    let config = Config::default().concurrency(CONCURRENCY);
-    let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
-    let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
-        if let Err(error) = outcome {
-            tracing::debug!(error = %causes(&error), "a GpuSession was not reconciled");
-        }
-    });
+    let reconciling = reconcile_all(store, queue, reconciler, reconcile, on_error);
     tokio::join!(
         reconciling,
         watch_leases(&context, writer, changes.clone()),
@@ -106,7 +96,7 @@ pub async fn run(context: Arc<Context>) {
 }
 
 /// Requeues a session whenever its agent reports a change of its state.
-async fn watch_agents(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
+async fn watch_agents(context: &Context, changes: Requeue<GpuSession>) {
     loop {
         for (namespace, name) in context.pool.changed_sessions().await {
             if changes.send(ObjectRef::new(&name).within(&namespace)).await.is_err() {
@@ -117,7 +107,7 @@ async fn watch_agents(context: &Context, changes: mpsc::Sender<ObjectRef<GpuSess
 }
 
 /// Keeps the cache of leases, and requeues a session whenever its lease is created, changed or deleted.
-async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: mpsc::Sender<ObjectRef<GpuSession>>) {
+async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: Requeue<GpuSession>) {
     let leases = watcher(Api::<VramLease>::all(context.client.clone()), watcher::Config::default())
         .default_backoff()
         .modify(|lease| lease.managed_fields_mut().clear())
@@ -229,12 +219,8 @@ impl<'a> Objects<'a> {
             _ => {}
         }
         if let Some(status) = &decision.status {
-            let patch = json!({"metadata": {"resourceVersion": session.resource_version()}, "status": status});
-            let written = self
-                .sessions
-                .patch_status(&session.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-                .await;
-            match written {
+            let version = session.metadata.resource_version.as_deref();
+            match objects::write_status(&self.sessions, &session.name_any(), version, status).await {
                 Ok(_) if decision.figures => {
                     let uid = session.uid().unwrap_or_default();
                     self.reconciler.figures_written().insert(uid, timestamp());

@@ -5,10 +5,7 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::Api;
 use sahasra_crds::{
     GpuWorker,
     conditions::{self, READY},
@@ -19,7 +16,7 @@ use crate::{
     agents::{HEARTBEAT_LOST, Worker},
     clock::timestamp,
     context::Context,
-    objects::code,
+    objects::{self, code},
 };
 
 /// Reason of `Ready=True` when the operator restores it.
@@ -92,9 +89,8 @@ async fn mark(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Cont
     if !conditions::set(&mut conditions, READY, ready, reason, &message, generation, timestamp()) {
         return Ok(());
     }
-    let patch = json!({"metadata": {"resourceVersion": object.resource_version()}, "status": {"conditions": conditions}});
-    api.patch_status(&worker.name, &PatchParams::default(), &Patch::Merge(patch))
-        .await?;
+    let version = object.metadata.resource_version.as_deref();
+    objects::write_status(api, &worker.name, version, json!({"conditions": conditions})).await?;
     let mut reference = kube::Resource::object_ref(&object, &());
     reference.namespace = None;
     context.event(reference, !ready, reason, message);

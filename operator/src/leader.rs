@@ -48,11 +48,7 @@ pub enum LeaderError {
     #[error("another process leads as {0:?} too: start each operator with an --identity of its own")]
     SameIdentity(String),
     #[error("leadership was lost: the Lease {LEASE} could not be renewed for {lasts:?}: {cause}")]
-    Silent {
-        lasts: Duration,
-        /// Why the last attempt failed.
-        cause: String,
-    },
+    Silent { lasts: Duration, cause: String },
 }
 
 /// A candidate of the leader election.

@@ -78,11 +78,9 @@ const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(5), Duration::f
 pub struct Settings {
     /// Name of this operator among several operators.
     pub identity: String,
-    /// Namespace of the leader `Lease` and of the heartbeats.
     pub namespace: String,
     /// Time without a heartbeat after which a worker is stale.
     pub worker_timeout: Duration,
-    /// Lease duration of the leader election.
     pub leader_timeout: Duration,
     /// TTL of a session's slice, counted from each renewal. Clamped to the range that the API accepts: 5 s to one day.
     pub session_lease: Duration,
@@ -90,7 +88,6 @@ pub struct Settings {
     pub stores: StorePolicy,
     /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
     pub input_bytes: u64,
-    /// Step after which the process kills itself, in tests.
     pub faults: Faults,
 }
 

@@ -28,23 +28,18 @@ pub struct Metrics {
     /// Chunks sent to agents, including retries.
     pub submitted: IntCounter,
     submit_errors: IntCounterVec,
-    /// Alias of [`Metrics::submit_errors`], with the name of earlier versions.
     submit_errors_alias: IntCounterVec,
-    /// Chunks counted as succeeded or as permanently failed.
     pub chunks_done: IntCounter,
-    /// Alias of [`Metrics::chunks_done`], with the name of earlier versions.
     chunks_done_alias: IntCounter,
     /// Chunks of [`Metrics::chunks_done`] that succeeded. Not served, but read by `sahasra run`.
     pub chunks_succeeded: AtomicU64,
     /// Chunks of [`Metrics::chunks_done`] that failed. Not served, but read by `sahasra run`.
     pub chunks_failed: AtomicU64,
-    /// Attempts after the first attempt of a chunk.
     pub chunks_retried: IntCounter,
     reconcile_duration: HistogramVec,
     reconcile_errors: IntCounterVec,
     /// Whether this operator leads: 1 or 0.
     pub leader: IntGauge,
-    /// Number of leadership changes.
     pub leader_transitions: IntGauge,
     workers: IntGaugeVec,
     claims_waiting: IntGaugeVec,

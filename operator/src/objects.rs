@@ -7,7 +7,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
 };
 use sahasra_crds::FINALIZER;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
 /// A number as an integer of the API, which is signed.
@@ -91,6 +91,15 @@ where
         Err(error) if code(&error) != 404 => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Writes fields of the status of the object with this name, if it still has this resource version.
+pub(crate) async fn write_status<K>(api: &Api<K>, name: &str, version: Option<&str>, status: impl Serialize) -> Result<K, kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 /// Deletes this object, but not a later one with the same name. Succeeds if the object does not exist.

@@ -62,7 +62,6 @@ pub struct Pool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer from {}", workers.join(", "))]
 pub struct Unreleased {
-    /// Workers whose agents did not answer.
     pub workers: Vec<String>,
 }
 

@@ -12,18 +12,13 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt;
 use kube::{
     Api, Resource, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
-    runtime::{
-        applier,
-        controller::{Action, Config},
-        reflector::ObjectRef,
-    },
+    api::ListParams,
+    runtime::{controller::Action, reflector::ObjectRef},
 };
 use sahasra_crds::{
-    VramLease,
+    VramLease, VramLeaseStatus,
     conditions::{self, GRANTED},
     vram_lease::Renewal,
 };
@@ -31,10 +26,7 @@ use sahasra_scheduler::ClaimKind;
 use sahasra_service::{causes, part};
 use sahasra_wire::grants::{Owner, SessionTerms};
 use serde_json::json;
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -42,7 +34,7 @@ use crate::{
     leases::{Bounds, GrantedReason, How, Release, owner, owner_above},
     objects::{self, code},
     pool::{ClaimRequest, ClaimView},
-    queue::queue,
+    queue::{Requeue, queue, reconcile_all},
 };
 
 mod adoption;
@@ -50,26 +42,17 @@ mod status;
 
 use status::{events, is_due, next_status};
 
-const CONCURRENCY: u16 = 16;
-/// Capacity of the queue of leases to reconcile because their slices changed.
-const CHANGES: usize = 1024;
 /// Drain timeout: time for which work on a lease's slices may continue after the slices were taken.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The API server did not accept a read or a write.
     #[error("{operation}")]
-    Api {
-        /// The operation that failed.
-        operation: &'static str,
-        source: kube::Error,
-    },
+    Api { operation: &'static str, source: kube::Error },
     /// Workers did not answer with their inventory. It is needed for a lease that must not be acquired twice.
     #[error("no inventory from {}", .0.join(", "))]
     Inventories(Vec<String>),
-    /// The slice size in the spec is not a valid quantity.
     #[error("spec.slice.vram")]
     Quantity(#[from] sahasra_crds::quantity::QuantityError),
 }
@@ -104,26 +87,19 @@ struct Held {
 struct Reconciler {
     context: Arc<Context>,
     held: Mutex<BTreeMap<String, Held>>,
-    changes: mpsc::Sender<ObjectRef<VramLease>>,
+    changes: Requeue<VramLease>,
 }
 
 /// Reconciles all `VramLease`s until dropped.
 pub async fn run(context: Arc<Context>) {
-    let (changes, changed) = mpsc::channel(CHANGES);
+    let (changes, store, queue) = queue(Api::<VramLease>::all(context.client.clone()));
     let reconciler = Arc::new(Reconciler {
         context: context.clone(),
         held: Mutex::default(),
         changes,
     });
-    let (store, queue) = queue(Api::<VramLease>::all(context.client.clone()), changed);
     let _ = context.caches.leases.set(store.clone());
-    let config = Config::default().concurrency(CONCURRENCY);
-    let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
-    let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
-        if let Err(error) = outcome {
-            tracing::debug!(error = %causes(&error), "a VramLease was not reconciled");
-        }
-    });
+    let reconciling = reconcile_all(store, queue, reconciler, reconcile, on_error);
     tokio::join!(reconciling, end_strays(&context));
 }
 
@@ -221,11 +197,9 @@ impl Reconciler {
         let name = lease.name_any();
         let current = objects::hold(&api_of, lease).await.map_err(api("add the finalizer"))?;
         let term = current.status.as_ref().map_or(0, |status| status.term) + 1;
-        let patch = json!({"metadata": {"resourceVersion": current.resource_version()}, "status": {"term": term}});
-        api_of
-            .patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .map_err(api("take the term"))?;
+        let version = current.metadata.resource_version.as_deref();
+        let taken = objects::write_status(&api_of, &name, version, json!({"term": term})).await;
+        taken.map_err(api("take the term"))?;
         let term = u64::try_from(term).unwrap_or_default();
         let slice_bytes = lease.spec.slice.vram.bytes()?;
         let (adopted, lost) = if term > 1 {
@@ -300,12 +274,8 @@ impl Reconciler {
         let old = lease.status.clone().unwrap_or_default();
         let differs = next.slices != old.slices || next.grants != old.grants || next.conditions != old.conditions || lost.is_some();
         if differs {
-            let patch = json!({"metadata": {"resourceVersion": lease.resource_version()}, "status": next});
-            let written = self
-                .api(lease)
-                .patch_status(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-                .await;
-            match written {
+            let version = lease.metadata.resource_version.as_deref();
+            match objects::write_status(&self.api(lease), &lease.name_any(), version, &next).await {
                 Ok(_) => {}
                 // The cache is outdated: reconcile again when it has caught up.
                 Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(Duration::from_millis(100))),
@@ -388,9 +358,12 @@ fn ttl_milliseconds(lease: &VramLease) -> u64 {
 
 /// Whether the lease has expired or was lost. A lease that is served only once is not claimed again.
 fn is_over(lease: &VramLease) -> bool {
-    let status = lease.status.as_ref();
-    let granted = status.and_then(|status| GrantedReason::in_conditions(&status.conditions));
-    matches!(granted, Some(GrantedReason::Expired | GrantedReason::Lost))
+    let is_over = |status: &VramLeaseStatus| {
+        [GrantedReason::Expired, GrantedReason::Lost]
+            .iter()
+            .any(|reason| reason.is_in(&status.conditions))
+    };
+    lease.status.as_ref().is_some_and(is_over)
 }
 
 #[cfg(test)]

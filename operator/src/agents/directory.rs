@@ -39,13 +39,11 @@ pub struct Worker {
     pub name: String,
     pub uid: String,
     pub endpoint: String,
-    /// Boot id of the agent.
     pub boot_id: String,
     /// Devices as last reported in the `GpuWorker`'s status: at most a few seconds old.
     pub devices: Vec<DeviceStatus>,
     /// Whether the agent reports that it accepts work; the error is the reason why it does not.
     pub ready: Result<(), String>,
-    /// The `GpuWorker`'s status says that the heartbeat is lost.
     pub marked_lost: bool,
     /// The heartbeat has not moved within the timeout.
     pub stale: bool,
@@ -85,7 +83,6 @@ struct State {
     heartbeats: BTreeMap<String, Heartbeat>,
     /// Start of the heartbeat watch.
     begun: Instant,
-    /// Last answer of the API server.
     answered: Instant,
 }
 

@@ -17,7 +17,6 @@ pub(super) const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::f
 pub enum AgentError {
     #[error("the endpoint {0:?} is no URL")]
     Endpoint(String),
-    /// The connection could not be opened, or broke.
     #[error("unreachable")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The agent uses TLS, and the operator has no authority to verify its certificate with.
@@ -25,7 +24,6 @@ pub enum AgentError {
         "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-authority FILE, the authority that signed it"
     )]
     NoAuthority,
-    /// The TLS handshake failed: one side rejected the other's certificate, or does not speak TLS.
     #[error("{}", remedy(.0))]
     Tls(TlsFault),
     /// The agent rejected the operator: this path requires a client certificate.
@@ -33,13 +31,10 @@ pub enum AgentError {
     Forbidden(String),
     #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    /// The response body was cut off, or is too large.
     #[error("the answer broke off")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The status of the response is not 200.
     #[error("answered {0}: {1}")]
     Status(StatusCode, String),
-    /// The response body is not the expected message.
     #[error("the answer does not decode")]
     Decode(#[from] FrameError),
 }
@@ -89,12 +84,10 @@ fn remedy(fault: &TlsFault) -> String {
 /// Errors that end a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The stream could not be opened.
     #[error("not opened")]
     Open(#[from] AgentError),
     #[error("not answered within {} s", OPEN_TIMEOUT.as_secs())]
     OpenTimeout,
-    /// The connection broke.
     #[error("cut off")]
     Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The agent sent bytes that are not a frame of the protocol.

@@ -24,7 +24,6 @@ pub struct StreamId {
 /// Event of a burst stream.
 #[derive(Debug)]
 pub enum StreamEvent {
-    /// The agent sent a frame.
     Frame(Box<server_frame::Kind>),
     /// The stream ended, with an error unless it ended in order. It is the last event of the stream.
     Closed(Option<StreamError>),

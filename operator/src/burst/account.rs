@@ -58,20 +58,15 @@ pub struct RetryPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedChunk {
     pub index: u64,
-    /// Number of attempts.
     pub attempts: u32,
-    /// Label of the failure code.
     pub code: String,
-    /// Error message of the engine.
     pub message: String,
 }
 
 /// Result of recording failed attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureOutcome {
-    /// Number of chunks that will be retried.
     pub retried: u64,
-    /// Number of chunks that failed permanently.
     pub failed: u64,
 }
 
@@ -88,10 +83,8 @@ pub struct Counts {
     pub total: u64,
     /// Waiting for a first attempt or a retry.
     pub pending: u64,
-    /// In flight on a device.
     pub running: u64,
     pub succeeded: u64,
-    /// Permanently failed.
     pub failed: u64,
     /// Attempts after the first that were scheduled.
     pub retried: u64,

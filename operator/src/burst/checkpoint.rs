@@ -36,20 +36,15 @@ const STATE: &str = "checkpoint.json";
 pub struct Checkpoint {
     /// UID of the `BurstJob`, so that the ConfigMap of another job with the same name is not used.
     pub uid: String,
-    /// Term of the coordinator that wrote the checkpoint.
     pub term: u64,
     pub completed: IndexSet,
-    /// Indices that failed permanently, by cause.
     pub failed: BTreeMap<FailureCode, IndexSet>,
     /// The first failures, at most [`LISTED_FAILURES`].
     pub failures: Vec<FailedChunk>,
     /// Number of attempts after the first.
     pub retried: u64,
-    /// Maximum number of slices held at the same time.
     pub peak_slices: u64,
-    /// The aggregate over `completed`.
     pub aggregator: Aggregator,
-    /// The results of `completed`.
     pub results: Results,
 }
 
@@ -59,7 +54,6 @@ pub enum Results {
     /// In the checkpoint, as one record for each chunk.
     Inline(Vec<u8>),
     Store(SegmentIndex),
-    /// Results are not kept.
     Nowhere,
 }
 
@@ -76,24 +70,17 @@ pub struct Contents {
 pub enum CheckpointError {
     #[error("the key {0} is missing")]
     Missing(&'static str),
-    /// `checkpoint.json` is not a valid state.
     #[error("{STATE} does not parse")]
     State(#[from] serde_json::Error),
     #[error("a set of indices does not decode")]
     Indices(#[from] DecodeError),
-    /// No coordinator of this burst can have written the value.
     #[error("it contradicts the job: {0}")]
     Contradiction(&'static str),
     #[error("it belongs to the BurstJob with UID {0}")]
     OtherJob(String),
     /// The results have a different size from the one that the spec implies.
     #[error("it holds {found} bytes of results where {expected} are expected")]
-    Size {
-        /// Bytes in the ConfigMap.
-        found: usize,
-        /// Bytes that the spec implies.
-        expected: usize,
-    },
+    Size { found: usize, expected: usize },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -106,7 +93,6 @@ struct State {
     #[serde(default)]
     peak_slices: u64,
     aggregator: Aggregator,
-    /// Numbers of the index objects that count, by term.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     index: Option<BTreeMap<u64, String>>,
     /// Folder and keys of the sets that are in the store.

@@ -66,13 +66,11 @@ const EVENTS_AT_ONCE: usize = 256;
 pub enum CoordinatorError {
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The job was written concurrently by someone else.
     #[error("the job was written by someone else")]
     Conflict(#[source] kube::Error),
     /// An agent has seen a higher term of the job.
     #[error("an agent has heard of a higher term")]
     Superseded,
-    /// The checkpoint is not valid for the job.
     #[error("read the checkpoint")]
     Checkpoint(#[from] super::checkpoint::CheckpointError),
     /// The counted results could not be saved, or not be read back.
@@ -120,7 +118,6 @@ enum Hold {
     Running,
     /// The burst must be suspended. Running chunks may continue until this time, in milliseconds of the clock.
     Suspending(u64),
-    /// The burst holds no slices.
     Suspended,
 }
 
@@ -129,10 +126,8 @@ pub struct Coordinator {
     context: Arc<Context>,
     objects: Objects,
     burst: ValidBurst,
-    /// The job as last observed.
     job: watch::Receiver<Arc<BurstJob>>,
     term: u64,
-    /// The status as last written.
     status: BurstJobStatus,
     version: String,
 
@@ -141,7 +136,6 @@ pub struct Coordinator {
     results: Results,
     /// Segments in the store that no checkpoint's index contains yet.
     segments: Vec<Segment>,
-    /// The job's folder in the store, once it has been opened.
     folder: Option<Arc<dyn ObjectStore>>,
     /// Sets of the last checkpoint that are in the store.
     stored_sets: Option<StoredSets>,
@@ -155,7 +149,6 @@ pub struct Coordinator {
     lean: bool,
     /// URL of the list of results in the store, once it has been written.
     published: Option<String>,
-    /// Indices that a written checkpoint covers.
     covered: IndexSet,
     checkpoint_version: Option<String>,
     peak_slices: u64,

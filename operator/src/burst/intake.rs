@@ -48,7 +48,6 @@ const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Reason why a job cannot run, and whether this may change without a change of the job.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// Reason of the condition, in CamelCase.
     pub reason: &'static str,
     /// Field of the spec, the problem and its remedy.
     pub message: String,
@@ -67,18 +66,15 @@ pub struct Verdict {
 /// A burst that can run, with its reservation of memory.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The validated burst, with its PTX and inputs.
     pub burst: ValidBurst,
     /// Reservation of the burst's memory. Must be kept for as long as the burst.
     pub memory: OwnedSemaphorePermit,
-    /// Version of the referenced objects.
     pub version: Vec<u8>,
 }
 
 /// The cause for which a job waits in the intake, possibly for long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Reason of the condition, in CamelCase.
     pub reason: &'static str,
     /// Field of the spec, and what the job waits for.
     pub message: String,
@@ -90,7 +86,6 @@ pub enum Outcome {
     Accepted(Box<Accepted>),
     /// The job cannot run as its spec is now.
     Refused(Verdict),
-    /// The API server did not answer.
     Failed(ObserveError),
 }
 

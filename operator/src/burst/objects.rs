@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use sahasra_crds::{
     BurstJob, BurstJobStatus, VramLease, VramLeaseSpec, VramLeaseStatus,
@@ -45,23 +45,11 @@ enum Whose {
 /// Reasons why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The API server rejected the request or did not answer.
     #[error("{operation}")]
-    Api {
-        /// The operation that failed.
-        operation: &'static str,
-        source: kube::Error,
-    },
+    Api { operation: &'static str, source: kube::Error },
     /// All candidate names of an object of the job are taken by objects that do not belong to the job.
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
-    NamesTaken {
-        kind: &'static str,
-        /// Name of one object.
-        first: String,
-        /// Name of the other object.
-        second: String,
-    },
-    /// A coordinator with this higher term acts for the job.
+    NamesTaken { kind: &'static str, first: String, second: String },
     #[error("a coordinator of term {0} acts for the job")]
     Fenced(u64),
     #[error("the job is gone")]
@@ -228,10 +216,7 @@ impl Objects {
 
     /// Writes the status if the job still has this resource version.
     pub async fn try_write_status(&self, version: &str, status: &BurstJobStatus) -> Result<BurstJob, kube::Error> {
-        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
-        self.jobs
-            .patch_status(&self.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
+        objects::write_status(&self.jobs, &self.name, Some(version), status).await
     }
 
     /// Writes the intent to acquire slices: the `VramLease`, owned by the job. Returns the lease.
@@ -394,17 +379,10 @@ impl Objects {
         Err(failure.map_or(WriteError::Gone, api("write the checkpoint")))
     }
 
-    /// Deletes the job itself, but not a later one of the same name.
-    pub async fn delete_job(&self) -> Result<(), WriteError> {
-        let parameters = DeleteParams::background().preconditions(Preconditions {
-            uid: Some(self.uid.clone()),
-            resource_version: None,
-        });
-        match self.jobs.delete(&self.name, &parameters).await {
-            Ok(_) => Ok(()),
-            Err(error) if matches!(code(&error), 404 | 409) => Ok(()),
-            Err(error) => Err(api("delete the job")(error)),
-        }
+    /// Deletes the job.
+    pub async fn delete_job(&self, job: &BurstJob) -> Result<(), WriteError> {
+        let deleted = objects::delete_exactly(&self.jobs, job, DeleteParams::background()).await;
+        deleted.map_err(api("delete the job"))
     }
 
     /// The creator of an object with one of the job's names. Objects that no `BurstJob` of this name controls must not be changed.

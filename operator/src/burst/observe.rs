@@ -35,7 +35,6 @@ pub struct Observed {
     pub ptx: Bytes,
     /// Bytes of each argument that has any; empty for other arguments.
     pub inputs: Vec<Bytes>,
-    /// Settings of the object store, from the Secret.
     pub store_options: BTreeMap<String, String>,
 }
 
@@ -45,20 +44,12 @@ pub enum ObserveError {
     /// The object does not exist or is not valid; the user must act.
     #[error("{path}: {message}")]
     Missing {
-        /// Field of the spec.
         path: String,
-        /// Reason of the condition, in CamelCase.
         reason: &'static str,
-        /// The problem and its remedy.
         message: String,
     },
-    /// The API server did not answer.
     #[error("read {path}")]
-    Api {
-        /// Field of the spec.
-        path: String,
-        source: kube::Error,
-    },
+    Api { path: String, source: kube::Error },
 }
 
 impl ObserveError {

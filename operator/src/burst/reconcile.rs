@@ -13,12 +13,10 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt;
 use kube::{
     Api, Resource, ResourceExt,
     runtime::{
-        applier,
-        controller::{Action, Config},
+        controller::Action,
         reflector::{ObjectRef, Store},
     },
 };
@@ -27,10 +25,7 @@ use sahasra_crds::{
     conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED},
 };
 use sahasra_service::{causes, part};
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     coordinator::{Coordinator, CoordinatorError},
@@ -44,7 +39,7 @@ use crate::{
     context::Context,
     leases::{How, Release, owner_above},
     objects::{code, is_held},
-    queue::queue,
+    queue::{Requeue, queue, reconcile_all},
 };
 
 mod admission;
@@ -52,9 +47,6 @@ mod state;
 
 use state::{JobState, JobStates, Next, REMEMBERED, RETRY, is_expected, pause};
 
-const CONCURRENCY: u16 = 16;
-/// Capacity of the queue of jobs to reconcile after the end of a coordinator or an outcome of the intake.
-const CHANGES: usize = 1024;
 /// Interval at which the states of deleted jobs are dropped.
 const SWEEP: Duration = Duration::from_secs(10);
 /// Reason of the condition when the API server rejected one of the job's objects.
@@ -63,14 +55,12 @@ const REJECTED: &str = "WriteRejected";
 /// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// An object that the spec refers to could not be read.
     #[error("observe")]
     Observe(#[from] ObserveError),
     #[error("write")]
     Write(#[from] WriteError),
     #[error("write the status")]
     Status(#[source] kube::Error),
-    /// The coordinator ended before its burst did.
     #[error("coordinate")]
     Coordinate(#[source] CoordinatorError),
 }
@@ -92,28 +82,21 @@ struct Reconciler {
     intake: Intake,
     states: Mutex<JobStates>,
     /// Queue of jobs to reconcile although they have not changed.
-    changed: mpsc::Sender<ObjectRef<BurstJob>>,
+    changed: Requeue<BurstJob>,
 }
 
 /// Reconciles all `BurstJob`s until dropped.
 pub async fn run(context: Arc<Context>) {
-    let (changed, changes) = mpsc::channel(CHANGES);
+    let (changed, store, queue) = queue(Api::<BurstJob>::all(context.client.clone()));
     let reconciler = Arc::new(Reconciler {
         states: Mutex::default(),
         changed,
         intake: Intake::new(context.client.clone(), context.stores.clone(), context.input_bytes),
         context: context.clone(),
     });
-    let (store, queue) = queue(Api::<BurstJob>::all(context.client.clone()), changes);
     let _ = context.caches.bursts.set(store.clone());
-    let config = Config::default().concurrency(CONCURRENCY);
     let sweeping = sweep(reconciler.clone(), store.clone());
-    let reconcile = |object, reconciler| Box::pin(reconcile(object, reconciler));
-    let reconciling = applier(reconcile, on_error, reconciler, store, queue, config).for_each(|outcome| async move {
-        if let Err(error) = outcome {
-            tracing::debug!(error = %causes(&error), "a BurstJob was not reconciled");
-        }
-    });
+    let reconciling = reconcile_all(store, queue, reconciler, reconcile, on_error);
     tokio::select! {
         () = reconciling => {}
         () = sweeping => {}
@@ -304,7 +287,7 @@ impl Reconciler {
         match u64::try_from(ttl - elapsed) {
             Ok(left) if left > 0 => Ok(Action::requeue(Duration::from_secs(left))),
             _ => {
-                objects.delete_job().await?;
+                objects.delete_job(job).await?;
                 Ok(Action::await_change())
             }
         }

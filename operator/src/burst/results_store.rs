@@ -29,7 +29,6 @@ const MOST_NUMBERS: u64 = 1 << 24;
 /// A segment, and the part of it that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Name of the segment in the folder.
     pub name: String,
     /// Ranges (first, count) of the indices that were counted from the segment, in ascending order.
     pub counted: Vec<(u64, u64)>,

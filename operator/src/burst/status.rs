@@ -18,11 +18,8 @@ const MESSAGE_BYTES: usize = 1024;
 /// A condition to be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Type of the condition.
     pub kind: &'static str,
-    /// Status of the condition.
     pub status: bool,
-    /// Reason of the condition, in CamelCase.
     pub reason: String,
     pub message: String,
 }

@@ -31,9 +31,7 @@ pub(super) enum LeaseStep {
     Keep,
     /// No lease exists, but one is needed.
     Create,
-    /// The session's TTL has changed.
     Update,
-    /// The slice is to be released.
     Delete,
 }
 
@@ -41,9 +39,7 @@ pub(super) enum LeaseStep {
 #[derive(Debug)]
 pub(super) struct Decision {
     pub lease: LeaseStep,
-    /// The new status, if it changes.
     pub status: Option<GpuSessionStatus>,
-    /// Whether the statistics in the status change.
     pub figures: bool,
     /// Event to publish: whether it is a warning, its reason and its text.
     pub event: Option<(bool, &'static str, String)>,

@@ -20,7 +20,6 @@ pub(crate) enum GrantedReason {
     SlicesGranted,
     /// The pool has no slices for the claim.
     WaitingForSlices,
-    /// Agents have not answered yet.
     WaitingForAgents,
     /// The slices were not renewed in time, or the lease is not renewed and its time is over.
     Expired,
@@ -48,17 +47,9 @@ impl GrantedReason {
         }
     }
 
-    /// The reason of the condition in `conditions`, if it is one of these.
-    pub(crate) fn in_conditions(conditions: &[Condition]) -> Option<Self> {
-        let all = [
-            Self::SlicesGranted,
-            Self::WaitingForSlices,
-            Self::WaitingForAgents,
-            Self::Expired,
-            Self::Lost,
-        ];
-        let condition = conditions::get(conditions, GRANTED)?;
-        all.into_iter().find(|granted| granted.reason() == condition.reason)
+    /// Whether `Granted` has this reason.
+    pub(crate) fn is_in(self, conditions: &[Condition]) -> bool {
+        conditions::get(conditions, GRANTED).is_some_and(|condition| condition.reason == self.reason())
     }
 }
 

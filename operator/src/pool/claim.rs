@@ -19,7 +19,7 @@ pub struct ClaimRequest {
     pub class: Option<String>,
     /// Engine that the device must have; `None` matches any device.
     pub engine: Option<String>,
-    /// Minimum number of slices. The claim holds either none or at least this many.
+    /// The claim holds either none or at least this many slices.
     pub min: u32,
     pub max: u32,
     /// Claims with a higher priority are served first.
@@ -28,11 +28,9 @@ pub struct ClaimRequest {
     pub ttl_milliseconds: u64,
     /// Drain timeout: time for which running work may continue after its grant has ended.
     pub grace_milliseconds: u64,
-    /// Whether the pool renews the grants for as long as the claim exists.
     pub renewed: bool,
     /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`].
     pub served: bool,
-    /// Slices that were lost since the last report of an earlier term.
     pub lost: Option<Lost>,
     /// The session that the claim is for: its name, its engine and its timeouts, which the agent needs.
     pub session: Option<SessionTerms>,
@@ -84,7 +82,6 @@ pub struct ClaimView {
     pub why_not: Option<String>,
     /// Whether an agent has seen a higher term of the owner. If so, this coordinator must stop.
     pub fenced: bool,
-    /// Whether an acquire is waiting for an agent's answer.
     pub acquiring: bool,
     pub lost: Option<Lost>,
     pub losses: u64,
@@ -108,7 +105,6 @@ pub struct SeenSession {
 /// A grant of slices on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldGrant {
-    /// Identifier that the agent has assigned to the grant.
     pub id: GrantId,
     pub worker: String,
     pub device: String,

@@ -146,6 +146,16 @@ struct Held {
     renewing: bool,
 }
 
+impl Held {
+    fn lost(&self, why: Loss) -> Lost {
+        Lost {
+            device: self.device.to_string(),
+            slices: self.slices,
+            why,
+        }
+    }
+}
+
 /// The state of the pool: all devices, grants and claims.
 #[derive(Debug)]
 pub(super) struct Picture {
@@ -327,11 +337,7 @@ impl Picture {
                 tracing::debug!(owner = claim.request.owner.name, device = %held.device, slices = held.slices, %loss, "a grant is lost");
                 self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
                 claim.losses += 1;
-                claim.lost = Some(Lost {
-                    device: held.device.to_string(),
-                    slices: held.slices,
-                    why: loss,
-                });
+                claim.lost = Some(held.lost(loss));
                 dropped.push((held.clone(), u64::from(held.slices) * claim.request.slice_bytes));
                 false
             });

@@ -23,7 +23,6 @@ pub(super) struct Flight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flights {
     flights: RangeMap<Flight>,
-    /// Number of adopted chunks in flight.
     adopted: u64,
     numbers: BTreeMap<DeviceKey, DeviceNumber>,
     /// Worker of each device, by the device's number.

@@ -30,9 +30,7 @@ pub(super) struct Device {
     outstanding: u64,
     /// Time since which the burst holds no slices on the device.
     empty_since: Option<u64>,
-    /// Time since which the device has been idle.
     idle_since: Option<u64>,
-    /// The device receives no chunks before this time.
     paused_until: u64,
 }
 

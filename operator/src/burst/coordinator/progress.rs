@@ -43,7 +43,6 @@ pub(super) struct Writing {
     /// Numbers of slices and grants in the lease's status as last written.
     lease_shown: Option<(u64, usize)>,
     lease_conditions: Vec<Condition>,
-    /// Generation of the lease as last observed.
     lease_generation: Option<i64>,
 }
 

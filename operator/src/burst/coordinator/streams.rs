@@ -86,9 +86,7 @@ impl Unsettled {
 pub(super) enum State {
     /// The stream must not be opened before this time, in milliseconds of the clock.
     Closed(u64),
-    /// A stream with this number is being opened.
     Opening(u64, BurstStream),
-    /// The agent has accepted the stream.
     Open {
         number: u64,
         stream: BurstStream,

@@ -14,7 +14,6 @@ use crate::burst::{
 pub(super) enum Written {
     Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
     Checkpoint(Box<Covered>, Result<String, SaveError>),
-    /// The checkpoint could not be created.
     Refused(SaveError),
     /// Generation of the lease after the write.
     Lease(Result<Option<i64>, WriteError>),
@@ -36,13 +35,10 @@ pub(super) struct Covered {
 /// Reasons why a checkpoint was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
-    /// The API server did not accept the write.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The object store did not accept the write, or could not be read.
     #[error("{operation}")]
     Store {
-        /// The operation that failed.
         operation: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },

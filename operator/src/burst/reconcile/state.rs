@@ -24,25 +24,20 @@ pub(super) type JobStates = BTreeMap<String, JobState>;
 
 /// State of a job in addition to the cache.
 pub(super) enum JobState {
-    /// A coordinator runs; changes of the job are sent to it.
     Running(watch::Sender<Arc<BurstJob>>),
-    /// The coordinator finished the job at this time.
     Finished(Instant),
     /// The coordinator ended with an error, or none could be started.
     Broken {
         failures: u32,
         /// The last error, until it is reported.
         error: Option<ReconcileError>,
-        /// Earliest time of the next attempt.
         until: Instant,
     },
-    /// The intake fetches and validates the objects that the spec refers to.
     Intake(Intake),
     Rejected {
         attempts: u32,
         /// Time of the next validation. `None` if the job must change first.
         until: Option<Instant>,
-        /// The generation that was rejected.
         generation: Option<i64>,
         verdict: Verdict,
     },
@@ -52,7 +47,6 @@ pub(super) enum JobState {
 pub(super) struct Intake {
     /// The cause for which the job waits, until it is written to the status.
     pub(super) waits: Option<Waiting>,
-    /// The outcome, until it is processed.
     pub(super) outcome: Option<Outcome>,
     /// Number of earlier attempts without a coordinator, or with one that ended soon.
     pub(super) attempts: u32,
@@ -61,18 +55,20 @@ pub(super) struct Intake {
 
 /// The next step for a job that is neither coordinated nor finished.
 pub(super) enum Next {
-    /// Reconcile the job again after this time.
     Wait(Duration),
-    /// Do nothing until the job changes.
     Nothing,
-    /// Report why the coordinator ended. The next attempt is due after `retry`.
-    Report { error: Box<ReconcileError>, retry: Duration },
-    /// Write to the status what the job waits for.
+    Report {
+        error: Box<ReconcileError>,
+        retry: Duration,
+    },
     ShowWaiting(Waiting),
     /// Process the outcome of the intake. The number is that of earlier attempts.
     Act(Box<Outcome>, u32),
     /// Pass the job to the intake, with the verdict that holds unless the referenced objects have changed.
-    Admit { attempts: u32, before: Option<Verdict> },
+    Admit {
+        attempts: u32,
+        before: Option<Verdict>,
+    },
 }
 
 /// Decides the next step for the job with this UID and generation. An error or outcome in the result is removed from `states`.

@@ -8,7 +8,9 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{Action, Held, Loss, Lost, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE, Unconfirmed};
+use super::{
+    Action, Held, Loss, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE, Unconfirmed, sooner,
+};
 
 /// Maximum length of a misconfiguration's description. One condition contains the descriptions of several devices.
 const TROUBLE_BYTES: usize = 400;
@@ -102,7 +104,7 @@ impl Picture {
             known.foreign_bytes = known.allocatable_bytes.saturating_sub(refusal.free_bytes).saturating_sub(ours);
         }
         if let Some(worker) = self.workers.get_mut(&device.worker) {
-            worker.ask_at = Some(worker.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
+            sooner(&mut worker.ask_at, now + REFRESH_EVERY);
         }
     }
 
@@ -121,7 +123,7 @@ impl Picture {
     /// Records the answer to a release. Requests an inventory, because released grants may still be draining.
     pub(in crate::pool) fn released(&mut self, worker: &Name, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
-            view.ask_at = Some(view.ask_at.map_or(now, |at| at.min(now)));
+            sooner(&mut view.ask_at, now);
         }
     }
 
@@ -189,7 +191,7 @@ impl Picture {
         let endpoint = view.endpoint.clone();
         let draining = inventory.grants.iter().any(|grant| grant.draining);
         if draining || inventory.shutting_down {
-            view.ask_at = Some(view.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
+            sooner(&mut view.ask_at, now + REFRESH_EVERY);
         }
         let there: BTreeSet<&GrantId> = (inventory.grants.iter().filter(|grant| !grant.draining))
             .map(|grant| &grant.id)
@@ -286,11 +288,7 @@ impl Picture {
                 refused += 1;
                 self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
                 claim.losses += 1;
-                claim.lost = Some(Lost {
-                    device: held.device.to_string(),
-                    slices: held.slices,
-                    why,
-                });
+                claim.lost = Some(held.lost(why));
                 false
             });
             self.publish(&id);

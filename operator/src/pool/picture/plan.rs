@@ -400,7 +400,7 @@ impl Picture {
                 known.returns(bytes);
             }
             if let Some(worker) = self.workers.get_mut(&held.device.worker) {
-                worker.ask_at = Some(worker.ask_at.map_or(now + REFRESH_EVERY, |at| at.min(now + REFRESH_EVERY)));
+                sooner(&mut worker.ask_at, now + REFRESH_EVERY);
             }
         }
     }

@@ -25,10 +25,8 @@ type Call<'a> = (Name, &'a str, u64, u32, bool);
 pub(super) struct Unconfirmed {
     worker: Name,
     owner: Owner,
-    /// Number of slices that stay granted.
     keep_slices: u32,
     immediately: bool,
-    /// Time at which the release was decided.
     since: u64,
     /// Time at which the grant expires. `None` if it is renewed because a part of it stays granted.
     until: Option<u64>,
