@@ -286,9 +286,7 @@ fn sets(contents: &Contents, total: u64) -> Result<(IndexSet, BTreeMap<FailureCo
 
 /// The failure code with this label.
 fn code(label: &str) -> Option<FailureCode> {
-    (0..=FailureCode::Unsupported as i32)
-        .filter_map(|number| FailureCode::try_from(number).ok())
-        .find(|code| code.label() == label)
+    FailureCode::all().find(|code| code.label() == label)
 }
 
 #[cfg(test)]

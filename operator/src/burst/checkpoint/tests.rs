@@ -54,6 +54,16 @@ fn decode(contents: &Contents, uid: &str, total: u64) -> Result<Checkpoint, Chec
 }
 
 #[test]
+fn failures_of_every_cause_are_read_back() {
+    for code in FailureCode::all() {
+        let mut checkpoint = checkpoint();
+        checkpoint.failed = checkpoint.failed.into_values().map(|failed| (code, failed)).collect();
+        checkpoint.failures[0].code = code.label().to_owned();
+        assert_eq!(decode(&checkpoint.encode(), "uid-1", 4).unwrap(), checkpoint, "{code}");
+    }
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     let inline = checkpoint();
     assert_eq!(decode(&inline.encode(), "uid-1", 4).unwrap(), inline);
