@@ -5,11 +5,7 @@
 //! 2. Decide ([`decide`]): the next step for the lease, and the new status.
 //! 3. Act: write what was decided. A change of the lease requeues the session.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use k8s_openapi::jiff::Timestamp;
@@ -26,6 +22,7 @@ use kube::{
         watcher,
     },
 };
+use parking_lot::Mutex;
 use sahasra_crds::{GpuSession, VramLease};
 use sahasra_service::causes;
 use serde_json::json;
@@ -69,12 +66,6 @@ struct Reconciler {
     leases: Store<VramLease>,
     /// Time at which the statistics in a session's status last changed, by the session's UID.
     figures_written: Mutex<BTreeMap<String, Timestamp>>,
-}
-
-impl Reconciler {
-    fn figures_written(&self) -> MutexGuard<'_, BTreeMap<String, Timestamp>> {
-        self.figures_written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Reconciles all `GpuSession`s until dropped.
@@ -139,7 +130,7 @@ async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Res
     let began = Instant::now();
     let context = &reconciler.context;
     let objects = Objects::of(&session, &reconciler);
-    let written = reconciler.figures_written().get(&session.uid().unwrap_or_default()).copied();
+    let written = reconciler.figures_written.lock().get(&session.uid().unwrap_or_default()).copied();
     let endpoint = |worker: &str| context.directory.worker(worker).map(|worker| worker.endpoint);
     let decide = |lease: Option<&VramLease>| {
         let seen = lease.and_then(|lease| context.pool.session(&lease.uid()?));
@@ -223,7 +214,7 @@ impl<'a> Objects<'a> {
             match objects::write_status(&self.sessions, &session.name_any(), version, status).await {
                 Ok(_) if decision.figures => {
                     let uid = session.uid().unwrap_or_default();
-                    self.reconciler.figures_written().insert(uid, timestamp());
+                    self.reconciler.figures_written.lock().insert(uid, timestamp());
                 }
                 Ok(_) => {}
                 // The cache is outdated: reconcile again when it has caught up.
@@ -235,7 +226,7 @@ impl<'a> Objects<'a> {
             self.reconciler.context.event(session.object_ref(&()), warning, reason, note);
         }
         if decision.let_go {
-            self.reconciler.figures_written().remove(&session.uid().unwrap_or_default());
+            self.reconciler.figures_written.lock().remove(&session.uid().unwrap_or_default());
             let gone = objects::let_go(&self.sessions, session).await;
             gone.map_err(api("remove the finalizer"))?;
         }

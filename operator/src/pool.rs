@@ -7,13 +7,10 @@
 //!
 //! `picture` makes the decisions and is pure; this module carries them out.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use sahasra_scheduler::{ClaimKind, DeviceId, Name};
 use sahasra_service::{causes, part};
 use sahasra_wire::{
@@ -92,7 +89,7 @@ impl Pool {
                 workers.mark_unchanged();
                 self.observe();
             }
-            let (actions, wake) = self.picture().plan(self.clock.now());
+            let (actions, wake) = self.picture.lock().plan(self.clock.now());
             for action in actions {
                 let pool = self.clone();
                 part::spawn(async move { pool.perform(action).await });
@@ -120,7 +117,7 @@ impl Pool {
     /// Reads the workers from the directory. Must be called once the directory knows all workers, before grants are adopted.
     pub fn observe(&self) {
         {
-            let mut picture = self.picture();
+            let mut picture = self.picture.lock();
             picture.observe(&self.directory.workers(), self.clock.now());
         }
         self.heard.notify_waiters();
@@ -129,14 +126,14 @@ impl Pool {
 
     /// Registers a claim. `adopted` are its grants from an earlier term, with their workers; the pool renews them under the new term.
     pub fn claim(&self, request: ClaimRequest, adopted: Vec<(String, Grant)>) -> watch::Receiver<ClaimView> {
-        let view = self.picture().claim(request, adopted, self.clock.now());
+        let view = self.picture.lock().claim(request, adopted, self.clock.now());
         self.changed.notify_one();
         view
     }
 
     /// Changes the minimum, maximum and priority of a claim.
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
-        self.picture().resize(uid, min, max, priority);
+        self.picture.lock().resize(uid, min, max, priority);
         self.changed.notify_one();
     }
 
@@ -149,24 +146,24 @@ impl Pool {
                 .map(|((worker, device), slices)| (DeviceId::new(*worker, *device), *slices))
                 .collect()
         });
-        self.picture().limit(uid, limits);
+        self.picture.lock().limit(uid, limits);
         self.changed.notify_one();
     }
 
     /// Changes the maximum time for which a client can keep a session's slice.
     pub fn keep(&self, uid: &str, milliseconds: u64) {
-        self.picture().keep(uid, milliseconds);
+        self.picture.lock().keep(uid, milliseconds);
     }
 
     /// The state of a session as its agent last reported it, by the UID of the session's lease.
     pub fn session(&self, lease_uid: &str) -> Option<SeenSession> {
-        self.picture().session(lease_uid, self.clock.now())
+        self.picture.lock().session(lease_uid, self.clock.now())
     }
 
     /// Waits until agents report changes of sessions. Returns the namespace and name of each. Must have only one caller.
     pub async fn changed_sessions(&self) -> Vec<(String, String)> {
         loop {
-            let changed = self.picture().take_changed_sessions();
+            let changed = self.picture.lock().take_changed_sessions();
             if !changed.is_empty() {
                 return changed;
             }
@@ -179,7 +176,7 @@ impl Pool {
     pub async fn strays(&self) -> Vec<Owner> {
         loop {
             self.strays_found.notified().await;
-            let strays = self.picture().strays(self.clock.now());
+            let strays = self.picture.lock().strays(self.clock.now());
             if !strays.is_empty() {
                 return strays;
             }
@@ -188,26 +185,28 @@ impl Pool {
 
     /// Kind of each claim that waits for its minimum, and the time for which it has waited, in milliseconds.
     pub fn waiting(&self) -> Vec<(ClaimKind, u64)> {
-        self.picture().waiting(self.clock.now())
+        self.picture.lock().waiting(self.clock.now())
     }
 
     /// Requests an inventory of a worker, because a stream to it broke.
     pub fn suspect(&self, worker: &str) {
-        self.picture().suspect(worker, self.clock.now());
+        self.picture.lock().suspect(worker, self.clock.now());
         self.changed.notify_one();
     }
 
     /// Ends a claim and releases its slices. With `immediately`, running work is killed. Nothing is acquired for the claim afterwards.
     /// Fails if agents do not answer.
     pub async fn release(&self, uid: &str, immediately: bool) -> Result<(), Unreleased> {
-        let Some(mut view) = self.picture().end(uid) else { return Ok(()) };
+        let Some(mut view) = self.picture.lock().end(uid) else {
+            return Ok(());
+        };
         // A pending acquire may still be granted, so wait for its answer. Each call has a timeout.
-        while self.picture().is_acquiring(uid) {
+        while self.picture.lock().is_acquiring(uid) {
             if view.changed().await.is_err() {
                 break;
             }
         }
-        let actions = self.picture().take_out(uid, immediately, self.clock.now());
+        let actions = self.picture.lock().take_out(uid, immediately, self.clock.now());
         let mut calls: FuturesUnordered<_> = actions.into_iter().map(|action| self.perform(action)).collect();
         let mut workers = Vec::new();
         while let Some(failed) = calls.next().await {
@@ -220,7 +219,7 @@ impl Pool {
     /// Removes a claim without releasing its grants, because another operator acts for the owner, or soon will.
     pub fn forget(&self, uid: &str) {
         {
-            let (mut picture, now) = (self.picture(), self.clock.now());
+            let (mut picture, now) = (self.picture.lock(), self.clock.now());
             picture.request_inventories(uid, now);
             picture.take_out(uid, false, now);
             picture.leave_to_others(uid);
@@ -231,7 +230,7 @@ impl Pool {
     /// Releases all grants of the owner on all agents, including those of other operators and earlier terms. Fails if agents do not answer; the
     /// caller then has to repeat it, because the pool no longer does.
     pub async fn release_everywhere(&self, owner: &Owner) -> Result<(), Unreleased> {
-        self.picture().leave_to_others(&owner.uid);
+        self.picture.lock().leave_to_others(&owner.uid);
         let workers = self.directory.workers();
         let calls = workers
             .iter()
@@ -267,7 +266,7 @@ impl Pool {
             let mut heard = std::pin::pin!(self.heard.notified());
             heard.as_mut().enable();
             let late = tokio::time::Instant::now() >= deadline;
-            if let Some(found) = self.picture().unclaimed(owner_uid, late, self.clock.now()) {
+            if let Some(found) = self.picture.lock().unclaimed(owner_uid, late, self.clock.now()) {
                 return found;
             }
             let _ = tokio::time::timeout_at(deadline, heard).await;
@@ -307,7 +306,7 @@ impl Pool {
                             (None, refusal) => Err(refusal.unwrap_or_default()),
                         };
                         let granted = outcome.is_ok();
-                        let undo = self.picture().acquired(&worker, &request, outcome, asked, now);
+                        let undo = self.picture.lock().acquired(&worker, &request, outcome, asked, now);
                         if granted {
                             self.faults.reached(Step::Grant);
                         }
@@ -317,7 +316,7 @@ impl Pool {
                     }
                     Err(error) => {
                         self.failed(&worker, &error, "acquire failed");
-                        self.picture().acquire_failed(&worker, &request, now);
+                        self.picture.lock().acquire_failed(&worker, &request, now);
                     }
                 }
             }
@@ -329,14 +328,14 @@ impl Pool {
                     self.failed(&worker, error, "renewal failed");
                 }
                 let outcomes = answer.as_ref().ok().map(|answer| answer.outcomes.as_slice());
-                self.picture().renewed(&worker, &request, outcomes, asked, now);
+                self.picture.lock().renewed(&worker, &request, outcomes, asked, now);
             }
             Action::Inventory { worker, endpoint } => {
                 let answer = self.agents.inventory(&endpoint).await;
                 let now = self.clock.now();
                 match answer {
                     Ok(inventory) => {
-                        let releases = self.picture().inventoried(&worker, &inventory, asked, now);
+                        let releases = self.picture.lock().inventoried(&worker, &inventory, asked, now);
                         self.heard.notify_waiters();
                         self.sessions_changed.notify_one();
                         self.strays_found.notify_one();
@@ -348,7 +347,7 @@ impl Pool {
                     }
                     Err(error) => {
                         self.failed(&worker, &error, "inventory failed");
-                        self.picture().inventory_failed(&worker, now);
+                        self.picture.lock().inventory_failed(&worker, now);
                         self.heard.notify_waiters();
                     }
                 }
@@ -363,7 +362,7 @@ impl Pool {
     fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
         let is_news = {
-            let mut picture = self.picture();
+            let mut picture = self.picture.lock();
             let is_first = trouble.is_none() && !picture.is_failing(worker);
             picture.troubled(worker, trouble) || is_first
         };
@@ -382,7 +381,7 @@ impl Pool {
                     if let Some(refusal) = answer.refusal {
                         tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release refused");
                     }
-                    let mut picture = self.picture();
+                    let mut picture = self.picture.lock();
                     picture.confirmed(worker, request);
                     picture.released(worker, self.clock.now());
                     return None;
@@ -396,11 +395,7 @@ impl Pool {
                 }
             }
         }
-        self.picture().release_failed(worker, request, self.clock.now());
+        self.picture.lock().release_failed(worker, request, self.clock.now());
         Some(worker.to_string())
-    }
-
-    fn picture(&self) -> MutexGuard<'_, Picture> {
-        self.picture.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

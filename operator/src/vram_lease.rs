@@ -6,17 +6,14 @@
 //! 2. Act: write finalizer and term, then register a claim in the pool; or release the slices.
 //! 3. Report: write the status when the held slices have changed.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use kube::{
     Api, Resource, ResourceExt,
     api::ListParams,
     runtime::{controller::Action, reflector::ObjectRef},
 };
+use parking_lot::Mutex;
 use sahasra_crds::{
     VramLease, VramLeaseStatus,
     conditions::{self, GRANTED},
@@ -179,7 +176,7 @@ impl Reconciler {
         if is_over(lease) {
             return Ok(Action::await_change());
         }
-        let known = self.held().contains_key(&uid);
+        let known = self.held.lock().contains_key(&uid);
         if !known {
             self.take_up(lease).await?;
         } else {
@@ -244,14 +241,14 @@ impl Reconciler {
             granted: was_granted(lease),
             _watcher: AbortOnDropHandle::new(watcher),
         };
-        self.held().insert(uid, held);
+        self.held.lock().insert(uid, held);
         Ok(())
     }
 
     /// Writes the status when the held slices, or the reason for missing slices, have changed.
     async fn report(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
-        let Some((view, term, told, granted)) = self.held().get_mut(&uid).map(|held| {
+        let Some((view, term, told, granted)) = self.held.lock().get_mut(&uid).map(|held| {
             let view = held.view.borrow_and_update().clone();
             held.granted |= view.slices() >= u64::try_from(lease.spec.slices.min).unwrap_or_default();
             (view, held.term, held.losses_told, held.granted)
@@ -260,7 +257,7 @@ impl Reconciler {
         };
         if view.fenced {
             // Another operator acts for the lease. This operator forgets the claim, and registers it again if it still leads.
-            self.held().remove(&uid);
+            self.held.lock().remove(&uid);
             self.context.pool.forget(&uid);
             return Ok(Action::requeue(Duration::from_secs(1)));
         }
@@ -288,11 +285,11 @@ impl Reconciler {
                 }
             }
         }
-        if let Some(held) = self.held().get_mut(&uid) {
+        if let Some(held) = self.held.lock().get_mut(&uid) {
             held.losses_told = held.losses_told.max(view.losses);
         }
         if ended {
-            self.held().remove(&uid);
+            self.held.lock().remove(&uid);
             self.context.pool.forget(&uid);
         }
         Ok(Action::await_change())
@@ -300,7 +297,7 @@ impl Reconciler {
 
     async fn let_go(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
-        let how = match self.held().remove(&uid) {
+        let how = match self.held.lock().remove(&uid) {
             Some(_) => How::Claim,
             None => How::Everywhere,
         };
@@ -321,10 +318,6 @@ impl Reconciler {
 
     fn api(&self, lease: &VramLease) -> Api<VramLease> {
         Api::namespaced(self.context.client.clone(), &lease.namespace().unwrap_or_default())
-    }
-
-    fn held(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
+use parking_lot::Mutex;
 use sahasra_crds::{
     GpuWorker,
     gpu_worker::{DeviceHealth, DeviceStatus},
@@ -128,7 +129,7 @@ impl Directory {
     }
 
     fn answered(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let silence = now.duration_since(std::mem::replace(&mut state.answered, now));
         if silence < self.api_timeout {
             return;
@@ -154,12 +155,12 @@ impl Directory {
 
     /// All workers, ordered by name.
     pub fn workers(&self) -> Vec<Worker> {
-        self.state().workers.values().cloned().collect()
+        self.state.lock().workers.values().cloned().collect()
     }
 
     /// The worker with this name, if it is known.
     pub fn worker(&self, name: &str) -> Option<Worker> {
-        self.state().workers.get(name).cloned()
+        self.state.lock().workers.get(name).cloned()
     }
 
     /// Subscribes to changes: the receiver is notified when a worker is added, removed or changed, becomes stale, or recovers.
@@ -191,7 +192,7 @@ impl Directory {
     }
 
     fn begin(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.begun, state.answered) = (now, now);
     }
 
@@ -294,7 +295,7 @@ impl Directory {
             Some(_) => Ok(()),
             None => Err("NotReported".to_owned()),
         };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let last_seen = state.heartbeats.get(&name).map(|heartbeat| heartbeat.seen);
         let stale = state.workers.get(&name).is_some_and(|worker| worker.stale);
         let worker = Worker {
@@ -316,7 +317,7 @@ impl Directory {
     }
 
     fn forget_worker(&self, name: &str) {
-        let gone = self.state().workers.remove(name).is_some();
+        let gone = self.state.lock().workers.remove(name).is_some();
         if gone {
             self.announce();
         }
@@ -324,7 +325,7 @@ impl Directory {
 
     /// Records a heartbeat. Returns whether it has moved.
     fn observe_heartbeat(&self, name: &str, version: Option<String>, now: Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let known = state.heartbeats.get(name);
         if known.is_some_and(|heartbeat| heartbeat.version == version) {
             return false;
@@ -345,7 +346,7 @@ impl Directory {
 
     /// Time at which the next heartbeat of a live worker times out, if no heartbeat moves until then.
     fn next_verdict(&self, now: Instant) -> Instant {
-        let state = self.state();
+        let state = self.state.lock();
         if self.is_api_server_away(&state, now) {
             return now + self.api_timeout;
         }
@@ -356,7 +357,7 @@ impl Directory {
 
     /// Marks the workers whose heartbeats have timed out. Returns the time of the next check.
     fn mark_silent(&self, now: Instant) -> Instant {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if self.is_api_server_away(&state, now) {
             return now + self.api_timeout;
         }
@@ -385,15 +386,11 @@ impl Directory {
     }
 
     fn names(&self) -> BTreeSet<String> {
-        self.state().workers.keys().cloned().collect()
+        self.state.lock().workers.keys().cloned().collect()
     }
 
     fn announce(&self) {
         self.changed.send_modify(|version| *version += 1);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

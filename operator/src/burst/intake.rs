@@ -8,11 +8,12 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use kube::Client;
+use parking_lot::Mutex;
 use sahasra_crds::burst_job::{
     BurstJobSpec,
     kernel::{MAX_INPUT_BYTES, MAX_PTX_BYTES},
@@ -253,7 +254,7 @@ impl Intake {
     }
 
     fn of_namespace(&self, namespace: &str) -> Arc<Semaphore> {
-        let mut all = self.of_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.of_namespaces.lock();
         if let Some(known) = all.get(namespace).and_then(Weak::upgrade) {
             return known;
         }

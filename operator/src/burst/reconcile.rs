@@ -7,11 +7,7 @@
 //!
 //! `state` contains the state of each job in addition to the cache, and decides the next step.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use kube::{
     Api, Resource, ResourceExt,
@@ -20,6 +16,7 @@ use kube::{
         reflector::{ObjectRef, Store},
     },
 };
+use parking_lot::Mutex;
 use sahasra_crds::{
     BurstJob, BurstJobStatus,
     conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED},
@@ -109,7 +106,7 @@ async fn sweep(reconciler: Arc<Reconciler>, store: Store<BurstJob>) {
         tokio::time::sleep(SWEEP).await;
         let here: BTreeSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
         // A coordinator notices the deletion itself, and the cache may not contain a finished job any more, or not show its end yet.
-        reconciler.states().retain(|uid, state| match state {
+        reconciler.states.lock().retain(|uid, state| match state {
             JobState::Running(_) => true,
             JobState::Finished(at) => at.elapsed() <= REMEMBERED,
             _ => here.contains(uid),
@@ -127,7 +124,7 @@ async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Ac
 fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let category = error.category();
     reconciler.context.metrics.reconcile_failed("BurstJob", category);
-    let attempts = match reconciler.states().get(&job.uid().unwrap_or_default()) {
+    let attempts = match reconciler.states.lock().get(&job.uid().unwrap_or_default()) {
         Some(JobState::Broken { failures: attempts, .. } | JobState::Rejected { attempts, .. }) => *attempts,
         _ => 1,
     };
@@ -145,7 +142,7 @@ impl Reconciler {
     async fn reconcile(self: &Arc<Self>, job: Arc<BurstJob>) -> Result<Action, ReconcileError> {
         let uid = job.uid().unwrap_or_default();
         // 1. Observe.
-        if let Some(JobState::Running(current)) = self.states().get(&uid) {
+        if let Some(JobState::Running(current)) = self.states.lock().get(&uid) {
             current.send_replace(job);
             return Ok(Action::await_change());
         }
@@ -155,7 +152,7 @@ impl Reconciler {
         if status::is_finished(job.status.as_ref()) {
             return self.retire(&job).await;
         }
-        let next = state::next(&mut self.states(), &uid, job.metadata.generation, Instant::now());
+        let next = state::next(&mut self.states.lock(), &uid, job.metadata.generation, Instant::now());
         match next {
             Next::Nothing => Ok(Action::await_change()),
             Next::Wait(wait) => Ok(Action::requeue(wait)),
@@ -227,7 +224,7 @@ impl Reconciler {
         let uid = job.uid().unwrap_or_default();
         let reference = ObjectRef::from_obj(&*job);
         let (current, seen) = watch::channel(job);
-        self.states().insert(uid.clone(), JobState::Running(current));
+        self.states.lock().insert(uid.clone(), JobState::Running(current));
         let Accepted { burst, memory, .. } = accepted;
         let coordinator = Coordinator::new(self.context.clone(), seen, burst);
         let reconciler = self.clone();
@@ -255,7 +252,7 @@ impl Reconciler {
                     JobState::Broken { failures, error, until }
                 }
             };
-            reconciler.states().insert(uid, next);
+            reconciler.states.lock().insert(uid, next);
             let _ = reconciler.changed.send(reference).await;
         });
     }
@@ -295,7 +292,7 @@ impl Reconciler {
 
     /// A job that is being deleted and has no coordinator here: releases the grants that agents hold for it, then removes the finalizer.
     async fn clean_up(&self, job: &BurstJob) -> Result<Action, ReconcileError> {
-        self.states().remove(&job.uid().unwrap_or_default());
+        self.states.lock().remove(&job.uid().unwrap_or_default());
         if !is_held(job) {
             return Ok(Action::await_change());
         }
@@ -320,9 +317,5 @@ impl Reconciler {
         objects.delete_leases().await?;
         objects.remove_finalizer().await?;
         Ok(Release::Done)
-    }
-
-    fn states(&self) -> MutexGuard<'_, JobStates> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

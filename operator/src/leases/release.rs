@@ -1,11 +1,8 @@
 //! The release of slices whose owner is deleted or has ended: repeated until every agent has answered or all grants have expired.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use sahasra_wire::grants::Owner;
 use tokio::time::Instant;
 
@@ -58,7 +55,7 @@ impl Releases {
             How::Claim => self.pool.release(&owner.uid, true).await,
             How::Everywhere => self.pool.release_everywhere(owner).await,
         };
-        let mut unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unanswered = self.unanswered.lock();
         let Err(error) = outcome else {
             unanswered.remove(&owner.uid);
             return Release::Done;

@@ -17,7 +17,7 @@ fn directory() -> Directory {
 }
 
 fn begun(directory: &Directory) -> Instant {
-    directory.state().begun
+    directory.state.lock().begun
 }
 
 fn worker(name: &str) -> GpuWorker {

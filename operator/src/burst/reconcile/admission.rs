@@ -30,7 +30,7 @@ impl Reconciler {
     pub(super) fn admit(self: &Arc<Self>, job: &BurstJob, attempts: u32, before: Option<Verdict>) {
         let (uid, reference) = (job.uid().unwrap_or_default(), ObjectRef::from_obj(job));
         let (namespace, spec) = (job.namespace().unwrap_or_default(), job.spec.clone());
-        let mut states = self.states();
+        let mut states = self.states.lock();
         let (reconciler, of) = (self.clone(), uid.clone());
         let task = part::spawn(async move {
             let (waits, mut waiting) = mpsc::unbounded_channel();
@@ -42,14 +42,14 @@ impl Reconciler {
                 tokio::select! {
                     outcome = &mut admitting => break outcome,
                     Some(wait) = waiting.recv() => {
-                        if let Some(JobState::Intake(intake)) = reconciler.states().get_mut(&of) {
+                        if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
                             intake.waits = Some(wait);
                         }
                         let _ = reconciler.changed.send(reference.clone()).await;
                     }
                 }
             };
-            if let Some(JobState::Intake(intake)) = reconciler.states().get_mut(&of) {
+            if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
                 intake.outcome = Some(outcome);
             }
             let _ = reconciler.changed.send(reference).await;
@@ -85,7 +85,7 @@ impl Reconciler {
                     error: None,
                     until: Instant::now() + RETRY.after(failures),
                 };
-                self.states().insert(job.uid().unwrap_or_default(), broken);
+                self.states.lock().insert(job.uid().unwrap_or_default(), broken);
                 Err(error.into())
             }
         }
@@ -103,7 +103,7 @@ impl Reconciler {
             generation: job.metadata.generation,
             verdict,
         };
-        self.states().insert(job.uid().unwrap_or_default(), rejected);
+        self.states.lock().insert(job.uid().unwrap_or_default(), rejected);
         self.write_not_accepted(job, reason, message).await?;
         Ok(wait.map_or_else(Action::await_change, Action::requeue))
     }
