@@ -46,7 +46,6 @@ Exit codes:
   130  Ctrl-C (143: SIGTERM, 129: SIGHUP); every slice was given back first";
 
 impl Exit {
-    /// Exit code of the process.
     pub fn code(self) -> u8 {
         match self {
             Self::Success => 0,
@@ -61,7 +60,6 @@ impl Exit {
         }
     }
 
-    /// Returns the more severe of two outcomes.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         self.max(other)

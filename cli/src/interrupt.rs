@@ -13,9 +13,6 @@ pub struct Interrupt(watch::Receiver<Option<Exit>>);
 
 impl Interrupt {
     /// Installs the signal handlers. Executors end with this process, however it ends.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn listen() -> io::Result<Self> {
         let mut signals = EndSignals::listen()?;
         let (told, hears) = watch::channel(None);

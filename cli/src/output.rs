@@ -24,12 +24,10 @@ pub fn print(text: &str) -> Exit {
     }
 }
 
-/// Writes a line to stderr.
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Writes an error message to stderr.
 pub fn complain(text: &str) {
     say(&format!("sahasra: {text}"));
 }
@@ -64,7 +62,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a table with these headings.
     pub fn new(headings: &[&str]) -> Self {
         Self {
             rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()],

@@ -94,9 +94,6 @@ pub(crate) unsafe fn borrow(owner: Py<PyAny>, address: usize, bytes: usize) -> B
 
 /// Copies the bytes at the address to memory that is reused later.
 ///
-/// # Errors
-/// When the system provides no memory.
-///
 /// # Safety
 /// `address` must point to `bytes` readable bytes.
 pub(crate) unsafe fn copy(address: usize, bytes: usize) -> Result<Bytes, OutOfMemory> {

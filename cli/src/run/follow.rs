@@ -57,17 +57,14 @@ pub struct Following {
 }
 
 impl Following {
-    /// Starts to follow a burst.
     pub fn burst(&mut self, key: Key) {
         self.bursts.insert(key, (None, false));
     }
 
-    /// Starts to follow a lease.
     pub fn lease(&mut self, key: Key) {
         self.leases.insert(key, None);
     }
 
-    /// Updates the state from the current objects.
     pub fn observe(&mut self, bursts: Vec<BurstJob>, leases: Vec<VramLease>, now: Instant) {
         let mut present: BTreeMap<Key, BurstJob> = bursts.into_iter().map(|job| (key(&job.metadata), job)).collect();
         for (key, (seen, gone)) in &mut self.bursts {
@@ -139,7 +136,6 @@ impl Following {
         self.gave_up.then(|| Ending::Unplaceable(admitted.message.clone()))
     }
 
-    /// Returns the bursts as observed last.
     pub fn bursts(&self) -> impl Iterator<Item = (&Key, &BurstJob)> {
         self.bursts.iter().filter_map(|(key, (job, _))| Some((key, job.as_ref()?)))
     }

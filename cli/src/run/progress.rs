@@ -19,7 +19,6 @@ const RATE_OVER: Duration = Duration::from_secs(2);
 pub struct Snapshot {
     pub held: u64,
     pub total: u64,
-    /// Chunks that succeeded.
     pub done: u64,
     /// Chunks that failed permanently.
     pub failed: u64,

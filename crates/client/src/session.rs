@@ -72,9 +72,6 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Connects to a session, within [`Options::connect`].
-    ///
-    /// # Errors
-    /// Any [`Error`] that prevents the connection.
     pub async fn connect(target: Target, options: Options) -> Result<Self, Error> {
         let (session, connected) = Self::begin(target, options)?;
         connected.await?;
@@ -82,9 +79,6 @@ impl Session {
     }
 
     /// Connects like [`Self::connect`], but blocks the thread.
-    ///
-    /// # Errors
-    /// Any [`Error`] that prevents the connection.
     pub fn connect_blocking(target: Target, options: Options) -> Result<Self, Error> {
         let (session, connected) = Self::begin(target, options)?;
         connected.wait()?;

@@ -14,7 +14,6 @@ use crate::write::{Deletion, Propagation, Transaction};
 
 /// State of an owner, as far as a dependent is concerned.
 enum Owner {
-    /// The owner exists.
     Solid,
     /// The owner does not exist, or another object has its name.
     Dangling,
@@ -45,14 +44,12 @@ impl Transaction<'_> {
         }
     }
 
-    /// Runs garbage collection, if it is enabled after every write.
     pub fn collect(&mut self) {
         if self.collects_at_once {
             self.collect_all();
         }
     }
 
-    /// Runs garbage collection until the queue is empty.
     pub fn collect_all(&mut self) {
         while let Some(key) = self.store.suspects.pop_front() {
             let Some(object) = self.store.get(&key).cloned() else { continue };

@@ -18,10 +18,6 @@ pub(crate) enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// Parses the parameter `fieldValidation`.
-    ///
-    /// # Errors
-    /// [`Refusal::BadRequest`] for an unknown value.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         match text {
             "" | "Warn" => Ok(Self::Warn),
@@ -36,9 +32,6 @@ impl FieldValidation {
 }
 
 /// Parses a JSON object.
-///
-/// # Errors
-/// [`Refusal::BadRequest`] if the body is not a JSON object; also the errors of [`check_type`].
 pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> {
     let mut object: Value = serde_json::from_slice(body).map_err(|error| {
         Refusal::BadRequest(format!(
@@ -97,9 +90,6 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
 }
 
 /// Removes unknown fields and sets defaults. Returns the paths of the unknown fields.
-///
-/// # Errors
-/// [`Refusal::BadRequest`] if a field of a built-in kind or of metadata has the wrong type.
 pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Catalogue) -> Result<Vec<String>, Refusal> {
     let mut unknown = schema::prune::prune(object, &resource.schema);
     if resource.is_custom() {
@@ -171,7 +161,6 @@ fn declared(path: &str, schema: &schema::Schema) -> String {
     fields.join(".")
 }
 
-/// Message of the strict decoder about unknown fields.
 pub(crate) fn strict_message(unknown: &[String]) -> String {
     let list: Vec<String> = unknown
         .iter()

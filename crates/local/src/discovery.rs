@@ -11,13 +11,9 @@ use crate::service::Answer;
 /// Kubernetes version whose behaviour this API implements: major, minor and full version.
 const KUBERNETES: (&str, &str, &str) = ("1", "34", "v1.34.4+sahasra");
 
-/// Content type of aggregated discovery.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Responds to a request for a path other than objects.
-///
-/// # Errors
-/// [`Refusal::NoSuchPath`] if the path does not exist.
 pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
     let catalogue = catalogue();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -96,7 +92,6 @@ fn api_group(group: &str, version: &str) -> Value {
     json!({"name": group, "versions": [version], "preferredVersion": version})
 }
 
-/// Verbs that a kind supports.
 fn verbs(resource: &Resource) -> Vec<&'static str> {
     let mut verbs = vec!["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
     if resource.behaviour == Behaviour::Namespace {

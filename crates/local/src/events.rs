@@ -14,7 +14,6 @@ const FIELDS: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
 ];
 
-/// Converts an Event from events.k8s.io/v1 to core/v1.
 pub(crate) fn to_core(event: &mut Value) {
     rename(event, |(new, core)| (new, core));
     event["apiVersion"] = json!("v1");
@@ -25,7 +24,6 @@ pub(crate) fn to_core(event: &mut Value) {
     }
 }
 
-/// Converts an Event from core/v1 to events.k8s.io/v1.
 pub(crate) fn from_core(event: &mut Value) {
     rename(event, |(new, core)| (core, new));
     event["apiVersion"] = json!("events.k8s.io/v1");

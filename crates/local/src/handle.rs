@@ -25,10 +25,6 @@ use crate::view::View;
 use crate::watch::{WatchStream, Watched};
 use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
 
-/// Handles a request.
-///
-/// # Errors
-/// A [`Refusal`], which the caller converts to a metav1 `Status`.
 pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result<Answer, Refusal> {
     let target = request::target(parts.uri.path(), catalogue());
     let query = Query::parse(parts.uri.query().unwrap_or_default());

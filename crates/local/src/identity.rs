@@ -1,6 +1,5 @@
 //! Generation of uids and name suffixes from a seed, so that a run can be reproduced.
 
-/// Seeded generator of uids and suffixes of generated names.
 #[derive(Clone, Debug)]
 pub(crate) struct Identities {
     state: u64,

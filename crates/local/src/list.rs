@@ -12,7 +12,6 @@ use crate::request::Query;
 use crate::selector::Selector;
 use crate::store::{Key, Store};
 
-/// A page of a list.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub items: Vec<Arc<Value>>,
@@ -22,7 +21,6 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// `metadata` of the list.
     pub fn metadata(&self) -> Value {
         let mut metadata = json!({"resourceVersion": self.revision.to_string()});
         if !self.continue_token.is_empty() {

@@ -114,7 +114,6 @@ fn encode(mut entries: Vec<Entry>) -> Value {
     }
 }
 
-/// The object without its managed fields.
 fn unmanaged(object: &Value) -> Value {
     let mut bare = object.clone();
     object::set_metadata(&mut bare, "managedFields", Value::Null);

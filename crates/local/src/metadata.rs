@@ -12,7 +12,6 @@ const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 type NameRule = fn(&str) -> Vec<String>;
 
-/// Errors in the metadata of a new object.
 pub(crate) fn validate_new(object: &Value, resource: &Resource) -> Vec<FieldError> {
     let rule: NameRule = if resource.behaviour == Behaviour::Namespace {
         names::label
@@ -22,7 +21,6 @@ pub(crate) fn validate_new(object: &Value, resource: &Resource) -> Vec<FieldErro
     validate(object, resource, rule)
 }
 
-/// Errors in the metadata of an updated object.
 pub(crate) fn validate_update(object: &Value, old: &Value, resource: &Resource) -> Vec<FieldError> {
     let mut errors = validate(object, resource, names::path_segment);
     // For custom kinds, both the generic and the kind-specific validation of the API server check changes: the message contains each error

@@ -25,7 +25,6 @@ pub(crate) fn resource_version(object: &Value) -> &str {
     metadata(object, "resourceVersion")
 }
 
-/// Whether the object has a deletion timestamp.
 pub(crate) fn is_deleting(object: &Value) -> bool {
     !metadata(object, "deletionTimestamp").is_empty()
 }

@@ -4,21 +4,14 @@ use serde_json::{Map, Value};
 
 use crate::resource::{Behaviour, Resource};
 
-/// Error of applying a patch.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PatchError {
-    /// The body is not a JSON patch.
     #[error("error decoding patch: {0}")]
     Json(#[source] serde_json::Error),
-    /// An operation of the patch fails.
     #[error("the server rejected our request due to an error in our request")]
     Operation(#[source] json_patch::PatchError),
 }
 
-/// Applies the operations of a JSON patch.
-///
-/// # Errors
-/// If the patch is invalid, a path does not exist, or a test operation fails.
 pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let patch: json_patch::Patch = serde_json::from_value(patch.clone()).map_err(PatchError::Json)?;
     json_patch::patch(document, &patch).map_err(PatchError::Operation)

@@ -15,15 +15,12 @@ pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// Prefix of every body with this media type.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Error of decoding a body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProtobufError {
     #[error("the body does not begin with the prefix of Kubernetes objects")]
     Prefix,
-    /// The body is truncated or contains another kind.
     #[error("the body is no message of its kind")]
     Message(#[from] prost::DecodeError),
-    /// Objects of this kind are accepted as JSON only.
     #[error("objects of this kind are read as JSON")]
     Kind,
 }
@@ -139,9 +136,6 @@ struct NonResourceAttributes {
 }
 
 /// Decodes a `SelfSubjectAccessReview`, which `kubectl auth can-i` sends, and returns it as JSON.
-///
-/// # Errors
-/// [`ProtobufError::Prefix`] or [`ProtobufError::Message`] if the body is not a review.
 pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
     let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
     let spec = AccessReview::decode(envelope.raw.as_slice())?.spec.unwrap_or_default();
@@ -156,10 +150,6 @@ pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
 }
 
 /// Decodes an object and returns it as JSON.
-///
-/// # Errors
-/// [`ProtobufError::Prefix`] or [`ProtobufError::Message`] if the body is not an object of this kind; [`ProtobufError::Kind`] if the kind
-/// is accepted as JSON only.
 pub(crate) fn decode(body: &[u8], resource: &Resource) -> Result<Value, ProtobufError> {
     let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
     let (types, raw) = (envelope.types.unwrap_or_default(), envelope.raw.as_slice());

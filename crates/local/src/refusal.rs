@@ -54,7 +54,6 @@ impl Mistake {
     }
 }
 
-/// An error in one field.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FieldError {
     pub mistake: Mistake,
@@ -148,7 +147,6 @@ impl About {
     }
 }
 
-/// Error of a request.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub(crate) enum Refusal {
     #[error("{} {} not found", about.qualified(), object::quoted(&about.name))]
@@ -288,7 +286,6 @@ impl Refusal {
         }
     }
 
-    /// The error as a metav1 `Status`.
     pub fn status(&self) -> Value {
         let mut metadata = json!({});
         if let Self::Expired { continue_token, .. } = self

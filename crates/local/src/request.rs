@@ -8,7 +8,6 @@ use http::{HeaderMap, Method, header};
 use crate::refusal::Refusal;
 use crate::resource::Catalogue;
 
-/// Query parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(BTreeMap<String, String>);
 
@@ -33,9 +32,6 @@ impl Query {
     }
 
     /// Value of a numeric parameter; `None` if absent.
-    ///
-    /// # Errors
-    /// [`Refusal::BadRequest`] if the value is not a number.
     pub fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         match self.text(name) {
             "" => Ok(None),
@@ -47,7 +43,6 @@ impl Query {
     }
 }
 
-/// API verb of a request for objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -60,7 +55,6 @@ pub(crate) enum Verb {
     DeleteCollection,
 }
 
-/// A request for objects of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub verb: Verb,
@@ -160,9 +154,6 @@ fn decoded(part: &str) -> String {
 }
 
 /// Verb of an HTTP method for a target. `name` is empty for a collection.
-///
-/// # Errors
-/// [`Refusal::MethodNotAllowed`] if the target does not support the method.
 pub(crate) fn verb(method: &Method, name: &str, query: &Query) -> Result<Verb, Refusal> {
     Ok(match (method.as_str(), name.is_empty()) {
         ("GET", true) if query.is_true("watch") => Verb::Watch,

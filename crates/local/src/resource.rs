@@ -27,7 +27,6 @@ pub(crate) enum Behaviour {
     NewEvent,
 }
 
-/// A column of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     pub name: String,
@@ -40,7 +39,6 @@ pub(crate) struct Column {
     pub path: String,
 }
 
-/// A served kind.
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub behaviour: Behaviour,
@@ -70,17 +68,14 @@ impl Resource {
         }
     }
 
-    /// Whether the kind is one of Sahasra's.
     pub fn is_custom(&self) -> bool {
         self.behaviour == Behaviour::Custom
     }
 
-    /// Whether the kind has the subresource `status`.
     pub fn has_status(&self) -> bool {
         matches!(self.behaviour, Behaviour::Custom | Behaviour::Namespace | Behaviour::Node)
     }
 
-    /// Schema for merging values.
     pub fn merge_schema(&self) -> &Schema {
         self.merge_schema.as_ref().unwrap_or(&self.schema)
     }

@@ -31,10 +31,6 @@ impl Review {
     }
 
     /// Responds to a review in JSON. Accepts JSON, and for an access review also protobuf, which kubectl sends.
-    ///
-    /// # Errors
-    /// [`Refusal::MethodNotAllowed`] for a method other than POST; [`Refusal::BadRequest`] for a body that cannot be decoded;
-    /// [`Refusal::Invalid`] unless exactly one of `resourceAttributes` and `nonResourceAttributes` is set.
     pub(crate) fn answer(self, method: &Method, content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
         if method != Method::POST {
             return Err(Refusal::MethodNotAllowed);

@@ -38,7 +38,6 @@ impl Type {
         })
     }
 
-    /// Name of the type in a schema.
     pub fn name(self) -> &'static str {
         match self {
             Self::Object => "object",
@@ -69,7 +68,6 @@ pub(crate) struct Bounds<T> {
     pub maximum: Option<T>,
 }
 
-/// A node of a schema.
 #[derive(Debug, Default)]
 pub(crate) struct Schema {
     pub kind: Option<Type>,
@@ -188,7 +186,6 @@ impl Schema {
         self.properties.get(name).or(self.values.as_deref())
     }
 
-    /// Name of the type in errors.
     pub fn type_name(&self) -> &'static str {
         self.kind.map_or("", Type::name)
     }

@@ -6,7 +6,6 @@ use crate::object;
 use crate::refusal::Refusal;
 use crate::resource::{Behaviour, Resource};
 
-/// Label and field selector of a list or watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
@@ -24,10 +23,6 @@ enum Requirement {
 }
 
 impl Selector {
-    /// Parses both selectors of a request.
-    ///
-    /// # Errors
-    /// [`Refusal::BadRequest`] if a selector cannot be parsed, or names a field that the kind does not support as a selector.
     pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Refusal> {
         let mut selector = Self::default();
         for term in split(labels) {
@@ -55,7 +50,6 @@ impl Selector {
         Ok(selector)
     }
 
-    /// Whether the selector matches all objects.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }

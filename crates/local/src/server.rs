@@ -24,17 +24,14 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address is not available.
     #[error("listen on {address}")]
     Listen {
         /// Requested address, with port 0 for any free port.
         address: SocketAddr,
         source: io::Error,
     },
-    /// The key or certificate cannot be generated.
     #[error("make a certificate")]
     Certificate(#[from] rcgen::Error),
-    /// TLS cannot be configured.
     #[error("set up TLS")]
     Tls(#[from] rustls::Error),
 }
@@ -102,7 +99,6 @@ impl Server {
     }
 }
 
-/// TLS handshake of accepted connections.
 #[derive(Clone)]
 struct Tls(TlsAcceptor);
 

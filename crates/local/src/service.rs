@@ -65,7 +65,6 @@ where
     }
 }
 
-/// Response to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: StatusCode,

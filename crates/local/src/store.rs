@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use crate::identity::Identities;
 use crate::object;
 
-/// Key of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// Index in the catalogue.
@@ -88,12 +87,10 @@ impl Store {
         }
     }
 
-    /// Revision of the last write.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Revision up to which changes have been dropped.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -235,7 +232,6 @@ impl Store {
         self.changes.range(first..)
     }
 
-    /// Drops the whole history of changes.
     pub fn compact(&mut self) {
         self.changes.clear();
         self.forgotten = self.revision;

@@ -17,7 +17,6 @@ pub(crate) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Creates a metav1 `Table`.
     pub fn render(&self, objects: &[Value], metadata: Value) -> Value {
         let rows: Vec<Value> = objects.iter().map(|object| self.row(object)).collect();
         json!({

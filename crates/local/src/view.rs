@@ -7,7 +7,6 @@ use crate::list::Page;
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::table::Table;
 
-/// Representation that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Whole,
@@ -54,7 +53,6 @@ impl View {
         &catalogue().resources[self.resource]
     }
 
-    /// Response for a single object.
     pub fn object(&self, object: &Value) -> Value {
         match self.form {
             Form::Whole => self.whole(object),
@@ -66,7 +64,6 @@ impl View {
         }
     }
 
-    /// Response for a page of a list.
     pub fn list(&self, page: &Page) -> Value {
         let resource = self.resource();
         match self.form {
@@ -90,7 +87,6 @@ impl View {
         }
     }
 
-    /// Object of a bookmark event.
     pub fn bookmark(&self, revision: u64, ends_initial: bool) -> Value {
         let resource = self.resource();
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});

@@ -23,7 +23,6 @@ const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between the last bookmark and the timeout of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
-/// Objects that a watch covers.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// Index under which the store keeps the objects.
@@ -33,7 +32,6 @@ pub(crate) struct Watched {
     pub view: View,
 }
 
-/// The event stream of one watch.
 #[derive(Debug)]
 pub(crate) struct WatchStream {
     shared: Arc<Shared>,
@@ -51,9 +49,6 @@ pub(crate) struct WatchStream {
 
 impl WatchStream {
     /// Starts a watch at the requested resource version, or with the current objects.
-    ///
-    /// # Errors
-    /// [`Refusal::BadRequest`] (400) for invalid parameters.
     pub fn open(shared: &Arc<Shared>, watched: Watched, query: &Query) -> Result<Self, Refusal> {
         let version = query.number("resourceVersion")?.unwrap_or_default();
         let sends_initial = query.is_true("sendInitialEvents");

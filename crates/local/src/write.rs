@@ -53,7 +53,6 @@ pub(crate) struct Deletion {
 /// Outcome of a deletion.
 #[derive(Debug)]
 pub(crate) enum Deleted {
-    /// The object has been deleted.
     Gone(Arc<Value>),
     /// The object is marked as deleted and waits for its finalizers.
     Waiting(Arc<Value>),
@@ -443,7 +442,6 @@ impl Transaction<'_> {
     }
 }
 
-/// Key of an object.
 pub(crate) fn key_of(resource: usize, object: &Value) -> Key {
     Key {
         resource,

@@ -15,7 +15,6 @@ const LARGE_BYTES: usize = 128 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no memory for {bytes} bytes")]
 pub struct OutOfMemory {
-    /// Requested size.
     pub bytes: usize,
 }
 
@@ -59,7 +58,6 @@ impl Block {
         }
     }
 
-    /// Returns the size that was requested.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -40,9 +40,6 @@ pub struct Filling {
 
 impl Filling {
     /// Allocates empty memory for `bytes` bytes, aligned to [`ALIGNMENT`].
-    ///
-    /// # Errors
-    /// When the system provides no memory.
     pub fn new(bytes: usize) -> Result<Self, OutOfMemory> {
         Ok(Self {
             block: Arc::new(Block::new(bytes)?),

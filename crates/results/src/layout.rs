@@ -13,9 +13,7 @@ pub struct Layout {
 /// Type and place of one output in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Type of an element.
     pub element: ScalarType,
-    /// Number of elements.
     pub count: usize,
     /// Offset in the record, in bytes.
     pub offset: usize,
@@ -43,7 +41,6 @@ impl Layout {
         Self { outputs, record_bytes }
     }
 
-    /// Bytes of one chunk's outputs.
     pub fn record_bytes(&self) -> usize {
         self.record_bytes
     }

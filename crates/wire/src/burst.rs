@@ -25,18 +25,14 @@ pub struct ClientFrame {
 
 /// Kinds of [`ClientFrame`].
 pub mod client_frame {
-    /// Content of a [`ClientFrame`](super::ClientFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// First frame of a stream.
         #[prost(message, boxed, tag = "1")]
         Open(Box<super::Open>),
         #[prost(message, tag = "2")]
         Submit(super::Submit),
-        /// A checkpoint covers all results and failures up to a sequence number.
         #[prost(message, tag = "3")]
         Acknowledge(super::Acknowledge),
-        /// Returns chunks that have not started.
         #[prost(message, tag = "4")]
         Withdraw(super::Withdraw),
     }
@@ -51,7 +47,6 @@ impl From<client_frame::Kind> for ClientFrame {
 /// First frame of a stream: the owner of the burst and the program of its chunks.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Open {
-    /// The burst and the term of its coordinator.
     #[prost(message, required, tag = "1")]
     pub owner: Owner,
     /// Boot id of the agent to which the coordinator means to connect.
@@ -118,7 +113,6 @@ pub struct Argument {
 
 /// Kinds of [`Argument`].
 pub mod argument {
-    /// Value of an [`Argument`](super::Argument).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
         /// Output array, zeroed before the launch and read back after it. The value is the array's size in bytes.
@@ -145,7 +139,6 @@ pub mod argument {
 /// Array of which each chunk receives a private copy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Input {
-    /// Data for all chunks.
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: bytes::Bytes,
     /// If above 0, chunk i receives the `bytes_per_chunk` bytes that begin at offset i × `bytes_per_chunk`. If 0, each chunk receives all
@@ -176,13 +169,10 @@ pub struct Submit {
 /// Consecutive chunk indices with the same device and attempt number.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChunkRange {
-    /// Name of the device that runs the chunks.
     #[prost(string, tag = "1")]
     pub device: String,
-    /// First chunk index.
     #[prost(uint64, tag = "2")]
     pub first: u64,
-    /// Number of chunks.
     #[prost(uint64, tag = "3")]
     pub count: u64,
     /// Attempt number of each chunk, starting at 1.
@@ -222,10 +212,8 @@ pub struct ServerFrame {
 
 /// Kinds of [`ServerFrame`].
 pub mod server_frame {
-    /// Content of a [`ServerFrame`](super::ServerFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// First frame of a stream that the agent accepted.
         #[prost(message, tag = "1")]
         Opened(super::Opened),
         /// Last frame: the agent did not accept the stream, or ends it.
@@ -252,7 +240,6 @@ impl From<server_frame::Kind> for ServerFrame {
 /// Response to [`Open`]: the agent accepted the stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Opened {
-    /// Boot id of the agent.
     #[prost(string, tag = "1")]
     pub boot_id: String,
     /// Maximum number of chunks that may be submitted and not yet answered.
@@ -283,10 +270,8 @@ pub struct Results {
     /// ended).
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Name of the device that ran the chunks.
     #[prost(string, tag = "2")]
     pub device: String,
-    /// Runs of consecutive chunk indices.
     #[prost(message, repeated, tag = "3")]
     pub runs: Vec<ResultRun>,
     /// With a store: name, relative to [`Store::url`], of the object that holds these results.
@@ -297,10 +282,8 @@ pub struct Results {
 /// Results of consecutive chunk indices.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResultRun {
-    /// First chunk index.
     #[prost(uint64, tag = "1")]
     pub first: u64,
-    /// Number of chunks.
     #[prost(uint64, tag = "2")]
     pub count: u64,
     /// Number of the attempt that succeeded, starting at 1.
@@ -318,10 +301,8 @@ pub struct Failures {
     /// Sequence number of this frame, as in [`Results::sequence`].
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Name of the device on which the attempts ran.
     #[prost(string, tag = "2")]
     pub device: String,
-    /// One entry per run of consecutive chunk indices that failed for the same cause.
     #[prost(message, repeated, tag = "3")]
     pub failures: Vec<Failure>,
 }
@@ -329,10 +310,8 @@ pub struct Failures {
 /// Consecutive chunk indices whose attempt failed for the same cause.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Failure {
-    /// First chunk index.
     #[prost(uint64, tag = "1")]
     pub first: u64,
-    /// Number of chunks.
     #[prost(uint64, tag = "2")]
     pub count: u64,
     /// Number of the attempt that failed, starting at 1.
@@ -340,7 +319,6 @@ pub struct Failure {
     pub attempt: u32,
     #[prost(enumeration = "FailureCode", tag = "4")]
     pub code: i32,
-    /// Explanation of the cause, as reported by the engine.
     #[prost(string, tag = "5")]
     pub message: String,
 }
@@ -378,11 +356,8 @@ pub enum FailureCode {
     /// The executor crashed, was killed or was replaced.
     ExecutorLost = 4,
     ChunkTimeout = 5,
-    /// The agent shut down.
     ShuttingDown = 6,
-    /// The agent could not write to the object store.
     StoreUnavailable = 7,
-    /// The PTX could not be loaded.
     LoadFailed = 20,
     /// The launch was rejected because its shape or its arguments are invalid.
     LaunchFailed = 21,

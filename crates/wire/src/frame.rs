@@ -136,15 +136,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Appends received bytes.
     pub fn extend(&mut self, bytes: impl Buf) {
         self.buffer.put(bytes);
     }
 
     /// Returns the next whole message, or `None` until more bytes arrive.
-    ///
-    /// # Errors
-    /// When a frame exceeds [`MAX_FRAME_BYTES`] or its message does not decode.
     pub fn next_message<M: Message + Default>(&mut self) -> Result<Option<M>, FrameError> {
         let Some(length) = self.buffer.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes) as usize) else {
             return Ok(None);

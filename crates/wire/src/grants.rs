@@ -23,7 +23,6 @@ impl GrantId {
 /// Owner of a grant, and the term of the coordinator that acts for the owner.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Owner {
-    /// UID of the owning object.
     #[prost(string, tag = "1")]
     pub uid: String,
     /// Namespace of the owning object. Executors are never shared between namespaces.
@@ -45,7 +44,6 @@ pub struct AcquireRequest {
     /// Boot id of the agent for which the placement was computed. An agent with another boot id rejects the request.
     #[prost(string, tag = "2")]
     pub boot_id: String,
-    /// Name of the device on the agent.
     #[prost(string, tag = "3")]
     pub device: String,
     /// Size of one slice in bytes, above 0.
@@ -71,13 +69,11 @@ pub struct AcquireRequest {
 /// Data of a session that its agent needs to accept a client's stream, and to extend the grant while a client is connected.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct SessionTerms {
-    /// Namespace of the `GpuSession` object.
     #[prost(string, tag = "1")]
     pub namespace: String,
     /// Name of the `GpuSession` object, by which clients request the session.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// UID of the `GpuSession` object.
     #[prost(string, tag = "3")]
     pub uid: String,
     /// Engine that runs the session's programs: `ptx` or `xla`.
@@ -94,7 +90,6 @@ pub struct SessionTerms {
 pub struct AcquireResponse {
     #[prost(message, optional, tag = "1")]
     pub grant: Option<Grant>,
-    /// Reason why no slice was granted.
     #[prost(message, optional, tag = "2")]
     pub refusal: Option<Refusal>,
 }
@@ -106,13 +101,10 @@ pub struct Grant {
     pub id: GrantId,
     #[prost(string, tag = "2")]
     pub owner_uid: String,
-    /// Name of the device on the agent.
     #[prost(string, tag = "3")]
     pub device: String,
-    /// Size of one slice in bytes.
     #[prost(uint64, tag = "4")]
     pub slice_bytes: u64,
-    /// Number of slices.
     #[prost(uint32, tag = "5")]
     pub slices: u32,
     /// Time until the grant expires, in milliseconds from the time of the response.
@@ -131,7 +123,6 @@ pub struct Grant {
 pub struct Refusal {
     #[prost(enumeration = "RefusalCode", tag = "1")]
     pub code: i32,
-    /// Explanation for people, with the relevant numbers.
     #[prost(string, tag = "2")]
     pub message: String,
     /// Free memory on the device at the time of the rejection, in bytes.
@@ -154,7 +145,6 @@ pub enum RefusalCode {
     /// The device reported an error that only a reset repairs.
     Unhealthy = 5,
     ShuttingDown = 6,
-    /// The request is invalid.
     Invalid = 7,
 }
 
@@ -188,7 +178,6 @@ impl fmt::Display for RefusalCode {
 /// Extends grants of several owners in one call.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewRequest {
-    /// One entry per owner.
     #[prost(message, repeated, tag = "1")]
     pub owners: Vec<RenewOwner>,
 }
@@ -212,7 +201,6 @@ pub struct RenewOwner {
 /// Response to a [`RenewRequest`]: the outcome for each grant, in the order of the request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RenewResponse {
-    /// One entry per grant.
     #[prost(message, repeated, tag = "1")]
     pub outcomes: Vec<RenewOutcome>,
 }
@@ -222,7 +210,6 @@ pub struct RenewResponse {
 pub struct RenewOutcome {
     #[prost(message, required, tag = "1")]
     pub id: GrantId,
-    /// Whether the grant was extended.
     #[prost(bool, tag = "2")]
     pub renewed: bool,
     /// Reason why the grant was not extended: the term is stale, the grant is of another boot, or (`Invalid`) the grant has ended or the

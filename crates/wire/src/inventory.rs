@@ -5,7 +5,6 @@ use crate::grants::Grant;
 /// State of an agent, as the operator needs it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Inventory {
-    /// Name of the `GpuWorker` object.
     #[prost(string, tag = "1")]
     pub worker: String,
     /// Identifier of this start of the agent.
@@ -28,28 +27,22 @@ pub struct Inventory {
 /// Statistics of one session on an agent.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SessionLoad {
-    /// UID of the grant's owner.
     #[prost(string, tag = "1")]
     pub owner_uid: String,
-    /// Namespace of the `GpuSession` object.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Name of the `GpuSession` object.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Number of tensors stored in the session.
     #[prost(uint64, tag = "4")]
     pub tensors: u64,
     /// Device memory of the stored tensors, in bytes.
     #[prost(uint64, tag = "5")]
     pub stored_bytes: u64,
-    /// Number of executions that have begun and not ended.
     #[prost(uint64, tag = "6")]
     pub active_executions: u64,
     /// Time since the last request or execution of the session, in milliseconds. Counted from the grant if there was none.
     #[prost(uint64, tag = "7")]
     pub idle_milliseconds: u64,
-    /// Whether a client is connected.
     #[prost(bool, tag = "8")]
     pub connected: bool,
     /// Whether clients can connect, because the agent has the session's engine.
@@ -70,13 +63,10 @@ pub struct Device {
     /// Name of the device, unique on this worker.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Model as reported by the driver.
     #[prost(string, tag = "2")]
     pub model: String,
-    /// Device class from the configuration.
     #[prost(string, tag = "3")]
     pub class: String,
-    /// Total memory in bytes.
     #[prost(uint64, tag = "4")]
     pub total_bytes: u64,
     /// Memory available for grants, in bytes.
@@ -85,16 +75,12 @@ pub struct Device {
     /// Memory in use by grants, draining ones included, in bytes.
     #[prost(uint64, tag = "6")]
     pub leased_bytes: u64,
-    /// Number of executions in progress.
     #[prost(uint64, tag = "7")]
     pub active_executions: u64,
-    /// Number of tensors stored on the device.
     #[prost(uint64, tag = "8")]
     pub tensor_count: u64,
-    /// Memory of the stored tensors, in bytes.
     #[prost(uint64, tag = "9")]
     pub stored_tensor_bytes: u64,
-    /// Whether the device works.
     #[prost(bool, tag = "10")]
     pub healthy: bool,
 }

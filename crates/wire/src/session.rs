@@ -57,43 +57,30 @@ pub struct ClientFrame {
 
 /// Kinds of [`ClientFrame`].
 pub mod client_frame {
-    /// Content of a [`ClientFrame`](super::ClientFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// First frame of a connection.
         #[prost(message, tag = "3")]
         Hello(super::Hello),
-        /// Creates a tensor from data in the client's memory.
         #[prost(message, tag = "4")]
         Upload(super::Upload),
-        /// Next bytes of the preceding upload. Payload: the encoded bytes.
         #[prost(message, tag = "5")]
         Part(super::Part),
-        /// Creates a zeroed tensor.
         #[prost(message, tag = "6")]
         Allocate(super::Allocate),
-        /// Compiles a program. Payload: its code.
         #[prost(message, tag = "7")]
         Compile(super::Compile),
-        /// Executes a program of the engine `xla` once.
         #[prost(message, tag = "8")]
         Execute(super::Execute),
-        /// Launches a kernel of the engine `ptx` once.
         #[prost(message, tag = "9")]
         Launch(super::Launch),
-        /// Copies a tensor to the client's memory.
         #[prost(message, tag = "10")]
         Download(super::Download),
-        /// Deletes tensors and programs.
         #[prost(message, tag = "11")]
         Delete(super::Delete),
-        /// Waits for all preceding operations.
         #[prost(message, tag = "12")]
         Synchronise(super::Synchronise),
-        /// Requests statistics of the session.
         #[prost(message, tag = "13")]
         Load(super::Load),
-        /// Frees all tensors and programs of the client; the client cannot resume afterwards.
         #[prost(message, tag = "14")]
         Close(super::Close),
     }
@@ -118,22 +105,16 @@ pub struct ServerFrame {
 
 /// Kinds of [`ServerFrame`].
 pub mod server_frame {
-    /// Content of a [`ServerFrame`](super::ServerFrame).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
-        /// Accepts a [`super::Hello`].
         #[prost(message, tag = "3")]
         Welcome(super::Welcome),
-        /// Rejects a [`super::Hello`]; the connection ends.
         #[prost(message, tag = "4")]
         Refused(super::Refused),
-        /// Answers a [`super::Compile`] that has a request number.
         #[prost(message, tag = "5")]
         Compiled(super::Compiled),
-        /// Answers a [`super::Download`]; [`super::Part`]s follow.
         #[prost(message, tag = "6")]
         Tensor(super::Tensor),
-        /// Next bytes of the preceding tensor. Payload: the encoded bytes.
         #[prost(message, tag = "7")]
         Part(super::Part),
         /// Answers a [`super::Synchronise`] or a [`super::Close`] in case of success.
@@ -142,7 +123,6 @@ pub mod server_frame {
         /// Answers any request in case of failure.
         #[prost(message, tag = "9")]
         Failed(super::Failed),
-        /// Answers a [`super::Load`].
         #[prost(message, tag = "10")]
         Figures(super::Figures),
     }

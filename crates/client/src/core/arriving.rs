@@ -14,7 +14,6 @@ pub(super) struct Arriving {
     /// Destination of the bytes. `None` while a [`Taking`] has it.
     pub(super) memory: Option<Filling>,
     pub(super) bytes: u64,
-    /// Number of bytes that have arrived.
     pub(super) filled: u64,
     /// Decoded size of the part that is being read, and the sequence number of its frame.
     pub(super) part: Option<(u64, u64)>,
@@ -23,7 +22,6 @@ pub(super) struct Arriving {
 /// A part whose payload is being read.
 #[derive(Debug, PartialEq)]
 pub struct Taking {
-    /// Memory of the whole tensor.
     memory: Filling,
     /// For an encoded part: its message, and memory for its payload.
     encoded: Option<(Part, Filling)>,

@@ -11,13 +11,9 @@ use crate::Error;
 /// Part of an upload that may be compressed before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Sequence number of the part's operation.
     pub sequence: u64,
-    /// The uncompressed bytes.
     pub payload: Bytes,
-    /// Element width in bytes.
     pub width: u32,
-    /// Whether the part is the first of its tensor.
     pub is_first: bool,
 }
 
@@ -66,17 +62,11 @@ impl Core {
 
     /// Appends the frames that may be sent now to `pieces`, up to about `at_most` bytes. The pieces are to be written in order. Returns the
     /// decoded size of the payloads.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when an operation does not fit into a frame.
     pub fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize) -> Result<u64, Error> {
         self.write_before(pieces, at_most, u64::MAX)
     }
 
     /// Writes like [`Core::write`], but only operations with sequence numbers below `end`.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when an operation does not fit into a frame.
     pub fn write_before(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize, end: u64) -> Result<u64, Error> {
         self.flush_deleted();
         let mut heads = BytesMut::new();

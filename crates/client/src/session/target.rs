@@ -105,7 +105,6 @@ pub struct Options {
     pub window_bytes: u64,
     /// Tensor bytes that may wait to be processed by the executor before a call that adds more blocks. 256 MiB by default.
     pub queued_bytes: u64,
-    /// When to compress tensors, in either direction.
     pub compression: Compression,
 }
 

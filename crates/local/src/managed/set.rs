@@ -167,7 +167,6 @@ impl FieldSet {
         }
     }
 
-    /// Encodes the set as `FieldsV1`.
     pub fn encode(&self) -> Value {
         let mut fields = Map::new();
         for element in &self.members {

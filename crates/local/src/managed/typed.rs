@@ -11,7 +11,6 @@ use serde_json::{Map, Value};
 use super::set::{Element, FieldSet};
 use crate::schema::{ListType, Schema};
 
-/// Differences between two values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
     pub added: FieldSet,

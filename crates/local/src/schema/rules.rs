@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::{ListType, Schema, Type, same_item};
 use crate::refusal::{FieldError, Mistake};
 
-/// Rules of one node.
 pub(crate) struct Rules {
     compiled: CompiledSchema,
     rules: Vec<Rule>,
@@ -38,7 +37,6 @@ impl Rules {
         })
     }
 
-    /// Whether a rule refers to the old value.
     pub fn has_transition(&self) -> bool {
         self.rules.iter().any(is_transition)
     }

@@ -15,12 +15,10 @@ const FEW_BYTES: usize = 1 << 10;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the bytes are no set of indices below {total}")]
 pub struct DecodeError {
-    /// Number of chunks of the burst.
     pub total: u64,
 }
 
 impl IndexSet {
-    /// Encodes the set.
     pub fn encode(&self) -> Vec<u8> {
         let mut ranges = vec![RANGES];
         let mut cursor = 0;
@@ -47,9 +45,6 @@ impl IndexSet {
     }
 
     /// Decodes the bytes of [`IndexSet::encode`]. All indices must be below `total`.
-    ///
-    /// # Errors
-    /// [`DecodeError`] for any other bytes.
     pub fn decode(bytes: &[u8], total: u64) -> Result<Self, DecodeError> {
         let set = match bytes.split_first() {
             Some((&RANGES, ranges)) => decode_ranges(ranges, total),

@@ -14,7 +14,6 @@ pub struct Shape {
 /// Answer to a [`Compile`](super::Compile): the program is compiled, and these are its requirements.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Compiled {
-    /// Request number of the [`Compile`](super::Compile).
     #[prost(uint64, tag = "1")]
     pub request: u64,
     /// The program was compiled earlier and taken from a cache.
@@ -55,7 +54,6 @@ pub struct Compiled {
 /// Answer to a [`Download`](super::Download). [`Part`](super::Part)s follow until `bytes` are complete; none follow for an empty tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Tensor {
-    /// Request number of the [`Download`](super::Download).
     #[prost(uint64, tag = "1")]
     pub request: u64,
     /// Element type, as in [`Upload::element_type`](super::Upload::element_type).
@@ -72,7 +70,6 @@ pub struct Tensor {
 /// Answer to a request that succeeded.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Done {
-    /// Number of the request.
     #[prost(uint64, tag = "1")]
     pub request: u64,
 }
@@ -91,7 +88,6 @@ pub struct Failed {
     /// Description of the operation that failed first, such as `execute train_step` or `upload of tensor 7`.
     #[prost(string, tag = "4")]
     pub operation: String,
-    /// Explanation for people, with the remedy if there is one.
     #[prost(string, tag = "5")]
     pub message: String,
 }
@@ -107,15 +103,12 @@ pub enum FailureCode {
     OutOfMemory = 2,
     /// The engine or its platform cannot run the program because of its custom calls, platform or version. Detected before anything ran.
     Incompatible = 3,
-    /// The compiler rejected the program.
     CompileFailed = 4,
-    /// The program failed while it ran.
     ExecutionFailed = 5,
     /// The operation needs the other engine.
     Unsupported = 6,
     /// The frames are invalid; the session's stream ends.
     Malformed = 7,
-    /// Internal error of the executor.
     Internal = 8,
     /// The session has ended: it was deleted, was idle for too long, or its time is over.
     Ended = 9,
@@ -124,10 +117,8 @@ pub enum FailureCode {
 /// Answer to a [`Load`](super::Load): statistics of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Figures {
-    /// Request number of the [`Load`](super::Load).
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// Number of tensors.
     #[prost(uint64, tag = "2")]
     pub tensors: u64,
     /// Device memory in use, in bytes. Includes tensors that were deleted while they are still being sent.
@@ -136,7 +127,6 @@ pub struct Figures {
     /// Device memory that the session may use, in bytes.
     #[prost(uint64, tag = "4")]
     pub limit_bytes: u64,
-    /// Number of programs.
     #[prost(uint64, tag = "5")]
     pub programs: u64,
     /// Number of executions that have not ended.

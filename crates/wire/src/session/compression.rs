@@ -125,9 +125,7 @@ pub struct Trial {
 pub struct Tried {
     /// The encoded part to send instead of the raw one.
     pub encoded: Option<(Part, Bytes)>,
-    /// Element width in bytes.
     width: u32,
-    /// Measurement of the part, or of its sample.
     outcome: Outcome,
     pays: bool,
 }

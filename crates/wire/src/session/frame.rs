@@ -44,9 +44,6 @@ pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut
 
 /// Returns the lengths of message and payload of the frame at the start of `buffer`, or `None` if the buffer is shorter than
 /// [`HEAD_BYTES`]. For callers that read the payload directly into its destination; other callers use [`Decoder`].
-///
-/// # Errors
-/// When the message or the payload is too large.
 pub fn lengths(buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
     let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else {
         return Ok(None);

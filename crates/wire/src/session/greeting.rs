@@ -5,10 +5,8 @@ use bytes::Bytes;
 /// First frame of a connection, from the client.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
-    /// Lowest protocol version that the client supports.
     #[prost(uint32, tag = "1")]
     pub lowest_version: u32,
-    /// Highest protocol version that the client supports.
     #[prost(uint32, tag = "2")]
     pub highest_version: u32,
     /// Value of [`Welcome::resume`] from the broken connection. Empty for a new client; the tensors and programs of an earlier client are
@@ -66,10 +64,8 @@ pub struct Welcome {
     /// Platform as named by the engine, such as `cpu` or `cuda`.
     #[prost(string, tag = "8")]
     pub platform: String,
-    /// Version of the platform, as reported by the engine.
     #[prost(string, tag = "9")]
     pub platform_version: String,
-    /// Description of the device, as reported by the engine.
     #[prost(string, tag = "10")]
     pub device: String,
     /// Device memory that the session may use, in bytes.
@@ -88,7 +84,6 @@ pub struct Welcome {
 pub struct Refused {
     #[prost(enumeration = "RefusalCode", tag = "1")]
     pub code: i32,
-    /// Explanation for people.
     #[prost(string, tag = "2")]
     pub message: String,
 }

@@ -62,7 +62,6 @@ pub enum Format {
 /// Executes a program of the engine `xla` once.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Execute {
-    /// Number of the program.
     #[prost(uint64, tag = "1")]
     pub program: u64,
     /// Numbers of the argument tensors, in the order of the program's parameters.
@@ -79,7 +78,6 @@ pub struct Execute {
 /// Launches a kernel of the engine `ptx` once.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Launch {
-    /// Number of the program.
     #[prost(uint64, tag = "1")]
     pub program: u64,
     /// Name of the kernel: the `.entry` in the PTX text.
@@ -107,7 +105,6 @@ pub struct Argument {
 
 /// Kinds of [`Argument`].
 pub mod argument {
-    /// Value of an [`Argument`](super::Argument).
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
         /// Number of a tensor. The kernel receives the tensor's address and may read and write the tensor.
@@ -122,10 +119,8 @@ pub mod argument {
 /// Copies a tensor to the client's memory.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Download {
-    /// Number of the tensor.
     #[prost(uint64, tag = "1")]
     pub tensor: u64,
-    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "2")]
     pub request: u64,
 }
@@ -133,10 +128,8 @@ pub struct Download {
 /// Deletes tensors and programs. Unknown numbers are ignored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Delete {
-    /// Numbers of the tensors.
     #[prost(uint64, repeated, tag = "1")]
     pub tensors: Vec<u64>,
-    /// Numbers of the programs.
     #[prost(uint64, repeated, tag = "2")]
     pub programs: Vec<u64>,
 }
@@ -144,7 +137,6 @@ pub struct Delete {
 /// Waits for all preceding operations. The answer reports the first failure since the last [`Synchronise`].
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Synchronise {
-    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "1")]
     pub request: u64,
     /// Report only failures that no other answer has reported.
@@ -166,7 +158,6 @@ impl Synchronise {
 /// Requests statistics of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Load {
-    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "1")]
     pub request: u64,
 }
@@ -174,7 +165,6 @@ pub struct Load {
 /// Frees all tensors and programs of the client and ends the client's use of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Close {
-    /// Number of the request, repeated in the answer.
     #[prost(uint64, tag = "1")]
     pub request: u64,
 }

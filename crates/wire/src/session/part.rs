@@ -18,7 +18,6 @@ const MOST_WIDTH: usize = 8;
 /// Next bytes of a tensor. The payload holds the encoded bytes.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Part {
-    /// Encoding of the payload.
     #[prost(enumeration = "Encoding", tag = "1")]
     pub encoding: i32,
     /// Size of the decoded payload, in bytes. For raw parts, the size of the payload.
@@ -62,13 +61,11 @@ pub fn element_width(element_type: &str) -> u32 {
 /// Error in a received part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartError {
-    /// The encoding is unknown.
     #[error("a part in an unknown encoding")]
     Encoding,
     /// The payload is longer than its decoded size, or the decoded size is 0 or above [`PART_BYTES`].
     #[error("an encoded part that is longer than its bytes, or of more than {PART_BYTES} of them")]
     Length,
-    /// The element width is not 2, 4 or 8.
     #[error("a part with elements of a width that there is not")]
     Width,
     /// The payload does not decode, or not to the announced size.
@@ -107,9 +104,6 @@ impl Part {
     }
 
     /// Decodes a payload into `into`, whose length must be the one that [`Part::bytes`] returns. Updates [`decoding_rate`].
-    ///
-    /// # Errors
-    /// [`PartError`] if the part or its payload is invalid.
     pub fn decode(&self, payload: &[u8], into: &mut [u8]) -> Result<(), PartError> {
         let began = Instant::now();
         self.decode_uncounted(payload, into)?;
@@ -140,7 +134,6 @@ impl Part {
     }
 }
 
-/// Value of [`decoding_rate`].
 static DECODING_RATE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the rate at which this process decodes parts, in decoded bytes per second; 0 if it has decoded none. Recent parts weigh most.
