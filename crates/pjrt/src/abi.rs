@@ -14,6 +14,7 @@ macro_rules! opaque {
     ($($name:ident)*) => {
         $(
             #[repr(C)]
+            #[derive(Clone, Copy, Debug)]
             pub struct $name {
                 _opaque: [u8; 0],
             }
@@ -22,6 +23,15 @@ macro_rules! opaque {
 }
 
 opaque!(Extension RawError RawEvent RawClient RawDevice RawDescription RawMemory RawExecutable RawLoaded RawBuffer Layout);
+
+/// Pointer to an object of a plugin.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle<T>(pub *mut T);
+
+// SAFETY: A plugin's objects may be used from any thread (pjrt_c_api.h).
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: A plugin's objects may be used from any thread (pjrt_c_api.h).
+unsafe impl<T> Sync for Handle<T> {}
 
 /// Version of the API that a plugin implements.
 #[repr(C)]
@@ -108,9 +118,16 @@ macro_rules! structs {
 
 /// Defines structs that functions take, with the index and name of the function.
 macro_rules! functions {
-    ($($place:literal $called:literal $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
-        structs! { $($name { $($field: $type),* })* }
+    ($($place:literal $called:literal $name:ident { $($first:ident: $object:ty $(, $field:ident: $type:ty)* $(,)?)? })*) => {
+        structs! { $($name { $($first: $object $(, $field: $type)*)? })* }
         $(
+            $(impl $name {
+                /// Returns a struct with this value of the first field, usually the object that the function is called for.
+                pub fn of($first: $object) -> Self {
+                    Self { $first, ..Self::new() }
+                }
+            })?
+
             impl Function for $name {
                 const PLACE: usize = $place;
                 const NAME: &str = $called;
@@ -198,21 +215,6 @@ functions! {
     }
     26 "PJRT_DeviceDescription_Kind" DeviceDescriptionKind { description: *mut RawDescription, kind: *const c_char, kind_size: usize }
     29 "PJRT_Device_GetDescription" DeviceGetDescription { device: *mut RawDevice, description: *mut RawDescription }
-    34 "PJRT_Device_MemoryStats" DeviceMemoryStats {
-        device: *mut RawDevice,
-        bytes_in_use: i64,
-        peak_bytes_in_use: i64,
-        peak_bytes_in_use_is_set: bool,
-        num_allocs: i64,
-        num_allocs_is_set: bool,
-        largest_alloc_size: i64,
-        largest_alloc_size_is_set: bool,
-        bytes_limit: i64,
-        bytes_limit_is_set: bool,
-        // Number and flag each: reserved bytes, peak reserved, limit of reserved, largest free block, pool, peak of the pool, peak
-        // allocated.
-        more: [i64; 14],
-    }
     40 "PJRT_Executable_Destroy" ExecutableDestroy { executable: *mut RawExecutable }
     46 "PJRT_Executable_GetCostAnalysis" ExecutableGetCostAnalysis {
         executable: *mut RawExecutable,
@@ -361,7 +363,6 @@ mod tests {
         assert_eq!(without(size_of::<BufferToHostBuffer>()), 56);
         assert_eq!(without(size_of::<BufferGetMemoryLayout>()), 104);
         assert_eq!(without(size_of::<BufferOpaqueDeviceMemoryDataPointer>()), 32);
-        assert_eq!(without(size_of::<DeviceMemoryStats>()), 208);
         assert_eq!(without(size_of::<ExecutableDeserializeAndLoad>()), 72);
         assert_eq!(without(size_of::<ExecutableSerialize>()), 56);
         assert_eq!(size_of::<NamedValue>(), 56);

@@ -5,7 +5,7 @@ use std::{slice, sync::Arc};
 use sahasra_memory::{Filling, Region};
 
 use crate::{
-    abi::{self, HostLayout, RawBuffer},
+    abi::{self, Handle, HostLayout, RawBuffer},
     client::Owned,
     error::{Code, Error},
     event::Event,
@@ -17,20 +17,13 @@ use crate::{
 #[derive(Debug)]
 pub struct Buffer {
     client: Arc<Owned>,
-    raw: *mut RawBuffer,
+    raw: Handle<RawBuffer>,
 }
-
-// SAFETY: Buffers may be used from any thread (pjrt_c_api.h).
-unsafe impl Send for Buffer {}
-// SAFETY: Buffers may be used from any thread (pjrt_c_api.h).
-unsafe impl Sync for Buffer {}
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut arguments = abi::BufferDestroy::new();
-        arguments.buffer = self.raw;
         // A destructor cannot report errors.
-        let _ = self.client.plugin.call(&mut arguments);
+        let _ = self.client.plugin.call(abi::BufferDestroy::of(self.raw.0));
     }
 }
 
@@ -38,12 +31,12 @@ impl Buffer {
     pub(crate) fn new(client: &Arc<Owned>, raw: *mut RawBuffer) -> Self {
         Self {
             client: Arc::clone(client),
-            raw,
+            raw: Handle(raw),
         }
     }
 
     pub(crate) fn raw(&self) -> *mut RawBuffer {
-        self.raw
+        self.raw.0
     }
 
     /// Returns the element type and dimensions.
@@ -51,12 +44,8 @@ impl Buffer {
     /// # Errors
     /// The plugin's error; [`Code::Unimplemented`] for an element type that this crate does not know.
     pub fn shape(&self) -> Result<Shape, Error> {
-        let mut element = abi::BufferElementType::new();
-        element.buffer = self.raw;
-        self.client.plugin.call(&mut element)?;
-        let mut dimensions = abi::BufferDimensions::new();
-        dimensions.buffer = self.raw;
-        self.client.plugin.call(&mut dimensions)?;
+        let element = self.client.plugin.call(abi::BufferElementType::of(self.raw.0))?;
+        let dimensions = self.client.plugin.call(abi::BufferDimensions::of(self.raw.0))?;
         let sizes = if dimensions.num_dims == 0 {
             &[]
         } else {
@@ -67,24 +56,14 @@ impl Buffer {
     }
 
     /// Returns the size in device memory in bytes.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub fn device_bytes(&self) -> Result<u64, Error> {
-        let mut arguments = abi::BufferOnDeviceSizeInBytes::new();
-        arguments.buffer = self.raw;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self.client.plugin.call(abi::BufferOnDeviceSizeInBytes::of(self.raw.0))?;
         Ok(arguments.bytes as u64)
     }
 
     /// Returns the event that reports when the content is available, or why it is not.
-    ///
-    /// # Errors
-    /// The plugin's error of this call.
     pub fn ready(&self) -> Result<Event, Error> {
-        let mut arguments = abi::BufferReadyEvent::new();
-        arguments.buffer = self.raw;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self.client.plugin.call(abi::BufferReadyEvent::of(self.raw.0))?;
         Ok(Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ReadyEvent"))
     }
 
@@ -99,27 +78,21 @@ impl Buffer {
     /// `kept` of [`Executable::execute`](crate::Executable::execute). Not every plugin ensures this itself.
     pub unsafe fn view(self: &Arc<Self>) -> Result<Option<View>, Error> {
         let plugin = &self.client.plugin;
-        let mut place = abi::BufferIsOnCpu::new();
-        place.buffer = self.raw;
-        plugin.call(&mut place)?;
+        let place = plugin.call(abi::BufferIsOnCpu::of(self.raw.0))?;
         let shape = self.shape()?;
         let bytes = shape.host_bytes().unwrap_or(0);
         // Elements narrower than a byte may be packed in device memory.
         if !place.is_on_cpu || bytes == 0 || self.device_bytes()? != bytes as u64 || !self.is_row_major(shape.dimensions.len())? {
             return Ok(None);
         }
-        let mut reference = abi::BufferIncreaseExternalReferenceCount::new();
-        reference.buffer = self.raw;
-        plugin.call(&mut reference)?;
+        plugin.call(abi::BufferIncreaseExternalReferenceCount::of(self.raw.0))?;
         // From here on, dropping `view` releases the reference in any case.
         let mut view = View {
             buffer: Arc::clone(self),
             start: std::ptr::null(),
             bytes,
         };
-        let mut pointer = abi::BufferOpaqueDeviceMemoryDataPointer::new();
-        pointer.buffer = self.raw;
-        plugin.call(&mut pointer)?;
+        let pointer = plugin.call(abi::BufferOpaqueDeviceMemoryDataPointer::of(self.raw.0))?;
         view.start = pointer.device_memory_ptr.cast();
         Ok((!view.start.is_null()).then_some(view))
     }
@@ -128,9 +101,7 @@ impl Buffer {
         if dimensions < 2 {
             return Ok(true);
         }
-        let mut arguments = abi::BufferGetMemoryLayout::new();
-        arguments.buffer = self.raw;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self.client.plugin.call(abi::BufferGetMemoryLayout::of(self.raw.0))?;
         // SAFETY: The pointers in the layout are valid as long as the buffer.
         Ok(unsafe { arguments.layout.is_row_major(dimensions) })
     }
@@ -167,12 +138,11 @@ impl Buffer {
         }
         let minor_to_major: Vec<i64> = (0..shape.dimensions.len() as i64).rev().collect();
         let mut layout = HostLayout::tiled(&minor_to_major);
-        let mut arguments = abi::BufferToHostBuffer::new();
-        arguments.src = self.raw;
+        let mut arguments = abi::BufferToHostBuffer::of(self.raw.0);
         arguments.host_layout = &raw mut layout;
         arguments.dst = host.spare().as_mut_ptr().cast();
         arguments.dst_size = bytes;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self.client.plugin.call(arguments)?;
         let done = Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ToHostBuffer");
         Ok(Download { done, host: Some(host) })
     }
@@ -204,10 +174,12 @@ impl AsRef<[u8]> for View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        let mut arguments = abi::BufferDecreaseExternalReferenceCount::new();
-        arguments.buffer = self.buffer.raw;
         // A destructor cannot report errors.
-        let _ = self.buffer.client.plugin.call(&mut arguments);
+        let _ = self
+            .buffer
+            .client
+            .plugin
+            .call(abi::BufferDecreaseExternalReferenceCount::of(self.buffer.raw.0));
     }
 }
 

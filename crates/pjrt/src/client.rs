@@ -2,19 +2,18 @@
 
 use std::{
     ffi::{CString, c_char},
-    fmt,
     sync::Arc,
 };
 
 use bytes::Bytes;
 
 use crate::{
-    abi::{self, NamedValue, RawClient, RawDevice, RawLoaded},
+    abi::{self, Handle, NamedValue, RawClient, RawDevice, RawLoaded},
     buffer::Buffer,
     element_type::ElementType,
     error::{Code, Error},
     event::Event,
-    executable::Executable,
+    executable::{Executable, Shape},
     plugin::{Plugin, text},
     program::{CompileOptions, Program},
 };
@@ -33,20 +32,13 @@ pub enum Setting {
 #[derive(Debug)]
 pub(crate) struct Owned {
     pub(crate) plugin: Arc<Plugin>,
-    pub(crate) raw: *mut RawClient,
+    pub(crate) raw: Handle<RawClient>,
 }
-
-// SAFETY: Clients may be used from any thread (pjrt_c_api.h).
-unsafe impl Send for Owned {}
-// SAFETY: Clients may be used from any thread (pjrt_c_api.h).
-unsafe impl Sync for Owned {}
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        let mut arguments = abi::ClientDestroy::new();
-        arguments.client = self.raw;
         // A destructor cannot report errors.
-        let _ = self.plugin.call(&mut arguments);
+        let _ = self.plugin.call(abi::ClientDestroy::of(self.raw.0));
     }
 }
 
@@ -59,33 +51,10 @@ pub struct Client {
 }
 
 /// Device of a client.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Device {
-    client: Arc<Owned>,
-    raw: *mut RawDevice,
+    raw: Handle<RawDevice>,
     kind: Arc<str>,
-}
-
-// SAFETY: Devices may be used from any thread (pjrt_c_api.h).
-unsafe impl Send for Device {}
-// SAFETY: Devices may be used from any thread (pjrt_c_api.h).
-unsafe impl Sync for Device {}
-
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device({})", self.kind)
-    }
-}
-
-/// Memory statistics of a device's allocator, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryStats {
-    /// Memory in use now.
-    pub in_use: u64,
-    /// Maximum memory in use so far. `None` if the allocator does not record it.
-    pub peak: Option<u64>,
-    /// Maximum that may be in use. `None` if there is no limit.
-    pub limit: Option<u64>,
 }
 
 impl Client {
@@ -134,14 +103,13 @@ impl Client {
             });
             texts.push(c_name);
         }
-        let mut arguments = abi::ClientCreate::new();
-        arguments.create_options = values.as_ptr();
+        let mut arguments = abi::ClientCreate::of(values.as_ptr());
         arguments.num_options = values.len();
-        plugin.call(&mut arguments)?;
+        let arguments = plugin.call(arguments)?;
         drop(texts);
         let owned = Arc::new(Owned {
             plugin: Arc::clone(plugin),
-            raw: arguments.client,
+            raw: Handle(arguments.client),
         });
         let device = Device::first(&owned)?;
         Ok(Self { owned, device })
@@ -153,25 +121,15 @@ impl Client {
     }
 
     /// Returns the name of the platform, such as `cpu` or `cuda`.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub fn platform_name(&self) -> Result<String, Error> {
-        let mut arguments = abi::ClientPlatformName::new();
-        arguments.client = self.owned.raw;
-        self.owned.plugin.call(&mut arguments)?;
+        let arguments = self.owned.plugin.call(abi::ClientPlatformName::of(self.owned.raw.0))?;
         // SAFETY: The text lives as long as the client.
         Ok(unsafe { text(arguments.name, arguments.name_size) })
     }
 
     /// Returns the version of the platform, as reported by the plugin.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub fn platform_version(&self) -> Result<String, Error> {
-        let mut arguments = abi::ClientPlatformVersion::new();
-        arguments.client = self.owned.raw;
-        self.owned.plugin.call(&mut arguments)?;
+        let arguments = self.owned.plugin.call(abi::ClientPlatformVersion::of(self.owned.raw.0))?;
         // SAFETY: The text lives as long as the client.
         Ok(unsafe { text(arguments.version, arguments.version_size) })
     }
@@ -205,12 +163,11 @@ impl Client {
         text.format = format.as_ptr().cast();
         text.format_size = format.len();
         let encoded = options.encode();
-        let mut arguments = abi::ClientCompile::new();
-        arguments.client = self.owned.raw;
+        let mut arguments = abi::ClientCompile::of(self.owned.raw.0);
         arguments.program = &raw const text;
         arguments.compile_options = encoded.as_ptr().cast();
         arguments.compile_options_size = encoded.len();
-        self.owned.plugin.call(&mut arguments)?;
+        let arguments = self.owned.plugin.call(arguments)?;
         self.executable(arguments.executable)
     }
 
@@ -219,11 +176,10 @@ impl Client {
     /// # Errors
     /// The plugin's error, for example when another version wrote the executable.
     pub fn deserialize(&self, serialized: &[u8]) -> Result<Executable, Error> {
-        let mut arguments = abi::ExecutableDeserializeAndLoad::new();
-        arguments.client = self.owned.raw;
+        let mut arguments = abi::ExecutableDeserializeAndLoad::of(self.owned.raw.0);
         arguments.serialized_executable = serialized.as_ptr().cast();
         arguments.serialized_executable_size = serialized.len();
-        self.owned.plugin.call(&mut arguments)?;
+        let arguments = self.owned.plugin.call(arguments)?;
         self.executable(arguments.loaded_executable)
     }
 
@@ -238,25 +194,25 @@ impl Client {
     /// [`Code::InvalidArgument`] when the length of `data` does not match the shape; the plugin's error, such as
     /// [`Code::ResourceExhausted`]. Later errors are reported by [`Buffer::ready`].
     pub fn upload(&self, element_type: ElementType, dimensions: &[i64], data: Bytes) -> Result<Buffer, Error> {
-        let expected = dimensions.iter().try_fold(element_type.bytes(), |bytes, dimension| {
-            bytes.checked_mul(usize::try_from(*dimension).ok()?)
-        });
-        if expected != Some(data.len()) {
+        let shape = Shape {
+            element_type,
+            dimensions: dimensions.to_vec(),
+        };
+        if shape.host_bytes() != Some(data.len()) {
             return Err(Error {
                 function: "PJRT_Client_BufferFromHostBuffer",
                 code: Code::InvalidArgument,
-                message: format!("{} bytes are given for {element_type}{dimensions:?}", data.len()),
+                message: format!("{} bytes are given for {shape}", data.len()),
             });
         }
-        let mut arguments = abi::ClientBufferFromHostBuffer::new();
-        arguments.client = self.owned.raw;
+        let mut arguments = abi::ClientBufferFromHostBuffer::of(self.owned.raw.0);
         arguments.data = data.as_ptr().cast();
         arguments.element_type = element_type as i32;
         arguments.dims = dimensions.as_ptr();
         arguments.num_dims = dimensions.len();
         arguments.host_buffer_semantics = abi::IMMUTABLE_ZERO_COPY;
-        arguments.device = self.device.raw;
-        self.owned.plugin.call(&mut arguments)?;
+        arguments.device = self.device.raw.0;
+        let arguments = self.owned.plugin.call(arguments)?;
         let done = Event::new(
             &self.owned.plugin,
             arguments.done_with_host_buffer,
@@ -275,9 +231,7 @@ impl Client {
 
 impl Device {
     fn first(client: &Arc<Owned>) -> Result<Self, Error> {
-        let mut devices = abi::ClientAddressableDevices::new();
-        devices.client = client.raw;
-        client.plugin.call(&mut devices)?;
+        let devices = client.plugin.call(abi::ClientAddressableDevices::of(client.raw.0))?;
         if devices.devices.is_null() || devices.num_devices == 0 {
             return Err(Error {
                 function: "PJRT_Client_AddressableDevices",
@@ -287,15 +241,10 @@ impl Device {
         }
         // SAFETY: The array has at least one element and lives as long as the client.
         let raw = unsafe { *devices.devices };
-        let mut description = abi::DeviceGetDescription::new();
-        description.device = raw;
-        client.plugin.call(&mut description)?;
-        let mut kind = abi::DeviceDescriptionKind::new();
-        kind.description = description.description;
-        client.plugin.call(&mut kind)?;
+        let description = client.plugin.call(abi::DeviceGetDescription::of(raw))?;
+        let kind = client.plugin.call(abi::DeviceDescriptionKind::of(description.description))?;
         Ok(Self {
-            client: Arc::clone(client),
-            raw,
+            raw: Handle(raw),
             // SAFETY: The text lives as long as the description.
             kind: unsafe { text(kind.kind, kind.kind_size) }.into(),
         })
@@ -304,21 +253,5 @@ impl Device {
     /// Returns the vendor's name for the device.
     pub fn kind(&self) -> &str {
         &self.kind
-    }
-
-    /// Returns the device's memory statistics.
-    ///
-    /// # Errors
-    /// The plugin's error: [`Code::Unimplemented`] if it keeps no statistics, as on a CPU.
-    pub fn memory_stats(&self) -> Result<MemoryStats, Error> {
-        let mut arguments = abi::DeviceMemoryStats::new();
-        arguments.device = self.raw;
-        self.client.plugin.call(&mut arguments)?;
-        let bytes = |count: i64| u64::try_from(count).unwrap_or_default();
-        Ok(MemoryStats {
-            in_use: bytes(arguments.bytes_in_use),
-            peak: arguments.peak_bytes_in_use_is_set.then(|| bytes(arguments.peak_bytes_in_use)),
-            limit: arguments.bytes_limit_is_set.then(|| bytes(arguments.bytes_limit)),
-        })
     }
 }

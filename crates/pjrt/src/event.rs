@@ -3,7 +3,7 @@
 use std::{ffi::c_void, sync::Arc};
 
 use crate::{
-    abi::{self, RawError, RawEvent},
+    abi::{self, Handle, RawError, RawEvent},
     error::Error,
     plugin::Plugin,
 };
@@ -12,22 +12,15 @@ use crate::{
 #[derive(Debug)]
 pub struct Event {
     plugin: Arc<Plugin>,
-    raw: *mut RawEvent,
+    raw: Handle<RawEvent>,
     /// Function that started the operation, for errors.
     of: &'static str,
 }
 
-// SAFETY: Events may be used from any thread (pjrt_c_api.h).
-unsafe impl Send for Event {}
-// SAFETY: Events may be used from any thread (pjrt_c_api.h).
-unsafe impl Sync for Event {}
-
 impl Drop for Event {
     fn drop(&mut self) {
-        let mut arguments = abi::EventDestroy::new();
-        arguments.event = self.raw;
         // A destructor cannot report errors.
-        let _ = self.plugin.call(&mut arguments);
+        let _ = self.plugin.call(abi::EventDestroy::of(self.raw.0));
     }
 }
 
@@ -52,30 +45,21 @@ impl Event {
     pub(crate) fn new(plugin: &Arc<Plugin>, raw: *mut RawEvent, of: &'static str) -> Self {
         Self {
             plugin: Arc::clone(plugin),
-            raw,
+            raw: Handle(raw),
             of,
         }
     }
 
     /// Returns whether the operation has finished, successfully or not.
-    ///
-    /// # Errors
-    /// An error of the query itself.
     pub fn is_ready(&self) -> Result<bool, Error> {
-        let mut arguments = abi::EventIsReady::new();
-        arguments.event = self.raw;
-        self.plugin.call(&mut arguments)?;
+        let arguments = self.plugin.call(abi::EventIsReady::of(self.raw.0))?;
         Ok(arguments.is_ready)
     }
 
     /// Blocks until the operation has finished.
-    ///
-    /// # Errors
-    /// The error of the operation.
     pub fn wait(&self) -> Result<(), Error> {
-        let mut arguments = abi::EventAwait::new();
-        arguments.event = self.raw;
-        self.plugin.call(&mut arguments).map_err(|error| Error {
+        let waited = self.plugin.call(abi::EventAwait::of(self.raw.0));
+        waited.map(drop).map_err(|error| Error {
             function: self.of,
             ..error
         })
@@ -92,11 +76,10 @@ impl Event {
             of: self.of,
             told: Box::new(told),
         }));
-        let mut arguments = abi::EventOnReady::new();
-        arguments.event = self.raw;
+        let mut arguments = abi::EventOnReady::of(self.raw.0);
         arguments.callback = Some(notify);
         arguments.user_arg = notice.cast();
-        self.plugin.call(&mut arguments).inspect_err(|_| {
+        self.plugin.call(arguments).map(drop).inspect_err(|_| {
             // SAFETY: The plugin rejected the callback, so nobody else owns the box.
             drop(unsafe { Box::from_raw(notice) });
         })

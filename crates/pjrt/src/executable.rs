@@ -3,7 +3,7 @@
 use std::{ffi::c_int, fmt, slice, sync::Arc};
 
 use crate::{
-    abi::{self, RawBuffer, RawEvent, RawExecutable, RawLoaded},
+    abi::{self, Handle, RawBuffer, RawEvent, RawExecutable, RawLoaded},
     buffer::Buffer,
     client::{Owned, Setting},
     element_type::ElementType,
@@ -62,27 +62,18 @@ pub struct CompiledMemory {
 #[derive(Debug)]
 pub struct Executable {
     client: Arc<Owned>,
-    loaded: *mut RawLoaded,
-    description: *mut RawExecutable,
+    loaded: Handle<RawLoaded>,
+    description: Handle<RawExecutable>,
     outputs: Vec<Shape>,
 }
-
-// SAFETY: Executables may be used from any thread (pjrt_c_api.h).
-unsafe impl Send for Executable {}
-// SAFETY: Executables may be used from any thread (pjrt_c_api.h).
-unsafe impl Sync for Executable {}
 
 impl Drop for Executable {
     fn drop(&mut self) {
         // A destructor cannot report errors.
-        if !self.description.is_null() {
-            let mut arguments = abi::ExecutableDestroy::new();
-            arguments.executable = self.description;
-            let _ = self.client.plugin.call(&mut arguments);
+        if !self.description.0.is_null() {
+            let _ = self.client.plugin.call(abi::ExecutableDestroy::of(self.description.0));
         }
-        let mut arguments = abi::LoadedExecutableDestroy::new();
-        arguments.executable = self.loaded;
-        let _ = self.client.plugin.call(&mut arguments);
+        let _ = self.client.plugin.call(abi::LoadedExecutableDestroy::of(self.loaded.0));
     }
 }
 
@@ -90,25 +81,19 @@ impl Executable {
     pub(crate) fn new(client: &Arc<Owned>, loaded: *mut RawLoaded) -> Result<Self, Error> {
         let mut executable = Self {
             client: Arc::clone(client),
-            loaded,
-            description: std::ptr::null_mut(),
+            loaded: Handle(loaded),
+            description: Handle(std::ptr::null_mut()),
             outputs: Vec::new(),
         };
-        let mut arguments = abi::LoadedExecutableGetExecutable::new();
-        arguments.loaded_executable = loaded;
-        client.plugin.call(&mut arguments)?;
-        executable.description = arguments.executable;
+        let arguments = client.plugin.call(abi::LoadedExecutableGetExecutable::of(loaded))?;
+        executable.description.0 = arguments.executable;
         executable.outputs = executable.read_outputs()?;
         Ok(executable)
     }
 
     fn read_outputs(&self) -> Result<Vec<Shape>, Error> {
-        let mut types = abi::ExecutableOutputElementTypes::new();
-        types.executable = self.description;
-        self.client.plugin.call(&mut types)?;
-        let mut dimensions = abi::ExecutableOutputDimensions::new();
-        dimensions.executable = self.description;
-        self.client.plugin.call(&mut dimensions)?;
+        let types = self.client.plugin.call(abi::ExecutableOutputElementTypes::of(self.description.0))?;
+        let dimensions = self.client.plugin.call(abi::ExecutableOutputDimensions::of(self.description.0))?;
         if types.num_output_types == 0 || dimensions.num_outputs == 0 {
             return Ok(Vec::new());
         }
@@ -148,9 +133,10 @@ impl Executable {
     /// # Errors
     /// The plugin's error: [`Code::Unimplemented`] if the compiler does not compute it.
     pub fn memory(&self) -> Result<CompiledMemory, Error> {
-        let mut arguments = abi::ExecutableGetCompiledMemoryStats::new();
-        arguments.executable = self.description;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self
+            .client
+            .plugin
+            .call(abi::ExecutableGetCompiledMemoryStats::of(self.description.0))?;
         let bytes = |count: i64| u64::try_from(count).unwrap_or_default();
         Ok(CompiledMemory {
             code: bytes(arguments.generated_code),
@@ -166,20 +152,13 @@ impl Executable {
     /// # Errors
     /// The plugin's error: [`Code::Unimplemented`] from many plugins.
     pub fn cost(&self) -> Result<Vec<(String, Setting)>, Error> {
-        let mut arguments = abi::ExecutableGetCostAnalysis::new();
-        arguments.executable = self.description;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self.client.plugin.call(abi::ExecutableGetCostAnalysis::of(self.description.0))?;
         Ok(named_values(arguments.properties, arguments.num_properties))
     }
 
     /// Returns the machine code, for [`Client::deserialize`](crate::Client::deserialize) with the same version of the plugin.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
-        let mut arguments = abi::ExecutableSerialize::new();
-        arguments.executable = self.description;
-        self.client.plugin.call(&mut arguments)?;
+        let arguments = self.client.plugin.call(abi::ExecutableSerialize::of(self.description.0))?;
         // SAFETY: The bytes have this length and live until the deleter is called.
         let bytes = unsafe { slice::from_raw_parts(arguments.serialized_bytes.cast::<u8>(), arguments.serialized_bytes_size) }.to_vec();
         if let Some(delete) = arguments.serialized_executable_deleter {
@@ -203,15 +182,14 @@ impl Executable {
         let mut options = abi::ExecuteOptions::new();
         options.non_donatable_input_indices = kept.as_ptr();
         options.num_non_donatable_input_indices = kept.len();
-        let mut execute = abi::LoadedExecutableExecute::new();
-        execute.executable = self.loaded;
+        let mut execute = abi::LoadedExecutableExecute::of(self.loaded.0);
         execute.options = &raw mut options;
         execute.argument_lists = &raw const input_list;
         execute.num_devices = 1;
         execute.num_args = inputs.len();
         execute.output_lists = &raw const output_list;
         execute.device_complete_events = &raw mut done;
-        self.client.plugin.call(&mut execute)?;
+        self.client.plugin.call(execute)?;
         let buffers = outputs.into_iter().map(|raw| Buffer::new(&self.client, raw)).collect();
         Ok((buffers, Event::new(&self.client.plugin, done, "PJRT_LoadedExecutable_Execute")))
     }

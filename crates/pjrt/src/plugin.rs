@@ -28,33 +28,14 @@ const FEWEST_FUNCTIONS: usize = 11;
 pub enum LoadError {
     /// The file does not exist, or is no library for this machine.
     #[error("load the PJRT plugin {path:?}")]
-    Library {
-        /// Path of the file.
-        path: PathBuf,
-        source: libloading::Error,
-    },
+    Library { path: PathBuf, source: libloading::Error },
     /// The file is a library, but no PJRT plugin.
     #[error("{path:?} is no PJRT plugin: it has no function GetPjrtApi")]
-    NoPlugin {
-        /// Path of the file.
-        path: PathBuf,
-        source: libloading::Error,
-    },
-    /// The plugin has an unsupported version of the API.
+    NoPlugin { path: PathBuf, source: libloading::Error },
     #[error("the PJRT plugin {path:?} has API {major}.{minor}; {MAJOR}.{OLDEST_MINOR} or newer is needed, below {}.0", MAJOR + 1)]
-    Version {
-        /// Path of the file.
-        path: PathBuf,
-        major: i32,
-        minor: i32,
-    },
-    /// The plugin could not be initialized.
+    Version { path: PathBuf, major: i32, minor: i32 },
     #[error("initialise the PJRT plugin {path:?}")]
-    Initialise {
-        /// Path of the file.
-        path: PathBuf,
-        source: Error,
-    },
+    Initialise { path: PathBuf, source: Error },
 }
 
 /// A PJRT plugin: the functions for one kind of device. It is never unloaded.
@@ -100,8 +81,8 @@ impl Plugin {
         if major != MAJOR || minor < OLDEST_MINOR || plugin.functions() < FEWEST_FUNCTIONS {
             return Err(LoadError::Version { path, major, minor });
         }
-        match plugin.call(&mut abi::PluginInitialize::new()) {
-            Ok(()) => Ok(Arc::new(plugin)),
+        match plugin.call(abi::PluginInitialize::new()) {
+            Ok(_) => Ok(Arc::new(plugin)),
             Err(source) => Err(LoadError::Initialise { path, source }),
         }
     }
@@ -119,12 +100,8 @@ impl Plugin {
     }
 
     /// Returns the plugin's attributes, such as `stablehlo_current_version` and `stablehlo_minimum_version` with three numbers each.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub fn attributes(&self) -> Result<Vec<(String, Setting)>, Error> {
-        let mut arguments = abi::PluginAttributes::new();
-        self.call(&mut arguments)?;
+        let arguments = self.call(abi::PluginAttributes::of(std::ptr::null()))?;
         Ok(named_values(arguments.attributes, arguments.num_attributes))
     }
 
@@ -147,8 +124,8 @@ impl Plugin {
         }
     }
 
-    /// Calls the function that takes these arguments.
-    pub(crate) fn call<F: Function>(&self, arguments: &mut F) -> Result<(), Error> {
+    /// Calls the function that takes these arguments. Returns them with the fields that the function has set.
+    pub(crate) fn call<F: Function>(&self, mut arguments: F) -> Result<F, Error> {
         let Some(function) = self.function::<F>() else {
             let (major, minor) = self.version();
             return Err(Error {
@@ -158,8 +135,8 @@ impl Plugin {
             });
         };
         // SAFETY: The arguments are those of this function, and their size and fields are initialized.
-        let error = unsafe { function(arguments) };
-        self.check(F::NAME, error)
+        let error = unsafe { function(&raw mut arguments) };
+        self.check(F::NAME, error).map(|()| arguments)
     }
 
     /// Converts an error of the plugin, and destroys the original.
@@ -167,12 +144,9 @@ impl Plugin {
         if error.is_null() {
             return Ok(());
         }
-        let mut message = abi::ErrorMessage::new();
-        message.error = error;
-        let mut code = abi::ErrorGetCode::new();
-        code.error = error;
-        let mut destroy = abi::ErrorDestroy::new();
-        destroy.error = error;
+        let mut message = abi::ErrorMessage::of(error);
+        let mut code = abi::ErrorGetCode::of(error);
+        let mut destroy = abi::ErrorDestroy::of(error);
         // `PJRT_Error_Message` and `PJRT_Error_Destroy` return nothing, so their type differs from that of the other functions.
         let text = self.void::<abi::ErrorMessage>().map(|function| {
             // SAFETY: The error is alive, and the text lives as long as the error.
