@@ -18,7 +18,7 @@ use object_store::{
     ClientOptions, GetResult, ObjectStore, ObjectStoreScheme, RetryConfig,
     aws::AmazonS3Builder,
     azure::MicrosoftAzureBuilder,
-    client::{HttpClient, HttpConnector, HttpError},
+    client::{HttpClient, HttpConnector, HttpError, HttpErrorKind},
     gcp::GoogleCloudStorageBuilder,
     local::LocalFileSystem,
     path::Path,
@@ -88,30 +88,16 @@ impl StorePolicy {
 /// Error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The text is not a valid URL.
     #[error("store URL {url:?} cannot be read")]
-    Url {
-        /// The text, which is not a URL.
-        url: String,
-        source: url::ParseError,
-    },
-    /// No kind of store uses this URL scheme.
+    Url { url: String, source: url::ParseError },
     #[error("store URL {0:?} is none of s3://, gs://, az:// or file://")]
     Scheme(String),
-    /// The process has no directory for file stores.
     #[error(
         "file stores are not allowed here ({0:?}): --file-store-root (fileStore in the chart's values) names the folder below which they are"
     )]
     NoFiles(String),
-    /// The file is outside the allowed directory.
     #[error("file stores are not allowed in {path:?}: they have to be below {}, which --file-store-root names (fileStore in the chart's values)", root.display())]
-    FileNotAllowed {
-        /// Path in the URL.
-        path: String,
-        /// The allowed directory.
-        root: PathBuf,
-    },
-    /// The URL names a directory, but an object is required.
+    FileNotAllowed { path: String, root: PathBuf },
     #[error("store URL {0:?} names no object")]
     NoObject(String),
     /// The setting is unknown, or would use credentials that are not the job's.
@@ -119,24 +105,14 @@ pub enum OpenError {
     Setting(String),
     /// The setting names an endpoint that the administrator does not allow.
     #[error("store setting {setting:?}: {forbidden}")]
-    Endpoint {
-        /// Name of the setting.
-        setting: String,
-        forbidden: Forbidden,
-    },
-    /// The setting must be a URL or contain one, but cannot be parsed.
+    Endpoint { setting: String, forbidden: Forbidden },
     #[error("store setting {0:?} cannot be read")]
     Unreadable(String),
-    /// Error reported by the store.
     #[error("store cannot be opened")]
     Store(#[from] object_store::Error),
     /// The directory cannot be created, or the file does not exist.
     #[error("{} cannot be reached: {source}", path.display())]
-    Folder {
-        /// Path of the directory or file.
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Folder { path: PathBuf, source: std::io::Error },
 }
 
 /// Conversion of errors about a path.
@@ -189,6 +165,17 @@ const AZURE_SETTINGS: &[&str] = &[
     "allow_http",
     "skip_signature",
     "disable_tagging",
+];
+
+/// Settings that give a job rights on Azure.
+const AZURE_RIGHTS: &[&str] = &[
+    "account_key",
+    "access_key",
+    "sas_key",
+    "sas_token",
+    "bearer_token",
+    "token",
+    "client_secret",
 ];
 
 /// Limits retries, so that an unreachable store fails long before a burst's results pile up. A failed write is reported and repeated later.
@@ -266,11 +253,10 @@ pub fn summary(error: &object_store::Error) -> String {
                 if let Some(forbidden) = cause.downcast_ref::<Forbidden>() {
                     return forbidden.to_string();
                 }
-                if let Some(object_store::client::HttpErrorKind::Connect) = cause.downcast_ref::<HttpError>().map(HttpError::kind) {
-                    return "the store cannot be reached: check its endpoint".to_owned();
-                }
-                if let Some(object_store::client::HttpErrorKind::Timeout) = cause.downcast_ref::<HttpError>().map(HttpError::kind) {
-                    return "the store did not answer in time".to_owned();
+                match cause.downcast_ref::<HttpError>().map(HttpError::kind) {
+                    Some(HttpErrorKind::Connect) => return "the store cannot be reached: check its endpoint".to_owned(),
+                    Some(HttpErrorKind::Timeout) => return "the store did not answer in time".to_owned(),
+                    _ => {}
                 }
                 if let Some(error) = cause.downcast_ref::<std::io::Error>() {
                     return error.to_string();
@@ -363,57 +349,33 @@ fn open_parsed(
     let url = parsed.as_str();
     let scheme = || OpenError::Scheme(url.to_owned());
     let (kind, folder) = ObjectStoreScheme::parse(parsed).map_err(|_| scheme())?;
-    match kind {
-        ObjectStoreScheme::Local => open_folder(policy, parsed, missing),
-        ObjectStoreScheme::AmazonS3 => {
-            let settings = checked(options, &["aws_"], S3_SETTINGS)?;
-            check_endpoints(&policy.endpoints, &settings)?;
-            let mut builder = AmazonS3Builder::new().with_url(url).with_retry(retries());
+    // Prefixes of the settings, all settings, and those without which requests are anonymous.
+    let (prefixes, known, rights): (&[&str], &[&str], &[&str]) = match kind {
+        ObjectStoreScheme::Local => return open_folder(policy, parsed, missing),
+        ObjectStoreScheme::AmazonS3 => (&["aws_"], S3_SETTINGS, &["access_key_id"]),
+        ObjectStoreScheme::GoogleCloudStorage => (&["google_"], GCS_SETTINGS, &["service_account_key", "bearer_token"]),
+        ObjectStoreScheme::MicrosoftAzure => (&["azure_", "storage_"], AZURE_SETTINGS, AZURE_RIGHTS),
+        _ => return Err(scheme()),
+    };
+    let settings = checked(options, prefixes, known)?;
+    check_endpoints(&policy.endpoints, &settings)?;
+    macro_rules! built {
+        ($builder:ident) => {{
+            let mut builder = $builder::new().with_url(url).with_retry(retries());
             builder = builder.with_http_connector(policy.connector.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
-            if !settings.contains_key("access_key_id") {
-                builder = builder.with_skip_signature(true);
-            }
-            Ok(Arc::new(PrefixStore::new(builder.build()?, folder)))
-        }
-        ObjectStoreScheme::GoogleCloudStorage => {
-            let settings = checked(options, &["google_"], GCS_SETTINGS)?;
-            check_endpoints(&policy.endpoints, &settings)?;
-            let mut builder = GoogleCloudStorageBuilder::new().with_url(url).with_retry(retries());
-            builder = builder.with_http_connector(policy.connector.clone());
-            for (name, value) in &settings {
-                builder = builder.with_config(name.parse()?, value);
-            }
-            if !settings.contains_key("service_account_key") && !settings.contains_key("bearer_token") {
-                builder = builder.with_skip_signature(true);
-            }
-            Ok(Arc::new(PrefixStore::new(builder.build()?, folder)))
-        }
-        ObjectStoreScheme::MicrosoftAzure => {
-            let settings = checked(options, &["azure_", "storage_"], AZURE_SETTINGS)?;
-            check_endpoints(&policy.endpoints, &settings)?;
-            let mut builder = MicrosoftAzureBuilder::new().with_url(url).with_retry(retries());
-            builder = builder.with_http_connector(policy.connector.clone());
-            for (name, value) in &settings {
-                builder = builder.with_config(name.parse()?, value);
-            }
-            let rights = [
-                "account_key",
-                "access_key",
-                "sas_key",
-                "sas_token",
-                "bearer_token",
-                "token",
-                "client_secret",
-            ];
             if !rights.iter().any(|right| settings.contains_key(*right)) {
                 builder = builder.with_skip_signature(true);
             }
             Ok(Arc::new(PrefixStore::new(builder.build()?, folder)))
-        }
-        _ => Err(scheme()),
+        }};
+    }
+    match kind {
+        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder),
+        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder),
+        _ => built!(MicrosoftAzureBuilder),
     }
 }
 

@@ -44,12 +44,7 @@ pub enum SegmentError {
     Magic,
     /// The object ends within a record.
     #[error("segment of {bytes} bytes does not hold whole records of {record}")]
-    Length {
-        /// Bytes of the object.
-        bytes: usize,
-        /// Bytes of one record.
-        record: u64,
-    },
+    Length { bytes: usize, record: u64 },
 }
 
 /// Builds a segment. The caller adds records in the order of their index.
@@ -89,9 +84,6 @@ impl SegmentWriter {
 }
 
 /// Iterates over the records of a segment: index and outputs of each chunk.
-///
-/// # Errors
-/// [`SegmentError`] if the bytes are not a segment.
 pub fn records(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, &[u8])>, SegmentError> {
     let header = bytes.first_chunk::<HEADER_BYTES>().ok_or(SegmentError::Magic)?;
     let (magic, size) = header.split_at(8);
