@@ -27,17 +27,14 @@ impl IndexSet {
         set
     }
 
-    /// Number of indices.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether `index` is in the set.
     pub fn contains(&self, index: u64) -> bool {
         self.word(index / WORD) >> (index % WORD) & 1 == 1
     }
@@ -50,21 +47,19 @@ impl IndexSet {
     /// The runs (first, count) of indices in [first, first + count) that are in the set.
     pub fn within(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let end = first.saturating_add(count).min(self.words.len() as u64 * WORD);
-        let mut cursor = first;
-        std::iter::from_fn(move || {
-            let start = self.find(cursor, end, true)?;
-            cursor = self.find(start, end, false).unwrap_or(end);
-            Some((start, cursor - start))
-        })
+        self.runs(first, end, true)
     }
 
     /// The runs (first, count) of indices in [first, first + count) that are not in the set.
     pub fn missing(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let end = first.saturating_add(count);
+        self.runs(first, first.saturating_add(count), false)
+    }
+
+    fn runs(&self, first: u64, end: u64, held: bool) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut cursor = first;
         std::iter::from_fn(move || {
-            let start = self.find(cursor, end, false)?;
-            cursor = self.find(start, end, true).unwrap_or(end);
+            let start = self.find(cursor, end, held)?;
+            cursor = self.find(start, end, !held).unwrap_or(end);
             Some((start, cursor - start))
         })
     }
@@ -130,11 +125,6 @@ impl IndexSet {
             *word &= !others;
         }
         self.recount();
-    }
-
-    /// Whether the sets have an index in common.
-    pub fn intersects(&self, other: &Self) -> bool {
-        self.words.iter().zip(&other.words).any(|(word, others)| word & others != 0)
     }
 
     /// `0-41,43`, cut at a whole range so as to stay within `limit` bytes; a cut ends in `,...`.

@@ -10,33 +10,18 @@ use crate::{COUNTED, FAILED, IndexSet, Layout, RESULTS};
 /// Error of reading the results in a ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The job's parameters do not compile.
     #[error(transparent)]
     Parameters(#[from] CompileError),
-    /// A set of indices is missing or damaged.
     #[error("the key {key} does not tell which of the {total} chunks it means")]
-    Indices {
-        /// Key in the ConfigMap.
-        key: String,
-        /// Number of chunks of the spec.
-        total: u64,
-    },
-    /// The key `results` is damaged.
+    Indices { key: String, total: u64 },
     #[error("the key {RESULTS} has {found} bytes where the spec gives {expected}")]
-    Size {
-        /// Bytes under the key.
-        found: usize,
-        /// Bytes of all records by the spec.
-        expected: u64,
-    },
+    Size { found: usize, expected: u64 },
 }
 
 /// The columns of a burst's results.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a> {
-    /// Parameters of the chunks, by index.
     pub program: &'a Program,
-    /// Layout of the outputs of a chunk.
     pub layout: &'a Layout,
 }
 
@@ -105,10 +90,11 @@ impl Columns<'_> {
 /// The records of the completed chunks, in the order of the index.
 fn rows<'a>(completed: &'a IndexSet, records: &'a [u8], layout: &'a Layout) -> impl Iterator<Item = (u64, &'a [u8])> {
     let indices = completed.ranges().flat_map(|(first, count)| first..first + count);
-    indices.map(move |index| {
-        let from = index as usize * layout.record_bytes();
-        (index, &records[from..from + layout.record_bytes()])
-    })
+    indices.map(move |index| (index, record(index, records, layout)))
+}
+
+fn record<'a>(index: u64, records: &'a [u8], layout: &Layout) -> &'a [u8] {
+    &records[index as usize * layout.record_bytes()..][..layout.record_bytes()]
 }
 
 /// The results of a finished burst whose records are in its ConfigMap.
@@ -143,6 +129,13 @@ impl Table {
         })
     }
 
+    fn columns(&self) -> Columns<'_> {
+        Columns {
+            program: &self.program,
+            layout: &self.layout,
+        }
+    }
+
     /// Number of rows: chunks that succeeded.
     pub fn rows(&self) -> u64 {
         self.completed.len()
@@ -167,52 +160,21 @@ fn completed(binary_data: &BTreeMap<String, Vec<u8>>, total: u64) -> Result<Inde
 
 impl IntoIterator for Table {
     type Item = String;
-    type IntoIter = Lines;
+    type IntoIter = Box<dyn Iterator<Item = String> + Send>;
 
     /// The lines, header first, each with its line break. Each is formatted when it is read.
-    fn into_iter(self) -> Lines {
+    fn into_iter(self) -> Self::IntoIter {
+        let header = self.columns().header();
         let ranges: Vec<(u64, u64)> = self.completed.ranges().collect();
-        Lines {
-            ranges: ranges.into_iter(),
-            left: 0..0,
-            at_header: true,
-            values: Vec::new(),
-            table: self,
-        }
-    }
-}
-
-/// The lines of a [`Table`].
-#[derive(Debug)]
-pub struct Lines {
-    table: Table,
-    ranges: std::vec::IntoIter<(u64, u64)>,
-    left: std::ops::Range<u64>,
-    at_header: bool,
-    values: Vec<Scalar>,
-}
-
-impl Iterator for Lines {
-    type Item = String;
-
-    fn next(&mut self) -> Option<String> {
-        let Table {
-            program, layout, records, ..
-        } = &self.table;
-        let columns = Columns { program, layout };
-        if std::mem::take(&mut self.at_header) {
-            return Some(columns.header());
-        }
-        let index = loop {
-            match self.left.next() {
-                Some(index) => break index,
-                None => self.left = self.ranges.next().map(|(first, count)| first..first + count)?,
-            }
-        };
-        let from = index as usize * layout.record_bytes();
-        let mut line = String::new();
-        columns.row(index, &records[from..from + layout.record_bytes()], &mut self.values, &mut line);
-        Some(line)
+        let indices = ranges.into_iter().flat_map(|(first, count)| first..first + count);
+        let mut values = Vec::new();
+        let rows = indices.map(move |index| {
+            let mut line = String::new();
+            let record = record(index, &self.records, &self.layout);
+            self.columns().row(index, record, &mut values, &mut line);
+            line
+        });
+        Box::new(std::iter::once(header).chain(rows))
     }
 }
 
