@@ -1,10 +1,8 @@
 //! Sessions, tensors and programs.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyBaseException, PyMemoryError},
     prelude::*,
@@ -26,11 +24,9 @@ pub(crate) struct Session(Own<sahasra_client::Session>);
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Tensor(Own<sahasra_client::Tensor>);
 
-/// A program of a session.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Program(Own<sahasra_client::Program>);
 
-/// A download that has been requested.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Download(Own<Mutex<Option<Pending<Array>>>>);
 
@@ -344,13 +340,13 @@ impl Tensor {
 #[pymethods]
 impl Download {
     fn is_there(&self, py: Python<'_>) -> PyResult<bool> {
-        let pending = self.0.get(py)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = self.0.get(py)?.lock();
         Ok(pending.as_ref().is_none_or(Pending::is_there))
     }
 
     /// Waits for the data. Can be called once.
     fn wait(&self, py: Python<'_>) -> PyResult<Block> {
-        let taken = self.0.get(py)?.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = self.0.get(py)?.lock().take();
         let Some(pending) = taken else {
             return Err(raise(py, &Error::Invalid("a download is taken once".to_owned())));
         };

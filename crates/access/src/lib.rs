@@ -10,21 +10,16 @@
 //!
 //! The embedded control plane of `sahasra up` has a single token: the check is a comparison with it ([`Access::token`]).
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{Client, Config, config::AuthInfo};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 
-/// Timeout of a review.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long an `Allowed` verdict is cached: a client that connects many times causes one review.
 const YES_HOLDS: Duration = Duration::from_secs(5);
@@ -104,7 +99,6 @@ pub enum AccessError {
     /// The request has no bearer token, or a malformed one.
     #[error("no token: send the header `Authorization: Bearer TOKEN`")]
     NoToken,
-    /// The API server rejected the token.
     #[error("the token is not known here: it is wrong, or it has expired")]
     UnknownToken,
     /// The caller is authenticated, but not allowed to do this.
@@ -117,7 +111,6 @@ pub enum AccessError {
     /// The review failed or its response was invalid, so there is no verdict.
     #[error("the API server cannot be asked who may do that: try again")]
     Unavailable(#[source] Box<kube::Error>),
-    /// The API server did not respond in time.
     #[error("the API server did not say within {} s who may do that: try again", ANSWER_WITHIN.as_secs())]
     Timeout,
     /// There is no API server: every request is rejected ([`Access::deny_all`]).
@@ -144,9 +137,6 @@ impl AccessError {
 }
 
 /// The token of a request's `Authorization: Bearer`.
-///
-/// # Errors
-/// [`AccessError::NoToken`].
 pub fn bearer(headers: &HeaderMap) -> Result<&str, AccessError> {
     let value = headers.get(header::AUTHORIZATION).ok_or(AccessError::NoToken)?;
     let text = value.to_str().map_err(|_| AccessError::NoToken)?;
@@ -182,20 +172,38 @@ impl fmt::Debug for Authority {
 
 struct Reviews {
     client: Client,
-    answers: Mutex<HashMap<[u8; 32], Answer>>,
-    callers: Mutex<HashMap<[u8; 32], Caller>>,
+    verdicts: Cache<Verdict>,
+    callers: Cache<Arc<str>>,
 }
 
-#[derive(Clone, Debug)]
-struct Caller {
-    until: Instant,
-    name: Arc<str>,
+/// Values that are kept for a while, by a digest: the cache holds no tokens.
+struct Cache<V>(Mutex<HashMap<[u8; 32], (Instant, V)>>);
+
+impl<V> Default for Cache<V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
 }
 
-#[derive(Clone, Debug)]
-struct Answer {
-    until: Instant,
-    verdict: Verdict,
+impl<V: Clone> Cache<V> {
+    fn get(&self, key: &[u8; 32]) -> Option<V> {
+        let entries = self.0.lock();
+        let (_, value) = entries.get(key).filter(|(until, _)| *until > Instant::now())?;
+        Some(value.clone())
+    }
+
+    fn insert(&self, key: [u8; 32], value: V, holds: Duration) {
+        let now = Instant::now();
+        let mut entries = self.0.lock();
+        if entries.len() >= MAX_ANSWERS {
+            entries.retain(|_, (until, _)| *until > now);
+        }
+        // More callers than entries within the time that entries are kept: their reviews are repeated.
+        if entries.len() >= MAX_ANSWERS {
+            entries.clear();
+        }
+        entries.insert(key, (now + holds, value));
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -217,8 +225,8 @@ impl Access {
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
             client: sahasra_kubernetes::client(config)?,
-            answers: Mutex::default(),
-            callers: Mutex::default(),
+            verdicts: Cache::default(),
+            callers: Cache::default(),
         }))))
     }
 
@@ -254,9 +262,7 @@ impl Access {
             },
         }
     }
-}
 
-impl Access {
     /// Name under which the streams of the token's user are counted; not for authorisation. `None` if there is a single identity.
     ///
     /// # Errors
@@ -296,38 +302,15 @@ fn key(token: &str, action: &Action) -> [u8; 32] {
 impl Reviews {
     async fn verdict(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
         let key = key(token, action);
-        if let Some(verdict) = self.remembered(&key) {
+        if let Some(verdict) = self.verdicts.get(&key) {
             return Ok(verdict);
         }
         let verdict = timeout(ANSWER_WITHIN, self.ask(token, action))
             .await
             .map_err(|_| AccessError::Timeout)??;
-        self.remember(key, &verdict);
-        Ok(verdict)
-    }
-
-    fn remembered(&self, key: &[u8; 32]) -> Option<Verdict> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = answers.get(key).filter(|answer| answer.until > Instant::now())?;
-        Some(answer.verdict.clone())
-    }
-
-    fn remember(&self, key: [u8; 32], verdict: &Verdict) {
-        let now = Instant::now();
         let holds = if matches!(verdict, Verdict::Allowed) { YES_HOLDS } else { NO_HOLDS };
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if answers.len() >= MAX_ANSWERS {
-            answers.retain(|_, answer| answer.until > now);
-        }
-        // More callers than entries within seconds: their reviews are repeated.
-        if answers.len() >= MAX_ANSWERS {
-            answers.clear();
-        }
-        let answer = Answer {
-            until: now + holds,
-            verdict: verdict.clone(),
-        };
-        answers.insert(key, answer);
+        self.verdicts.insert(key, verdict.clone(), holds);
+        Ok(verdict)
     }
 
     async fn ask(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
@@ -368,10 +351,8 @@ impl Reviews {
 
     async fn caller(&self, token: &str) -> Result<Arc<str>, AccessError> {
         let key: [u8; 32] = Sha256::digest(token).into();
-        let now = Instant::now();
-        let callers = || self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(caller) = callers().get(&key).filter(|caller| caller.until > now) {
-            return Ok(caller.name.clone());
+        if let Some(name) = self.callers.get(&key) {
+            return Ok(name);
         }
         let Some(authorization) = authorization(token) else {
             return Err(AccessError::UnknownToken);
@@ -386,21 +367,12 @@ impl Reviews {
             Err(error) => return Err(AccessError::Unavailable(Box::new(error))),
         };
         let name: Arc<str> = name.map_or_else(|| format!("token {key:x?}"), |name| format!("user {name}")).into();
-        let mut callers = callers();
-        if callers.len() >= MAX_ANSWERS {
-            callers.retain(|_, caller| caller.until > now);
-        }
-        // More callers than entries within a minute: their reviews are repeated.
-        if callers.len() >= MAX_ANSWERS {
-            callers.clear();
-        }
-        let until = now + CALLER_HOLDS;
-        callers.insert(key, Caller { until, name: name.clone() });
+        self.callers.insert(key, name.clone(), CALLER_HOLDS);
         Ok(name)
     }
 }
 
-/// The header `Authorization`; `None` when the token is too long or invalid in a header.
+/// `None` when the token is too long or invalid in a header.
 fn authorization(token: &str) -> Option<HeaderValue> {
     let mut authorization = HeaderValue::from_str(&format!("Bearer {token}"))
         .ok()

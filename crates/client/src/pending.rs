@@ -3,10 +3,12 @@
 use std::{
     future::{self, Future},
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Error,
@@ -28,13 +30,8 @@ struct State<T> {
 }
 
 impl<T> Cell<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        // No code that could panic runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn poll(&self, context: &mut Context<'_>) -> Poll<Result<T, Error>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.answer.take() {
             Some(answer) => Poll::Ready(answer),
             None => {
@@ -46,21 +43,23 @@ impl<T> Cell<T> {
 
     /// Blocks the thread until the answer arrives or `end` is reached, while another thread runs the connections.
     fn sleep(&self, end: Option<Instant>) -> Option<Result<T, Error>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(answer) = state.answer.take() {
                 return Some(answer);
             }
-            let left = match end {
-                Some(end) => Some(end.checked_duration_since(Instant::now())?),
-                None => None,
-            };
             state.sleeping += 1;
-            state = match left {
-                Some(left) => self.came.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.came.wait(state).unwrap_or_else(PoisonError::into_inner),
+            let is_over = match end {
+                Some(end) => self.came.wait_until(&mut state, end).timed_out(),
+                None => {
+                    self.came.wait(&mut state);
+                    false
+                }
             };
             state.sleeping -= 1;
+            if is_over {
+                return state.answer.take();
+            }
         }
     }
 }
@@ -89,7 +88,7 @@ pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
 impl<T> Promise<T> {
     pub(crate) fn keep(self, answer: Result<T, Error>) {
         let (waker, sleeping) = {
-            let mut state = self.0.lock();
+            let mut state = self.0.state.lock();
             state.answer = Some(answer);
             (state.waker.take(), state.sleeping)
         };
@@ -120,7 +119,7 @@ impl<T> Pending<T> {
     }
 
     fn block(&self, time: Option<Duration>) -> Option<Result<T, Error>> {
-        if let Some(answer) = self.0.lock().answer.take() {
+        if let Some(answer) = self.0.state.lock().answer.take() {
             return Some(answer);
         }
         if time.is_some_and(|time| time.is_zero()) {
@@ -139,7 +138,7 @@ impl<T> Pending<T> {
 
     /// Returns whether the answer has arrived, so that [`Self::wait`] would return at once.
     pub fn is_there(&self) -> bool {
-        self.0.lock().answer.is_some()
+        self.0.state.lock().answer.is_some()
     }
 }
 

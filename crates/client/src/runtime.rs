@@ -13,12 +13,13 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     task::Poll,
     thread,
     time::{Duration, Instant},
 };
 
+use parking_lot::{Condvar, Mutex};
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::Notify,
@@ -130,7 +131,7 @@ pub(crate) fn call() {
 /// Wakes the task that waits for `task`, as soon as a thread runs the runtime.
 pub(crate) fn wake(task: &Arc<Notify>) {
     if let Ok(driver) = driver() {
-        let mut state = driver.lock();
+        let mut state = driver.state.lock();
         if state.by == By::None {
             if !state.asleep.iter().any(|asleep| Arc::ptr_eq(asleep, task)) {
                 state.asleep.push(Arc::clone(task));
@@ -160,7 +161,7 @@ impl Wait {
         let driver = driver().ok()?;
         // Tokio does not allow a thread of one runtime to block on another.
         let may_drive = Handle::try_current().is_err();
-        let mut state = driver.lock();
+        let mut state = driver.state.lock();
         state.waits += 1;
         state.waiting += 1;
         let leads = may_drive && state.waiting == 1 && state.by != By::Caller;
@@ -188,7 +189,7 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let mut state = self.driver.lock();
+        let mut state = self.driver.state.lock();
         state.waits += 1;
         state.waiting -= 1;
         if self.leads {
@@ -198,13 +199,9 @@ impl Drop for Wait {
 }
 
 impl Driver {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn drive<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(async {
-            let asleep = std::mem::take(&mut self.lock().asleep);
+            let asleep = std::mem::take(&mut self.state.lock().asleep);
             for task in asleep {
                 task.notify_one();
             }
@@ -216,7 +213,7 @@ impl Driver {
     /// that.
     fn answer<T>(&self, future: impl Future<Output = Option<T>>) -> Option<T> {
         let began = Instant::now();
-        let polls = self.lock().last_wait < POLL;
+        let polls = self.state.lock().last_wait < POLL;
         let answer = self.drive(async {
             let mut future = pin!(future);
             while polls && began.elapsed() < POLL {
@@ -228,7 +225,7 @@ impl Driver {
             }
             future.await
         });
-        self.lock().last_wait = if answer.is_some() { began.elapsed() } else { Duration::MAX };
+        self.state.lock().last_wait = if answer.is_some() { began.elapsed() } else { Duration::MAX };
         answer
     }
 
@@ -238,7 +235,7 @@ impl Driver {
     }
 
     fn call(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.by == By::None {
             self.wake(&mut state);
         }
@@ -259,32 +256,30 @@ impl Driver {
             return self.call();
         }
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.by != By::None {
                 return;
             }
             state.by = By::Caller;
         }
         self.drive(tokio::task::yield_now());
-        self.leave(&mut self.lock());
+        self.leave(&mut self.state.lock());
     }
 
     fn background(&self) -> ! {
         loop {
             self.drive(self.release.notified());
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             loop {
                 let waits = state.waits;
-                let waited = self.resume.wait_timeout_while(state, LINGER, |state| !state.is_called);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                self.resume.wait_while_for(&mut state, |state| !state.is_called, LINGER);
                 let is_still = state.waits == waits;
                 match state.by {
                     By::None if state.is_called || is_still => break,
                     By::Caller if is_still || state.is_called => {
                         // The caller may wait for long; [`Self::leave`] notifies this thread.
                         state.is_dozing = true;
-                        let waited = self.resume.wait_while(state, |state| state.by == By::Caller);
-                        state = waited.unwrap_or_else(PoisonError::into_inner);
+                        self.resume.wait_while(&mut state, |state| state.by == By::Caller);
                         state.is_dozing = false;
                     }
                     _ => {}

@@ -1,9 +1,10 @@
 //! Entry point of the crate: options of a control plane, its handle, and the creation of clients.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::resource::{NAMESPACES, catalogue};
@@ -107,7 +108,6 @@ impl Options {
     }
 }
 
-/// State shared by all handles, clients and watches of one control plane.
 pub(crate) struct Shared {
     store: Mutex<Store>,
     options: Options,
@@ -123,16 +123,14 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Locks the store for reading. A poisoned lock is still consistent, because each write to the store is a single call.
     pub fn store(&self) -> MutexGuard<'_, Store> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        self.store.lock()
     }
 
     pub fn now(&self) -> Timestamp {
         (self.options.clock)()
     }
 
-    /// Deletes the Events whose lifetime is over.
     pub fn expire_events(&self) {
         let now = self.now();
         if self.store().expired(now).is_some() {

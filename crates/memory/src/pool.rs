@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Maximum size of the pool in bytes. The system may reclaim this memory anyway; the limit bounds the apparent memory usage of the process.
@@ -26,7 +26,6 @@ struct Pool {
     bytes: usize,
 }
 
-/// Anonymous memory mapping.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: *mut c_void,
@@ -95,7 +94,7 @@ impl Drop for Mapping {
 pub(crate) fn take(bytes: usize) -> Option<Mapping> {
     let bytes = bytes.checked_next_multiple_of(GRAIN_BYTES)?;
     let used_before = {
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = POOL.lock();
         let place = pool.unused.iter().rposition(|mapping| mapping.bytes == bytes);
         let mapping = place.and_then(|place| pool.unused.remove(place));
         if mapping.is_some() {
@@ -109,7 +108,7 @@ pub(crate) fn take(bytes: usize) -> Option<Mapping> {
     Mapping::new(bytes).or_else(|| {
         // There may be a limit that includes the mappings in the pool.
         let unused = {
-            let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pool = POOL.lock();
             pool.bytes = 0;
             std::mem::take(&mut pool.unused)
         };
@@ -126,7 +125,7 @@ pub(crate) fn give(mapping: Mapping) {
     mapping.release();
     let mut surplus = Vec::new();
     {
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = POOL.lock();
         pool.bytes += mapping.bytes;
         pool.unused.push_back(mapping);
         while pool.bytes > MOST_BYTES
@@ -142,7 +141,7 @@ pub(crate) fn give(mapping: Mapping) {
 
 #[cfg(test)]
 pub(crate) fn unused_bytes() -> usize {
-    POOL.lock().unwrap().bytes
+    POOL.lock().bytes
 }
 
 #[cfg(test)]

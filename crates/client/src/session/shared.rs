@@ -3,11 +3,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use sahasra_wire::session::{Close, Compiled, Figures, Welcome, client_frame::Kind};
 use tokio::sync::Notify;
 
@@ -28,7 +29,6 @@ const QUEUED_OPERATIONS: usize = 16_384;
 const QUEUED_QUESTIONS: usize = 4 * QUEUED_OPERATIONS;
 
 pub(crate) enum Waiting {
-    /// With the number of the program.
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
@@ -100,10 +100,10 @@ impl Work {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct State {
     pub core: Core,
     pub waiting: HashMap<u64, Waiting>,
-    /// The error that ended the session.
     pub ended: Option<Error>,
     /// Number of the `Close` request, if one was submitted.
     pub closing: Option<u64>,
@@ -170,17 +170,8 @@ impl Shared {
                     bytes: options.window_bytes,
                 })
                 .compressing(options.compression),
-                waiting: HashMap::new(),
-                ended: None,
-                closing: None,
-                welcome: None,
                 first: Some(first),
-                resumed: 0,
-                programs: HashMap::new(),
-                run: None,
-                work: Work::default(),
-                end_is_told: false,
-                waiting_for_room: 0,
+                ..State::default()
             }),
             wake: Arc::default(),
             room: Condvar::new(),
@@ -194,7 +185,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns whether a caller waits for an answer, or an operation has not been processed by the executor.
@@ -298,8 +289,7 @@ impl Shared {
         if waits(&mut state) && !time.is_zero() {
             runtime::call();
             state.waiting_for_room += 1;
-            let waited = self.room.wait_timeout_while(state, time, waits);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.room.wait_while_for(&mut state, waits, time);
             state.waiting_for_room -= 1;
         }
         !waits(&mut state)
@@ -321,7 +311,7 @@ impl Shared {
             }
             runtime::call();
             state.waiting_for_room += 1;
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.room.wait(&mut state);
             state.waiting_for_room -= 1;
         }
         let result = submit(&mut state);

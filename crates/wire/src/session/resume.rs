@@ -10,19 +10,15 @@ const RESUME_BYTES: usize = 64;
 
 /// Encodes a secret as a value of [`RESUME_HEADER`].
 pub fn resume_value(secret: &[u8]) -> String {
-    secret.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(secret)
 }
 
 /// Decodes the secret in a value of [`RESUME_HEADER`]. Returns `None` if the value is empty, too long or not hexadecimal.
 pub fn resume_secret(value: &[u8]) -> Option<Vec<u8>> {
-    if value.is_empty() || value.len() > 2 * RESUME_BYTES || !value.len().is_multiple_of(2) {
+    if value.is_empty() || value.len() > 2 * RESUME_BYTES {
         return None;
     }
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    value
-        .chunks_exact(2)
-        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect()
+    hex::decode(value).ok()
 }
 
 #[cfg(test)]
