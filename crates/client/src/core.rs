@@ -25,14 +25,13 @@ pub use leaving::Candidate;
 const DELETED_AT_ONCE: usize = 16_384;
 
 /// Limits of what may be outstanding in one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     pub frames: u32,
     /// Bytes of payload.
     pub bytes: u64,
 }
 
-/// Kind of answer that a request expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Compiled,
@@ -86,8 +85,7 @@ struct Operation {
     bytes: u64,
 }
 
-/// Protocol state of one client.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Core {
     ours: Window,
     theirs: Window,
@@ -121,23 +119,7 @@ impl Core {
                 frames: ours.frames.min(LARGEST_WINDOW_FRAMES),
                 bytes: ours.bytes.min(LARGEST_WINDOW_BYTES),
             },
-            theirs: Window { frames: 0, bytes: 0 },
-            resume: Bytes::new(),
-            names: 0,
-            requests: 0,
-            sequence: 0,
-            operations: VecDeque::new(),
-            candidates: VecDeque::new(),
-            mode: Mode::default(),
-            decodes: 0,
-            sent: 0,
-            sent_bytes: 0,
-            queued_bytes: 0,
-            received: 0,
-            untold: (0, 0),
-            wanted: HashMap::new(),
-            arriving: None,
-            deleted: Delete::default(),
+            ..Self::default()
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use http::HeaderValue;
-use serde::Deserialize;
+use serde_json::Value;
 use url::{Host, Url};
 
 use crate::Error;
@@ -139,57 +139,16 @@ fn read(path: &Path) -> Result<String, Error> {
     fs::read_to_string(path).map_err(|error| Error::Configuration(format!("the token in {} cannot be read: {error}", path.display())))
 }
 
-#[derive(Deserialize)]
-struct Kubeconfig {
-    #[serde(rename = "current-context", default)]
-    current_context: String,
-    #[serde(default)]
-    contexts: Vec<NamedContext>,
-    #[serde(default)]
-    users: Vec<NamedUser>,
-}
-
-#[derive(Deserialize)]
-struct NamedContext {
-    name: String,
-    context: Context,
-}
-
-#[derive(Deserialize)]
-struct Context {
-    #[serde(default)]
-    user: String,
-}
-
-#[derive(Deserialize)]
-struct NamedUser {
-    name: String,
-    #[serde(default)]
-    user: Option<User>,
-}
-
-#[derive(Deserialize)]
-struct User {
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<PathBuf>,
-}
-
+/// Returns the token of the current context's user, if the user has one.
 fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
-    let config: Kubeconfig = serde_saphyr::from_str(&read(path)?)
+    let config: Value = serde_saphyr::from_str(&read(path)?)
         .map_err(|error| Error::Configuration(format!("{} is no kubeconfig: {error}", path.display())))?;
-    let context = config.contexts.iter().find(|context| context.name == config.current_context);
-    let name = context.map(|context| context.context.user.as_str());
-    let user = config
-        .users
-        .into_iter()
-        .find(|user| Some(user.name.as_str()) == name)
-        .and_then(|user| user.user);
-    Ok(user.and_then(|user| match (user.token, user.token_file) {
-        (Some(token), _) => Some(Token::text(token)),
-        (None, Some(file)) => Some(Token::file(path.parent().unwrap_or(Path::new("")).join(file))),
-        (None, None) => None,
-    }))
+    let named = |list: &str, name: &Value| config[list].as_array()?.iter().find(|entry| entry["name"] == *name);
+    let context = named("contexts", &config["current-context"]);
+    let user = context.and_then(|context| named("users", &context["context"]["user"]));
+    let text = |field: &str| user.and_then(|user| user["user"][field].as_str());
+    let file = |file| Token::file(path.parent().unwrap_or(Path::new("")).join(file));
+    Ok(text("token").map(Token::text).or_else(|| text("tokenFile").map(file)))
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ pub enum Error {
     Failed(Failure),
     #[error("{peer} cannot be reached")]
     Unreachable {
-        /// Host and port of the peer.
         peer: String,
         #[source]
         source: Arc<io::Error>,
@@ -20,7 +19,6 @@ pub enum Error {
     /// The peer answered a request with an HTTP error status.
     #[error("{message} (HTTP {status})")]
     Http {
-        /// HTTP status of the response.
         status: u16,
         /// Message from the response body, or the standard phrase of the status if the body is empty.
         message: String,
@@ -32,11 +30,7 @@ pub enum Error {
     Protocol(String),
     /// The executor rejected the connection.
     #[error("the session refuses the connection: {message}")]
-    Refused {
-        code: RefusalCode,
-        /// Explanation from the executor.
-        message: String,
-    },
+    Refused { code: RefusalCode, message: String },
     /// The connection broke and could not be replaced within the grace period. The session's tensors and programs are lost.
     #[error("the connection to the session is lost and could not be taken up again")]
     Lost(#[source] Arc<Error>),
@@ -48,12 +42,7 @@ pub enum Error {
     Closed,
     /// The `GpuSession` object failed or ended.
     #[error("the session ended: {reason}: {message}")]
-    Ended {
-        /// Reason of the object's condition, such as `Expired`.
-        reason: String,
-        /// Message of the object's condition.
-        message: String,
-    },
+    Ended { reason: String, message: String },
     /// No device had room for the session within the time given.
     #[error("no device has room for the session: {0}")]
     NoCapacity(String),
@@ -171,7 +160,6 @@ pub struct Failure {
     pub sequence: u64,
     /// Description of the operation that failed first.
     pub operation: String,
-    /// Explanation for people.
     pub message: String,
 }
 

@@ -56,39 +56,21 @@ impl Gateway {
     }
 
     /// Returns the load of every worker, as the operator reports it.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn workers(&self) -> Result<Value, Error> {
         self.get("/workers", PATIENCE).await
     }
 
     /// Returns the `GpuSession`s of a namespace as a list object.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn sessions(&self, namespace: &str) -> Result<Value, Error> {
         self.get(&collection(namespace, "sessions")?, PATIENCE).await
     }
 
     /// Creates a `GpuSession` with this spec, under `name` or a generated name that starts with `prefix` and a hyphen.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn create_session(&self, namespace: &str, name: Option<&str>, prefix: &str, spec: &Value) -> Result<Value, Error> {
-        let metadata = match name {
-            Some(name) => json!({"name": name}),
-            None => json!({"generateName": format!("{prefix}-")}),
-        };
-        let body = json!({"metadata": metadata, "spec": spec});
-        self.call(Method::POST, &collection(namespace, "sessions")?, Some(&body), PATIENCE)
-            .await
+        self.create(&collection(namespace, "sessions")?, name, prefix, spec).await
     }
 
     /// Returns a `GpuSession`.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
         self.get(&object(namespace, "sessions", name)?, PATIENCE).await
     }
@@ -112,50 +94,29 @@ impl Gateway {
     }
 
     /// Waits until a session has failed or `time` has elapsed, and returns the `GpuSession`.
-    ///
-    /// # Errors
-    /// Any [`Error`] of a request.
     pub async fn session_failed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |session: &Value| is_true(session, "Failed");
         self.until(&object(namespace, "sessions", name)?, "Failed", over, time).await
     }
 
     /// Deletes a session. A session that does not exist is not an error.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn delete_session(&self, namespace: &str, name: &str) -> Result<(), Error> {
         self.delete(&object(namespace, "sessions", name)?).await
     }
 
     /// Creates a `BurstJob` with this spec, under `name` or a generated name.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn create_burst(&self, namespace: &str, name: Option<&str>, spec: &Value) -> Result<Value, Error> {
-        let metadata = match name {
-            Some(name) => json!({"name": name}),
-            None => json!({"generateName": "burst-"}),
-        };
-        let body = json!({"metadata": metadata, "spec": spec});
-        self.call(Method::POST, &collection(namespace, "bursts")?, Some(&body), PATIENCE)
-            .await
+        self.create(&collection(namespace, "bursts")?, name, "burst", spec).await
     }
 
     /// Waits until a burst has ended, and returns the `BurstJob`. It has ended when `Complete` or `Failed` is true, or when its current
     /// spec was rejected (`Accepted` is false). Also returns it when `time` has elapsed.
-    ///
-    /// # Errors
-    /// Any [`Error`] of a request.
     pub async fn burst_over(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |burst: &Value| is_true(burst, "Complete") || is_true(burst, "Failed") || is_refused(burst);
         self.until(&object(namespace, "bursts", name)?, "Complete", over, time).await
     }
 
     /// Returns the results of a burst as CSV.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn burst_results_csv(&self, namespace: &str, name: &str) -> Result<String, Error> {
         let path = format!("{}/results?format=csv", object(namespace, "bursts", name)?);
         let body = self.exchange(Method::GET, &path, None, PATIENCE).await?;
@@ -163,9 +124,6 @@ impl Gateway {
     }
 
     /// Deletes a burst. A burst that does not exist is not an error.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the request.
     pub async fn delete_burst(&self, namespace: &str, name: &str) -> Result<(), Error> {
         self.delete(&object(namespace, "bursts", name)?).await
     }
@@ -182,6 +140,15 @@ impl Gateway {
                 return Ok(object);
             }
         }
+    }
+
+    async fn create(&self, path: &str, name: Option<&str>, prefix: &str, spec: &Value) -> Result<Value, Error> {
+        let metadata = match name {
+            Some(name) => json!({"name": name}),
+            None => json!({"generateName": format!("{prefix}-")}),
+        };
+        let body = json!({"metadata": metadata, "spec": spec});
+        self.call(Method::POST, path, Some(&body), PATIENCE).await
     }
 
     async fn get(&self, path: &str, time: Duration) -> Result<Value, Error> {
