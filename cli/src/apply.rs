@@ -5,26 +5,16 @@ use serde_json::Value;
 
 use crate::manifests::Manifest;
 
-/// An object was not created.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The API server rejected the object.
     #[error("{origin}: {message}{}", listed(fields))]
     Refused {
-        /// File and document number of the manifest.
         origin: String,
-        /// Message of the API server.
         message: String,
-        /// Fields that the message is about.
         fields: Vec<String>,
     },
-    /// The API server gave no answer.
     #[error("{origin}: the object was not created: {source}")]
-    Unanswered {
-        /// File and document number of the manifest.
-        origin: String,
-        source: Box<kube::Error>,
-    },
+    Unanswered { origin: String, source: Box<kube::Error> },
 }
 
 /// Field of an error that is about no field.
@@ -40,9 +30,6 @@ fn listed(fields: &[String]) -> String {
 }
 
 /// Creates the object, with the strictness of `kubectl apply`: unknown fields are rejected. Returns the created object.
-///
-/// # Errors
-/// [`ApplyError`] when the API server rejects the object or does not answer.
 pub async fn create(client: &Client, manifest: &Manifest) -> Result<Value, ApplyError> {
     let path = manifest.kind.path(&manifest.namespace);
     let request = http::Request::post(format!("{path}?fieldManager=sahasra&fieldValidation=Strict"))

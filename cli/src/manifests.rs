@@ -33,7 +33,6 @@ pub struct Manifest {
     /// Namespace of the object; empty for kinds without namespaces.
     pub namespace: String,
     pub name: String,
-    /// The whole object, with its namespace filled in.
     pub object: Value,
 }
 
@@ -41,7 +40,6 @@ pub struct Manifest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
-    /// Kernels and data.
     ConfigMap,
     /// Credentials of object stores.
     Secret,
@@ -49,7 +47,6 @@ pub enum Kind {
     BurstJob,
 }
 
-/// Every kind with its API version, its `kind` and its plural in paths.
 const KINDS: [(Kind, &str, &str, &str); 5] = [
     (Kind::Namespace, "v1", "Namespace", "namespaces"),
     (Kind::ConfigMap, "v1", "ConfigMap", "configmaps"),
@@ -64,7 +61,6 @@ impl Kind {
         KINDS.iter().find(|row| row.0 == self).unwrap_or(&KINDS[0])
     }
 
-    /// Value of the field `kind`.
     pub fn name(self) -> &'static str {
         self.row().2
     }
@@ -84,40 +80,21 @@ impl Kind {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("{file}: {source}")]
-    Read {
-        /// Path of the file or folder, or `standard input`.
-        file: String,
-        source: std::io::Error,
-    },
+    Read { file: String, source: std::io::Error },
     #[error("{0}: no .yaml, .yml or .json file in it")]
     EmptyFolder(String),
     /// None of the files has an object.
     #[error("no object in {0}")]
     Empty(String),
     #[error("{origin}: {reason}")]
-    Syntax {
-        origin: Origin,
-        /// Message of the parser, with the line.
-        reason: String,
-    },
+    Syntax { origin: Origin, reason: String },
     #[error("{origin}: {reason}")]
-    NoObject {
-        origin: Origin,
-        /// What is missing.
-        reason: String,
-    },
-    /// A kind that a pool on this machine does not have.
+    NoObject { origin: Origin, reason: String },
     #[error(
         "{origin}: no matches for kind {kind:?} in version {version:?}: a pool on this machine takes {}",
         known()
     )]
-    UnknownKind {
-        origin: Origin,
-        kind: String,
-        /// Value of `apiVersion`.
-        version: String,
-    },
-    /// The same object occurs twice.
+    UnknownKind { origin: Origin, kind: String, version: String },
     #[error("{second}: {kind} {name:?} stands in {first} already")]
     Twice {
         first: Origin,
@@ -131,9 +108,6 @@ pub enum ManifestError {
 const NAMESPACE_BYTES: usize = 63;
 
 /// Checks the name of a namespace, which is a DNS label (RFC 1123), and returns it.
-///
-/// # Errors
-/// The rule for names of namespaces, as a message.
 pub fn namespace(name: &str) -> Result<String, String> {
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -155,9 +129,6 @@ fn known() -> String {
 }
 
 /// Reads all manifests and returns their objects in the order of creation. An object without a namespace gets `namespace`.
-///
-/// # Errors
-/// [`ManifestError`] for the first invalid document, or when two documents define the same object.
 pub fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, ManifestError> {
     let mut manifests: Vec<Manifest> = Vec::new();
     for path in paths {

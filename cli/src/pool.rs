@@ -56,23 +56,18 @@ pub enum PoolError {
     Random(#[source] std::io::Error),
     #[error("cannot listen on loopback")]
     Listen(#[source] std::io::Error),
-    /// The operator's metrics could not be registered.
     #[error("the operator did not start")]
     Operator(#[source] prometheus::Error),
-    /// The embedded control plane rejected the creation of a namespace.
     #[error("the embedded control plane did not start")]
     ControlPlane(#[source] Box<kube::Error>),
-    /// An agent ended during the start.
     #[error("a worker did not start: {0}")]
     Worker(String),
-    /// The agent of `--gpu` ended during the start.
     #[error("the worker of --gpu did not start: {0}: leave out --gpu to use the CPU engine")]
     GpuWorker(String),
     #[error("the pool was not ready after {} s", READY_WITHIN.as_secs())]
     NotReady,
 }
 
-/// Settings of one worker.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
     /// Class of the worker's devices; derived from the hardware when `None`.
@@ -83,13 +78,11 @@ pub struct WorkerSettings {
     pub vram_bytes: u64,
 }
 
-/// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
     pub workers: Vec<WorkerSettings>,
     /// Folder below which jobs may access files; none when `None`.
     pub file_store_root: Option<PathBuf>,
-    /// PJRT plugin for sessions.
     pub pjrt_plugin: Option<PathBuf>,
     /// Folder in which compiled programs of sessions are cached.
     pub program_cache: Option<PathBuf>,
@@ -130,12 +123,11 @@ struct Agent {
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-/// A running pool.
 pub struct Pool {
-    control_plane: ControlPlane,
-    client: Client,
-    operator: Arc<Context>,
-    readiness: Readiness,
+    pub control_plane: ControlPlane,
+    pub client: Client,
+    pub operator: Arc<Context>,
+    pub readiness: Readiness,
     agent_client: AgentClient,
     operator_token: String,
     agents: Vec<Agent>,
@@ -147,9 +139,6 @@ pub struct Pool {
 
 impl Pool {
     /// Starts the control plane, the operator and the agents, and waits until every worker is ready.
-    ///
-    /// # Errors
-    /// [`PoolError`] when a part does not start or is not ready in time.
     pub async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
         let options = Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY);
@@ -300,26 +289,6 @@ impl Pool {
         }
     }
 
-    /// The embedded control plane.
-    pub fn control_plane(&self) -> &ControlPlane {
-        &self.control_plane
-    }
-
-    /// A client of the embedded control plane.
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// State and metrics of the operator.
-    pub fn operator(&self) -> &Arc<Context> {
-        &self.operator
-    }
-
-    /// Readiness of the operator.
-    pub fn readiness(&self) -> &Readiness {
-        &self.readiness
-    }
-
     /// Token that is cancelled when the operator has ended and the pool cannot continue.
     pub fn stopped(&self) -> &CancellationToken {
         &self.stop
@@ -346,9 +315,6 @@ impl Pool {
     }
 
     /// Returns the leases on every device, as recorded in its agent's ledger.
-    ///
-    /// # Errors
-    /// A message that names the first agent that did not answer.
     pub async fn ledger(&self) -> Result<Vec<DeviceLedger>, String> {
         let mut devices = Vec::new();
         for agent in &self.agents {
@@ -370,9 +336,6 @@ impl Pool {
     }
 
     /// Waits until no slice is leased on any device, for at most `within`, and returns the last state of the ledgers.
-    ///
-    /// # Errors
-    /// A message that names the first agent that did not answer.
     pub async fn all_returned(&self, within: Duration) -> Result<Vec<DeviceLedger>, String> {
         let began = Instant::now();
         loop {
@@ -401,7 +364,6 @@ impl Pool {
     }
 }
 
-/// Error for an agent that ended during the start.
 fn not_started(gpu: bool, cause: String) -> PoolError {
     if gpu {
         PoolError::GpuWorker(cause)
@@ -416,9 +378,6 @@ pub fn is_empty(ledger: &[DeviceLedger]) -> bool {
 }
 
 /// Creates a namespace unless it exists.
-///
-/// # Errors
-/// [`PoolError::ControlPlane`] when the control plane rejects the namespace.
 pub async fn create_namespace(client: &Client, name: &str) -> Result<(), PoolError> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(name.to_owned());

@@ -8,17 +8,20 @@
 
 use std::{
     collections::BTreeSet,
+    fmt::Debug,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use futures::StreamExt;
 use kube::{
-    Api,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams},
+    core::NamespaceResourceScope,
     runtime::{WatchStreamExt, watcher},
 };
 use sahasra_crds::{BurstJob, VramLease};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
@@ -46,36 +49,28 @@ use results::ResultsError;
 /// Polling interval of the operator's statistics.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Runs the manifests.
 pub fn run(arguments: &RunArgs) -> Exit {
-    let manifests = match manifests::read(&arguments.files, &arguments.namespace) {
-        Ok(manifests) => manifests,
+    match prepare(arguments) {
+        Ok((manifests, folder)) => crate::on_runtime(perform(arguments, folder.as_ref(), &manifests)),
         Err(error) => {
-            output::complain(&error.to_string());
-            return Exit::Refused;
+            output::complain(&error);
+            Exit::Refused
         }
-    };
+    }
+}
+
+/// Reads the manifests and prepares the folder for the results before anything runs: an unusable folder must not cost the results of hours.
+fn prepare(arguments: &RunArgs) -> Result<(Vec<Manifest>, Option<Folder>), String> {
+    let manifests = manifests::read(&arguments.files, &arguments.namespace).map_err(|error| error.to_string())?;
     let bursts = manifests.iter().filter(|manifest| manifest.kind == Kind::BurstJob).count();
     if arguments.output == RunOutput::Csv && bursts != 1 {
-        output::complain(&format!(
+        return Err(format!(
             "-o csv is for one BurstJob; there are {bursts}: --results FOLDER keeps those of each"
         ));
-        return Exit::Refused;
     }
-    // Prepared before anything runs: an unusable folder must not cost the results of hours.
-    let folder = match arguments
-        .results
-        .as_deref()
-        .map(|path| Folder::prepare(path, &manifests))
-        .transpose()
-    {
-        Ok(folder) => folder,
-        Err(error) => {
-            output::complain(&error.to_string());
-            return Exit::Refused;
-        }
-    };
-    crate::on_runtime(perform(arguments, folder.as_ref(), &manifests))
+    let folder = arguments.results.as_deref().map(|path| Folder::prepare(path, &manifests));
+    let folder = folder.transpose().map_err(|error| error.to_string())?;
+    Ok((manifests, folder))
 }
 
 async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Manifest]) -> Exit {
@@ -174,13 +169,13 @@ async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
     };
     let named: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.namespace.as_str()).collect();
     for namespace in named.into_iter().filter(|name| !name.is_empty() && !declared(name)) {
-        if let Err(error) = create_namespace(pool.client(), namespace).await {
+        if let Err(error) = create_namespace(&pool.client, namespace).await {
             output::complain(&sahasra_service::causes(&error));
             return Exit::Refused;
         }
     }
     for manifest in manifests {
-        if let Err(error) = apply::create(pool.client(), manifest).await {
+        if let Err(error) = apply::create(&pool.client, manifest).await {
             output::complain(&error.to_string());
             return Exit::Refused;
         }
@@ -190,8 +185,8 @@ async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
 
 /// Observes the objects whenever one changes, and polls the operator's statistics, until all objects have ended.
 async fn follow(pool: &Pool, following: &mut Following) {
-    let bursts: Api<BurstJob> = Api::all(pool.client().clone());
-    let leases: Api<VramLease> = Api::all(pool.client().clone());
+    let bursts: Api<BurstJob> = Api::all(pool.client.clone());
+    let leases: Api<VramLease> = Api::all(pool.client.clone());
     let mut burst_events = watcher(bursts.clone(), watcher::Config::default()).default_backoff().boxed();
     let mut lease_events = watcher(leases.clone(), watcher::Config::default()).default_backoff().boxed();
     let mut progress = Progress::new();
@@ -218,9 +213,8 @@ async fn follow(pool: &Pool, following: &mut Following) {
     }
 }
 
-/// Returns the operator's current statistics.
 fn counted(pool: &Pool) -> Counted {
-    let metrics = &pool.operator().metrics;
+    let metrics = &pool.operator.metrics;
     Counted {
         held: metrics.slices_held(),
         succeeded: metrics.chunks_succeeded.load(Ordering::Relaxed),
@@ -284,7 +278,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
     let prints = arguments.output == RunOutput::Csv;
     let mut lines = None;
     if ended && (prints || arguments.results.is_some()) {
-        match results::lines(pool.client(), job).await {
+        match results::lines(&pool.client, job).await {
             Ok(found) => lines = Some(found),
             // Results in a store outlive the pool; a burst without kept results has none to write.
             Err(error @ (ResultsError::Elsewhere { .. } | ResultsError::NotKept(_))) if !prints => output::say(&error.to_string()),
@@ -312,17 +306,20 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
 
 /// Deletes all bursts and leases, so that the operator releases their slices.
 pub async fn delete_all(pool: &Pool) {
-    let (delete, list) = (DeleteParams::default(), ListParams::default());
-    let bursts: Api<BurstJob> = Api::all(pool.client().clone());
-    for job in bursts.list(&list).await.map(|list| list.items).unwrap_or_default() {
-        let namespace = job.metadata.namespace.unwrap_or_default();
-        let bursts: Api<BurstJob> = Api::namespaced(pool.client().clone(), &namespace);
-        let _ = bursts.delete(&job.metadata.name.unwrap_or_default(), &delete).await;
+    delete_every::<BurstJob>(&pool.client).await;
+    delete_every::<VramLease>(&pool.client).await;
+}
+
+/// Deletes all objects of a kind, and returns how many there are. Those with finalizers remain for a while.
+pub async fn delete_every<K>(client: &Client) -> usize
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let all: Api<K> = Api::all(client.clone());
+    let found = all.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+    for object in found.iter().filter(|object| object.meta().deletion_timestamp.is_none()) {
+        let objects: Api<K> = Api::namespaced(client.clone(), &object.namespace().unwrap_or_default());
+        let _ = objects.delete(&object.name_any(), &DeleteParams::default()).await;
     }
-    let leases: Api<VramLease> = Api::all(pool.client().clone());
-    for lease in leases.list(&list).await.map(|list| list.items).unwrap_or_default() {
-        let namespace = lease.metadata.namespace.unwrap_or_default();
-        let leases: Api<VramLease> = Api::namespaced(pool.client().clone(), &namespace);
-        let _ = leases.delete(&lease.metadata.name.unwrap_or_default(), &delete).await;
-    }
+    found.len()
 }

@@ -7,10 +7,6 @@ use std::{
     time::Duration,
 };
 
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams},
-};
 use sahasra_crds::GpuSession;
 use sahasra_gateway::Gateway;
 use sahasra_local::Guarded;
@@ -26,7 +22,7 @@ use crate::{
     output,
     pool::{Pool, PoolError, PoolSettings, WorkerSettings},
     proof,
-    run::delete_all,
+    run::{delete_all, delete_every},
 };
 
 mod access;
@@ -44,7 +40,6 @@ const SESSIONS_END: Duration = Duration::from_secs(2);
 /// Poll interval while sessions end.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
-/// The pool did not come up.
 #[derive(Debug, thiserror::Error)]
 enum UpError {
     #[error("port {0} is taken, perhaps by another `sahasra up`: end that one, or choose with --port (0 takes any that is free)")]
@@ -57,12 +52,10 @@ enum UpError {
     Gateway(#[source] prometheus::Error),
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The file of `--pjrt-plugin` is not a plugin, or cannot open its device.
     #[error("--pjrt-plugin {}: {reason}: name the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so", path.display())]
     Plugin { path: PathBuf, reason: String },
     #[error("the current folder is not known")]
     Folder(#[source] io::Error),
-    /// The token, certificate, kubeconfig or token file could not be created.
     #[error(transparent)]
     Access(#[from] AccessError),
 }
@@ -151,9 +144,9 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         return Err(error);
     }
     let stop = CancellationToken::new();
-    let operator = pool.operator();
-    let routes = operator_http::routes(operator.clone(), pool.readiness().clone());
-    let api = Guarded::new(pool.control_plane().service(), access.token());
+    let operator = &pool.operator;
+    let routes = operator_http::routes(operator.clone(), pool.readiness.clone());
+    let api = Guarded::new(pool.control_plane.service(), access.token());
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
         sahasra_access::Access::token(access.token()),
@@ -184,7 +177,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     output::say("\nending: giving every slice back (Ctrl-C again ends at once)");
     end_sessions(&pool).await;
     stop.cancel();
-    pool.control_plane().close_watches();
+    pool.control_plane.close_watches();
     let _ = serving.await;
     let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
     kubeconfig.remove(&access);
@@ -206,16 +199,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
 /// whose connection breaks tries to resume it for its whole grace period.
 async fn end_sessions(pool: &Pool) {
     let ended = async {
-        loop {
-            let all: Api<GpuSession> = Api::all(pool.client().clone());
-            let sessions = all.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
-            if sessions.is_empty() {
-                return;
-            }
-            for session in sessions.iter().filter(|session| session.metadata.deletion_timestamp.is_none()) {
-                let sessions: Api<GpuSession> = Api::namespaced(pool.client().clone(), &session.namespace().unwrap_or_default());
-                let _ = sessions.delete(&session.name_any(), &DeleteParams::default()).await;
-            }
+        while delete_every::<GpuSession>(&pool.client).await > 0 {
             tokio::time::sleep(POLL_EVERY).await;
         }
     };

@@ -15,28 +15,17 @@ use crate::manifests::{Kind, Manifest};
 /// Suffixes of the files of a BurstJob.
 const SUFFIXES: [&str; 3] = [".json", ".csv", ".failed.csv"];
 
-/// Results cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// The path is not a folder, or no file can be created in the folder.
     #[error("--results {}: {source}: name a folder that you can write to; one that does not exist is created", path.display())]
-    Unusable {
-        path: PathBuf,
-        /// Error of the system call.
-        source: std::io::Error,
-    },
-    /// Two BurstJobs would write the same file.
+    Unusable { path: PathBuf, source: std::io::Error },
     #[error(
         "--results: BurstJob {0} and {1} would both write {2}: give one of them another metadata.name, or run them one after the other \
          into two folders"
     )]
     Twice(String, String, String),
     #[error("{}: {source}", path.display())]
-    Write {
-        path: PathBuf,
-        /// Error of the system call.
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
 }
 
 /// An existing folder in which files can be created.
@@ -45,9 +34,6 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     /// Checks that no two BurstJobs share a file, creates the folder unless it exists, and checks that files can be created in it.
-    ///
-    /// # Errors
-    /// [`FolderError::Twice`], [`FolderError::Unusable`].
     pub fn prepare(path: &Path, manifests: &[Manifest]) -> Result<Self, FolderError> {
         let mut writers: BTreeMap<String, String> = BTreeMap::new();
         for manifest in manifests.iter().filter(|manifest| manifest.kind == Kind::BurstJob) {
@@ -71,9 +57,6 @@ impl Folder {
 
     /// Writes NAME.json, and the results if there are any as NAME.csv, or NAME.failed.csv for `results: Failed`. Each file is written
     /// completely or not at all. Files of an earlier run under these names are replaced, or removed if this run has no content for them.
-    ///
-    /// # Errors
-    /// [`FolderError::Write`] when a file cannot be written or removed.
     pub fn keep(&self, job: &BurstJob, lines: Option<Lines>) -> Result<(), FolderError> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let [json, csv, failed] = SUFFIXES.map(|suffix| self.0.join(format!("{name}{suffix}")));

@@ -7,40 +7,20 @@ use sahasra_operator::burst::results_store::FAILED_CSV;
 use sahasra_results::{CSV, Table, TableError};
 use serde_json::{Value, json};
 
-/// The results of a job's chunks are not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
     #[error("{0} has no results")]
     None(String),
-    /// The job's spec keeps no results.
     #[error("the results of {0} are not kept: results: All in its spec keeps them")]
     NotKept(String),
-    /// The results are in an object store.
     #[error("the results of {name} stand in {url}")]
-    Elsewhere {
-        /// Name of the BurstJob.
-        name: String,
-        /// URL of the list of segments.
-        url: String,
-    },
-    /// The ConfigMap with the results was deleted.
+    Elsewhere { name: String, url: String },
     #[error("the results of {name} are gone: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
-    Gone {
-        /// Name of the BurstJob.
-        name: String,
-        config_map: String,
-    },
-    /// The ConfigMap does not contain the results.
+    Gone { name: String, config_map: String },
     #[error("ConfigMap {config_map} does not hold the results")]
-    Damaged {
-        config_map: String,
-        /// What is wrong with the records.
-        source: TableError,
-    },
-    /// The job was deleted before its results could be read.
+    Damaged { config_map: String, source: TableError },
     #[error("the results of {0} are gone with the job: its ttlSecondsAfterFinished was over before they could be read")]
     Job(String),
-    /// The API server did not answer, or rejected the request.
     #[error("the results cannot be read")]
     Api(#[source] Box<kube::Error>),
 }
@@ -50,9 +30,6 @@ pub type Lines = Box<dyn Iterator<Item = String>>;
 
 /// Returns the results of a finished job as lines, header first: of the chunks that succeeded, or with `results: Failed` of those that
 /// failed.
-///
-/// # Errors
-/// [`ResultsError`] when the job has no results, or they are elsewhere, deleted or damaged.
 pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsError> {
     let name = job.metadata.name.clone().unwrap_or_default();
     if job.spec.results == KeptResults::None {

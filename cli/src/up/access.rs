@@ -20,61 +20,35 @@ const MARK: &str = "# Written by `sahasra up`, which replaces and removes this f
 const LOOKED_AT_BYTES: u64 = 4096;
 const TOKEN_DIGITS: usize = 64;
 
-/// The credentials could not be created or written.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     #[error("no random source for a token")]
     Random(#[source] io::Error),
     #[error("no certificate can be had")]
     Certificate(#[source] ServeError),
-    /// Another `sahasra up` has locked the file.
     #[error(
         "{} is the file of another `sahasra up` that runs: end that one, or choose another with --kubeconfig and --token-file",
         path.display()
     )]
-    Held {
-        /// The locked file.
-        path: PathBuf,
-    },
-    /// The file has content that `sahasra up` did not write.
+    Held { path: PathBuf },
     #[error(
         "{} was not written by `sahasra up`, which would overwrite it and remove it at the end: choose another file with {option}, or remove \
          this one first",
         path.display()
     )]
-    Foreign {
-        /// Path of the file, which is not changed.
-        path: PathBuf,
-        /// Option that sets the path.
-        option: &'static str,
-    },
-    /// The folder of the file does not exist.
+    Foreign { path: PathBuf, option: &'static str },
     #[error("the folder {} of {option} does not exist: create it, or name another file", folder.display())]
-    NoFolder {
-        folder: PathBuf,
-        /// Option that sets the path of the file.
-        option: &'static str,
-    },
-    /// Both options name the same file.
+    NoFolder { folder: PathBuf, option: &'static str },
     #[error("--kubeconfig and --token-file name the same file, {}: give them different ones", path.display())]
-    Same {
-        /// Path of the token file.
-        path: PathBuf,
-    },
-    /// The kubeconfig or the token file cannot be created, locked, read or written.
+    Same { path: PathBuf },
     #[error("{} cannot be written", path.display())]
-    Write {
-        path: PathBuf,
-        /// Error of the system call.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 /// Content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Kubeconfig,
-    /// The token alone.
     Token,
 }
 
@@ -112,19 +86,12 @@ pub struct Held {
 }
 
 impl Held {
-    /// Creates the folder of a file.
-    ///
-    /// # Errors
-    /// [`AccessError::Write`].
     pub fn create_folder(path: &Path) -> Result<(), AccessError> {
         fs::create_dir_all(folder_of(path)).map_err(failed(path))
     }
 
     /// Takes the paths of the kubeconfig and of the token file: locks new files beside them, and removes files that an
     /// earlier run left behind. If the second path is rejected, the file at the first path stays unchanged.
-    ///
-    /// # Errors
-    /// The errors of [`Held::take`]; [`AccessError::Same`] when both paths are the same file.
     pub fn take_both(kubeconfig: &Path, token_file: &Path) -> Result<(Self, Self), AccessError> {
         let kubeconfig = Self::take(kubeconfig, Content::Kubeconfig)?;
         if kubeconfig.is(token_file) {
@@ -152,10 +119,6 @@ impl Held {
 
     /// Creates and locks a new file beside the path, and locks an existing file at the path, which stays
     /// unchanged.
-    ///
-    /// # Errors
-    /// [`AccessError::Held`] when another `sahasra up` has locked the file; [`AccessError::Foreign`] when it has content that `sahasra up`
-    /// did not write; [`AccessError::NoFolder`] when its folder does not exist; [`AccessError::Write`] when it cannot be created, locked or read.
     fn take(path: &Path, content: Content) -> Result<Self, AccessError> {
         if !folder_of(path).is_dir() {
             return Err(AccessError::NoFolder {
@@ -251,7 +214,6 @@ fn identity(found: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     found.ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Returns the folder of a file.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -281,9 +243,6 @@ pub struct Access(Credentials);
 
 impl Access {
     /// Generates a token and a certificate for `127.0.0.1`.
-    ///
-    /// # Errors
-    /// [`AccessError::Random`], [`AccessError::Certificate`].
     pub fn new() -> Result<Self, AccessError> {
         let token = crate::token::random().map_err(AccessError::Random)?;
         let credentials = Credentials::new(Ipv4Addr::LOCALHOST.into(), token);
@@ -301,17 +260,11 @@ impl Access {
     }
 
     /// Writes a kubeconfig for the API at `address`, with namespace `default`.
-    ///
-    /// # Errors
-    /// [`AccessError::Write`].
     pub fn write_kubeconfig(&self, file: &mut Held, address: SocketAddr) -> Result<(), AccessError> {
         file.write(&format!("{MARK}\n{}", self.0.kubeconfig(address, "default")))
     }
 
     /// Writes the token, followed by a line break.
-    ///
-    /// # Errors
-    /// [`AccessError::Write`].
     pub fn write_token(&self, file: &mut Held) -> Result<(), AccessError> {
         file.write(&format!("{}\n", self.token()))
     }
