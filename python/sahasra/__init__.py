@@ -28,8 +28,9 @@ from .errors import (
     WaitTimeoutError,
     WorkerLostError,
 )
+from .estimate import Estimate
 from .progress import Progress
-from .session import Estimate, Execution, RemoteJaxSession, Traffic
+from .session import Execution, RemoteJaxSession, Traffic
 from .tensor import RemoteTensor
 
 __all__ = [

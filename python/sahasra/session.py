@@ -6,7 +6,6 @@ import contextlib
 import json
 import operator
 import os
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,46 +18,15 @@ from . import _native
 from .arguments import seconds_of, vram_of
 from .client import SahasraClient
 from .elements import element_type
-from .errors import CompileError, ExecutionError, ForkedProcessError, IncompatibleProgramError, InvalidArgumentError, NotFoundError, OutOfDeviceMemoryError, SahasraError
+from .errors import CompileError, ExecutionError, ForkedProcessError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError, SahasraError
+from .estimate import Estimate, estimated
+from .made import Made
 from .progress import Report, Watch, reporter
 from .tensor import RemoteTensor
 
 if TYPE_CHECKING:
     from .jit import RemoteFunction, Traced
     from .kernel import RemoteKernel
-
-
-#: Seconds for which closing waits. Work that still runs afterwards ends when the ``GpuSession`` object is deleted.
-CLOSE_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Resources that a function would need in a session. The function was not executed."""
-
-    #: Whether the function fits.
-    feasible: bool
-    #: Reason why it does not fit; empty if it does.
-    reason: str
-    #: Bytes of device memory: arguments, results, results that reuse the memory of arguments, temporary buffers, code.
-    argument_bytes: int
-    output_bytes: int
-    aliased_bytes: int
-    temporary_bytes: int
-    code_bytes: int
-    #: Floating-point operations of one execution, as counted by the plugin or else by JAX; None if neither counts them.
-    flops: float | None
-    #: Device memory limit of the session, and device memory that its tensors use now, in bytes.
-    limit_bytes: int
-    used_bytes: int
-    #: Duration of the compilation in milliseconds, and whether the program had been compiled before.
-    compile_milliseconds: int
-    cached: bool
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of device memory that one execution takes, including its arguments, without its code."""
-        return self.argument_bytes + self.output_bytes - self.aliased_bytes + self.temporary_bytes
 
 
 class Traffic(NamedTuple):
@@ -80,70 +48,6 @@ class Execution:
     output_tensors: list[RemoteTensor]
     #: The results, in the structure that the function gives them.
     output: Any
-
-
-class Made(NamedTuple):
-    """A ``GpuSession`` object that this process created and deletes at the end of the session."""
-
-    gateway: _native.Gateway
-    namespace: str
-    name: str
-    #: Distinguishes the object from a later one of the same name.
-    uid: str
-    #: Id of the process that created the object. A forked process has a copy of the session's memory, but does not own the session.
-    process: int
-
-    def end(self, native: _native.Session) -> None:
-        """Frees the session's memory and deletes the object, which ends operations that still run. Raises as :meth:`RemoteJaxSession.close` does.
-
-        Does nothing in a forked process.
-        """
-        failure = self._release(native)
-        if failure is not None:
-            raise failure
-
-    def _release(self, native: _native.Session) -> Exception | None:
-        """Ends the session. Returns the first failure of an operation that was not raised before."""
-        if os.getpid() != self.process:
-            return None
-        try:
-            was_there, failure = native.close(CLOSE_SECONDS)
-        except BaseException:
-            # A signal interrupted the wait. Deleting the object ends the operations that are still running.
-            with contextlib.suppress(SahasraError):
-                self.gateway.delete_session(self.namespace, self.name)
-            raise
-        # If the session had ended before, another object may have the name by now.
-        if was_there or self._is_there():
-            self.gateway.delete_session(self.namespace, self.name)
-        return failure
-
-    def _is_there(self) -> bool:
-        """Returns whether the object of this name is still this one, and not a later one of the same name."""
-        try:
-            return bool(json.loads(self.gateway.session(self.namespace, self.name))["metadata"]["uid"] == self.uid)
-        except NotFoundError:
-            return False
-
-    def give_back(self, native: _native.Session, earlier: list[SahasraError]) -> None:
-        """Ends the session like :meth:`end`, but suppresses errors, for finalizers. After an error the session ends by its own timeouts.
-
-        A failure of an operation that was not raised before, the first of ``earlier`` or else one that is found now, is reported on stderr, because a
-        finalizer cannot raise it.
-        """
-        failure: Exception | None = None
-        with contextlib.suppress(SahasraError):
-            failure = self._release(native)
-        failure = earlier[0] if earlier else failure
-        # A forked process has a copy of the failure, which the parent reports.
-        if failure is not None and os.getpid() == self.process:
-            # stderr may be closed or None by now.
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write(
-                    f"sahasra: an operation of session {self.namespace}/{self.name} failed, and nothing raised it: {type(failure).__name__}: {failure}\n"
-                    "sahasra: use the session in a with block, or close() it, to have such failures raised\n"
-                )
-                sys.stderr.flush()
 
 
 def _sample(inputs: Any) -> tuple[Any, ...]:
@@ -460,27 +364,7 @@ class RemoteJaxSession:
         remote = self._function(function)
         leaves, tree = remote.flatten(sample, dict(sample_keywords or {}))
         exported = remote.export(self.platform, tree, remote.avals(leaves, tree, described=True), cost=True)
-        try:
-            with self._watch.during("compile", exported.name):
-                _, costs = self._native.compile_and_ask(exported.name, "stablehlo", exported.code)
-        except (IncompatibleProgramError, CompileError, OutOfDeviceMemoryError) as error:
-            _, used, limit, _, _ = self._native.load()
-            return Estimate(False, str(error), 0, 0, 0, 0, 0, exported.flops, limit, used, 0, False)
-        cached, milliseconds, _, arguments, outputs, aliased, temporary, code, flops, limit, used = costs
-        needed = arguments + outputs - aliased + temporary
-        here = {id(leaf): leaf.nbytes for leaf in (leaves[place] for place in exported.kept) if isinstance(leaf, RemoteTensor) and leaf._session is self}
-        more = needed - sum(here.values())
-        reason = ""
-        if needed > limit:
-            reason = f"an execution takes {needed:,} bytes, and the session may use {limit:,}: ask for more vram"
-        elif used + more > limit:
-            reason = (
-                f"an execution takes {more:,} bytes more, and {used:,} of the {limit:,} that the session may use are taken: "
-                "delete tensors, donate arguments, or ask for more vram"
-            )
-        return Estimate(
-            not reason, reason, arguments, outputs, aliased, temporary, code, exported.flops if flops is None else flops, limit, used, milliseconds, cached
-        )
+        return estimated(self, leaves, exported)
 
     def execute_jitted(self, function: Callable[..., Any], sample_inputs: Sequence[Any], sample_keywords: Mapping[str, Any] | None = None) -> Execution:
         """Executes the function once with these arguments and waits for its end.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sahasra
-from sahasra.session import Made
+from sahasra.made import Made
 
 
 class Native:
