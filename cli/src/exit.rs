@@ -18,11 +18,8 @@ pub enum Exit {
     StillLent,
     /// The limit of `--timeout` was exceeded.
     TimedOut,
-    /// The process received SIGINT.
     Interrupted,
-    /// The process received SIGTERM.
     Terminated,
-    /// The process received SIGHUP.
     HungUp,
 }
 

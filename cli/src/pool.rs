@@ -74,7 +74,6 @@ pub struct WorkerSettings {
     pub class: Option<String>,
     /// Number of devices that the CPU engine emulates; `None` to use this machine's GPUs.
     pub cpu_devices: Option<u32>,
-    /// VRAM of each emulated device, in bytes.
     pub vram_bytes: u64,
 }
 
@@ -106,7 +105,6 @@ pub struct DeviceLedger {
     pub worker: String,
     pub device: String,
     pub class: String,
-    /// Allocatable VRAM in bytes.
     pub allocatable_bytes: u64,
     /// Leased VRAM in bytes, draining grants included.
     pub leased_bytes: u64,
@@ -116,7 +114,6 @@ pub struct DeviceLedger {
 
 struct Agent {
     name: String,
-    /// Whether its devices are the machine's GPUs.
     gpu: bool,
     endpoint: String,
     stop: CancellationToken,
@@ -264,7 +261,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits until the operator leads and knows every worker as ready.
     async fn ready(&mut self) -> Result<(), PoolError> {
         let began = Instant::now();
         loop {
@@ -372,12 +368,10 @@ fn not_started(gpu: bool, cause: String) -> PoolError {
     }
 }
 
-/// Whether no slice is leased on any device.
 pub fn is_empty(ledger: &[DeviceLedger]) -> bool {
     ledger.iter().all(|device| device.leased_bytes == 0 && device.slices == 0)
 }
 
-/// Creates a namespace unless it exists.
 pub async fn create_namespace(client: &Client, name: &str) -> Result<(), PoolError> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(name.to_owned());

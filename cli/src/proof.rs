@@ -12,7 +12,6 @@ use crate::{
 /// second, and that of a killed executor within about a second.
 const RETURNED_WITHIN: Duration = Duration::from_secs(20);
 
-/// Waits until no slice is leased; returns a report and the outcome of the check.
 pub async fn of(pool: &Pool) -> (String, Exit) {
     match pool.all_returned(RETURNED_WITHIN).await {
         Ok(ledger) if is_empty(&ledger) => (format!("Every lease is back:\n{}", table(&ledger)), Exit::Success),
@@ -24,7 +23,6 @@ pub async fn of(pool: &Pool) -> (String, Exit) {
     }
 }
 
-/// Formats allocatable and leased VRAM of each device as a table.
 pub fn table(ledger: &[DeviceLedger]) -> String {
     let mut table = Table::new(&["WORKER", "DEVICE", "CLASS", "VRAM", "LENT", "SLICES LENT"]);
     for device in ledger {

@@ -223,7 +223,6 @@ fn counted(pool: &Pool) -> Counted {
     }
 }
 
-/// Shows the outcome of each burst in the requested form, and returns the most severe outcome.
 async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: Option<&Folder>) -> Exit {
     let mut exit = Exit::Success;
     let endings = following.endings().unwrap_or_default();

@@ -37,7 +37,6 @@ use plugin::Serves;
 const DRAIN: Duration = Duration::from_millis(500);
 /// Timeout for the end of all sessions at shutdown: an executor has 100 ms before it is killed.
 const SESSIONS_END: Duration = Duration::from_secs(2);
-/// Poll interval while sessions end.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +59,6 @@ enum UpError {
     Access(#[from] AccessError),
 }
 
-/// Keeps a pool up until a signal arrives or the operator ends.
 pub fn run(arguments: &UpArgs) -> Exit {
     crate::on_runtime(async {
         match stay(arguments).await {
@@ -252,7 +250,6 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
     }
 }
 
-/// The plugin of the command line or the environment.
 fn named_plugin(arguments: &UpArgs) -> Option<&PathBuf> {
     arguments.pjrt_plugin.as_ref().filter(|plugin| !plugin.as_os_str().is_empty())
 }

@@ -12,7 +12,6 @@ use sahasra_crds::{BurstJob, burst_job::KeptResults};
 use super::results::{Lines, object};
 use crate::manifests::{Kind, Manifest};
 
-/// Suffixes of the files of a BurstJob.
 const SUFFIXES: [&str; 3] = [".json", ".csv", ".failed.csv"];
 
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +27,6 @@ pub enum FolderError {
     Write { path: PathBuf, source: std::io::Error },
 }
 
-/// An existing folder in which files can be created.
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 

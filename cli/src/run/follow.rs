@@ -17,7 +17,6 @@ use super::progress::Snapshot;
 /// again every half second; the remaining time is for a machine under load.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Outcome of a burst or lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// A burst is complete, or a lease was granted.
@@ -32,7 +31,6 @@ pub enum Ending {
     Gone,
 }
 
-/// Namespace and name of an object.
 pub type Key = (String, String);
 
 /// The operator's statistics of all bursts together, which are newer than the status of any burst.
@@ -46,7 +44,6 @@ pub struct Counted {
     pub retried: u64,
 }
 
-/// All bursts and leases of a run, as observed last.
 #[derive(Debug, Default)]
 pub struct Following {
     bursts: BTreeMap<Key, (Option<BurstJob>, bool)>,

@@ -14,7 +14,6 @@ const BAR: usize = 24;
 /// Minimum time over which the rate is measured.
 const RATE_OVER: Duration = Duration::from_secs(2);
 
-/// Progress of all bursts of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     pub held: u64,
@@ -59,7 +58,6 @@ impl Snapshot {
         line
     }
 
-    /// Formats the snapshot for a log.
     fn line(&self, rate: f64, left: Option<f64>) -> String {
         let mut line = format!(
             "{}   {} of {} chunks done   {} failed   {} retried",
@@ -77,7 +75,6 @@ impl Snapshot {
     }
 }
 
-/// Formats the number of slices that are held.
 fn slices_held(number: u64) -> String {
     let noun = if number == 1 { "slice" } else { "slices" };
     format!("{number} {noun} held")
@@ -100,7 +97,6 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// Shows snapshots on standard error.
 #[derive(Debug)]
 pub struct Progress {
     live: bool,
@@ -110,7 +106,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates a display that redraws its line if standard error is a terminal.
     pub fn new() -> Self {
         Self {
             live: io::stderr().is_terminal(),
@@ -132,7 +127,6 @@ impl Progress {
         }
     }
 
-    /// Shows the last snapshot and moves to the next line.
     pub fn end(&mut self, snapshot: &Snapshot, now: Instant) {
         if self.shown.as_ref().is_none_or(|(_, last)| last != snapshot) {
             self.draw(snapshot, now);
@@ -175,7 +169,6 @@ fn cut(line: &str, width: usize) -> String {
     line.chars().take(width).collect()
 }
 
-/// Width of the terminal in columns.
 fn width() -> usize {
     match rustix::termios::tcgetwinsize(io::stderr()) {
         Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),

@@ -17,7 +17,6 @@ use crate::output::amount;
 /// Maximum number of elements of a sum or mean that are shown; the status has all of them.
 const SHOWN_ELEMENTS: usize = 8;
 
-/// Returns a summary of one burst, ending with a line break.
 pub fn burst(job: &BurstJob, ending: &Ending) -> String {
     let name = format!(
         "{}/{}",

@@ -54,7 +54,6 @@ impl Handshake for TlsIfSpoken {
     }
 }
 
-/// Routes each request to the operator, the gateway or the API.
 #[derive(Clone)]
 pub struct Front<W, G> {
     operator: W,

@@ -25,10 +25,8 @@ pub enum Error {
         /// Reason of a `metav1.Status`, such as `NotFound`. Empty if the body is not a `metav1.Status`.
         reason: String,
     },
-    /// The peer violated the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// The executor rejected the connection.
     #[error("the session refuses the connection: {message}")]
     Refused { code: RefusalCode, message: String },
     /// The connection broke and could not be replaced within the grace period. The session's tensors and programs are lost.
@@ -37,7 +35,6 @@ pub enum Error {
     /// The executor that held the session's tensors is gone, and all its tensors with it.
     #[error("{0}")]
     WorkerLost(Box<Loss>),
-    /// This client closed the session.
     #[error("the session is closed")]
     Closed,
     /// The `GpuSession` object failed or ended.
@@ -49,7 +46,6 @@ pub enum Error {
     /// The operation took longer than its timeout.
     #[error("{0} did not come about within the time given")]
     Timeout(&'static str),
-    /// An argument of the call is invalid.
     #[error("{0}")]
     Invalid(String),
     /// URL, certificates or token cannot be used.
@@ -151,14 +147,12 @@ impl From<Refused> for Error {
     }
 }
 
-/// Failure of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} failed: {message}")]
 pub struct Failure {
     pub code: FailureCode,
     /// Sequence number of the operation that failed first.
     pub sequence: u64,
-    /// Description of the operation that failed first.
     pub operation: String,
     pub message: String,
 }

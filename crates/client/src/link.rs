@@ -45,7 +45,6 @@ const EXPLANATION: Duration = Duration::from_secs(5);
 /// Time within which the operator learns that a session's executor has ended: it reads the inventories every five seconds.
 const INVENTORY: Duration = Duration::from_secs(8);
 
-/// Runs the connections of a session until the session ends.
 pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
     let mut broken_since = Instant::now();
     let mut pause = FIRST_PAUSE;
@@ -281,7 +280,6 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) ->
     }
 }
 
-/// Runs the connection until it breaks or the session ends, and returns the cause.
 async fn serve(shared: &Shared, connection: Connection) -> Error {
     let Connection {
         mut reader,

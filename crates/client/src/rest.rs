@@ -271,7 +271,6 @@ pub fn session_end(session: &Value) -> Option<Error> {
     })
 }
 
-/// Returns the condition of this type of an object, if present.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"]
         .as_array()?
@@ -299,7 +298,6 @@ fn object(namespace: &str, kind: &str, name: &str) -> Result<String, Error> {
     Ok(format!("{}/{}", collection(namespace, kind)?, segment(name)?))
 }
 
-/// Returns the path of a session's stream.
 pub(crate) fn stream_path(namespace: &str, name: &str) -> Result<String, Error> {
     Ok(format!("{}/stream", object(namespace, "sessions", name)?))
 }

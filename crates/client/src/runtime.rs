@@ -49,7 +49,6 @@ enum By {
 #[derive(Debug)]
 struct State {
     by: By,
-    /// Number of threads that wait for answers.
     waiting: usize,
     /// Number of waits that have begun, plus the number that have ended.
     waits: u64,

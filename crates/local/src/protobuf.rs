@@ -184,7 +184,6 @@ fn metadata(metadata: Option<Metadata>) -> Value {
     })
 }
 
-/// Encodes the values in base64, as in JSON.
 fn encoded(data: &BTreeMap<String, Vec<u8>>) -> Value {
     let fields = data.iter().map(|(key, bytes)| (key.clone(), json!(STANDARD.encode(bytes))));
     Value::Object(fields.collect::<Map<_, _>>())

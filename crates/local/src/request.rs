@@ -94,7 +94,6 @@ impl Request {
     }
 }
 
-/// Target that a path names.
 #[derive(Debug)]
 pub(crate) enum Target {
     Objects {
@@ -103,7 +102,6 @@ pub(crate) enum Target {
         name: String,
         subresource: String,
     },
-    /// All other paths, such as discovery.
     Other,
 }
 

@@ -8,7 +8,6 @@ use crate::protobuf;
 use crate::refusal::{About, FieldError, Mistake, Refusal};
 use crate::service::Answer;
 
-/// User name of every caller.
 const USER: &str = "sahasra";
 
 /// A kind of review. Reviews are answered and not stored, as in the API server: the only method is POST.

@@ -24,7 +24,6 @@ macro_rules! opaque {
 
 opaque!(Extension RawError RawEvent RawClient RawDevice RawDescription RawMemory RawExecutable RawLoaded RawBuffer Layout);
 
-/// Pointer to an object of a plugin.
 #[derive(Clone, Copy, Debug)]
 pub struct Handle<T>(pub *mut T);
 
@@ -33,7 +32,6 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: A plugin's objects may be used from any thread (pjrt_c_api.h).
 unsafe impl<T> Sync for Handle<T> {}
 
-/// Version of the API that a plugin implements.
 #[repr(C)]
 pub struct Version {
     pub struct_size: usize,
@@ -85,9 +83,7 @@ pub const IMMUTABLE_ZERO_COPY: c_int = 2;
 
 /// Function of the table, identified by the struct that it takes.
 pub trait Function {
-    /// Index of the function's pointer in the table.
     const PLACE: usize;
-    /// Name of the function in the header.
     const NAME: &str;
 }
 

@@ -192,7 +192,6 @@ pub struct Download {
 }
 
 impl Download {
-    /// Returns the event that reports the end of the copy.
     pub fn done(&self) -> &Event {
         &self.done
     }

@@ -28,7 +28,6 @@ pub enum Setting {
     Boolean(bool),
 }
 
-/// Owner of a plugin's client object.
 #[derive(Debug)]
 pub(crate) struct Owned {
     pub(crate) plugin: Arc<Plugin>,
@@ -115,7 +114,6 @@ impl Client {
         Ok(Self { owned, device })
     }
 
-    /// Returns the plugin of the client.
     pub fn plugin(&self) -> &Arc<Plugin> {
         &self.owned.plugin
     }
@@ -134,7 +132,6 @@ impl Client {
         Ok(unsafe { text(arguments.version, arguments.version_size) })
     }
 
-    /// Returns the client's device.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -87,7 +87,6 @@ impl Plugin {
         }
     }
 
-    /// Returns the path of the plugin's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -105,7 +104,6 @@ impl Plugin {
         Ok(named_values(arguments.attributes, arguments.num_attributes))
     }
 
-    /// Returns the number of functions in the table.
     fn functions(&self) -> usize {
         // SAFETY: `load` checked the table.
         let size = unsafe { (*self.api).struct_size };

@@ -21,7 +21,6 @@ impl Format {
     }
 }
 
-/// Code of a program.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub format: Format,

@@ -15,7 +15,6 @@ const WORD: u64 = u64::BITS as u64;
 pub struct IndexSet {
     words: Vec<u64>,
     len: u64,
-    /// Lower bound of the indices in the set.
     floor: u64,
 }
 
@@ -192,7 +191,6 @@ impl PartialEq for IndexSet {
 impl Eq for IndexSet {}
 
 impl FromIterator<(u64, u64)> for IndexSet {
-    /// The union of ranges (first, count).
     fn from_iter<I: IntoIterator<Item = (u64, u64)>>(ranges: I) -> Self {
         let mut set = Self::default();
         for (first, count) in ranges {

@@ -10,7 +10,6 @@ pub struct Layout {
     record_bytes: usize,
 }
 
-/// Type and place of one output in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
     pub element: ScalarType,
@@ -45,7 +44,6 @@ impl Layout {
         self.record_bytes
     }
 
-    /// The outputs in the order of the kernel's arguments.
     pub fn outputs(&self) -> &[Output] {
         &self.outputs
     }

@@ -87,7 +87,6 @@ impl Columns<'_> {
     }
 }
 
-/// The records of the completed chunks, in the order of the index.
 fn rows<'a>(completed: &'a IndexSet, records: &'a [u8], layout: &'a Layout) -> impl Iterator<Item = (u64, &'a [u8])> {
     let indices = completed.ranges().flat_map(|(first, count)| first..first + count);
     indices.map(move |index| (index, record(index, records, layout)))
@@ -136,7 +135,6 @@ impl Table {
         }
     }
 
-    /// Number of rows: chunks that succeeded.
     pub fn rows(&self) -> u64 {
         self.completed.len()
     }

@@ -23,7 +23,6 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// What these options allow.
     pub fn policy(&self) -> StorePolicy {
         StorePolicy::new(self.file_store_root.clone(), self.store_endpoints.iter().cloned().collect())
     }

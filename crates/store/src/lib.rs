@@ -85,7 +85,6 @@ impl StorePolicy {
     }
 }
 
-/// Error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("store URL {url:?} cannot be read")]
@@ -103,19 +102,16 @@ pub enum OpenError {
     /// The setting is unknown, or would use credentials that are not the job's.
     #[error("store setting {0:?} is unknown or not a job's to use")]
     Setting(String),
-    /// The setting names an endpoint that the administrator does not allow.
     #[error("store setting {setting:?}: {forbidden}")]
     Endpoint { setting: String, forbidden: Forbidden },
     #[error("store setting {0:?} cannot be read")]
     Unreadable(String),
     #[error("store cannot be opened")]
     Store(#[from] object_store::Error),
-    /// The directory cannot be created, or the file does not exist.
     #[error("{} cannot be reached: {source}", path.display())]
     Folder { path: PathBuf, source: std::io::Error },
 }
 
-/// Conversion of errors about a path.
 fn unreachable(path: &FilePath) -> impl FnOnce(std::io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Folder { path, source }
@@ -379,7 +375,6 @@ fn open_parsed(
     }
 }
 
-/// Returns the path without symbolic links.
 fn real(path: &FilePath) -> Result<PathBuf, OpenError> {
     path.canonicalize().map_err(unreachable(path))
 }

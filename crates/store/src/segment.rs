@@ -20,14 +20,11 @@ pub struct SegmentName {
     pub term: u64,
     /// Highest attempt among the chunks of the segment.
     pub attempt: u32,
-    /// Boot id of the agent that wrote the segment.
     pub boot_id: String,
-    /// Number of the segment within that boot.
     pub counter: u64,
 }
 
 impl SegmentName {
-    /// Name of the object, relative to the job's directory.
     pub fn text(&self) -> String {
         format!(
             "segments/term-{}/attempt-{}/{}-{:08}.segment",
@@ -36,7 +33,6 @@ impl SegmentName {
     }
 }
 
-/// Error of parsing a segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// The header is incomplete or does not begin with [`MAGIC`].
@@ -77,7 +73,6 @@ impl SegmentWriter {
         }
     }
 
-    /// The bytes of the object.
     pub fn finish(self) -> Bytes {
         self.bytes.freeze()
     }

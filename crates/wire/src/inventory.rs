@@ -7,7 +7,6 @@ use crate::grants::Grant;
 pub struct Inventory {
     #[prost(string, tag = "1")]
     pub worker: String,
-    /// Identifier of this start of the agent.
     #[prost(string, tag = "2")]
     pub boot_id: String,
     #[prost(message, repeated, tag = "3")]

@@ -55,7 +55,6 @@ pub struct ClientFrame {
     pub decoding_rate: u64,
 }
 
-/// Kinds of [`ClientFrame`].
 pub mod client_frame {
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
@@ -103,7 +102,6 @@ pub struct ServerFrame {
     pub decoding_rate: u64,
 }
 
-/// Kinds of [`ServerFrame`].
 pub mod server_frame {
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {

@@ -6,7 +6,6 @@ use sahasra_wire::session::{Encoding, Part, compression::Mode};
 use super::{Array, Core, Event, Incoming};
 use crate::Error;
 
-/// A download of which parts are still missing.
 #[derive(Debug)]
 pub(super) struct Arriving {
     pub(super) request: u64,
@@ -19,7 +18,6 @@ pub(super) struct Arriving {
     pub(super) part: Option<(u64, u64)>,
 }
 
-/// A part whose payload is being read.
 #[derive(Debug, PartialEq)]
 pub struct Taking {
     memory: Filling,
@@ -28,7 +26,6 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// Returns the buffer to which the payload must be appended.
     pub fn buffer(&mut self) -> &mut Filling {
         match &mut self.encoded {
             Some((_, payload)) => payload,

@@ -108,7 +108,6 @@ async fn receive_until_broken(
     }
 }
 
-/// Reads and discards a payload.
 async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> io::Result<()> {
     loop {
         let there = read.len().min(bytes);

@@ -20,7 +20,6 @@ pub enum Argument<'a> {
     Scalar(&'a [u8]),
 }
 
-/// A tensor or program of a session, identified by its number.
 pub(super) struct Named {
     pub(super) name: u64,
     pub(super) program: bool,

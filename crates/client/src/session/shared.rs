@@ -145,9 +145,7 @@ impl State {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Notified when there is something to write.
     pub wake: Arc<Notify>,
-    /// Notified when there is space in the queue.
     room: Condvar,
     /// Bytes of frames sent and received.
     pub sent: AtomicU64,
@@ -249,7 +247,6 @@ impl Shared {
         }
     }
 
-    /// Notifies waiting threads that the queue has become shorter.
     pub(crate) fn room(&self, state: &State) {
         if state.waiting_for_room > 0 {
             self.room.notify_all();

@@ -42,7 +42,6 @@ fn is_declared(schema: Option<&Schema>, name: &str) -> bool {
     schema.is_some_and(|schema| schema.properties.contains_key(name))
 }
 
-/// Path element that identifies an item of a list.
 fn element_of(item: &Value, index: usize, schema: Option<&Schema>) -> Element {
     match list_type(schema) {
         Some(ListType::Set) => Element::Value(item.to_string()),
@@ -68,7 +67,6 @@ fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
     schema.and_then(|schema| schema.items.as_deref())
 }
 
-/// The fields that an apply of `value` owns.
 pub(crate) fn fields_of(value: &Value, schema: &Schema) -> FieldSet {
     let mut set = FieldSet::default();
     collect(value, Some(schema), &mut Vec::new(), &mut set);

@@ -19,10 +19,8 @@ pub struct Compiled {
     /// The program was compiled earlier and taken from a cache.
     #[prost(bool, tag = "2")]
     pub cached: bool,
-    /// Compilation time in milliseconds.
     #[prost(uint64, tag = "3")]
     pub milliseconds: u64,
-    /// Element types and dimensions of the program's results.
     #[prost(message, repeated, tag = "4")]
     pub outputs: Vec<Shape>,
     /// Device memory of the arguments, in bytes.
@@ -124,7 +122,6 @@ pub struct Figures {
     /// Device memory in use, in bytes. Includes tensors that were deleted while they are still being sent.
     #[prost(uint64, tag = "3")]
     pub used_bytes: u64,
-    /// Device memory that the session may use, in bytes.
     #[prost(uint64, tag = "4")]
     pub limit_bytes: u64,
     #[prost(uint64, tag = "5")]
