@@ -11,7 +11,6 @@ use crate::resource::{Behaviour, Resource};
 /// Maximum total size of the data of a ConfigMap or Secret, in bytes.
 const DATA_LIMIT: i64 = 1024 * 1024;
 
-/// Namespaces that cannot be deleted.
 pub(crate) const LASTING_NAMESPACES: [&str; 3] = ["default", "kube-public", "kube-system"];
 
 /// Normalizes an object for storage: removes null fields and empty data, `spec` and `status`, and moves `stringData` of a Secret into
@@ -120,9 +119,7 @@ fn validate_data(object: &Value, fields: &[&str], errors: &mut Vec<FieldError>) 
     let mut size = 0;
     for field in fields {
         for (key, value) in object[*field].as_object().into_iter().flatten() {
-            for wrong in names::config_key(key) {
-                errors.push(FieldError::invalid(format!("{field}[{key}]"), key.as_str(), wrong));
-            }
+            errors.extend(FieldError::each(&format!("{field}[{key}]"), key, names::config_key(key)));
             let text = value.as_str().unwrap_or_default();
             let is_text = *field == "data" && fields.contains(&"binaryData");
             size += if is_text {

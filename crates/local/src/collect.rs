@@ -12,7 +12,6 @@ use crate::resource::NAMESPACES;
 use crate::store::Key;
 use crate::write::{Deletion, Propagation, Transaction};
 
-/// State of an owner, as far as a dependent is concerned.
 enum Owner {
     Solid,
     /// The owner does not exist, or another object has its name.
@@ -96,18 +95,8 @@ impl Transaction<'_> {
             return;
         }
         let waits = worth.iter().any(|worth| matches!(worth, Some(Owner::Waiting)));
-        let has_dependents = !self.store.dependents(object::uid(object)).is_empty();
-        let finalizers = object::finalizers(object);
-        let propagation = if waits && has_dependents {
-            Propagation::Foreground
-        } else if finalizers.contains(&"orphan") {
-            Propagation::Orphan
-        } else if finalizers.contains(&"foregroundDeletion") {
-            Propagation::Foreground
-        } else {
-            Propagation::Background
-        };
-        self.delete_quietly(key, propagation);
+        let comes_after = waits && !self.store.dependents(object::uid(object)).is_empty();
+        self.delete_quietly(key, comes_after.then_some(Propagation::Foreground));
     }
 
     /// State of the owner that a reference names; `None` if its kind is not served.
@@ -140,9 +129,9 @@ impl Transaction<'_> {
         })
     }
 
-    fn delete_quietly(&mut self, key: &Key, propagation: Propagation) {
+    fn delete_quietly(&mut self, key: &Key, propagation: Option<Propagation>) {
         let deletion = Deletion {
-            propagation: Some(propagation),
+            propagation,
             ..Deletion::default()
         };
         // The object existed a moment ago and there are no preconditions, so the deletion cannot fail.
@@ -211,7 +200,7 @@ impl Transaction<'_> {
         }
         for inside in self.store.content(&key.name) {
             if self.store.get(&inside).is_some_and(|object| !object::is_deleting(object)) {
-                self.delete_quietly(&inside, Propagation::Background);
+                self.delete_quietly(&inside, Some(Propagation::Background));
             }
         }
         if self.store.content(&key.name).is_empty() {

@@ -31,7 +31,6 @@ impl FieldValidation {
     }
 }
 
-/// Parses a JSON object.
 pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> {
     let mut object: Value = serde_json::from_slice(body).map_err(|error| {
         Refusal::BadRequest(format!(
@@ -162,9 +161,10 @@ fn declared(path: &str, schema: &schema::Schema) -> String {
 }
 
 pub(crate) fn strict_message(unknown: &[String]) -> String {
-    let list: Vec<String> = unknown
-        .iter()
-        .map(|field| format!("unknown field {}", object::quoted(field)))
-        .collect();
-    format!("strict decoding error: {}", list.join(", "))
+    format!("strict decoding error: {}", unknown_fields(unknown).join(", "))
+}
+
+pub(crate) fn unknown_fields(paths: &[String]) -> Vec<String> {
+    let quoted = paths.iter().map(|path| object::quoted(path));
+    quoted.map(|path| format!("unknown field {path}")).collect()
 }

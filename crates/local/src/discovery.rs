@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::openapi;
 use crate::refusal::Refusal;
-use crate::resource::{Behaviour, Catalogue, Resource, catalogue};
+use crate::resource::{Behaviour, Catalogue, Resource, catalogue, group_version};
 use crate::service::Answer;
 
 /// Kubernetes version whose behaviour this API implements: major, minor and full version.
@@ -13,7 +13,6 @@ const KUBERNETES: (&str, &str, &str) = ("1", "34", "v1.34.4+sahasra");
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Responds to a request for a path other than objects.
 pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
     let catalogue = catalogue();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -102,21 +101,12 @@ fn verbs(resource: &Resource) -> Vec<&'static str> {
 
 fn resources(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value> {
     let mut list = Vec::new();
-    for resource in catalogue
-        .resources
-        .iter()
-        .filter(|resource| resource.group == group && resource.version == version)
-    {
+    for resource in catalogue.of_version(group, version) {
         let mut entry = json!({
             "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced, "kind": resource.kind,
             "verbs": verbs(resource),
         });
-        if !resource.short_names.is_empty() {
-            entry["shortNames"] = json!(resource.short_names);
-        }
-        if !resource.categories.is_empty() {
-            entry["categories"] = json!(resource.categories);
-        }
+        add_names(&mut entry, resource);
         list.push(entry);
         if resource.has_status() {
             list.push(json!({
@@ -125,12 +115,16 @@ fn resources(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value>
             }));
         }
     }
-    let group_version = if group.is_empty() {
-        version.to_owned()
-    } else {
-        format!("{group}/{version}")
-    };
+    let group_version = group_version(group, version);
     (!list.is_empty()).then(|| json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
+}
+
+fn add_names(entry: &mut Value, resource: &Resource) {
+    for (field, names) in [("shortNames", &resource.short_names), ("categories", &resource.categories)] {
+        if !names.is_empty() {
+            entry[field] = json!(names);
+        }
+    }
 }
 
 fn aggregated(catalogue: &Catalogue, wanted: impl Fn(&str) -> bool) -> Answer {
@@ -138,11 +132,7 @@ fn aggregated(catalogue: &Catalogue, wanted: impl Fn(&str) -> bool) -> Answer {
         .into_iter()
         .filter(|(group, _)| wanted(group))
         .map(|(group, version)| {
-            let resources = catalogue
-                .resources
-                .iter()
-                .filter(|resource| resource.group == group && resource.version == version);
-            let resources: Vec<Value> = resources.map(aggregated_resource).collect();
+            let resources: Vec<Value> = catalogue.of_version(group, version).map(aggregated_resource).collect();
             let version = json!({"version": version, "freshness": "Current", "resources": resources});
             let metadata = if group.is_empty() {
                 json!({"creationTimestamp": null})
@@ -164,12 +154,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
         "resource": resource.plural, "responseKind": response_kind, "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": resource.singular, "verbs": verbs(resource),
     });
-    if !resource.short_names.is_empty() {
-        entry["shortNames"] = json!(resource.short_names);
-    }
-    if !resource.categories.is_empty() {
-        entry["categories"] = json!(resource.categories);
-    }
+    add_names(&mut entry, resource);
     if resource.has_status() {
         entry["subresources"] = json!([{"subresource": "status", "responseKind": response_kind, "verbs": ["get", "patch", "update"]}]);
     }

@@ -70,7 +70,6 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
     Objects { shared, request, kind }.answer()
 }
 
-/// A request for objects of one kind.
 struct Objects<'a> {
     shared: &'a Arc<Shared>,
     request: Request,
@@ -205,12 +204,7 @@ impl Objects<'_> {
                     "the name of the object ({name} based on URL) was undeterminable: name must be provided"
                 )));
             }
-            given if given != name => {
-                return Err(Refusal::BadRequest(format!(
-                    "the name of the object ({given}) does not match the name on the URL ({name})"
-                )));
-            }
-            _ => {}
+            given => self.check_name(given)?,
         }
         let (status, written) = self.shared.transact(|transaction| {
             let Some(old) = transaction.store.get(&self.key()).cloned() else {
@@ -226,6 +220,16 @@ impl Objects<'_> {
             Ok((StatusCode::OK, transaction.update(&self.writing(), &old, object)?))
         })?;
         Ok(self.answer_object(status, &written, warnings))
+    }
+
+    fn check_name(&self, given: &str) -> Result<(), Refusal> {
+        let name = &self.request.name;
+        if given == name {
+            return Ok(());
+        }
+        Err(Refusal::BadRequest(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )))
     }
 
     /// Refuses a replacement whose uid is another than that of the stored object, which is empty if there is none.
@@ -260,11 +264,7 @@ impl Objects<'_> {
             ("Orphan", _) | ("", Some(true)) => Some(Propagation::Orphan),
             ("", None) => None,
             (other, _) => {
-                let about = About {
-                    group: "meta.k8s.io".to_owned(),
-                    kind: "DeleteOptions".to_owned(),
-                    name: String::new(),
-                };
+                let about = About::options("DeleteOptions");
                 let supported = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
                 let errors = vec![FieldError::new(Mistake::NotSupported, "propagationPolicy", other, supported)];
                 return Err(Refusal::Invalid { about, errors });
@@ -329,10 +329,7 @@ impl Objects<'_> {
 
 fn warnings(validation: FieldValidation, unknown: &[String]) -> Vec<String> {
     match validation {
-        FieldValidation::Warn => unknown
-            .iter()
-            .map(|field| format!("unknown field {}", object::quoted(field)))
-            .collect(),
+        FieldValidation::Warn => decode::unknown_fields(unknown),
         _ => Vec::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! Generation of uids and name suffixes from a seed, so that a run can be reproduced.
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Identities {
     state: u64,
 }

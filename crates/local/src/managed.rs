@@ -21,7 +21,6 @@ use crate::write::{Transaction, Writing};
 /// Maximum number of entries of managers that do not apply. Like in the API server, the oldest entries beyond this limit are merged.
 const UPDATERS_LIMIT: usize = 10;
 
-/// An entry of `managedFields`: the fields of one manager.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     manager: String,
@@ -74,7 +73,6 @@ impl Entry {
         same && (self.is_apply || self.api_version == other.api_version)
     }
 
-    /// Description of the manager in the message of a conflict.
     fn shown(&self) -> String {
         let mut shown = object::quoted(&self.manager);
         if !self.subresource.is_empty() {
@@ -123,9 +121,8 @@ fn unmanaged(object: &Value) -> Value {
 /// Fields that have no manager: the object's identity and the fields that the server sets.
 fn stripped() -> FieldSet {
     let mut set = FieldSet::default();
-    let field = |name: &str| Element::Field(name.to_owned());
     for name in ["apiVersion", "kind", "metadata"] {
-        set.insert(&[field(name)]);
+        set.insert(&[Element::field(name)]);
     }
     for name in [
         "name",
@@ -138,7 +135,7 @@ fn stripped() -> FieldSet {
         "managedFields",
         "resourceVersion",
     ] {
-        set.insert(&[field("metadata"), field(name)]);
+        set.insert(&[Element::field("metadata"), Element::field(name)]);
     }
     set
 }
@@ -327,12 +324,7 @@ fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, ol
         let last: Value = serde_json::from_str(annotation.as_str()?).ok()?;
         let set = typed::fields_of(&last, schema);
         let mut own = FieldSet::default();
-        let field = |name: &str| Element::Field(name.to_owned());
-        own.insert(&[
-            field("metadata"),
-            field("annotations"),
-            field("kubectl.kubernetes.io/last-applied-configuration"),
-        ]);
+        own.insert(&["metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"].map(Element::field));
         Some(set.union(&own))
     });
     let mut conflicts: Vec<(String, Vec<String>)> = Vec::new();

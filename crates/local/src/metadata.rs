@@ -46,26 +46,19 @@ fn validate(object: &Value, resource: &Resource, name_rule: NameRule) -> Vec<Fie
             Some(format!("{}a", characters.as_str()))
         });
         let masked = masked.unwrap_or_else(|| prefix.to_owned());
-        for wrong in name_rule(&masked) {
-            errors.push(FieldError::invalid("metadata.generateName", prefix, wrong));
-        }
+        errors.extend(FieldError::each("metadata.generateName", prefix, name_rule(&masked)));
     }
     let name = object::name(object);
     if name.is_empty() {
         errors.push(FieldError::required("metadata.name", "name or generateName is required"));
     } else {
-        errors.extend(
-            name_rule(name)
-                .into_iter()
-                .map(|wrong| FieldError::invalid("metadata.name", name, wrong)),
-        );
+        errors.extend(FieldError::each("metadata.name", name, name_rule(name)));
     }
     let namespace = object::namespace(object);
     if resource.namespaced && namespace.is_empty() {
         errors.push(FieldError::required("metadata.namespace", ""));
     } else if resource.namespaced {
-        let wrong = names::label(namespace).into_iter();
-        errors.extend(wrong.map(|wrong| FieldError::invalid("metadata.namespace", namespace, wrong)));
+        errors.extend(FieldError::each("metadata.namespace", namespace, names::label(namespace)));
     } else if !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
@@ -73,9 +66,7 @@ fn validate(object: &Value, resource: &Resource, name_rule: NameRule) -> Vec<Fie
     validate_owners(metadata, &mut errors);
     let finalizers = object::finalizers(object);
     for finalizer in &finalizers {
-        for wrong in names::qualified(finalizer) {
-            errors.push(FieldError::invalid("metadata.finalizers", *finalizer, wrong));
-        }
+        errors.extend(FieldError::each("metadata.finalizers", finalizer, names::qualified(finalizer)));
     }
     if finalizers.contains(&"orphan") && finalizers.contains(&"foregroundDeletion") {
         let both = "finalizer orphan and foregroundDeletion cannot be both set";
@@ -86,19 +77,13 @@ fn validate(object: &Value, resource: &Resource, name_rule: NameRule) -> Vec<Fie
 
 fn validate_labels(metadata: &Value, errors: &mut Vec<FieldError>) {
     for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-        for wrong in names::qualified(key) {
-            errors.push(FieldError::invalid("metadata.labels", key.as_str(), wrong));
-        }
+        errors.extend(FieldError::each("metadata.labels", key, names::qualified(key)));
         let value = value.as_str().unwrap_or_default();
-        for wrong in names::label_value(value) {
-            errors.push(FieldError::invalid("metadata.labels", value, wrong));
-        }
+        errors.extend(FieldError::each("metadata.labels", value, names::label_value(value)));
     }
     let mut size = 0;
     for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
-        for wrong in names::qualified(&key.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", key.as_str(), wrong));
-        }
+        errors.extend(FieldError::each("metadata.annotations", key, names::qualified(&key.to_lowercase())));
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > ANNOTATIONS_LIMIT {

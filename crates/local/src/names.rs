@@ -22,38 +22,33 @@ fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
+fn violations(text: &str, limit: usize, pattern: &Regex, message: impl FnOnce() -> String) -> Vec<String> {
+    let long = (text.len() > limit).then(|| too_long(limit));
+    let other = (!pattern.is_match(text)).then(message);
+    long.into_iter().chain(other).collect()
+}
+
 /// Checks a DNS label of at most 63 characters, such as a namespace's name.
 pub(crate) fn label(name: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if name.len() > 63 {
-        wrong.push(too_long(63));
-    }
-    if !LABELS.is_match(name) {
-        wrong.push(if SUBDOMAINS.is_match(name) {
-            "must not contain dots".to_owned()
-        } else {
-            format!(
-                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with \
-                 an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{LABEL}')"
-            )
-        });
-    }
-    wrong
+    violations(name, 63, &LABELS, || {
+        if SUBDOMAINS.is_match(name) {
+            return "must not contain dots".to_owned();
+        }
+        format!(
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an \
+             alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{LABEL}')"
+        )
+    })
 }
 
 /// Checks a DNS subdomain of at most 253 characters, such as the names of most objects.
 pub(crate) fn subdomain(name: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if name.len() > 253 {
-        wrong.push(too_long(253));
-    }
-    if !SUBDOMAINS.is_match(name) {
-        wrong.push(format!(
+    violations(name, 253, &SUBDOMAINS, || {
+        format!(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end \
              with an alphanumeric character (e.g. 'example.com', regex used for validation is '{SUBDOMAIN}')"
-        ));
-    }
-    wrong
+        )
+    })
 }
 
 /// Checks a qualified name, such as the key of a label or a finalizer.
@@ -92,34 +87,27 @@ pub(crate) fn qualified(name: &str) -> Vec<String> {
     wrong
 }
 
-/// Checks the value of a label.
 pub(crate) fn label_value(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if value.len() > 63 {
-        wrong.push(too_long(63));
+    if value.is_empty() {
+        return Vec::new();
     }
-    if !value.is_empty() && !QUALIFIEDS.is_match(value) {
-        wrong.push(format!(
+    violations(value, 63, &QUALIFIEDS, || {
+        format!(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end \
              with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is \
              '({QUALIFIED})?')"
-        ));
-    }
-    wrong
+        )
+    })
 }
 
-/// Checks a key of a ConfigMap or Secret.
 pub(crate) fn config_key(key: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    if key.len() > 253 {
-        wrong.push(too_long(253));
-    }
-    if !CONFIG_KEYS.is_match(key) {
-        wrong.push(format!(
+    let mut wrong = violations(key, 253, &CONFIG_KEYS, || {
+        format!(
             "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or \
              'key-name', regex used for validation is '{CONFIG_KEY}')"
-        ));
-    } else if key == "." {
+        )
+    });
+    if key == "." {
         wrong.push("must not be '.'".to_owned());
     } else if key == ".." {
         wrong.push("must not be '..'".to_owned());

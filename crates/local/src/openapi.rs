@@ -3,10 +3,9 @@
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::resource::{Catalogue, Resource};
+use crate::resource::{Catalogue, Resource, root_path};
 use crate::service::Answer;
 
-/// Name of the schema of `metadata`.
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Index of the documents. Clients cache documents by their hash, which is the version of the crate because definitions change only with
@@ -14,11 +13,7 @@ const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
     let mut paths = Map::new();
     for (group, version) in groups {
-        let path = if group.is_empty() {
-            format!("api/{version}")
-        } else {
-            format!("apis/{group}/{version}")
-        };
+        let path = root_path(group, version);
         let url = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
         paths.insert(path, json!({ "serverRelativeURL": url }));
     }
@@ -45,27 +40,13 @@ pub(crate) fn version_two(accept: &str) -> Answer {
 
 /// The document of a group and version; `None` if they do not exist.
 pub(crate) fn document(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value> {
-    let resources: Vec<&Resource> = catalogue
-        .resources
-        .iter()
-        .filter(|resource| resource.group == group && resource.version == version)
-        .collect();
-    if resources.is_empty() {
-        return None;
-    }
+    let mut resources = catalogue.of_version(group, version).peekable();
+    resources.peek()?;
     let (mut paths, mut schemas) = (Map::new(), Map::new());
     describe_metadata(catalogue, &mut schemas);
     for resource in resources {
-        let root = if group.is_empty() {
-            format!("/api/{version}")
-        } else {
-            format!("/apis/{group}/{version}")
-        };
-        let collection = if resource.namespaced {
-            format!("{root}/namespaces/{{namespace}}/{}", resource.plural)
-        } else {
-            format!("{root}/{}", resource.plural)
-        };
+        let within = if resource.namespaced { "namespaces/{namespace}/" } else { "" };
+        let collection = format!("/{}/{within}{}", root_path(group, version), resource.plural);
         paths.insert(
             collection.clone(),
             json!({"get": operation(resource, "list", false), "post": operation(resource, "post", true)}),

@@ -2,19 +2,13 @@
 
 use serde_json::{Map, Value};
 
+use crate::refusal::{FieldError, Refusal};
 use crate::resource::{Behaviour, Resource};
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PatchError {
-    #[error("error decoding patch: {0}")]
-    Json(#[source] serde_json::Error),
-    #[error("the server rejected our request due to an error in our request")]
-    Operation(#[source] json_patch::PatchError),
-}
-
-pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
-    let patch: json_patch::Patch = serde_json::from_value(patch.clone()).map_err(PatchError::Json)?;
-    json_patch::patch(document, &patch).map_err(PatchError::Operation)
+pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), Refusal> {
+    let patch: json_patch::Patch =
+        serde_json::from_value(patch.clone()).map_err(|error| Refusal::BadRequest(format!("error decoding patch: {error}")))?;
+    json_patch::patch(document, &patch).map_err(|error| Refusal::invalid(FieldError::invalid("", "", error.to_string())))
 }
 
 /// Key that identifies the items of a list in a strategic merge patch; `None` for atomic lists.

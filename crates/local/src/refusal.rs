@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use crate::object;
 
-/// Type of an error in a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     Required,
@@ -19,29 +18,17 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    /// Reason of the cause in metav1.
-    fn reason(self) -> &'static str {
+    /// Reason of the cause in metav1, and beginning of its message.
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Required => "FieldValueRequired",
-            Self::Duplicate => "FieldValueDuplicate",
-            Self::Invalid => "FieldValueInvalid",
-            Self::TypeInvalid => "FieldValueTypeInvalid",
-            Self::NotSupported => "FieldValueNotSupported",
-            Self::Forbidden => "FieldValueForbidden",
-            Self::TooLong => "FieldValueTooLong",
-            Self::TooMany => "FieldValueTooMany",
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Required => "Required value",
-            Self::Duplicate => "Duplicate value",
-            Self::Invalid | Self::TypeInvalid => "Invalid value",
-            Self::NotSupported => "Unsupported value",
-            Self::Forbidden => "Forbidden",
-            Self::TooLong => "Too long",
-            Self::TooMany => "Too many",
+            Self::Required => ("FieldValueRequired", "Required value"),
+            Self::Duplicate => ("FieldValueDuplicate", "Duplicate value"),
+            Self::Invalid => ("FieldValueInvalid", "Invalid value"),
+            Self::TypeInvalid => ("FieldValueTypeInvalid", "Invalid value"),
+            Self::NotSupported => ("FieldValueNotSupported", "Unsupported value"),
+            Self::Forbidden => ("FieldValueForbidden", "Forbidden"),
+            Self::TooLong => ("FieldValueTooLong", "Too long"),
+            Self::TooMany => ("FieldValueTooMany", "Too many"),
         }
     }
 
@@ -76,6 +63,11 @@ impl FieldError {
         Self::new(Mistake::Invalid, field, value, detail)
     }
 
+    /// An error for each way in which `value` is wrong.
+    pub fn each(field: &str, value: &str, wrongs: Vec<String>) -> impl Iterator<Item = Self> {
+        wrongs.into_iter().map(move |wrong| Self::invalid(field, value, wrong))
+    }
+
     pub fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(Mistake::Required, field, "", detail)
     }
@@ -94,9 +86,8 @@ impl FieldError {
         Self::new(Mistake::TooMany, field, count, format!("must have at most {limit} {unit}"))
     }
 
-    /// The message without the field's path.
     pub fn body(&self) -> String {
-        let mut text = self.mistake.text().to_owned();
+        let mut text = self.mistake.words().1.to_owned();
         let shows_value = !matches!(self.mistake, Mistake::Required | Mistake::Forbidden | Mistake::TooLong);
         if let (true, Some(value)) = (shows_value, &self.value) {
             let shown = match value {
@@ -113,11 +104,10 @@ impl FieldError {
     }
 
     fn cause(&self) -> Value {
-        json!({"reason": self.mistake.reason(), "message": self.body(), "field": self.field})
+        json!({"reason": self.mistake.words().0, "message": self.body(), "field": self.field})
     }
 }
 
-/// Identification of the object that an error concerns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct About {
     pub group: String,
@@ -127,6 +117,14 @@ pub(crate) struct About {
 }
 
 impl About {
+    pub fn options(kind: &str) -> Self {
+        Self {
+            group: "meta.k8s.io".to_owned(),
+            kind: kind.to_owned(),
+            name: String::new(),
+        }
+    }
+
     /// `plural.group` or `plural`.
     fn qualified(&self) -> String {
         if self.group.is_empty() {
@@ -211,40 +209,34 @@ fn invalid_message(about: &About, errors: &[FieldError]) -> String {
 }
 
 impl Refusal {
-    pub fn code(&self) -> StatusCode {
-        match self {
-            Self::NotFound { .. } | Self::NoSuchPath => StatusCode::NOT_FOUND,
-            Self::AlreadyExists { .. } | Self::Conflict { .. } | Self::ApplyConflict { .. } => StatusCode::CONFLICT,
-            Self::Invalid { .. } => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
-            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Expired { .. } => StatusCode::GONE,
-            Self::TooLargeResourceVersion { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
-            Self::Plain(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    /// An error in a field, without the object that it concerns.
+    pub fn invalid(error: FieldError) -> Self {
+        Self::Invalid {
+            about: About::default(),
+            errors: vec![error],
         }
     }
 
-    fn reason(&self) -> &'static str {
+    pub fn code(&self) -> StatusCode {
+        self.code_and_reason().0
+    }
+
+    fn code_and_reason(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::NotFound { .. } | Self::NoSuchPath => "NotFound",
-            Self::AlreadyExists { .. } => "AlreadyExists",
-            Self::Conflict { .. } | Self::ApplyConflict { .. } => "Conflict",
-            Self::Invalid { .. } => "Invalid",
-            Self::Forbidden { .. } => "Forbidden",
-            Self::BadRequest(_) => "BadRequest",
-            Self::Unauthorized => "Unauthorized",
-            Self::Expired { .. } => "Expired",
-            Self::TooLargeResourceVersion { .. } => "Timeout",
-            Self::MethodNotAllowed => "MethodNotAllowed",
-            Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => "UnsupportedMediaType",
-            Self::TooLarge { .. } => "RequestEntityTooLarge",
-            Self::TooSlow(_) => "Timeout",
-            Self::Plain(_) => "",
+            Self::NotFound { .. } | Self::NoSuchPath => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::AlreadyExists { .. } => (StatusCode::CONFLICT, "AlreadyExists"),
+            Self::Conflict { .. } | Self::ApplyConflict { .. } => (StatusCode::CONFLICT, "Conflict"),
+            Self::Invalid { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
+            Self::Forbidden { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "BadRequest"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Self::Expired { .. } => (StatusCode::GONE, "Expired"),
+            Self::TooLargeResourceVersion { .. } => (StatusCode::GATEWAY_TIMEOUT, "Timeout"),
+            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
+            Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType"),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
+            Self::TooSlow(_) => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
+            Self::Plain(_) => (StatusCode::INTERNAL_SERVER_ERROR, ""),
         }
     }
 
@@ -293,14 +285,15 @@ impl Refusal {
         {
             metadata["continue"] = json!(continue_token);
         }
+        let (code, reason) = self.code_and_reason();
         let mut status = json!({
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": metadata,
             "status": "Failure",
             "message": self.to_string(),
-            "reason": self.reason(),
-            "code": self.code().as_u16(),
+            "reason": reason,
+            "code": code.as_u16(),
         });
         let details = self.details();
         if !details.is_null() {

@@ -59,13 +59,8 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// `group/version`, or `v1`.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() {
-            self.version.clone()
-        } else {
-            format!("{}/{}", self.group, self.version)
-        }
+        group_version(&self.group, &self.version)
     }
 
     pub fn is_custom(&self) -> bool {
@@ -90,7 +85,6 @@ impl Resource {
         matches!(self.behaviour, Behaviour::Lease | Behaviour::Event | Behaviour::NewEvent)
     }
 
-    /// Identification of an object in errors.
     pub fn about(&self, name: &str) -> About {
         About {
             group: self.group.clone(),
@@ -133,6 +127,20 @@ impl Resource {
     }
 }
 
+/// `group/version`, or the version alone for the group of core kinds.
+pub(crate) fn group_version(group: &str, version: &str) -> String {
+    match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
+    }
+}
+
+/// Path of all kinds of a group and version, without the slash at the beginning.
+pub(crate) fn root_path(group: &str, version: &str) -> String {
+    let api = if group.is_empty() { "api" } else { "apis" };
+    format!("{api}/{}", group_version(group, version))
+}
+
 /// All served kinds. The store keeps objects under the index of their kind, and Events of events.k8s.io under the index of core Events.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
@@ -164,7 +172,7 @@ impl Catalogue {
                 let schema = version.schema.and_then(|schema| schema.open_api_v3_schema);
                 let json_schema = serde_json::to_value(schema).unwrap_or_default();
                 let columns = version.additional_printer_columns.unwrap_or_default();
-                let columns = columns.into_iter().map(|column| Column {
+                let own = columns.into_iter().map(|column| Column {
                     name: column.name,
                     kind: column.type_,
                     format: column.format.unwrap_or_default(),
@@ -184,7 +192,7 @@ impl Catalogue {
                     namespaced: definition.spec.scope == "Namespaced",
                     schema: with_type_and_metadata(&json_schema, None),
                     merge_schema: Some(with_type_and_metadata(&json_schema, Some(&metadata_json))),
-                    columns: columns.collect(),
+                    columns: std::iter::once(column("Name", 0, NAME, ".metadata.name")).chain(own).collect(),
                     json_schema,
                 });
             }
@@ -196,10 +204,14 @@ impl Catalogue {
         }
     }
 
-    /// Index of the kind at `/apis/{group}/{version}/{plural}`.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<usize> {
         let is = |resource: &Resource| resource.group == group && resource.version == version && resource.plural == plural;
         self.resources.iter().position(is)
+    }
+
+    pub fn of_version(&self, group: &str, version: &str) -> impl Iterator<Item = &Resource> {
+        let is = move |resource: &&Resource| resource.group == group && resource.version == version;
+        self.resources.iter().filter(is)
     }
 
     /// Index of the kind that an owner reference names. The version is ignored.
@@ -238,6 +250,36 @@ fn by_type() -> Value {
     json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
 }
 
+/// Name, priority and description of a column of a built-in kind.
+type BuiltInColumn = (&'static str, i64, &'static str);
+
+const NAME_COLUMN: BuiltInColumn = ("Name", 0, NAME);
+const AGE_COLUMN: BuiltInColumn = ("Age", 0, CREATED);
+const NODE_COLUMNS: [BuiltInColumn; 10] = [
+    NAME_COLUMN,
+    ("Status", 0, "The status of the node"),
+    ("Roles", 0, "The roles of the node"),
+    AGE_COLUMN,
+    ("Version", 0, ""),
+    ("Internal-IP", 1, ""),
+    ("External-IP", 1, ""),
+    ("OS-Image", 1, ""),
+    ("Kernel-Version", 1, ""),
+    ("Container-Runtime", 1, ""),
+];
+const EVENT_COLUMNS: [BuiltInColumn; 10] = [
+    ("Last Seen", 0, ""),
+    ("Type", 0, ""),
+    ("Reason", 0, ""),
+    ("Object", 0, ""),
+    ("Subobject", 1, ""),
+    ("Source", 1, ""),
+    ("Message", 0, ""),
+    ("First Seen", 1, ""),
+    ("Count", 1, ""),
+    ("Name", 1, NAME),
+];
+
 fn built_in_resources() -> Vec<Resource> {
     let conditions = [("status.conditions", by_type())];
     let node = [
@@ -245,121 +287,61 @@ fn built_in_resources() -> Vec<Resource> {
         ("status.addresses", by_type()),
         ("spec.podCIDRs", json!({"x-kubernetes-list-type": "set"})),
     ];
-    let column = |name: &str, kind: &str, priority: i64, description: &str| Column {
-        name: name.to_owned(),
-        kind: kind.to_owned(),
-        format: if name == "Name" { "name".to_owned() } else { String::new() },
-        description: description.to_owned(),
-        priority,
-        path: String::new(),
-    };
-    let name = || column("Name", "string", 0, NAME);
-    let age = || column("Age", "string", 0, CREATED);
-    let make = |behaviour, group_version: (&str, &str), names: [&str; 4], namespaced, json_schema: Value, columns| Resource {
-        behaviour,
-        group: group_version.0.to_owned(),
-        version: group_version.1.to_owned(),
-        plural: names[0].to_owned(),
-        singular: names[1].to_owned(),
-        kind: names[2].to_owned(),
-        short_names: names[3].split(' ').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
-        categories: Vec::new(),
-        namespaced,
-        schema: Schema::parse(&json_schema, false),
-        merge_schema: None,
-        json_schema,
-        columns,
-    };
-    let events = || {
-        vec![
-            column("Last Seen", "string", 0, ""),
-            column("Type", "string", 0, ""),
-            column("Reason", "string", 0, ""),
-            column("Object", "string", 0, ""),
-            column("Subobject", "string", 1, ""),
-            column("Source", "string", 1, ""),
-            column("Message", "string", 0, ""),
-            column("First Seen", "string", 1, ""),
-            column("Count", "string", 1, ""),
-            column("Name", "string", 1, NAME),
-        ]
-    };
-    let core = ("", "v1");
+    let status = ("Status", 0, "The status of the namespace");
+    let (kind, data, holder) = (("Type", 0, ""), ("Data", 0, ""), ("Holder", 0, ""));
     vec![
-        make(
-            Behaviour::Namespace,
-            core,
-            ["namespaces", "namespace", "Namespace", "ns"],
-            false,
-            built_in::<Namespace>(&conditions),
-            vec![name(), column("Status", "string", 0, "The status of the namespace"), age()],
-        ),
-        make(
-            Behaviour::ConfigMap,
-            core,
-            ["configmaps", "configmap", "ConfigMap", "cm"],
-            true,
-            built_in::<ConfigMap>(&[]),
-            vec![name(), column("Data", "string", 0, ""), age()],
-        ),
-        make(
-            Behaviour::Secret,
-            core,
-            ["secrets", "secret", "Secret", ""],
-            true,
-            built_in::<Secret>(&[]),
-            vec![name(), column("Type", "string", 0, ""), column("Data", "string", 0, ""), age()],
-        ),
-        make(
-            Behaviour::Node,
-            core,
-            ["nodes", "node", "Node", "no"],
-            false,
-            built_in::<Node>(&node),
-            vec![
-                name(),
-                column("Status", "string", 0, "The status of the node"),
-                column("Roles", "string", 0, "The roles of the node"),
-                age(),
-                column("Version", "string", 0, ""),
-                column("Internal-IP", "string", 1, ""),
-                column("External-IP", "string", 1, ""),
-                column("OS-Image", "string", 1, ""),
-                column("Kernel-Version", "string", 1, ""),
-                column("Container-Runtime", "string", 1, ""),
-            ],
-        ),
-        make(
-            Behaviour::Lease,
-            ("coordination.k8s.io", "v1"),
-            ["leases", "lease", "Lease", ""],
-            true,
-            built_in::<Lease>(&[]),
-            vec![name(), column("Holder", "string", 0, ""), age()],
-        ),
-        make(
-            Behaviour::Event,
-            core,
-            ["events", "event", "Event", "ev"],
-            true,
-            built_in::<Event>(&[]),
-            events(),
-        ),
-        make(
-            Behaviour::NewEvent,
-            ("events.k8s.io", "v1"),
-            ["events", "event", "Event", "ev"],
-            true,
-            built_in::<NewEvent>(&[]),
-            events(),
-        ),
+        built_in_resource::<Namespace>(Behaviour::Namespace, "ns", &conditions, &[NAME_COLUMN, status, AGE_COLUMN]),
+        built_in_resource::<ConfigMap>(Behaviour::ConfigMap, "cm", &[], &[NAME_COLUMN, data, AGE_COLUMN]),
+        built_in_resource::<Secret>(Behaviour::Secret, "", &[], &[NAME_COLUMN, kind, data, AGE_COLUMN]),
+        built_in_resource::<Node>(Behaviour::Node, "no", &node, &NODE_COLUMNS),
+        built_in_resource::<Lease>(Behaviour::Lease, "", &[], &[NAME_COLUMN, holder, AGE_COLUMN]),
+        built_in_resource::<Event>(Behaviour::Event, "ev", &[], &EVENT_COLUMNS),
+        built_in_resource::<NewEvent>(Behaviour::NewEvent, "ev", &[], &EVENT_COLUMNS),
     ]
 }
 
+fn built_in_resource<T: k8s_openapi::Resource + schemars::JsonSchema>(
+    behaviour: Behaviour,
+    short_name: &str,
+    list_types: &[(&str, Value)],
+    columns: &[BuiltInColumn],
+) -> Resource {
+    let json_schema = built_in::<T>(list_types);
+    Resource {
+        behaviour,
+        group: T::GROUP.to_owned(),
+        version: T::VERSION.to_owned(),
+        plural: T::URL_PATH_SEGMENT.to_owned(),
+        singular: T::KIND.to_lowercase(),
+        kind: T::KIND.to_owned(),
+        short_names: Some(short_name.to_owned()).filter(|name| !name.is_empty()).into_iter().collect(),
+        categories: Vec::new(),
+        namespaced: !matches!(behaviour, Behaviour::Namespace | Behaviour::Node),
+        schema: Schema::parse(&json_schema, false),
+        merge_schema: None,
+        json_schema,
+        columns: columns
+            .iter()
+            .map(|(name, priority, description)| column(name, *priority, description, ""))
+            .collect(),
+    }
+}
+
+fn column(name: &str, priority: i64, description: &str, path: &str) -> Column {
+    Column {
+        name: name.to_owned(),
+        kind: "string".to_owned(),
+        format: if name == "Name" { "name".to_owned() } else { String::new() },
+        description: description.to_owned(),
+        priority,
+        path: path.to_owned(),
+    }
+}
+
 /// Description of the column `Name`, with the API server's text.
-pub(crate) const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 /// Description of the column `Age`, with the API server's text.
-pub(crate) const CREATED: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+const CREATED: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
 #[cfg(test)]
 mod tests {

@@ -26,27 +26,22 @@ pub(crate) enum Type {
 }
 
 impl Type {
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::Object, "object"),
+        (Self::Array, "array"),
+        (Self::String, "string"),
+        (Self::Integer, "integer"),
+        (Self::Number, "number"),
+        (Self::Boolean, "boolean"),
+    ];
+
     fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "object" => Self::Object,
-            "array" => Self::Array,
-            "string" => Self::String,
-            "integer" => Self::Integer,
-            "number" => Self::Number,
-            "boolean" => Self::Boolean,
-            _ => return None,
-        })
+        let row = Self::NAMES.iter().find(|row| row.1 == name)?;
+        Some(row.0)
     }
 
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Object => "object",
-            Self::Array => "array",
-            Self::String => "string",
-            Self::Integer => "integer",
-            Self::Number => "number",
-            Self::Boolean => "boolean",
-        }
+        Self::NAMES.iter().find(|row| row.0 == self).map_or("", |row| row.1)
     }
 }
 
@@ -199,6 +194,40 @@ fn is_numeric(format: &str) -> bool {
 fn strings(value: &Value) -> Vec<String> {
     let list = value.as_array().into_iter().flatten();
     list.filter_map(|item| Some(item.as_str()?.to_owned())).collect()
+}
+
+/// Applies `change` to every field or item of a value that has a schema.
+fn for_each_below(value: &mut Value, schema: &Schema, change: fn(&mut Value, &Schema)) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if let Some(schema) = schema.field(name) {
+                    change(value, schema);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(schema) = &schema.items {
+                items.iter_mut().for_each(|item| change(item, schema));
+            }
+        }
+        _ => {}
+    }
+}
+
+pub(crate) fn field_path(path: &str, field: &str) -> String {
+    match path {
+        "" => field.to_owned(),
+        path => format!("{path}.{field}"),
+    }
+}
+
+/// Path of what is at `below` in the value at `path`.
+pub(crate) fn join(path: &str, below: &str) -> String {
+    match below {
+        "" => path.to_owned(),
+        below => field_path(path, below),
+    }
 }
 
 /// The item of `old` that has the same keys as `item`.

@@ -1,5 +1,7 @@
 //! Label and field selectors.
 
+use std::cmp::Ordering;
+
 use serde_json::Value;
 
 use crate::object;
@@ -18,8 +20,7 @@ enum Requirement {
     Absent(String),
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
-    Greater(String, i64),
-    Less(String, i64),
+    Compared(String, Ordering, i64),
 }
 
 impl Selector {
@@ -62,12 +63,9 @@ impl Selector {
             Requirement::Absent(name) => label(name).is_none(),
             Requirement::In(name, values) => label(name).is_some_and(|value| values.iter().any(|wanted| wanted == value)),
             Requirement::NotIn(name, values) => label(name).is_none_or(|value| values.iter().all(|wanted| wanted != value)),
-            Requirement::Greater(name, bound) => label(name)
+            Requirement::Compared(name, ordering, bound) => label(name)
                 .and_then(|value| value.parse::<i64>().ok())
-                .is_some_and(|value| value > *bound),
-            Requirement::Less(name, bound) => label(name)
-                .and_then(|value| value.parse::<i64>().ok())
-                .is_some_and(|value| value < *bound),
+                .is_some_and(|value| value.cmp(bound) == *ordering),
         });
         labels_match
             && self
@@ -126,11 +124,10 @@ fn parse_label(term: &str) -> Option<Requirement> {
     if let Some((name, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
         return Some(Requirement::In(key(name)?, vec![value.trim().to_owned()]));
     }
-    if let Some((name, value)) = term.split_once('>') {
-        return Some(Requirement::Greater(key(name)?, value.trim().parse().ok()?));
-    }
-    if let Some((name, value)) = term.split_once('<') {
-        return Some(Requirement::Less(key(name)?, value.trim().parse().ok()?));
+    for (sign, ordering) in [('>', Ordering::Greater), ('<', Ordering::Less)] {
+        if let Some((name, value)) = term.split_once(sign) {
+            return Some(Requirement::Compared(key(name)?, ordering, value.trim().parse().ok()?));
+        }
     }
     match term.strip_prefix('!') {
         Some(name) => Some(Requirement::Absent(key(name)?)),

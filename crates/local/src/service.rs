@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame};
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use crate::refusal::Refusal;
 use crate::watch::WatchStream;
 
 /// Maximum size of a request body in bytes, the same as the API server's.
-pub(crate) const BODY_LIMIT: usize = 3 * 1024 * 1024;
+const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 /// Tower service of a control plane. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -37,12 +37,20 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (parts, body) = request.into_parts();
-        let answer = match Limited::new(body, BODY_LIMIT).collect().await {
-            Ok(body) => handle::handle(&self.shared, &parts, body.to_bytes()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Refusal::TooLarge { limit: BODY_LIMIT }),
-            Err(error) => Err(Refusal::BadRequest(format!("the body could not be read: {error}"))),
-        };
+        let answer = read(body).await.and_then(|body| handle::handle(&self.shared, &parts, body));
         answer.unwrap_or_else(|refusal| Answer::refusal(&refusal)).into_response()
+    }
+}
+
+pub(crate) async fn read<B>(body: B) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, BODY_LIMIT).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge { limit: BODY_LIMIT }),
+        Err(error) => Err(Refusal::BadRequest(format!("the body could not be read: {error}"))),
     }
 }
 
@@ -80,31 +88,26 @@ pub(crate) enum AnswerBody {
 }
 
 impl Answer {
-    pub fn json(status: StatusCode, value: &Value) -> Self {
+    fn new(status: StatusCode, content_type: &'static str, body: AnswerBody) -> Self {
         Self {
             status,
-            content_type: "application/json",
-            body: AnswerBody::Whole(Bytes::from(value.to_string())),
+            content_type,
+            body,
             warnings: Vec::new(),
         }
+    }
+
+    pub fn json(status: StatusCode, value: &Value) -> Self {
+        Self::new(status, "application/json", AnswerBody::Whole(Bytes::from(value.to_string())))
     }
 
     pub fn text(text: &'static str) -> Self {
-        Self {
-            status: StatusCode::OK,
-            content_type: "text/plain; charset=utf-8",
-            body: AnswerBody::Whole(Bytes::from_static(text.as_bytes())),
-            warnings: Vec::new(),
-        }
+        let body = AnswerBody::Whole(Bytes::from_static(text.as_bytes()));
+        Self::new(StatusCode::OK, "text/plain; charset=utf-8", body)
     }
 
     pub fn watch(stream: WatchStream) -> Self {
-        Self {
-            status: StatusCode::OK,
-            content_type: "application/json",
-            body: AnswerBody::Watch(Box::new(stream)),
-            warnings: Vec::new(),
-        }
+        Self::new(StatusCode::OK, "application/json", AnswerBody::Watch(Box::new(stream)))
     }
 
     pub fn refusal(refusal: &Refusal) -> Self {

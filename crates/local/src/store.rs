@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::identity::Identities;
 use crate::object;
+use crate::resource::NAMESPACES;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -22,18 +23,26 @@ pub(crate) struct Key {
     pub name: String,
 }
 
+impl Key {
+    pub fn of_namespace(name: &str) -> Self {
+        Self {
+            resource: NAMESPACES,
+            namespace: String::new(),
+            name: name.to_owned(),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub revision: u64,
     pub key: Key,
-    /// The object before the write.
     pub before: Option<Arc<Value>>,
     /// The object after the write; for a deletion, the deleted object with the revision of the deletion.
     pub after: Arc<Value>,
     pub is_deletion: bool,
 }
 
-/// Reason why the control plane ends watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEnd {
     /// The stream ends without an error.
@@ -42,7 +51,7 @@ pub(crate) enum WatchEnd {
     Expired,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Store {
     revision: u64,
     objects: BTreeMap<Key, Arc<Value>>,
@@ -70,20 +79,10 @@ impl Store {
     pub fn new(seed: u64, history: usize) -> Self {
         Self {
             revision: 1,
-            objects: BTreeMap::new(),
-            by_uid: BTreeMap::new(),
-            dependents: BTreeMap::new(),
-            expiries: BTreeSet::new(),
-            expires_at: BTreeMap::new(),
-            changes: VecDeque::new(),
             forgotten: 1,
             history: history.max(1),
             identities: Identities::new(seed),
-            watchers: BTreeMap::new(),
-            next_watcher: 0,
-            ended: BTreeMap::new(),
-            suspects: VecDeque::new(),
-            has_changed: false,
+            ..Self::default()
         }
     }
 
@@ -112,7 +111,6 @@ impl Store {
             .take_while(move |(key, _)| key.resource == resource && wanted.as_ref().is_none_or(|namespace| *namespace == key.namespace))
     }
 
-    /// Keys of all objects in a namespace.
     pub fn content(&self, namespace: &str) -> Vec<Key> {
         let inside = self.objects.keys().filter(|key| key.namespace == namespace);
         inside.cloned().collect()
@@ -140,7 +138,6 @@ impl Store {
         self.by_uid.get(uid)
     }
 
-    /// Objects with an owner reference to `uid`.
     pub fn dependents(&self, uid: &str) -> Vec<Key> {
         self.dependents
             .get(uid)
@@ -180,7 +177,6 @@ impl Store {
         Some(last)
     }
 
-    /// Sets the time at which an object expires, and replaces an earlier setting.
     pub fn expire_at(&mut self, key: &Key, at: Timestamp) {
         self.forget_expiry(key);
         self.expiries.insert((at, key.clone()));
@@ -238,7 +234,6 @@ impl Store {
         self.has_changed = true;
     }
 
-    /// Registers a watch and returns its id.
     pub fn watch(&mut self) -> u64 {
         self.next_watcher += 1;
         self.watchers.insert(self.next_watcher, None);
@@ -250,7 +245,6 @@ impl Store {
         self.watchers.insert(watcher, Some(waker.clone())).flatten()
     }
 
-    /// Removes a watch. Returns its waker.
     pub fn unwatch(&mut self, watcher: u64) -> Option<Waker> {
         self.ended.remove(&watcher);
         self.watchers.remove(&watcher).flatten()
@@ -261,7 +255,6 @@ impl Store {
         self.ended.get(&watcher).copied()
     }
 
-    /// Marks every open watch as ended.
     pub fn end_watches(&mut self, end: WatchEnd) {
         self.ended = self.watchers.keys().map(|watcher| (*watcher, end)).collect();
         self.has_changed = true;

@@ -2,13 +2,12 @@
 
 pub(crate) mod age;
 mod cells;
-mod path;
 
+use jsonpath_rust::JsonPath;
 use serde_json::{Value, json};
 
-use crate::resource::{Column, NAME, Resource};
+use crate::resource::{Column, Resource};
 
-/// Converts objects of a kind to a table.
 pub(crate) struct Table<'a> {
     pub resource: &'a Resource,
     /// Part of each object that its row includes: `Object`, `None`, or otherwise the metadata.
@@ -29,17 +28,9 @@ impl Table<'_> {
     }
 
     fn columns(&self) -> Vec<Value> {
-        let name = Column {
-            name: "Name".to_owned(),
-            kind: "string".to_owned(),
-            format: "name".to_owned(),
-            description: NAME.to_owned(),
-            priority: 0,
-            path: String::new(),
-        };
-        let first = self.resource.is_custom().then_some(&name);
-        let columns = first.into_iter().chain(&self.resource.columns);
-        columns
+        self.resource
+            .columns
+            .iter()
             .map(|column| {
                 let description = match column.description.as_str() {
                     "" => format!("Custom resource definition column (in JSONPath format): {}", column.path),
@@ -58,9 +49,7 @@ impl Table<'_> {
 
     fn row(&self, object: &Value) -> Value {
         let cells = if self.resource.is_custom() {
-            let name = object["metadata"]["name"].clone();
-            let own = self.resource.columns.iter().map(|column| self.cell(object, column));
-            std::iter::once(name).chain(own).collect()
+            self.resource.columns.iter().map(|column| self.cell(object, column)).collect()
         } else {
             cells::cells(object, self.resource.behaviour, self.now)
         };
@@ -73,7 +62,7 @@ impl Table<'_> {
     }
 
     fn cell(&self, object: &Value, column: &Column) -> Value {
-        let Some(value) = path::find(object, &column.path) else {
+        let Some(value) = find(object, &column.path) else {
             return Value::Null;
         };
         match (column.kind.as_str(), value) {
@@ -92,5 +81,32 @@ impl Table<'_> {
             },
             _ => Value::Null,
         }
+    }
+}
+
+/// The first value that a JSONPath without `$` matches; `None` if a part of the path does not exist.
+fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    object.query(&format!("${path}")).ok()?.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_find_fields_conditions_and_items() {
+        let object = json!({"status": {"conditions": [{"type": "A.b]", "status": "1"}, {"type": "Ready", "status": "True"}], "n": 3}});
+        assert_eq!(find(&object, ".status.n"), Some(&json!(3)));
+        assert_eq!(
+            find(&object, ".status.conditions[?(@.type==\"Ready\")].status"),
+            Some(&json!("True"))
+        );
+        assert_eq!(find(&object, ".status.conditions[?(@.type==\"A.b]\")].status"), Some(&json!("1")));
+        assert_eq!(find(&object, ".status.conditions[0].type"), Some(&json!("A.b]")));
+        assert_eq!(find(&object, ".status['n']"), Some(&json!(3)));
+        assert_eq!(find(&object, ".status.missing.more"), None);
+        assert_eq!(find(&object, ".status.conditions[?(@.type==\"No\")].status"), None);
     }
 }

@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Frame;
 use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
@@ -225,14 +224,5 @@ impl Drop for WatchStream {
     fn drop(&mut self) {
         let waker = self.shared.store().unwatch(self.watcher);
         drop(waker);
-    }
-}
-
-impl hyper::body::Body for WatchStream {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.poll_event(context).map(|event| event.map(|event| Ok(Frame::data(event))))
     }
 }

@@ -42,6 +42,23 @@ pub(crate) enum Propagation {
     Orphan,
 }
 
+impl Propagation {
+    /// Policy that the finalizers of an object set.
+    fn of(finalizers: &[&str]) -> Option<Self> {
+        let is_set = |policy: &Self| policy.finalizer().is_some_and(|finalizer| finalizers.contains(&finalizer));
+        [Self::Orphan, Self::Foreground].into_iter().find(is_set)
+    }
+
+    /// Finalizer that an object has until its dependents have been treated.
+    fn finalizer(self) -> Option<&'static str> {
+        match self {
+            Self::Background => None,
+            Self::Foreground => Some("foregroundDeletion"),
+            Self::Orphan => Some("orphan"),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deletion {
     pub propagation: Option<Propagation>,
@@ -58,7 +75,6 @@ pub(crate) enum Deleted {
     Waiting(Arc<Value>),
 }
 
-/// Access to the state for one request.
 pub(crate) struct Transaction<'a> {
     pub catalogue: &'static Catalogue,
     pub store: &'a mut Store,
@@ -170,17 +186,11 @@ impl Transaction<'_> {
         self.collect();
     }
 
-    /// Checks that the namespace exists and accepts new objects.
     fn check_namespace(&self, resource: &Resource, object: &Value, namespace: Option<&str>) -> Result<(), Refusal> {
         let Some(name) = namespace.filter(|_| resource.namespaced) else {
             return Ok(());
         };
-        let key = Key {
-            resource: NAMESPACES,
-            namespace: String::new(),
-            name: name.to_owned(),
-        };
-        let Some(found) = self.store.get(&key) else {
+        let Some(found) = self.store.get(&Key::of_namespace(name)) else {
             return Err(self.resource(NAMESPACES).not_found(name));
         };
         if object::is_deleting(found) {
@@ -285,11 +295,7 @@ impl Transaction<'_> {
                 let before = old.and_then(|old| old.get("status"));
                 // The API server validates the status separately: paths in messages begin at the status, `field` begins at the object.
                 errors.extend(schema::validate::validate(status, before, schema, "").into_iter().map(|mut error| {
-                    error.field = if error.field.is_empty() {
-                        "status".to_owned()
-                    } else {
-                        format!("status.{}", error.field)
-                    };
+                    error.field = schema::join("status", &error.field);
                     error
                 }));
             }
@@ -313,7 +319,6 @@ impl Transaction<'_> {
         errors
     }
 
-    /// Deletes an object, or marks it as deleted if it has finalizers.
     pub fn delete(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
         let deleted = self.delete_uncollected(key, deletion)?;
         self.collect();
@@ -331,24 +336,12 @@ impl Transaction<'_> {
             return self.delete_namespace(resource, key, &existing, deletion.dry_run);
         }
         let before = object::finalizers(&existing);
-        let is_orphaning = match deletion.propagation {
-            Some(propagation) => propagation == Propagation::Orphan,
-            None => before.contains(&"orphan"),
-        };
-        let is_foreground = match deletion.propagation {
-            Some(propagation) => propagation == Propagation::Foreground,
-            None => before.contains(&"foregroundDeletion") && !is_orphaning,
-        };
         let own = before
             .iter()
             .filter(|finalizer| !matches!(**finalizer, "orphan" | "foregroundDeletion"));
         let mut finalizers: Vec<String> = own.map(|finalizer| (*finalizer).to_owned()).collect();
-        if is_orphaning {
-            finalizers.push("orphan".to_owned());
-        }
-        if is_foreground {
-            finalizers.push("foregroundDeletion".to_owned());
-        }
+        let propagation = deletion.propagation.or_else(|| Propagation::of(&before));
+        finalizers.extend(propagation.and_then(Propagation::finalizer).map(str::to_owned));
         if finalizers.is_empty() {
             if deletion.dry_run {
                 return Ok(Deleted::Gone(existing));
@@ -432,11 +425,7 @@ impl Transaction<'_> {
             self.store.suspects.extend(owner);
         }
         if self.resource(key.resource).namespaced {
-            self.store.suspects.push_back(Key {
-                resource: NAMESPACES,
-                namespace: String::new(),
-                name: key.namespace.clone(),
-            });
+            self.store.suspects.push_back(Key::of_namespace(&key.namespace));
         }
         Some(removed)
     }

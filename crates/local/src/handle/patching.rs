@@ -47,11 +47,7 @@ impl Objects<'_> {
         let query = &self.request.query;
         let name = &self.request.name;
         if query.text("fieldManager").is_empty() {
-            let about = About {
-                group: "meta.k8s.io".to_owned(),
-                kind: "PatchOptions".to_owned(),
-                name: String::new(),
-            };
+            let about = About::options("PatchOptions");
             let errors = vec![FieldError::required("fieldManager", "is required for apply patch")];
             return Err(Refusal::Invalid { about, errors });
         }
@@ -97,10 +93,8 @@ impl Objects<'_> {
         decode::check_type(&mut config, self.kind)?;
         let name = &self.request.name;
         let given = object::name(&config);
-        if !given.is_empty() && given != name {
-            return Err(Refusal::BadRequest(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
+        if !given.is_empty() {
+            self.check_name(given)?;
         }
         let namespace = object::namespace(&config).to_owned();
         let unknown = managed::typed::undeclared(&config, self.kind.merge_schema());
@@ -133,34 +127,17 @@ impl Objects<'_> {
             crate::events::from_core(&mut document);
         }
         match content_type {
-            "application/json-patch+json" => patch::operations(&mut document, patch).map_err(|error| match error {
-                patch::PatchError::Json(_) => Refusal::BadRequest(error.to_string()),
-                patch::PatchError::Operation(source) => {
-                    let error = FieldError::invalid("", "", source.to_string());
-                    Refusal::Invalid {
-                        about: About::default(),
-                        errors: vec![error],
-                    }
-                }
-            })?,
+            "application/json-patch+json" => patch::operations(&mut document, patch)?,
             "application/strategic-merge-patch+json" => patch::strategic(&mut document, patch, self.kind),
             _ => json_patch::merge(&mut document, patch),
         }
         decode::check_type(&mut document, self.kind)?;
-        let (given, name) = (object::name(&document), &self.request.name);
-        if given != name {
-            return Err(Refusal::BadRequest(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
-        }
+        self.check_name(object::name(&document))?;
         let shown = document.clone();
         let unknown = decode::normalise(&mut document, self.kind, catalogue())?;
         if validation == FieldValidation::Strict && !unknown.is_empty() {
             let error = FieldError::invalid("patch", shown.to_string(), decode::strict_message(&unknown));
-            return Err(Refusal::Invalid {
-                about: About::default(),
-                errors: vec![error],
-            });
+            return Err(Refusal::invalid(error));
         }
         Ok((document, warnings(validation, &unknown)))
     }

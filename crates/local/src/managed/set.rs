@@ -17,6 +17,10 @@ pub(crate) enum Element {
 }
 
 impl Element {
+    pub fn field(name: &str) -> Self {
+        Self::Field(name.to_owned())
+    }
+
     fn encode(&self) -> String {
         match self {
             Self::Field(name) => format!("f:{name}"),
@@ -57,7 +61,6 @@ impl Element {
     }
 }
 
-/// A set of fields, as a tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FieldSet {
     members: BTreeSet<Element>,
@@ -126,7 +129,7 @@ impl FieldSet {
 
     /// The set without a field and everything below it.
     pub fn without(mut self, field: &str) -> Self {
-        let element = Element::Field(field.to_owned());
+        let element = Element::field(field);
         self.members.remove(&element);
         self.children.remove(&element);
         self

@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value};
 
-use super::{Schema, Type};
+use super::{Schema, Type, for_each_below};
 
 /// Largest whole number up to which the API server takes a float for an integer: 2^53 - 1.
 const LARGEST: f64 = 9_007_199_254_740_991.0;
@@ -16,7 +16,7 @@ pub(crate) fn integers(value: &mut Value, schema: &Schema) {
                 *value = Value::from(whole);
             }
         }
-        _ => below(value, schema, integers),
+        _ => for_each_below(value, schema, integers),
     }
 }
 
@@ -44,31 +44,12 @@ pub(crate) fn strings(value: &mut Value, schema: &Schema) {
         Value::Array(items) if is_text(&schema.items) => items.iter_mut().for_each(empty),
         _ => {}
     }
-    below(value, schema, strings);
+    for_each_below(value, schema, strings);
 }
 
 fn empty(value: &mut Value) {
     if value.is_null() {
         *value = Value::from("");
-    }
-}
-
-/// Applies `change` to every field or item that has a schema.
-fn below(value: &mut Value, schema: &Schema, change: fn(&mut Value, &Schema)) {
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                if let Some(schema) = schema.field(name) {
-                    change(value, schema);
-                }
-            }
-        }
-        Value::Array(items) => {
-            if let Some(schema) = &schema.items {
-                items.iter_mut().for_each(|item| change(item, schema));
-            }
-        }
-        _ => {}
     }
 }
 

@@ -2,40 +2,26 @@
 
 use serde_json::Value;
 
-use super::Schema;
+use super::{Schema, for_each_below};
 
 /// Sets the default of every absent property, and of every property that is null but not nullable. Like in the API server, a null that is
 /// not allowed and has no default is removed before validation.
 pub(crate) fn fill(value: &mut Value, schema: &Schema) {
-    match value {
-        Value::Object(fields) => {
-            for (name, property) in &schema.properties {
-                let forbidden_null = fields.get(name).is_some_and(Value::is_null) && !property.nullable;
-                match &property.default {
-                    Some(default) if forbidden_null || !fields.contains_key(name) => {
-                        fields.insert(name.clone(), default.clone());
-                    }
-                    None if forbidden_null => {
-                        fields.remove(name);
-                    }
-                    _ => {}
+    if let Value::Object(fields) = value {
+        for (name, property) in &schema.properties {
+            let forbidden_null = fields.get(name).is_some_and(Value::is_null) && !property.nullable;
+            match &property.default {
+                Some(default) if forbidden_null || !fields.contains_key(name) => {
+                    fields.insert(name.clone(), default.clone());
                 }
-            }
-            for (name, value) in fields.iter_mut() {
-                if let Some(schema) = schema.field(name) {
-                    fill(value, schema);
+                None if forbidden_null => {
+                    fields.remove(name);
                 }
+                _ => {}
             }
         }
-        Value::Array(items) => {
-            if let Some(schema) = &schema.items {
-                for item in items {
-                    fill(item, schema);
-                }
-            }
-        }
-        _ => {}
     }
+    for_each_below(value, schema, fill);
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Schema;
+use super::{Schema, field_path};
 
 /// Removes unknown fields and returns their paths, such as `spec.chunks.cuont` or `spec.kernel.args[0].x`.
 pub(crate) fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
@@ -16,7 +16,7 @@ fn prune_at(value: &mut Value, schema: &Schema, path: &str, unknown: &mut Vec<St
         Value::Object(fields) => {
             let names: Vec<String> = fields.keys().cloned().collect();
             for name in names {
-                let child = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                let child = field_path(path, &name);
                 match schema.field(&name) {
                     Some(schema) => prune_at(&mut fields[&name], schema, &child, unknown),
                     None if schema.keeps_unknown => {}

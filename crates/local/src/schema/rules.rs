@@ -6,7 +6,7 @@
 use kube_cel::{CompiledSchema, ErrorKind, Rule, Validator};
 use serde_json::Value;
 
-use super::{ListType, Schema, Type, same_item};
+use super::{ListType, Schema, Type, field_path, join, same_item};
 use crate::refusal::{FieldError, Mistake};
 
 pub(crate) struct Rules {
@@ -78,7 +78,7 @@ pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path
             for (name, value) in fields {
                 let before = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
                 if let Some(schema) = schema.properties.get(name) {
-                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    let path = field_path(path, name);
                     evaluate(value, before, schema, &path, errors);
                 } else if let Some(schema) = &schema.values {
                     evaluate(value, before, schema, &format!("{path}[{name}]"), errors);
@@ -134,14 +134,6 @@ fn evaluate_node(value: &Value, old: Option<&Value>, schema: &Schema, rules: &Ru
 
 fn said<'a>(rule: Option<&'a Rule>, expression: &'a str) -> &'a str {
     rule.and_then(|rule| rule.message.as_deref()).unwrap_or(expression).trim()
-}
-
-fn join(path: &str, below: &str) -> String {
-    match (path.is_empty(), below.is_empty()) {
-        (_, true) => path.to_owned(),
-        (true, _) => below.to_owned(),
-        _ => format!("{path}.{below}"),
-    }
 }
 
 /// Converts numbers to the type that CEL expects: a double if the schema declares a number, regardless of the notation in JSON.

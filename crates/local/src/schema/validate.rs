@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{ListType, Schema, Type, same_item};
+use super::{ListType, Schema, Type, field_path, same_item};
 use crate::object;
 use crate::refusal::{FieldError, Mistake};
 
@@ -186,27 +186,19 @@ fn check_fields(value: &Value, old: Option<&Value>, schema: &Schema, path: &str,
     if let Some(limit) = schema.fields.maximum.filter(|limit| count > *limit) {
         errors.push(FieldError::too_many(path, fields.len(), limit));
     }
-    let child = |name: &str| {
-        if path.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{path}.{name}")
-        }
-    };
     for (name, value) in fields {
         if let Some(schema) = schema.field(name) {
             let before = old.and_then(|old| old.get(name));
-            check(value, before, schema, &child(name), errors);
+            check(value, before, schema, &field_path(path, name), errors);
         }
     }
     for name in &schema.required {
         if !fields.contains_key(name) {
-            errors.push(FieldError::required(child(name), ""));
+            errors.push(FieldError::required(field_path(path, name), ""));
         }
     }
 }
 
-/// Errors for duplicate items in lists of type `set` or `map`.
 pub(crate) fn duplicates(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     match value {
         Value::Array(items) => {
@@ -232,7 +224,7 @@ pub(crate) fn duplicates(value: &Value, schema: &Schema, path: &str, errors: &mu
         Value::Object(fields) => {
             for (name, value) in fields {
                 if let Some(schema) = schema.field(name) {
-                    let at = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    let at = field_path(path, name);
                     duplicates(value, schema, &at, errors);
                 }
             }

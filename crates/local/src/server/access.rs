@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::{Request, Response, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::body::Body;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use super::ServeError;
 use crate::refusal::Refusal;
-use crate::service::{Answer, ApiService, BODY_LIMIT, ResponseBody};
+use crate::service::{Answer, ApiService, ResponseBody, read};
 
 /// Timeout for receiving a request's body, the same as the gateway's.
 const BODY_WITHIN: Duration = Duration::from_secs(20);
@@ -105,7 +105,6 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Creates a service that rejects requests without `token`.
     #[must_use]
     pub fn new(service: ApiService, token: &str) -> Self {
         Self {
@@ -149,18 +148,10 @@ where
         let mut service = self.service.clone();
         Box::pin(async move {
             let (head, body) = request.into_parts();
-            let body = Limited::new(body, BODY_LIMIT).collect();
-            let body = match timeout(BODY_WITHIN, body).await {
-                Ok(Ok(body)) => body.to_bytes(),
-                Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                    let refusal = Refusal::TooLarge { limit: BODY_LIMIT };
-                    return Ok(Answer::refusal(&refusal).into_response());
-                }
-                Ok(Err(error)) => {
-                    let refusal = Refusal::BadRequest(format!("the body could not be read: {error}"));
-                    return Ok(Answer::refusal(&refusal).into_response());
-                }
-                Err(_) => return Ok(Answer::refusal(&Refusal::TooSlow(BODY_WITHIN)).into_response()),
+            let body = timeout(BODY_WITHIN, read(body)).await;
+            let body = match body.unwrap_or(Err(Refusal::TooSlow(BODY_WITHIN))) {
+                Ok(body) => body,
+                Err(refusal) => return Ok(Answer::refusal(&refusal).into_response()),
             };
             service.call(Request::from_parts(head, Full::new(body))).await
         })
