@@ -6,7 +6,7 @@
 //! keeps results and failures until an [`Acknowledge`] says that a checkpoint covers them. A coordinator of a higher term that opens a
 //! stream of the same owner first receives the kept frames again.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use sahasra_ranges::AttemptRange;
 
@@ -23,7 +23,6 @@ pub struct ClientFrame {
     pub kind: Option<client_frame::Kind>,
 }
 
-/// Kinds of [`ClientFrame`].
 pub mod client_frame {
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
@@ -63,7 +62,6 @@ pub struct Open {
 /// Program that the chunks of a burst run.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Program {
-    /// PTX text.
     #[prost(bytes = "bytes", tag = "1")]
     pub ptx: bytes::Bytes,
     /// SHA-256 of the PTX text. Executors cache loaded modules by this digest.
@@ -111,7 +109,6 @@ pub struct Argument {
     pub kind: Option<argument::Kind>,
 }
 
-/// Kinds of [`Argument`].
 pub mod argument {
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
@@ -150,7 +147,6 @@ pub struct Input {
 /// Object store for results, with the credentials to write there.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Store {
-    /// URL of the job's folder.
     #[prost(string, tag = "1")]
     pub url: String,
     /// Settings of the `object_store` crate, from the job's Secret.
@@ -210,7 +206,6 @@ pub struct ServerFrame {
     pub kind: Option<server_frame::Kind>,
 }
 
-/// Kinds of [`ServerFrame`].
 pub mod server_frame {
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Kind {
@@ -219,13 +214,10 @@ pub mod server_frame {
         /// Last frame: the agent did not accept the stream, or ends it.
         #[prost(message, tag = "2")]
         Refused(super::Refusal),
-        /// Chunks that succeeded.
         #[prost(message, tag = "3")]
         Results(super::Results),
-        /// Chunks whose attempt failed.
         #[prost(message, tag = "4")]
         Failures(super::Failures),
-        /// Chunks that come back without having been started.
         #[prost(message, tag = "5")]
         Returned(super::Returned),
     }
@@ -361,7 +353,6 @@ pub enum FailureCode {
     LoadFailed = 20,
     /// The launch was rejected because its shape or its arguments are invalid.
     LaunchFailed = 21,
-    /// A parameter could not be evaluated for the chunk's index.
     ParameterFailed = 22,
     /// The kernel executed `trap` or failed an `assert`.
     Trap = 23,
@@ -371,53 +362,23 @@ pub enum FailureCode {
     SliceExceeded = 25,
     /// Threads of the kernel wait for each other forever, or wait at different barriers.
     Deadlock = 26,
-    /// The kernel uses an instruction that the engine does not support.
     Unsupported = 27,
     /// The calls of the kernel's functions exceeded a thread's stack.
     StackOverflow = 28,
 }
 
-impl FailureCode {
-    /// Iterates over all codes.
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..=Self::LAST as i32).filter_map(|code| Self::try_from(code).ok())
+labelled! {
+    FailureCode {
+        Unspecified GrantExpired Disconnected OutOfDeviceMemory ExecutorLost ChunkTimeout ShuttingDown StoreUnavailable LoadFailed
+        LaunchFailed ParameterFailed Trap IllegalAddress SliceExceeded Deadlock Unsupported StackOverflow
     }
+}
 
-    const LAST: Self = Self::StackOverflow;
-
+impl FailureCode {
     /// Returns whether another attempt may succeed. Codes below 20 are transient: a lost grant, agent or executor says nothing about the
     /// kernel.
     pub const fn is_transient(self) -> bool {
         (self as i32) < 20
-    }
-
-    /// Returns the name of the code for status fields and metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Unspecified => "Unspecified",
-            Self::GrantExpired => "GrantExpired",
-            Self::Disconnected => "Disconnected",
-            Self::OutOfDeviceMemory => "OutOfDeviceMemory",
-            Self::ExecutorLost => "ExecutorLost",
-            Self::ChunkTimeout => "ChunkTimeout",
-            Self::ShuttingDown => "ShuttingDown",
-            Self::StoreUnavailable => "StoreUnavailable",
-            Self::LoadFailed => "LoadFailed",
-            Self::LaunchFailed => "LaunchFailed",
-            Self::ParameterFailed => "ParameterFailed",
-            Self::Trap => "Trap",
-            Self::IllegalAddress => "IllegalAddress",
-            Self::SliceExceeded => "SliceExceeded",
-            Self::Deadlock => "Deadlock",
-            Self::Unsupported => "Unsupported",
-            Self::StackOverflow => "StackOverflow",
-        }
-    }
-}
-
-impl fmt::Display for FailureCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
     }
 }
 
@@ -427,9 +388,7 @@ mod tests {
 
     #[test]
     fn all_codes_of_failures_are_all() {
-        assert_eq!(FailureCode::all().last(), Some(FailureCode::LAST));
-        for code in FailureCode::LAST as i32 + 1..1000 {
-            assert!(FailureCode::try_from(code).is_err(), "{code} lies behind `FailureCode::LAST`");
-        }
+        let known = (0..1000).filter_map(|code| FailureCode::try_from(code).ok());
+        assert!(FailureCode::all().eq(known));
     }
 }

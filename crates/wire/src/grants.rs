@@ -1,11 +1,8 @@
 //! Grants: messages that acquire, renew and release slices of a device.
 
-use std::fmt;
-
 /// Identifier of a grant, unique for all time: no restart of an agent reuses it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Message)]
 pub struct GrantId {
-    /// Boot id of the agent that made the grant.
     #[prost(string, tag = "1")]
     pub boot_id: String,
     /// Counter within the boot, starting at 1.
@@ -148,31 +145,8 @@ pub enum RefusalCode {
     Invalid = 7,
 }
 
-impl RefusalCode {
-    /// Iterates over all codes.
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..=Self::Invalid as i32).filter_map(|code| Self::try_from(code).ok())
-    }
-
-    /// Returns the name of the code for metrics and messages.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Unspecified => "Unspecified",
-            Self::StaleTerm => "StaleTerm",
-            Self::OtherBoot => "OtherBoot",
-            Self::UnknownDevice => "UnknownDevice",
-            Self::Capacity => "Capacity",
-            Self::Unhealthy => "Unhealthy",
-            Self::ShuttingDown => "ShuttingDown",
-            Self::Invalid => "Invalid",
-        }
-    }
-}
-
-impl fmt::Display for RefusalCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.label())
-    }
+labelled! {
+    RefusalCode { Unspecified StaleTerm OtherBoot UnknownDevice Capacity Unhealthy ShuttingDown Invalid }
 }
 
 /// Extends grants of several owners in one call.
@@ -234,13 +208,10 @@ pub struct ReleaseRequest {
     pub immediately: bool,
 }
 
-/// Response to a [`ReleaseRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ReleaseResponse {
-    /// Number of grants whose slices are free now.
     #[prost(uint32, tag = "1")]
     pub freed: u32,
-    /// Number of grants that are draining.
     #[prost(uint32, tag = "2")]
     pub draining: u32,
     /// Reason why nothing was released. Absent if the request was accepted.

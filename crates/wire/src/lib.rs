@@ -19,6 +19,31 @@
 //! Stream bodies consist of [`frame`]s: a length and a message. The stream between a client and its [`session`] has a protocol of its own
 //! and runs over an upgraded HTTP/1.1 connection or a WebSocket.
 
+/// Implements the list of an enum's codes, and their names for status fields, metrics and messages.
+macro_rules! labelled {
+    ($name:ident { $($code:ident)* }) => {
+        impl $name {
+            /// Iterates over all codes.
+            pub fn all() -> impl Iterator<Item = Self> {
+                [$(Self::$code),*].into_iter()
+            }
+
+            /// Returns the name of the code.
+            pub const fn label(self) -> &'static str {
+                match self {
+                    $(Self::$code => stringify!($code),)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(self.label())
+            }
+        }
+    };
+}
+
 pub mod burst;
 pub mod frame;
 pub mod grants;
@@ -32,15 +57,11 @@ pub const CONTENT_TYPE: &str = "application/x-protobuf";
 
 /// Paths of the agent's HTTP API.
 pub mod path {
-    /// Path of the call that returns an [`crate::inventory::Inventory`] with all grants.
     pub const INVENTORY: &str = "/v1/inventory";
     /// Path of the call that returns an [`crate::inventory::Inventory`] without the grants, for callers that need only the load.
     pub const LOAD: &str = "/v1/load";
-    /// Path of the call that takes a [`crate::grants::AcquireRequest`].
     pub const ACQUIRE: &str = "/v1/acquire";
-    /// Path of the call that takes a [`crate::grants::RenewRequest`].
     pub const RENEW: &str = "/v1/renew";
-    /// Path of the call that takes a [`crate::grants::ReleaseRequest`].
     pub const RELEASE: &str = "/v1/release";
     /// Path of the burst stream: [`crate::burst::ClientFrame`]s in the request body, [`crate::burst::ServerFrame`]s in the response body.
     pub const BURSTS: &str = "/v1/bursts";
