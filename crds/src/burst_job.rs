@@ -4,8 +4,9 @@ use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    number,
     rules::{immutable, object_name, store_url},
-    vram_lease::{MAX_SLICES, SliceSpec, default_ttl_seconds},
+    vram_lease::{MAX_SLICES, SliceSpec, TTL_SECONDS},
 };
 
 pub mod aggregate;
@@ -89,7 +90,8 @@ pub struct BurstJobSpec {
     #[serde(default)]
     pub retry_policy: RetryPolicy,
     /// A chunk that runs longer is stopped and counts as a lost attempt, in seconds.
-    #[serde(default = "default_chunk_timeout_seconds")]
+    // A chunk is meant to be short; what takes longer says so.
+    #[serde(default = "number::<60>")]
     #[schemars(range(min = 1, max = 86_400))]
     pub chunk_timeout_seconds: i64,
     /// How many chunks may fail for good before the burst itself fails.
@@ -118,18 +120,13 @@ pub struct BurstJobSpec {
     pub ttl_seconds_after_finished: Option<i64>,
 }
 
-/// A chunk is meant to be short; what takes longer says so.
-fn default_chunk_timeout_seconds() -> i64 {
-    60
-}
-
 /// How many slices a burst may hold at the same time.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
 pub struct BurstSlices {
     /// Fewest slices with which to start.
-    #[serde(default = "one_slice")]
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
     /// Most slices; when absent, the number of chunks, up to 100,000.
@@ -138,16 +135,9 @@ pub struct BurstSlices {
     pub max: Option<i64>,
 }
 
-fn one_slice() -> i64 {
-    1
-}
-
 impl Default for BurstSlices {
     fn default() -> Self {
-        Self {
-            min: one_slice(),
-            max: None,
-        }
+        Self { min: 1, max: None }
     }
 }
 
@@ -156,16 +146,14 @@ impl Default for BurstSlices {
 #[serde(rename_all = "camelCase")]
 pub struct LeaseTerms {
     /// Seconds without renewal after which the agents take the slices back.
-    #[serde(default = "default_ttl_seconds")]
+    #[serde(default = "number::<TTL_SECONDS>")]
     #[schemars(range(min = 5, max = 86_400))]
     pub ttl_seconds: i64,
 }
 
 impl Default for LeaseTerms {
     fn default() -> Self {
-        Self {
-            ttl_seconds: default_ttl_seconds(),
-        }
+        Self { ttl_seconds: TTL_SECONDS }
     }
 }
 
@@ -176,35 +164,25 @@ impl Default for LeaseTerms {
 #[x_kube(validation = Rule::new("self.initialBackoffSeconds <= self.maxBackoffSeconds").message("initialBackoffSeconds must not exceed maxBackoffSeconds: lower it or raise maxBackoffSeconds").field_path(".initialBackoffSeconds"))]
 pub struct RetryPolicy {
     /// Retries of one chunk; its first attempt is not counted.
-    #[serde(default = "default_max_retries")]
+    #[serde(default = "number::<3>")]
     #[schemars(range(min = 0, max = 1_000))]
     pub max_retries: i64,
     /// Wait before the first retry, in seconds; doubles each time, with jitter.
-    #[serde(default = "default_initial_backoff_seconds")]
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 0, max = 3_600))]
     pub initial_backoff_seconds: i64,
     /// Longest wait, in seconds.
-    #[serde(default = "default_max_backoff_seconds")]
+    #[serde(default = "number::<16>")]
     #[schemars(range(min = 0, max = 86_400))]
     pub max_backoff_seconds: i64,
-}
-
-fn default_max_retries() -> i64 {
-    3
-}
-fn default_initial_backoff_seconds() -> i64 {
-    1
-}
-fn default_max_backoff_seconds() -> i64 {
-    16
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
-            max_retries: default_max_retries(),
-            initial_backoff_seconds: default_initial_backoff_seconds(),
-            max_backoff_seconds: default_max_backoff_seconds(),
+            max_retries: 3,
+            initial_backoff_seconds: 1,
+            max_backoff_seconds: 16,
         }
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    VramQuantity,
+    VramQuantity, number,
     rules::{class_name, immutable},
 };
 
@@ -51,23 +51,15 @@ pub struct GpuSessionSpec {
     #[serde(default)]
     pub engine: Engine,
     /// The session ends after so many seconds without a client or an operation.
-    #[serde(default = "default_idle_timeout_seconds")]
+    // 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
+    #[serde(default = "number::<1_800>")]
     #[schemars(range(min = 1, max = 604_800))]
     pub idle_timeout_seconds: i64,
     /// The session ends so many seconds after it was placed, whatever happens.
-    #[serde(default = "default_session_ttl_seconds")]
+    // One working day.
+    #[serde(default = "number::<28_800>")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub ttl_seconds: i64,
-}
-
-/// 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
-fn default_idle_timeout_seconds() -> i64 {
-    1_800
-}
-
-/// One working day.
-fn default_session_ttl_seconds() -> i64 {
-    28_800
 }
 
 /// What runs a program on a device.

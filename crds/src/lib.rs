@@ -39,6 +39,11 @@ pub const VERSION: &str = "v1alpha1";
 /// Finalizer by which the operator gives VRAM back before an object goes. The operator's alone.
 pub const FINALIZER: &str = "sahasra.dev/release-vram";
 
+/// Default of a field of whole numbers.
+fn number<const N: i64>() -> i64 {
+    N
+}
+
 /// Every kind's definition, in the order in which they are applied.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     let mut definitions = vec![GpuWorker::crd(), VramLease::crd(), GpuSession::crd(), BurstJob::crd()];

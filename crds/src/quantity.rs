@@ -14,30 +14,19 @@ use serde::{Deserialize, Serialize};
 pub struct VramQuantity(String);
 
 /// Why a text is not a [`VramQuantity`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuantityError {
-    text: String,
-    /// Whether the text is an amount that is too large.
-    too_large: bool,
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    #[error("{0:?} is not an amount of VRAM: write a whole number with Ki, Mi, Gi or Ti, such as 512Mi")]
+    Syntax(String),
+    #[error("{0:?} is too large: the maximum is {MAXIMUM}")]
+    TooLarge(String),
 }
 
 /// Maximum amount: the largest one below 2^64 bytes that can be written with `Ti`.
 const MAXIMUM: &str = "16777215Ti";
 
-impl fmt::Display for QuantityError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.too_large {
-            return write!(f, "{:?} is too large: the maximum is {MAXIMUM}", self.text);
-        }
-        write!(
-            f,
-            "{:?} is not an amount of VRAM: write a whole number with Ki, Mi, Gi or Ti, such as 512Mi",
-            self.text
-        )
-    }
-}
-
-impl std::error::Error for QuantityError {}
+/// Suffixes, with the binary logarithms of their units.
+const UNITS: [(&str, u32); 4] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
 
 impl VramQuantity {
     /// An amount given in MiB.
@@ -51,35 +40,14 @@ impl VramQuantity {
 
     /// The amount in bytes; an error when the text is no amount or exceeds 2^64 bytes.
     pub fn bytes(&self) -> Result<u64, QuantityError> {
-        let error = || QuantityError {
-            text: self.0.clone(),
-            too_large: false,
-        };
-        let suffix_at = self
-            .0
-            .len()
-            .checked_sub(2)
-            .filter(|at| self.0.is_char_boundary(*at))
-            .ok_or_else(error)?;
-        let (digits, suffix) = self.0.split_at(suffix_at);
-        let unit: u64 = match suffix {
-            "Ki" => 1 << 10,
-            "Mi" => 1 << 20,
-            "Gi" => 1 << 30,
-            "Ti" => 1 << 40,
-            _ => return Err(error()),
-        };
-        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(error());
-        }
-        digits
-            .parse::<u64>()
-            .ok()
-            .and_then(|count| count.checked_mul(unit))
-            .ok_or_else(|| QuantityError {
-                too_large: true,
-                ..error()
-            })
+        let digits = |(suffix, shift): &(&str, u32)| Some((self.0.strip_suffix(suffix)?, 1_u64 << shift));
+        let split = UNITS.iter().find_map(digits);
+        let is_whole = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let (digits, unit) = split
+            .filter(|(digits, _)| is_whole(digits))
+            .ok_or_else(|| QuantityError::Syntax(self.0.clone()))?;
+        let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit));
+        bytes.ok_or_else(|| QuantityError::TooLarge(self.0.clone()))
     }
 }
 

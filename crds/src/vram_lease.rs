@@ -8,11 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::{
     VramQuantity,
     gpu_session::Engine,
+    number,
     rules::{class_name, immutable, only_grows},
 };
 
 /// Most slices that a lease or a burst may ask for: a hundred on each of a thousand devices.
 pub const MAX_SLICES: u32 = 100_000;
+
+/// Default lifetime of a grant: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
+pub(crate) const TTL_SECONDS: i64 = 60;
 
 /// What is asked for.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -60,7 +64,7 @@ pub struct VramLeaseSpec {
     #[serde(default)]
     pub slices: SliceBounds,
     /// How long a grant lasts without renewal, in seconds.
-    #[serde(default = "default_ttl_seconds")]
+    #[serde(default = "number::<TTL_SECONDS>")]
     #[schemars(range(min = 5, max = 86_400))]
     pub ttl_seconds: i64,
     /// Whether the operator renews the lease for as long as the object exists.
@@ -71,11 +75,6 @@ pub struct VramLeaseSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub keep_seconds: Option<i64>,
-}
-
-/// 60 s: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
-pub(crate) fn default_ttl_seconds() -> i64 {
-    60
 }
 
 /// Who holds a lease. Empty: the `VramLease` object itself.
@@ -112,17 +111,13 @@ pub struct SliceSpec {
 #[x_kube(validation = Rule::new("self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
 pub struct SliceBounds {
     /// Fewest slices with which it is worth starting.
-    #[serde(default = "one")]
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
     /// Most slices that are of use.
-    #[serde(default = "one")]
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub max: i64,
-}
-
-fn one() -> i64 {
-    1
 }
 
 impl Default for SliceBounds {

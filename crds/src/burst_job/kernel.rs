@@ -4,7 +4,10 @@ use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ScalarType, rules};
-use crate::rules::{exactly_one, matches, object_name, store_url};
+use crate::{
+    number,
+    rules::{exactly_one, matches, object_name, store_url},
+};
 
 /// Most bytes of one chunk's outputs, all together: several frames of results must fit a stream's window and the agent's memory.
 pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
@@ -119,13 +122,9 @@ pub struct OutputArgument {
     #[serde(rename = "type")]
     pub type_: ScalarType,
     /// How many elements. The outputs of a chunk have at most 32 MiB in all.
-    #[serde(default = "one_element")]
+    #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_OUTPUT_BYTES))]
     pub count: i64,
-}
-
-fn one_element() -> i64 {
-    1
 }
 
 /// Bytes of which every chunk gets a copy of its own, or its own part.

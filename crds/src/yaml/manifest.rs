@@ -53,20 +53,12 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(text.into())
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Value, E> {
-        Ok(text.into())
-    }
-
     fn visit_none<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
     }
 
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
