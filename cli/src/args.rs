@@ -253,8 +253,7 @@ fn plugin(text: &str) -> Result<PathBuf, String> {
 }
 
 fn class(text: &str) -> Result<String, String> {
-    let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    if !text.is_empty() && text.len() <= 63 && text.bytes().all(is_label) && !text.starts_with('-') && !text.ends_with('-') {
+    if crate::manifests::is_label(text) {
         Ok(text.to_owned())
     } else {
         Err("a class is 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends".to_owned())

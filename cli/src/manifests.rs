@@ -11,7 +11,6 @@ use serde_json::Value;
 /// Extensions of the files read from a folder, the same as in kubectl.
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
-/// Position of a document in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     file: String,
@@ -25,7 +24,6 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An object to be created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     pub origin: Origin,
@@ -41,7 +39,6 @@ pub struct Manifest {
 pub enum Kind {
     Namespace,
     ConfigMap,
-    /// Credentials of object stores.
     Secret,
     VramLease,
     BurstJob,
@@ -76,14 +73,12 @@ impl Kind {
     }
 }
 
-/// Manifests are invalid or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("{file}: {source}")]
     Read { file: String, source: std::io::Error },
     #[error("{0}: no .yaml, .yml or .json file in it")]
     EmptyFolder(String),
-    /// None of the files has an object.
     #[error("no object in {0}")]
     Empty(String),
     #[error("{origin}: {reason}")]
@@ -104,23 +99,24 @@ pub enum ManifestError {
     },
 }
 
-/// Maximum length of a namespace's name in bytes.
-const NAMESPACE_BYTES: usize = 63;
+/// Maximum length of a label as in RFC 1123 in bytes.
+const LABEL_BYTES: usize = 63;
 
 /// Checks the name of a namespace, which is a DNS label (RFC 1123), and returns it.
 pub fn namespace(name: &str) -> Result<String, String> {
-    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = name.as_bytes();
-    let ends = [bytes.first(), bytes.last()];
-    if bytes.len() <= NAMESPACE_BYTES
-        && ends.iter().all(|end| end.is_some_and(|byte| is_word(*byte)))
-        && bytes.iter().all(|byte| is_word(*byte) || *byte == b'-')
-    {
+    if is_label(name) {
         return Ok(name.to_owned());
     }
     Err(format!(
-        "write lower case letters, digits and '-', {NAMESPACE_BYTES} at most, with a letter or digit at both ends, such as team-a"
+        "write lower case letters, digits and '-', {LABEL_BYTES} at most, with a letter or digit at both ends, such as team-a"
     ))
+}
+
+/// Whether `text` is a label as in RFC 1123, as the names of namespaces and classes are.
+pub fn is_label(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let at_ends = text.starts_with('-') || text.ends_with('-');
+    !text.is_empty() && text.len() <= LABEL_BYTES && text.bytes().all(is_part) && !at_ends
 }
 
 fn known() -> String {
@@ -155,7 +151,6 @@ pub fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, Manifes
     Ok(manifests)
 }
 
-/// Returns name and content of a file, of standard input, or of each manifest in a folder.
 fn texts(path: &Path) -> Result<Vec<(String, String)>, ManifestError> {
     let file = path.display().to_string();
     let failed = |file: &str| {

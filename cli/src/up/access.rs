@@ -7,11 +7,12 @@ use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use sahasra_local::{Credentials, ServeError};
+use tempfile::NamedTempFile;
 use tokio_rustls::TlsAcceptor;
 
 /// First line of the kubeconfig. A comment, which kubectl does not copy when it merges kubeconfigs.
@@ -45,7 +46,6 @@ pub enum AccessError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// Content of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Kubeconfig,
@@ -77,10 +77,10 @@ impl Content {
 #[derive(Debug)]
 pub struct Held {
     path: PathBuf,
-    /// Temporary path of the new file in the same folder; `None` after the file got its final path.
-    part: Option<PathBuf>,
-    /// The new file. Closing it releases its lock.
-    file: File,
+    /// The new file, until it gets its path.
+    part: Option<NamedTempFile>,
+    /// The new file at its path. Closing it releases its lock.
+    _written: Option<File>,
     /// The file of an earlier run at the path, locked as well.
     earlier: Option<File>,
 }
@@ -150,40 +150,27 @@ impl Held {
             Err(source) => return Err(failed(path)(source)),
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
-        // Left by a killed process that had the same process id.
-        let _ = fs::remove_file(&part);
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&part)
-            .map_err(failed(path))?;
-        let held = Self {
+        let part = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder_of(path));
+        let part = part.map_err(failed(path))?;
+        // The file is locked before it gets its path, where other processes open it.
+        lock(part.as_file(), path)?;
+        Ok(Self {
             path: path.to_owned(),
             part: Some(part),
-            file,
+            _written: None,
             earlier,
-        };
-        // The file is locked before it gets its path, where other processes open it.
-        lock(&held.file, path)?;
-        Ok(held)
+        })
     }
 
-    /// Writes the content of the new file and moves it to its path.
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
-        let Some(part) = self.part.clone() else { return Ok(()) };
-        self.file.write_all(text.as_bytes()).map_err(failed(&self.path))?;
-        match fs::hard_link(&part, &self.path) {
-            Ok(()) => {
-                let _ = fs::remove_file(&part);
-            }
+        let Some(mut part) = self.part.take() else { return Ok(()) };
+        part.write_all(text.as_bytes()).map_err(failed(&self.path))?;
+        let written = part.persist_noclobber(&self.path).map_err(|refused| match refused.error {
             // Another process has created the path in the meantime.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(AccessError::Held { path: self.path.clone() }),
-            // The file system has no hard links.
-            Err(_) => fs::rename(&part, &self.path).map_err(failed(&self.path))?,
-        }
-        self.part = None;
+            error if error.kind() == io::ErrorKind::AlreadyExists => AccessError::Held { path: self.path.clone() },
+            error => failed(&self.path)(error),
+        })?;
+        self._written = Some(written);
         Ok(())
     }
 
@@ -197,14 +184,6 @@ impl Held {
         let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(access.token()));
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "the file with the token was not removed");
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(part) = &self.part {
-            let _ = fs::remove_file(part);
         }
     }
 }
@@ -229,7 +208,6 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> AccessError {
     }
 }
 
-/// Locks the file exclusively, without waiting.
 fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
     match file.try_lock() {
         Ok(()) => Ok(()),
@@ -238,11 +216,9 @@ fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
     }
 }
 
-/// Credentials of one run: a random token and a self-signed certificate.
 pub struct Access(Credentials);
 
 impl Access {
-    /// Generates a token and a certificate for `127.0.0.1`.
     pub fn new() -> Result<Self, AccessError> {
         let token = crate::token::random().map_err(AccessError::Random)?;
         let credentials = Credentials::new(Ipv4Addr::LOCALHOST.into(), token);
@@ -254,7 +230,6 @@ impl Access {
         self.0.token()
     }
 
-    /// TLS acceptor with the certificate.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.acceptor()
     }
@@ -264,7 +239,6 @@ impl Access {
         file.write(&format!("{MARK}\n{}", self.0.kubeconfig(address, "default")))
     }
 
-    /// Writes the token, followed by a line break.
     pub fn write_token(&self, file: &mut Held) -> Result<(), AccessError> {
         file.write(&format!("{}\n", self.token()))
     }
