@@ -39,9 +39,9 @@ session jax:
 
 .PHONY: test
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
-	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
 	$(MAKE) simulate
-	SAHASRA_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python
+	SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
@@ -51,7 +51,7 @@ python: debug ## The Python package: built into target/python, its types checked
 	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); \
 	if [ -z "$$python" ]; then echo "the tests of the Python package are skipped: see above"; exit 0; fi; \
 	cd python; "$$python" -m mypy --config-file pyproject.toml --cache-dir ../target/mypy && \
-	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q
 
 .PHONY: simulate
 simulate: ## The whole system in virtual time, SEEDS=1000 seeds from FROM=0, with faults; and every state of the model of grants
@@ -64,19 +64,19 @@ sim-mutants: ## Take out guards one at a time: the model or the simulation must 
 
 .PHONY: e2e
 e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver and etcd
-	SAHASRA_BIN_DIR=$(DEBUG) cargo test --workspace $(E2E_TESTS)
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) cargo test --workspace $(E2E_TESTS)
 
 .PHONY: soak
 soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions; an operator killed for two minutes (about 20 minutes)
-	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE_SECONDS=300 SAHASRA_E2E_SEEDS=200 SAHASRA_E2E_DELETIONS=200 \
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE_SECONDS=300 SAHASRA_E2E_SEED_COUNT=200 SAHASRA_E2E_DELETION_COUNT=200 \
 	cargo test --workspace --test session_faults -- --nocapture
-	SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_E2E_KILLS=24 cargo test --workspace --test failover
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_KILL_COUNT=24 cargo test --workspace --test failover
 	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); [ -z "$$python" ] || { cd python; \
-	SAHASRA_SESSIONS=1000 SAHASRA_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q -s tests/test_faults.py; }
+	SAHASRA_E2E_SESSION_COUNT=1000 SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q -s tests/test_faults.py; }
 
 .PHONY: node
 node: debug tools ## Smoke test on a real node (kubelet, containerd, the chart); root on Linux, else skipped
-	SAHASRA_BIN_DIR=$(DEBUG) e2e/node/run
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) e2e/node/run
 
 PROGRAMS ?= 100000
 DAMAGE_SECONDS ?= 120
@@ -128,7 +128,7 @@ bench: build ## Measure, print tables, write target/bench/results.json
 limits: build tools ## Reach every documented maximum, print what it took, fail where that is beyond a goal (docs/limits.md; optimised binaries; each case ends after 5 minutes at most)
 	cargo build --release --workspace --example limits
 	test -x target/s3/bin/moto_server || { python3 -m venv target/s3 && target/s3/bin/pip install --quiet --disable-pip-version-check 'moto[server]==5.2.5'; }
-	SAHASRA_BIN_DIR=$(CURDIR)/target/release SAHASRA_S3_SERVER=$(CURDIR)/target/s3/bin/moto_server SAHASRA_STORE_ENDPOINTS='http://127.0.0.1:*' \
+	SAHASRA_E2E_BIN_DIR=$(CURDIR)/target/release SAHASRA_E2E_S3_SERVER=$(CURDIR)/target/s3/bin/moto_server SAHASRA_ALLOWED_STORE_ENDPOINTS='http://127.0.0.1:*' \
 	target/release/examples/limits
 
 .PHONY: build

@@ -24,7 +24,7 @@ def run(context):
     context.check([cargo, "build", "--quiet", "--release", "--workspace", "--bins", "--example", "burst_times"])
     release = context.target / "release"
     program = release / "examples" / "burst_times"
-    lines = context.json_lines([program], env={**os.environ, "SAHASRA_BIN_DIR": str(release)}, timeout=600)
+    lines = context.json_lines([program], env={**os.environ, "SAHASRA_E2E_BIN_DIR": str(release)}, timeout=600)
     missing, others = None, {}
     try:
         others = {system: statistics.median(seconds) for system, seconds in peers.noop_1000(context).items()}

@@ -55,7 +55,7 @@ class Parts:
         context.check([cargo, "build", "--quiet", "--release", "--workspace", "--bins", *examples])
         release = context.target / "release"
         self.client, self.pool = (release / "examples" / name for name in ("session_client", "session_pool"))
-        self.environment = {**os.environ, "SAHASRA_BIN_DIR": str(release), "SAHASRA_PJRT_PLUGIN": self.plugin}
+        self.environment = {**os.environ, "SAHASRA_E2E_BIN_DIR": str(release), "SAHASRA_PJRT_PLUGIN": self.plugin}
 
     @contextlib.contextmanager
     def started(self):

@@ -41,8 +41,8 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
     if let Command::Executor { arguments } = arguments.command {
         return sahasra_executor::main(std::iter::once("executor".into()).chain(arguments));
     }
-    if arguments.log != "off" {
-        logging::start(&arguments.log, logging::LogFormat::Text);
+    if arguments.log_level != "off" {
+        logging::start(&arguments.log_level, logging::LogFormat::Text);
     }
     let exit = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),

@@ -30,8 +30,9 @@ use sahasra_operator::{
 use sahasra_service::{health::Readiness, logging::LogFormat};
 use sahasra_store::{StoreArgs, endpoints};
 use sahasra_worker::{
-    args::{AgentArguments, CpuEngineChoice},
+    args::AgentArguments,
     classes::{ClassRule, ClassTable},
+    devices::CpuBackend,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -94,7 +95,7 @@ impl PoolSettings {
     fn stores(&self) -> StoreArgs {
         StoreArgs {
             file_store_root: self.file_store_root.clone(),
-            store_endpoints: endpoints::of_own_machine(),
+            allowed_store_endpoints: endpoints::of_own_machine(),
         }
     }
 }
@@ -204,36 +205,36 @@ impl Pool {
             node_name: name.to_owned(),
             namespace: SYSTEM_NAMESPACE.to_owned(),
             listen: address,
-            advertise_address: None,
+            advertise_url: None,
             // No TLS on loopback.
-            tls_certificate: None,
-            tls_key: None,
-            tls_client_authority: None,
+            tls_cert_file: None,
+            tls_private_key_file: None,
+            client_ca_file: None,
             no_kubernetes: false,
             kubeconfig: None,
-            heartbeat_interval_seconds: Duration::from_secs(5),
-            status_interval_seconds: Duration::from_secs(1),
-            shutdown_grace_seconds: GRACE,
-            class_table: None,
+            heartbeat_interval: Duration::from_secs(5),
+            status_update_interval: Duration::from_secs(1),
+            drain_timeout: GRACE,
+            device_classes_file: None,
             stores: settings.stores(),
             pjrt_plugin: settings.pjrt_plugin.clone(),
-            program_cache: settings.program_cache.clone(),
-            program_cache_size: PROGRAM_CACHE_BYTES,
+            program_cache_dir: settings.program_cache.clone(),
+            program_cache_limit: PROGRAM_CACHE_BYTES,
             no_cuda: worker.cpu_devices.is_some(),
-            cpu_engine: if worker.cpu_devices.is_some() {
-                CpuEngineChoice::Always
+            cpu_backend: if worker.cpu_devices.is_some() {
+                CpuBackend::Always
             } else {
-                CpuEngineChoice::Never
+                CpuBackend::Never
             },
             cpu_devices: worker.cpu_devices.unwrap_or(1),
-            cpu_memory: Some(worker.vram_bytes),
+            cpu_device_memory: Some(worker.vram_bytes),
             // All emulated devices share the cores of this machine.
-            cpu_threads: Some(cores.div_ceil(playing.max(1))),
-            session_context_memory: None,
-            executors_per_device: 8,
-            require_executor_walls: false,
-            executor_idle_seconds: Duration::from_secs(60),
-            log: String::new(),
+            cpu_device_threads: Some(cores.div_ceil(playing.max(1))),
+            gpu_context_memory: None,
+            max_executors_per_device: 8,
+            require_sandbox: false,
+            executor_idle_timeout: Duration::from_secs(60),
+            log_level: String::new(),
             log_format: LogFormat::Text,
             operator_token: Some(self.operator_token.clone()),
         };

@@ -213,7 +213,7 @@ fn operator_ended(reason: Option<&LeaderError>) -> String {
             "the operator ended: {error}; the machine slept for long, or is overloaded: start it again, with fewer --workers if it is overloaded"
         ),
         Some(error) => format!("the operator ended: {error}"),
-        None => "the operator ended: --log info says more".to_owned(),
+        None => "the operator ended: --log-level info says more".to_owned(),
     }
 }
 
@@ -245,7 +245,12 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
         workers: (0..count).map(worker).collect(),
         file_store_root: arguments.pool.file_store_root.clone(),
         pjrt_plugin: named_plugin(arguments).cloned().or_else(installed),
-        program_cache: Some(arguments.program_cache.clone().unwrap_or_else(|| state_folder().join("programs"))),
+        program_cache: Some(
+            arguments
+                .program_cache_dir
+                .clone()
+                .unwrap_or_else(|| state_folder().join("programs")),
+        ),
         token: Some(token.to_owned()),
     }
 }

@@ -82,6 +82,18 @@ impl JsonSchema for VramQuantity {
     }
 }
 
+/// Parses a command-line value such as `512Mi` or `8Gi` to bytes.
+///
+/// # Errors
+/// A description of the problem when `text` is not a quantity or is below 1Mi.
+pub fn at_least_one_mebibyte(text: &str) -> Result<u64, String> {
+    let quantity: VramQuantity = text.parse().map_err(|error| format!("{error}"))?;
+    match quantity.bytes().map_err(|error| error.to_string())? {
+        0..1_048_576 => Err("must be at least 1Mi".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,5 @@
 //! Measures bursts of no-op chunks on a real control plane, with operator, two agents, API server and etcd on this machine, and prints JSON
-//! lines. etcd waits for the disk at every write. `SAHASRA_BIN_DIR` must name optimised binaries.
+//! lines. etcd waits for the disk at every write. `SAHASRA_E2E_BIN_DIR` must name optimised binaries.
 //!
 //! Each run is timed from the client's request until the client has received and decoded every result: `results`. Parts of this time are
 //! `request` (until a watch shows `Complete`) and `accepted` (the same, from the API server's answer).
@@ -30,7 +30,7 @@ type Failure = Box<dyn Error>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {
-    let agent = ["--no-cuda", "--cpu-memory", "4Gi"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "4Gi"];
     let durable = Options::default().durable();
     let options = PoolOptions::default().agents(2).agent_arguments(agent).control_plane(durable);
     let mut pool = Pool::start(options).await?;

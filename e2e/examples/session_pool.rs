@@ -1,5 +1,5 @@
 //! Starts a pool for measurements of sessions, with every part in a process of its own: API server and etcd, an operator, one agent whose CPU
-//! device has the engine `xla`, two gateways, one of which uses TLS, and another agent, of class `tls`, that uses TLS. `SAHASRA_BIN_DIR` must
+//! device has the engine `xla`, two gateways, one of which uses TLS, and another agent, of class `tls`, that uses TLS. `SAHASRA_E2E_BIN_DIR` must
 //! name optimised binaries, and `SAHASRA_PJRT_PLUGIN` the plugin.
 //!
 //! When everything is ready, prints one JSON object: addresses of the gateways and the agent, a caller's token and namespace, the file of the
@@ -31,7 +31,7 @@ async fn main() -> Result<(), Failure> {
     if std::env::var_os("SAHASRA_PJRT_PLUGIN").is_none() {
         return Err("SAHASRA_PJRT_PLUGIN names no plugin".into());
     }
-    let agent = ["--no-cuda", "--cpu-memory", MEMORY];
+    let agent = ["--no-cuda", "--cpu-device-memory", MEMORY];
     let mut pool = Pool::start(
         PoolOptions::default()
             .agents(1)
@@ -45,9 +45,9 @@ async fn main() -> Result<(), Failure> {
     let key = pool.control_plane.directory().join("apiserver.key");
     let (plain, plain_port) = gateway(&pool, "gateway", &[]).await?;
     let tls = [
-        "--tls-certificate".as_ref(),
+        "--tls-cert-file".as_ref(),
         certificate.as_os_str(),
-        "--tls-key".as_ref(),
+        "--tls-private-key-file".as_ref(),
         key.as_os_str(),
     ];
     let (encrypting, tls_port) = gateway(&pool, "gateway-tls", &tls).await?;
@@ -79,7 +79,7 @@ async fn tls_agent(pool: &mut Pool) -> Result<Value, Failure> {
     std::fs::write(&classes, json!({"classes": [{"class": CLASS, "model": "*"}]}).to_string())?;
     let certificates = pool.certificates.as_ref().ok_or("no certificates")?;
     let (authority, mut arguments) = (certificates.path("ca.crt"), certificates.agent_arguments());
-    let own = ["--no-cuda", "--cpu-memory", TLS_MEMORY, "--class-table"];
+    let own = ["--no-cuda", "--cpu-device-memory", TLS_MEMORY, "--device-classes-file"];
     arguments.extend(own.map(str::to_owned));
     arguments.push(classes.display().to_string());
     let agent = pool.add_agent_with(&arguments, true).await?;
@@ -92,7 +92,7 @@ async fn gateway(pool: &Pool, name: &str, more: &[&std::ffi::OsStr]) -> Result<(
     let port = Port::reserve()?;
     let program = tools::binaries().await?.join("sahasra-gateway");
     let mut specification = Specification::new(name, program, &pool.control_plane.log_directory())
-        .arguments(["--listen", &port.address(), "--operator", &pool.operator.url()])
+        .arguments(["--listen", &port.address(), "--operator-url", &pool.operator.url()])
         .arguments(more)
         .environment("KUBECONFIG", pool.control_plane.kubeconfig());
     // A TLS server is not probed; its readiness shows at the first request of a client.

@@ -167,9 +167,9 @@ impl WorkerCertificates {
     #[must_use]
     pub fn agent_arguments(&self) -> Vec<String> {
         self.arguments(&[
-            ("--tls-certificate", "worker.crt"),
-            ("--tls-key", "worker.key"),
-            ("--tls-client-authority", "clients.crt"),
+            ("--tls-cert-file", "worker.crt"),
+            ("--tls-private-key-file", "worker.key"),
+            ("--client-ca-file", "clients.crt"),
         ])
     }
 
@@ -181,15 +181,15 @@ impl WorkerCertificates {
 
     fn knowing(&self, name: &str) -> Vec<String> {
         let name = ["--worker-server-name".to_owned(), name.to_owned()];
-        [self.arguments(&[("--worker-authority", "ca.crt")]), name.to_vec()].concat()
+        [self.arguments(&[("--worker-ca-file", "ca.crt")]), name.to_vec()].concat()
     }
 
     /// Arguments of an operator that verifies agents under this name, and authenticates to them with its certificate.
     #[must_use]
     pub fn operator_arguments(&self, name: &str) -> Vec<String> {
         let shown = self.arguments(&[
-            ("--worker-client-certificate", "operator.crt"),
-            ("--worker-client-key", "operator.key"),
+            ("--worker-client-cert-file", "operator.crt"),
+            ("--worker-client-key-file", "operator.key"),
         ]);
         [self.knowing(name), shown].concat()
     }

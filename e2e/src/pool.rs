@@ -78,7 +78,7 @@ impl Default for PoolOptions {
     fn default() -> Self {
         Self {
             agents: 2,
-            agent_arguments: vec!["--cpu-memory".to_owned(), "4Gi".to_owned()],
+            agent_arguments: vec!["--cpu-device-memory".to_owned(), "4Gi".to_owned()],
             operator_environment: Vec::new(),
             operator_arguments: Vec::new(),
             certificates: None,
@@ -93,12 +93,12 @@ impl PoolOptions {
     /// operator gone, after 5 s.
     #[must_use]
     pub fn watchful() -> Self {
-        let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
+        let agent = ["--no-cuda", "--cpu-device-memory", "1Gi", "--heartbeat-interval", "1s"];
         Self::default()
             .agents(2)
             .agent_arguments(agent)
-            .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
-            .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
+            .operator_environment("SAHASRA_HEARTBEAT_TIMEOUT", "5s")
+            .operator_environment("SAHASRA_LEADER_ELECT_LEASE_DURATION", "5s")
     }
 
     /// Sets the number of agents, on nodes `node-0`, `node-1`, ...
@@ -108,7 +108,7 @@ impl PoolOptions {
         self
     }
 
-    /// Replaces the default arguments `--cpu-memory 4Gi` of the agents. Node name and addresses are always added.
+    /// Replaces the default arguments `--cpu-device-memory 4Gi` of the agents. Node name and addresses are always added.
     #[must_use]
     pub fn agent_arguments<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.agent_arguments = arguments.into_iter().map(Into::into).collect();
@@ -341,7 +341,14 @@ async fn start_operator(
     let port = Port::reserve()?;
     let program = tools::binaries().await?.join("sahasra-operator");
     let mut specification = Specification::new(name, program, &control_plane.log_directory())
-        .arguments(["--listen", &port.address(), "--identity", name, "--namespace", NAMESPACE])
+        .arguments([
+            "--listen",
+            &port.address(),
+            "--leader-elect-identity",
+            name,
+            "--namespace",
+            NAMESPACE,
+        ])
         .arguments(&options.operator_arguments)
         .environment("KUBECONFIG", &identities.operator)
         .ready_at(format!("{}/readyz", port.url()));
@@ -367,7 +374,7 @@ async fn start_agent(
     let program = tools::binaries().await?.join("sahasra-worker");
     let specification = Specification::new(&format!("agent-{index}"), program, &control_plane.log_directory())
         .arguments(["agent", "--node-name", &node_name(index), "--listen", &port.address()])
-        .arguments(["--advertise-address", &url, "--namespace", NAMESPACE])
+        .arguments(["--advertise-url", &url, "--namespace", NAMESPACE])
         .arguments(arguments)
         .environment("KUBECONFIG", control_plane.agent_kubeconfig(identities, &node_name(index)).await?)
         .ready_at(format!("{url}/readyz"));

@@ -12,7 +12,7 @@ use tokio::sync::OnceCell;
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
 /// Environment variable with a folder that has `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra`. If set, the programs
 /// are not built.
-const BINARIES_VARIABLE: &str = "SAHASRA_BIN_DIR";
+const BINARIES_VARIABLE: &str = "SAHASRA_E2E_BIN_DIR";
 
 /// A program could not be found or built.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +132,7 @@ async fn built(tool: &'static str) -> Result<PathBuf, ToolError> {
     .cloned()
 }
 
-/// Returns the folder with `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra`: `SAHASRA_BIN_DIR`, or the target folder of
+/// Returns the folder with `sahasra-operator`, `sahasra-worker`, `sahasra-gateway` and `sahasra`: `SAHASRA_E2E_BIN_DIR`, or the target folder of
 /// the current profile after a `cargo build` of these programs (which does nothing if they are up to date).
 ///
 /// # Errors

@@ -19,7 +19,7 @@ const WITHIN: Duration = Duration::from_secs(240);
 const FREE_WITHIN: Duration = Duration::from_secs(30);
 
 static POOL: SharedPool = SharedPool::new(|| {
-    let agent = ["--no-cuda", "--cpu-memory", MEMORY, "--heartbeat-interval-seconds", "1"];
+    let agent = ["--no-cuda", "--cpu-device-memory", MEMORY, "--heartbeat-interval", "1s"];
     PoolOptions::default().agents(2).agent_arguments(agent)
 });
 

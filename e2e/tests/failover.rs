@@ -1,7 +1,7 @@
 //! Leases and idle sessions while operators come and go: an operator that is killed repeatedly, and an API server that is unavailable for
 //! longer than half of the leader election's timeout. etcd writes to the disk as in production.
 //!
-//! `SAHASRA_E2E_KILLS` is the number of times that the operator is killed (default 6); from 24 on the test has 50 leases and 20 sessions.
+//! `SAHASRA_E2E_KILL_COUNT` is the number of times that the operator is killed (default 6); from 24 on the test has 50 leases and 20 sessions.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,13 +22,13 @@ static POOL: SharedPool = SharedPool::new(|| {
     PoolOptions::default()
         .agents(3)
         .control_plane(Options::default().durable())
-        .agent_arguments(["--no-cuda", "--cpu-memory", "4Gi"])
-        .operator_environment("SAHASRA_SESSION_LEASE", &format!("{ttl}s"))
+        .agent_arguments(["--no-cuda", "--cpu-device-memory", "4Gi"])
+        .operator_environment("SAHASRA_SESSION_LEASE_TTL", &format!("{ttl}s"))
 });
 
 /// Number of leases, number of sessions, seconds for which their slices last without renewal, and number of kills.
 fn size() -> (usize, usize, u64, u32) {
-    let kills = std::env::var("SAHASRA_E2E_KILLS").ok().and_then(|text| text.parse().ok());
+    let kills = std::env::var("SAHASRA_E2E_KILL_COUNT").ok().and_then(|text| text.parse().ok());
     match kills.unwrap_or(6) {
         kills if kills >= LONG => (50, 20, 60, kills),
         kills => (10, 4, 20, kills),

@@ -21,12 +21,12 @@ const STEPS: u32 = 100_000;
 const SOME: u64 = 100;
 
 static POOL: SharedPool = SharedPool::new(|| {
-    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "4Gi", "--heartbeat-interval", "1s"];
     PoolOptions::default()
         .agents(2)
         .agent_arguments(agent)
-        .operator_environment("SAHASRA_WORKER_TIMEOUT", "5s")
-        .operator_environment("SAHASRA_LEADER_TIMEOUT", "5s")
+        .operator_environment("SAHASRA_HEARTBEAT_TIMEOUT", "5s")
+        .operator_environment("SAHASRA_LEADER_ELECT_LEASE_DURATION", "5s")
 });
 
 async fn pool() -> Turn {
@@ -108,7 +108,7 @@ async fn an_operator_killed_after_any_step_completes_the_burst_with_the_same_agg
     let mut pool = pool().await;
     for step in ["intent", "grant", "dispatch", "checkpoint", "completion"] {
         pool.operator.process.kill().await.expect("killed");
-        pool.operator.process.set_environment("SAHASRA_FAIL_AT", Some(step));
+        pool.operator.process.set_environment("SAHASRA_FAILPOINT", Some(step));
         pool.operator.process.start().await.expect("it starts");
         let name = format!("dies-after-{step}");
         let burst = Burst::of_steps("default", &name, CHUNKS, STEPS).expect("a burst");
@@ -118,7 +118,7 @@ async fn an_operator_killed_after_any_step_completes_the_burst_with_the_same_agg
             .wait(WITHIN)
             .await
             .unwrap_or_else(|error| panic!("{step}: {error}"));
-        pool.operator.process.set_environment("SAHASRA_FAIL_AT", None);
+        pool.operator.process.set_environment("SAHASRA_FAILPOINT", None);
         pool.operator.process.start().await.expect("it starts again");
         let job = completes_exactly(&mut pool, &name).await;
         println!(

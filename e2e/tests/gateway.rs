@@ -96,7 +96,7 @@ fn is_true(object: &Value, kind: &str) -> bool {
 async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_through_it() {
     let pool = Pool::start(PoolOptions::default().agents(1)).await.expect("Sahasra starts");
     let control_plane = &pool.control_plane;
-    let gateway = Gateway::start(control_plane, &["--operator", &pool.operator.url()]).await;
+    let gateway = Gateway::start(control_plane, &["--operator-url", &pool.operator.url()]).await;
     let ((mine, token), (theirs, their_token)) = (tenant(control_plane).await, tenant(control_plane).await);
     let sessions = |namespace: &str| format!("/v1/namespaces/{namespace}/sessions");
 
@@ -251,5 +251,5 @@ async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_c
         .await
         .expect("it runs");
     let complaint = String::from_utf8_lossy(&open.stderr).into_owned();
-    assert!(!open.status.success() && complaint.contains("--tls-certificate"), "{complaint}");
+    assert!(!open.status.success() && complaint.contains("--tls-cert-file"), "{complaint}");
 }

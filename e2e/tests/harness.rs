@@ -11,7 +11,7 @@ use sahasra_e2e::{ControlPlane, Options, Process, Signal, Specification, eventua
 use serde_json::json;
 
 /// Environment variable that is set for the one test that another test runs as a child process.
-const CHILD_VARIABLE: &str = "SAHASRA_E2E_CHILD_OF_A_TEST";
+const CHILD_VARIABLE: &str = "SAHASRA_E2E_CHILD";
 const WITHIN: Duration = Duration::from_secs(20);
 
 fn own(file: &str) -> PathBuf {

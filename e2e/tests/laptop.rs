@@ -47,7 +47,7 @@ async fn embedded(name: &str, folder: &Path) -> (Value, String) {
 
 #[tokio::test]
 async fn examples_have_the_same_status_and_results_on_the_embedded_and_on_a_real_control_plane() {
-    let agent = ["--no-cuda", "--cpu-memory", "4200Mi", "--heartbeat-interval-seconds", "1"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "4200Mi", "--heartbeat-interval", "1s"];
     let pool = Pool::start(PoolOptions::default().agents(2).agent_arguments(agent))
         .await
         .expect("Sahasra starts");

@@ -16,7 +16,7 @@ const CHUNKS: u64 = 1000;
 const STEPS: u32 = 100_000;
 
 static POOL: SharedPool = SharedPool::new(|| {
-    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "4Gi", "--heartbeat-interval", "1s"];
     PoolOptions::default().agents(2).agent_arguments(agent)
 });
 
@@ -246,7 +246,7 @@ async fn uninstall_check(pool: &Turn) -> (bool, String) {
     let kubeconfig = pool.control_plane.kubeconfig_for(NAMESPACE, "sahasra-operator").await;
     let program = tools::binaries().await.expect("binaries").join("sahasra-operator");
     let output = tokio::process::Command::new(program)
-        .args(["uninstall-check", "--within=1ms"])
+        .args(["uninstall-check", "--timeout=1ms"])
         .env("KUBECONFIG", kubeconfig.expect("the operator's identity"))
         .output()
         .await

@@ -70,7 +70,7 @@ fn cluster(executable: &Path, binaries: &Path, images: &str) -> Command {
         .arg(executable)
         .args(["in_cluster::", "--ignored", "--test-threads=1", "--nocapture"])
         .env("IMAGES", images)
-        .env("SAHASRA_BIN_DIR", binaries)
+        .env("SAHASRA_E2E_BIN_DIR", binaries)
         .stdin(Stdio::null());
     command
 }

@@ -22,12 +22,12 @@ const STEPS: u32 = 300_000;
 const SOME: u64 = 100;
 
 static POOL: SharedPool = SharedPool::new(|| {
-    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--heartbeat-interval-seconds", "1"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "4Gi", "--heartbeat-interval", "1s"];
     // Time after which an operator that cannot renew its leadership gives it up: longer than the outages in these tests.
     PoolOptions::default()
         .agents(2)
         .agent_arguments(agent)
-        .operator_environment("SAHASRA_LEADER_TIMEOUT", "2m")
+        .operator_environment("SAHASRA_LEADER_ELECT_LEASE_DURATION", "2m")
 });
 
 async fn pool() -> Turn {

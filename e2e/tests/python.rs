@@ -63,18 +63,18 @@ async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, tok
     tests
         .args(["-P", "-m", "pytest", "-q", "--durations=5"])
         .current_dir(tools::workspace_root().join("python"))
-        .env("SAHASRA_TEST_URL", gateway.url())
-        .env("SAHASRA_TEST_CLASS", "cpu")
-        .env("SAHASRA_TEST_KUBECONFIG", pool.control_plane.kubeconfig())
-        .env("SAHASRA_TEST_AGENTS", agents.collect::<Vec<_>>().join(" "))
+        .env("SAHASRA_E2E_URL", gateway.url())
+        .env("SAHASRA_E2E_CLASS", "cpu")
+        .env("SAHASRA_E2E_KUBECONFIG", pool.control_plane.kubeconfig())
+        .env("SAHASRA_E2E_AGENTS", agents.collect::<Vec<_>>().join(" "))
         .env(
-            "SAHASRA_TEST_AUTHORITY",
+            "SAHASRA_E2E_CA_FILE",
             pool.certificates.as_ref().expect("certificates").path("ca.crt"),
         )
-        .env("SAHASRA_TEST_SERVER_NAME", WorkerCertificates::NAME)
+        .env("SAHASRA_E2E_SERVER_NAME", WorkerCertificates::NAME)
         .env("SAHASRA_TOKEN", token)
-        .env("SAHASRA_KUBECTL", tools::kubectl().await.expect("kubectl"))
-        .env("SAHASRA_BIN_DIR", tools::binaries().await.expect("binaries"))
+        .env("SAHASRA_E2E_KUBECTL", tools::kubectl().await.expect("kubectl"))
+        .env("SAHASRA_E2E_BIN_DIR", tools::binaries().await.expect("binaries"))
         .env("SAHASRA_PJRT_PLUGIN", plugin)
         .stdin(Stdio::null())
         .stdout(said.try_clone().expect("a log"))
@@ -90,14 +90,14 @@ async fn pytest(python: &Path, plugin: &Path, pool: &Pool, gateway: &Server, tok
 #[tokio::test]
 async fn the_python_package_passes_its_tests_on_a_real_control_plane() {
     let Some((python, plugin)) = environment().await else { return };
-    let agent = ["--no-cuda", "--cpu-memory", "4Gi", "--pjrt-plugin"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "4Gi", "--pjrt-plugin"];
     let agent = agent.into_iter().map(str::to_owned).chain([plugin.display().to_string()]);
     // Workers use TLS: some tests connect to them directly, the others through the gateway.
     let options = PoolOptions::default().agents(2).agent_arguments(agent).tls();
     let mut pool = Pool::start(options).await.expect("Sahasra starts");
     let operator = pool.operator.url();
     let known = pool.certificates.as_ref().expect("certificates").gateway_arguments();
-    let arguments: Vec<&str> = ["--operator", &operator]
+    let arguments: Vec<&str> = ["--operator-url", &operator]
         .into_iter()
         .chain(known.iter().map(String::as_str))
         .collect();

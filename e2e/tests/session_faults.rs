@@ -24,7 +24,7 @@ static OUTAGE: SharedPool = SharedPool::new(|| {
     // Sessions expire during the outage, unless it is longer than the default expiry anyway: see `outage`.
     match outage() > LONGEST_EXPIRY {
         true => PoolOptions::watchful(),
-        false => PoolOptions::watchful().operator_environment("SAHASRA_SESSION_LEASE", "5s"),
+        false => PoolOptions::watchful().operator_environment("SAHASRA_SESSION_LEASE_TTL", "5s"),
     }
 });
 
@@ -346,7 +346,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
 
 #[tokio::test]
 async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing() {
-    let seeds = setting("SAHASRA_E2E_SEEDS", 25);
+    let seeds = setting("SAHASRA_E2E_SEED_COUNT", 25);
     let mut place = Place::start(&POOL).await;
     let session = place.session("cut", json!({})).await;
     let proxy = Proxy::start(text(&session, "endpoint").trim_start_matches("http://")).await;
@@ -407,7 +407,7 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
 
 #[tokio::test]
 async fn slices_are_free_soon_after_a_session_is_deleted() {
-    let turns = setting("SAHASRA_E2E_DELETIONS", 20);
+    let turns = setting("SAHASRA_E2E_DELETION_COUNT", 20);
     let mut place = Place::start(&POOL).await;
     let mut took = Vec::new();
     for turn in 0..turns {

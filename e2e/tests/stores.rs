@@ -153,18 +153,18 @@ async fn results_are_kept_in_the_stores_that_are_allowed_and_in_no_others() {
     let (root, elsewhere) = (root.to_str().expect("a path in UTF-8"), tempfile::tempdir().expect("a folder"));
     let agent = [
         "--no-cuda",
-        "--cpu-memory",
+        "--cpu-device-memory",
         "1Gi",
         "--file-store-root",
         root,
-        "--store-endpoint",
+        "--allowed-store-endpoints",
         &server.url,
     ];
     let options = PoolOptions::default()
         .agents(2)
         .agent_arguments(agent)
         .operator_environment("SAHASRA_FILE_STORE_ROOT", root)
-        .operator_environment("SAHASRA_STORE_ENDPOINTS", &server.url);
+        .operator_environment("SAHASRA_ALLOWED_STORE_ENDPOINTS", &server.url);
     let mut pool = Pool::start(options).await.expect("Sahasra starts");
     let kernel = std::fs::read(tools::workspace_root().join("e2e/tests/data/kernels/steps.ptx")).expect("the kernel");
 

@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(240);
 const ELEMENTS: usize = 2 << 20;
 
 fn options() -> PoolOptions {
-    let agent = ["--no-cuda", "--cpu-memory", "1Gi", "--heartbeat-interval-seconds", "1"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "1Gi", "--heartbeat-interval", "1s"];
     PoolOptions::default().agents(1).agent_arguments(agent)
 }
 
@@ -95,7 +95,7 @@ async fn bursts_and_sessions_run_over_tls_while_the_certificate_is_renewed() {
     carries(&straight, 1).await;
     let operator = pool.operator.url();
     let known = certificates.gateway_arguments();
-    let arguments: Vec<&str> = ["--operator", &operator]
+    let arguments: Vec<&str> = ["--operator-url", &operator]
         .into_iter()
         .chain(known.iter().map(String::as_str))
         .collect();
@@ -109,7 +109,7 @@ async fn bursts_and_sessions_run_over_tls_while_the_certificate_is_renewed() {
         let (status, text) = get_with(&format!("{}{path}", pool.agents[0].url()), &[]).await.expect("an answer");
         let text = String::from_utf8_lossy(&text);
         assert!(
-            status == 403 && text.contains("--worker-client-certificate"),
+            status == 403 && text.contains("--worker-client-cert-file"),
             "{path}: {status} {text}"
         );
     }

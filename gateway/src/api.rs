@@ -38,7 +38,7 @@ const OBJECT_BYTES: usize = 8 << 20;
 /// The API server cannot be called.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiServerError {
-    #[error("where is the API server? say --api-server URL and --api-server-ca FILE, or set KUBECONFIG")]
+    #[error("where is the API server? say --api-server-url URL and --api-server-ca-file FILE, or set KUBECONFIG")]
     Unknown(#[source] Box<kube::config::KubeconfigError>),
     #[error("set up calls to the API server")]
     Client(#[source] Box<kube::Error>),
@@ -50,7 +50,7 @@ pub(crate) enum ApiServerError {
 /// # Errors
 /// [`ApiServerError::Unknown`] when neither the arguments nor a kubeconfig name the API server.
 pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
-    let mut config = match &args.api_server {
+    let mut config = match &args.api_server_url {
         Some(url) => Config::new(url.clone()),
         None => {
             let unknown = |error| ApiServerError::Unknown(Box::new(error));
@@ -66,7 +66,7 @@ pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
             ours
         }
     };
-    config.root_cert_file.clone_from(&args.api_server_ca);
+    config.root_cert_file.clone_from(&args.api_server_ca_file);
     config.headers = vec![(header::USER_AGENT, user_agent("sahasra-gateway"))];
     config.connect_timeout = Some(CONNECT_WITHIN);
     config.read_timeout = Some(SILENT_FOR);

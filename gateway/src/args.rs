@@ -6,44 +6,44 @@ use clap::Parser;
 use http::Uri;
 use sahasra_service::{logging::LogFormat, tls::ServerName};
 
-/// REST, and the byte streams of sessions, for clients outside the cluster. It has no rights: it acts with its callers' tokens.
+/// REST API and streams of sessions for clients outside the cluster. Has no rights of its own: it acts with its callers' tokens.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sahasra-gateway", version)]
 pub struct Args {
-    /// Address to listen on. Without a certificate only loopback is possible.
-    #[arg(long, env = "SAHASRA_LISTEN", default_value = "127.0.0.1:8443")]
+    /// Address to listen on. Without a certificate it must be a loopback address.
+    #[arg(long, env = "SAHASRA_LISTEN", default_value = "127.0.0.1:8443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Certificate chain, PEM; read again when it changes.
-    #[arg(long, env = "SAHASRA_TLS_CERTIFICATE", requires = "tls_key", value_name = "FILE")]
-    pub tls_certificate: Option<PathBuf>,
-    /// Its private key, PEM; read again when it changes.
-    #[arg(long, env = "SAHASRA_TLS_KEY", requires = "tls_certificate", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// URL of the API server. When absent: that of KUBECONFIG's current context, without that context's user.
-    #[arg(long, env = "SAHASRA_API_SERVER", value_name = "URL")]
-    pub api_server: Option<Uri>,
-    /// Certificates of the API server's authority, PEM; read again when they change.
-    #[arg(long, env = "SAHASRA_API_SERVER_CA", requires = "api_server", value_name = "FILE")]
-    pub api_server_ca: Option<PathBuf>,
+    /// Certificate chain in PEM; enables TLS. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_TLS_CERT_FILE", requires = "tls_private_key_file", value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Private key of the certificate in PEM. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_TLS_PRIVATE_KEY_FILE", requires = "tls_cert_file", value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// URL of the API server [default: that of the current context of KUBECONFIG, without the context's user].
+    #[arg(long, env = "SAHASRA_API_SERVER_URL", value_name = "URL")]
+    pub api_server_url: Option<Uri>,
+    /// CA of the API server's certificate in PEM. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_API_SERVER_CA_FILE", requires = "api_server_url", value_name = "FILE")]
+    pub api_server_ca_file: Option<PathBuf>,
     /// URL of the operator, for /workers.
-    #[arg(long, env = "SAHASRA_OPERATOR", value_name = "URL")]
-    pub operator: Option<Uri>,
-    /// Certificates of the authority that workers' certificates are of, PEM; read again when they change. Needed where workers speak TLS.
-    #[arg(long, env = "SAHASRA_WORKER_AUTHORITY", value_name = "FILE")]
-    pub worker_authority: Option<PathBuf>,
-    /// Name that a worker's certificate has to be for, where one certificate serves all of them; the host of its URL when absent.
-    #[arg(long, env = "SAHASRA_WORKER_SERVER_NAME", requires = "worker_authority", value_name = "NAME", value_parser = server_name)]
+    #[arg(long, env = "SAHASRA_OPERATOR_URL", value_name = "URL")]
+    pub operator_url: Option<Uri>,
+    /// CA of the workers' certificates in PEM, required if workers use TLS. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_WORKER_CA_FILE", value_name = "FILE")]
+    pub worker_ca_file: Option<PathBuf>,
+    /// Name in the workers' certificate, if one certificate serves all of them [default: the host of the worker's URL].
+    #[arg(long, env = "SAHASRA_WORKER_SERVER_NAME", requires = "worker_ca_file", value_name = "NAME", value_parser = server_name)]
     pub worker_server_name: Option<ServerName<'static>>,
-    /// Connections at the same time, streams of sessions not counted; further ones wait.
+    /// Maximum number of connections, not counting streams of sessions. Further connections wait.
     #[arg(long, env = "SAHASRA_MAX_CONNECTIONS", default_value_t = 1024, value_name = "N", value_parser = number)]
     pub max_connections: usize,
-    /// Streams of sessions at the same time; further ones are told to try again.
+    /// Maximum number of streams of sessions. Further streams are rejected.
     #[arg(long, env = "SAHASRA_MAX_STREAMS", default_value_t = 256, value_name = "N", value_parser = number)]
     pub max_streams: usize,
-    /// Which events are logged, such as `info,sahasra_gateway=debug`.
-    #[arg(long, env = "SAHASRA_LOG", default_value = "info", value_parser = sahasra_service::logging::filter)]
-    pub log: String,
-    /// Form of a log line.
+    /// Level or filter of the log, such as `info` or `info,sahasra_gateway=debug`.
+    #[arg(long, env = "SAHASRA_LOG_LEVEL", default_value = "info", value_parser = sahasra_service::logging::filter, value_name = "FILTER")]
+    pub log_level: String,
+    /// Format of the log.
     #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
 }
@@ -69,18 +69,19 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
+        assert_eq!(sahasra_service::args::deviating_variables(&Args::command()), [""; 0]);
     }
 
     #[test]
     fn a_certificate_needs_its_key_and_numbers_are_not_zero() {
         for wrong in [
-            &["--tls-certificate", "a.pem"][..],
-            &["--tls-key", "a.pem"],
+            &["--tls-cert-file", "a.pem"][..],
+            &["--tls-private-key-file", "a.pem"],
             &["--max-streams", "0"],
-            &["--api-server-ca", "a.pem"],
+            &["--api-server-ca-file", "a.pem"],
         ] {
             assert!(Args::try_parse_from([&["sahasra-gateway"], wrong].concat()).is_err(), "{wrong:?}");
         }
-        assert!(Args::try_parse_from(["sahasra-gateway", "--tls-certificate", "a.pem", "--tls-key", "b.pem"]).is_ok());
+        assert!(Args::try_parse_from(["sahasra-gateway", "--tls-cert-file", "a.pem", "--tls-private-key-file", "b.pem"]).is_ok());
     }
 }

@@ -66,7 +66,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// When the gateway cannot listen on its address, or does not know the address of the API server.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signal().context("watch for signals")?;
-    let files = match (&args.tls_certificate, &args.tls_key) {
+    let files = match (&args.tls_cert_file, &args.tls_private_key_file) {
         (Some(certificate), Some(key)) => Some(Files {
             certificate: certificate.clone(),
             key: key.clone(),
@@ -90,8 +90,8 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
     let config = api::config(&args).await?;
     let client = api::client(config.clone())?;
     let access = Access::of_api_server(config).context("set up questions to the API server")?;
-    let operator = args.operator.as_ref().map(Operator::new).transpose()?;
-    let workers = args.worker_authority.as_ref().map(|authority| {
+    let operator = args.operator_url.as_ref().map(Operator::new).transpose()?;
+    let workers = args.worker_ca_file.as_ref().map(|authority| {
         Connector::new(Trust {
             authority: authority.clone(),
             server_name: args.worker_server_name.clone(),
@@ -99,14 +99,14 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
             protocol: "http/1.1",
         })
     });
-    let workers = workers.transpose().context("--worker-authority")?;
+    let workers = workers.transpose().context("--worker-ca-file")?;
     let limits = Limits {
         streams: args.max_streams,
         ..limits
     };
     let gateway = Gateway::new(client, access, operator, workers.clone(), limits, stop.clone()).context("register metrics")?;
     let address = listener.local_addr().context("find the port")?;
-    tracing::info!(%address, tls = args.tls_certificate.is_some(), "started");
+    tracing::info!(%address, tls = args.tls_cert_file.is_some(), "started");
     let limits = server::Limits {
         connections: args.max_connections,
         drain_timeout: FAREWELL,

@@ -77,7 +77,7 @@ pub(crate) enum Refusal {
     },
     #[error("the API server answered what cannot be read: {0}")]
     ApiServerAnswer(String),
-    #[error("this gateway does not know the operator: start it with --operator URL")]
+    #[error("this gateway does not know the operator: start it with --operator-url URL")]
     NoOperator,
     #[error("the operator cannot be asked: {0}")]
     Operator(String),

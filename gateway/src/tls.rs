@@ -21,7 +21,7 @@ pub enum DoorError {
     /// The address is reachable from other machines, and no certificate is given.
     #[error(
         "{0} can be reached from other machines, and without TLS every token would be there for them to read: \
-         give --tls-certificate FILE and --tls-key FILE, or listen on 127.0.0.1"
+         give --tls-cert-file FILE and --tls-private-key-file FILE, or listen on 127.0.0.1"
     )]
     NotLoopback(SocketAddr),
     #[error(transparent)]
@@ -81,7 +81,7 @@ mod tests {
         }
         for wrong in ["0.0.0.0:8443", "[::]:8443", "192.0.2.1:8443"] {
             let error = Door::new(wrong.parse().unwrap(), None, STALLED_FOR).err().unwrap().to_string();
-            assert!(error.contains(wrong) && error.contains("--tls-certificate"), "{error}");
+            assert!(error.contains(wrong) && error.contains("--tls-cert-file"), "{error}");
         }
     }
 }

@@ -35,9 +35,9 @@ pub struct Operator {
     url: Uri,
 }
 
-/// The value of `--operator` is not a valid URL.
+/// The value of `--operator-url` is not a valid URL.
 #[derive(Debug, thiserror::Error)]
-#[error("--operator {0}: write its URL as http://HOST:PORT")]
+#[error("--operator-url {0}: write its URL as http://HOST:PORT")]
 pub struct OperatorError(Uri);
 
 impl Operator {

@@ -1,6 +1,6 @@
 //! Fault injection: the points at which tests can crash the operator's process.
 //!
-//! Without `--fail-at` this module has no effect. With it, the process sends itself SIGKILL right after the given step happens for the
+//! Without `--failpoint` this module has no effect. With it, the process sends itself SIGKILL right after the given step happens for the
 //! first time. No destructor runs and no connection is closed, exactly as when the kernel or the loss of a node kills the process.
 
 use clap::ValueEnum;

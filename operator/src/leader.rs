@@ -45,7 +45,7 @@ pub enum LeaderError {
     /// Another operator holds the Lease.
     #[error("{0} leads now")]
     Deposed(String),
-    #[error("another process leads as {0:?} too: start each operator with an --identity of its own")]
+    #[error("another process leads as {0:?} too: start each operator with an --leader-elect-identity of its own")]
     SameIdentity(String),
     #[error("leadership was lost: the Lease {LEASE} could not be renewed for {lasts:?}: {cause}")]
     Silent { lasts: Duration, cause: String },

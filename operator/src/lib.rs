@@ -193,21 +193,21 @@ impl Operator {
 /// Runs the operator until a signal stops it, or until it loses leadership, which is an error.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let requests = ApiRequests::new().context("make metrics")?;
-    if let Some(Command::UninstallCheck { within }) = args.command {
-        return uninstall_check::run(&client(&requests).await?, within).await;
+    if let Some(Command::UninstallCheck { timeout }) = args.command {
+        return uninstall_check::run(&client(&requests).await?, timeout).await;
     }
     let stop = shutdown::on_signal().context("watch for signals")?;
     let settings = Settings {
-        identity: args.identity.clone(),
+        identity: args.leader_elect_identity.clone(),
         namespace: args.namespace.clone(),
-        worker_timeout: args.worker_timeout,
-        leader_timeout: args.leader_timeout,
-        session_lease: args.session_lease,
-        input_bytes: args.input_memory_mib << 20,
+        worker_timeout: args.heartbeat_timeout,
+        leader_timeout: args.leader_elect_lease_duration,
+        session_lease: args.session_lease_ttl,
+        input_bytes: args.input_memory_limit,
         stores: args.stores.policy(),
-        faults: Faults::at(args.fail_at),
+        faults: Faults::at(args.failpoint),
     };
-    let tls = args.trust().map(Connector::new).transpose().context("--worker-authority")?;
+    let tls = args.trust().map(Connector::new).transpose().context("--worker-ca-file")?;
     let agents = AgentClient::over(Arc::new(Http2::new(tls.clone())));
     let operator = Operator::new(client(&requests).await?, agents, Clock::default(), settings).context("register metrics")?;
     if let Some(tls) = tls {
@@ -225,7 +225,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         ..server::Limits::default()
     };
     let server = tokio::spawn(server::serve(listener, server::Cleartext, service, limits, stop.clone()));
-    tracing::info!(listen = %args.listen, identity = args.identity, namespace = args.namespace, "started");
+    tracing::info!(listen = %args.listen, identity = args.leader_elect_identity, namespace = args.namespace, "started");
     operator.run(readiness, &stop).await.context("lead")?;
     server.await.context("serve")
 }

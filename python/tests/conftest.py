@@ -1,6 +1,6 @@
 """Pools and sessions for the tests.
 
-`pool` is `sahasra up`, started here, or the pool at SAHASRA_TEST_URL: `e2e/tests/python.rs` starts operator, gateway and workers
+`pool` is `sahasra up`, started here, or the pool at SAHASRA_E2E_URL: `e2e/tests/python.rs` starts operator, gateway and workers
 as processes with a real kube-apiserver, and runs the same tests on them. `session` is a session of that pool.
 
 `worker` is a session executor behind a minimal worker (HTTP/1.1 Upgrade, then the connection is handed over), for tests that cut
@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BINARIES = pathlib.Path(os.environ.get("SAHASRA_BIN_DIR", ROOT / "target/debug"))
+BINARIES = pathlib.Path(os.environ.get("SAHASRA_E2E_BIN_DIR", ROOT / "target/debug"))
 PLUGIN = os.environ.get("SAHASRA_PJRT_PLUGIN", "")
 LIMIT = 256 << 20
 
@@ -46,7 +46,7 @@ class Worker:
         os.pwrite(board, struct.pack("<Q", limit), 0)
         fcntl.fcntl(board, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.control, theirs = socket.socketpair()
-        command = [BINARIES / "sahasra-worker", "executor", "session", f"--engine={engine}", f"--memory-bytes={limit}", f"--parent={os.getpid()}"]
+        command = [BINARIES / "sahasra-worker", "executor", "session", f"--engine={engine}", f"--memory-bytes={limit}", f"--agent-pid={os.getpid()}"]
         if engine == "xla":
             command.append(f"--plugin={PLUGIN}")
         # A file instead of a pipe, because nothing reads it, and a full pipe would block the executor.
@@ -159,8 +159,8 @@ class Pool:
         """Returns the options of `create` for a session that is reached directly (with the authority of the worker's certificate, if it has one) or
         through the gateway.
         """
-        if direct and (authority := os.environ.get("SAHASRA_TEST_AUTHORITY")):
-            return {"direct": True, "authority": pathlib.Path(authority).read_text(), "server_name": os.environ["SAHASRA_TEST_SERVER_NAME"]}
+        if direct and (authority := os.environ.get("SAHASRA_E2E_CA_FILE")):
+            return {"direct": True, "authority": pathlib.Path(authority).read_text(), "server_name": os.environ["SAHASRA_E2E_SERVER_NAME"]}
         return {"direct": direct}
 
     def workers(self):
@@ -179,9 +179,9 @@ class Pool:
 
     def kubectl(self, *arguments):
         """Runs kubectl as an administrator and returns its output."""
-        program = os.environ.get("SAHASRA_KUBECTL") or shutil.which("kubectl")
+        program = os.environ.get("SAHASRA_E2E_KUBECTL") or shutil.which("kubectl")
         if program is None:
-            pytest.skip("there is no kubectl on PATH, and SAHASRA_KUBECTL names none: `make tools` builds one")
+            pytest.skip("there is no kubectl on PATH, and SAHASRA_E2E_KUBECTL names none: `make tools` builds one")
         environment = {**os.environ, "KUBECONFIG": self.kubeconfig}
         run = subprocess.run([program, *arguments], capture_output=True, text=True, env=environment, timeout=180)
         assert run.returncode == 0, run.stderr
@@ -254,10 +254,10 @@ def on_this_machine(state):
 
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory):
-    if url := os.environ.get("SAHASRA_TEST_URL"):
+    if url := os.environ.get("SAHASRA_E2E_URL"):
         needed()
-        agents = [int(pid) for pid in os.environ.get("SAHASRA_TEST_AGENTS", "").split()]
-        yield Pool(url, os.environ["SAHASRA_TEST_CLASS"], os.environ["SAHASRA_TEST_KUBECONFIG"], agents)
+        agents = [int(pid) for pid in os.environ.get("SAHASRA_E2E_AGENTS", "").split()]
+        yield Pool(url, os.environ["SAHASRA_E2E_CLASS"], os.environ["SAHASRA_E2E_KUBECONFIG"], agents)
         return
     with on_this_machine(tmp_path_factory.mktemp("state")) as pool:
         yield pool
@@ -268,7 +268,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    if "SAHASRA_TEST_URL" in os.environ:
+    if "SAHASRA_E2E_URL" in os.environ:
         elsewhere = [item for item in items if item.get_closest_marker("only_up")]
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]

@@ -13,7 +13,7 @@ from conftest import eventually, on_this_machine
 import sahasra
 
 #: Number of sessions; `make soak` runs more.
-SESSIONS = int(os.environ.get("SAHASRA_SESSIONS", "100"))
+SESSIONS = int(os.environ.get("SAHASRA_E2E_SESSION_COUNT", "100"))
 
 # The module measures the process of the pool, and therefore needs a pool of its own.
 pytestmark = pytest.mark.only_up("it looks into the one process of gateway, operator and agents")

@@ -9,8 +9,8 @@ from conftest import eventually
 
 import sahasra
 
-AUTHORITY = pathlib.Path(os.environ.get("SAHASRA_TEST_AUTHORITY", ""))
-NAME = os.environ.get("SAHASRA_TEST_SERVER_NAME", "")
+AUTHORITY = pathlib.Path(os.environ.get("SAHASRA_E2E_CA_FILE", ""))
+NAME = os.environ.get("SAHASRA_E2E_SERVER_NAME", "")
 
 pytestmark = pytest.mark.skipif(not NAME, reason="the workers of `sahasra up` speak no TLS: e2e/tests/python.rs starts some that do")
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use sahasra_wire::burst::{Argument, Program, argument::Kind};
 use sahasra_worker::burst_executors::{Event, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
-use sahasra_worker::devices::CpuEngine;
+use sahasra_worker::devices::CpuBackend;
 use sha2::{Digest, Sha256};
 
 const PTX: &str = include_str!("../../crates/executor/tests/kernels.ptx");
@@ -68,7 +68,7 @@ async fn main() -> anyhow::Result<()> {
         program: program_file,
         ..PoolConfig::default()
     };
-    config.devices.cpu = CpuEngine::Always;
+    config.devices.cpu = CpuBackend::Always;
     config.devices.cpu_memory_bytes = Some(1 << 30);
     config.devices.cuda = false;
     let pool = ExecutorPool::start(config).await?;

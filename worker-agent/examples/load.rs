@@ -56,7 +56,7 @@ fn start() -> anyhow::Result<(Own, String)> {
     let program = folder.ancestors().nth(2).context("no folder")?.join("sahasra-worker");
     let mut child = Command::new(&program)
         .args(["agent", "--no-kubernetes", "--node-name", "load", "--listen", "127.0.0.1:0"])
-        .args(["--no-cuda", "--cpu-memory", "4Gi"])
+        .args(["--no-cuda", "--cpu-device-memory", "4Gi"])
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start {}", program.display()))?;

@@ -2,23 +2,22 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use sahasra_crds::VramQuantity;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_service::{args::duration, logging::LogFormat, tls::Files};
 use sahasra_store::StoreArgs;
 
-use crate::devices::{CpuEngine, DeviceConfig};
+use crate::devices::{CpuBackend, DeviceConfig};
 
-/// Owns one node's devices and lends slices of their memory.
+/// Agent of one node: grants slices of the memory of its devices, and runs chunks and sessions on them.
 #[derive(Debug, Parser)]
 #[command(name = "sahasra-worker", version)]
 pub struct Arguments {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What the program does.
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serves the node's devices.
@@ -32,126 +31,103 @@ pub enum Command {
     },
 }
 
-/// When the CPU engine is a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum CpuEngineChoice {
-    /// When no GPU was found.
-    #[default]
-    WithoutGpu,
-    /// Beside the GPUs too.
-    Always,
-    /// Never.
-    Never,
-}
-
-fn mebibytes(text: &str) -> Result<u64, String> {
-    let quantity: VramQuantity = text.parse().map_err(|error| format!("{error}"))?;
-    let bytes = quantity.bytes().map_err(|error| error.to_string())?;
-    if bytes < 1 << 20 {
-        return Err("must be at least 1Mi".to_owned());
-    }
-    Ok(bytes)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number = text.parse::<f64>();
-    let time = number.ok().and_then(|_| duration(&format!("{text}s")).ok());
-    time.filter(|time| *time <= Duration::from_secs(86_400))
-        .ok_or_else(|| format!("invalid number of seconds {text:?}: expected more than 0 and at most 86400"))
-}
-
 /// Options of the agent.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct AgentArguments {
-    /// Node that the agent serves; names its GpuWorker.
-    #[arg(long, env = "NODE_NAME")]
+    /// Name of the node, and of its GpuWorker.
+    #[arg(long, env = "SAHASRA_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
-    /// Namespace of its heartbeat Lease.
-    #[arg(long, env = "POD_NAMESPACE", default_value = "sahasra-system")]
+    /// Namespace of the heartbeat Lease.
+    #[arg(long, env = "SAHASRA_NAMESPACE", default_value = "sahasra-system")]
     pub namespace: String,
-    /// Address to serve on.
-    #[arg(long, default_value = "127.0.0.1:8471")]
+    /// Address to listen on.
+    #[arg(long, env = "SAHASRA_LISTEN", default_value = "127.0.0.1:8471", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// URL at which operator, gateway and clients reach it; from --listen when absent, https:// where there is a certificate.
-    #[arg(long)]
-    pub advertise_address: Option<String>,
-    /// Certificate chain, PEM: everything is served through TLS then. Read again when it changes.
-    #[arg(long, env = "SAHASRA_TLS_CERTIFICATE", requires = "tls_key", value_name = "FILE")]
-    pub tls_certificate: Option<PathBuf>,
-    /// Its private key, PEM; read again when it changes.
-    #[arg(long, env = "SAHASRA_TLS_KEY", requires = "tls_certificate", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// Certificates of the authority of operators, PEM: only who shows a certificate of it may take, renew and release slices, run
-    /// chunks and ask what there is. Whoever reaches the port may when absent. Read again when it changes.
-    #[arg(long, env = "SAHASRA_TLS_CLIENT_AUTHORITY", requires = "tls_certificate", value_name = "FILE")]
-    pub tls_client_authority: Option<PathBuf>,
-    /// Serve without an API server: no GpuWorker, no heartbeat.
-    #[arg(long)]
+    /// URL at which operator, gateway and clients reach the agent [default: the address of --listen, https:// with a certificate].
+    #[arg(long, env = "SAHASRA_ADVERTISE_URL", value_name = "URL")]
+    pub advertise_url: Option<String>,
+    /// Certificate chain in PEM; enables TLS. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_TLS_CERT_FILE", requires = "tls_private_key_file", value_name = "FILE")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Private key of the certificate in PEM. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_TLS_PRIVATE_KEY_FILE", requires = "tls_cert_file", value_name = "FILE")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// CA of operators in PEM: only callers with a certificate of this CA may acquire, renew and release slices, run chunks and read the
+    /// inventory. Without it every caller may. Reloaded when it changes.
+    #[arg(long, env = "SAHASRA_CLIENT_CA_FILE", requires = "tls_cert_file", value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    /// Run without an API server: no GpuWorker, no heartbeat.
+    #[arg(long, env = "SAHASRA_NO_KUBERNETES")]
     pub no_kubernetes: bool,
-    /// Kubeconfig; the pod's own service account when absent.
-    #[arg(long, env = "KUBECONFIG")]
+    /// Kubeconfig [default: the service account of the pod].
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Seconds between heartbeats.
-    #[arg(long, default_value = "5", value_parser = seconds)]
-    pub heartbeat_interval_seconds: Duration,
-    /// Least seconds between writes of the status.
-    #[arg(long, default_value = "5", value_parser = seconds)]
-    pub status_interval_seconds: Duration,
-    /// Seconds that running chunks have to end once the agent is told to stop.
-    #[arg(long, default_value = "20", value_parser = seconds)]
-    pub shutdown_grace_seconds: Duration,
-    /// YAML file with a list `classes` of {class, model, nodeLabels, memory}: the first that fits a device names its class, and
-    /// how much of it is lent.
-    #[arg(long)]
-    pub class_table: Option<PathBuf>,
-    /// Which stores jobs may name.
+    /// Interval of heartbeats.
+    #[arg(long, env = "SAHASRA_HEARTBEAT_INTERVAL", default_value = "5s", value_parser = duration, value_name = "DURATION")]
+    pub heartbeat_interval: Duration,
+    /// Shortest interval between two updates of the status.
+    #[arg(long, env = "SAHASRA_STATUS_UPDATE_INTERVAL", default_value = "5s", value_parser = duration, value_name = "DURATION")]
+    pub status_update_interval: Duration,
+    /// Time that running chunks have to end after the agent received a signal to stop.
+    #[arg(long, env = "SAHASRA_DRAIN_TIMEOUT", default_value = "20s", value_parser = duration, value_name = "DURATION")]
+    pub drain_timeout: Duration,
+    /// YAML file with a list `classes` of {class, model, nodeLabels, memory}: the first entry that matches a device sets its class, and its
+    /// allocatable memory.
+    #[arg(long, env = "SAHASRA_DEVICE_CLASSES_FILE", value_name = "FILE")]
+    pub device_classes_file: Option<PathBuf>,
+    /// Stores that jobs may name.
     #[command(flatten)]
     pub stores: StoreArgs,
-    /// PJRT plugin, a library: sessions may then run XLA programs on the devices that it drives.
-    #[arg(long, env = "SAHASRA_PJRT_PLUGIN")]
+    /// Library of a PJRT plugin: sessions on the devices that it supports may run XLA programs.
+    #[arg(long, env = "SAHASRA_PJRT_PLUGIN", value_name = "FILE")]
     pub pjrt_plugin: Option<PathBuf>,
-    /// Folder in which programs that engine xla has compiled are kept, each namespace's apart from the others': its later sessions
-    /// here need not compile them again. In a session's memory alone when absent.
-    #[arg(long, env = "SAHASRA_PROGRAM_CACHE", value_name = "FOLDER")]
-    pub program_cache: Option<PathBuf>,
-    /// Most that is kept there, such as 2Gi: what was used longest ago goes.
-    #[arg(long, default_value = "2Gi", value_parser = mebibytes)]
-    pub program_cache_size: u64,
-    /// Do not look for GPUs.
-    #[arg(long)]
+    /// Folder for compiled programs of engine xla, one subfolder for each namespace [default: programs are kept in the memory of a session].
+    #[arg(long, env = "SAHASRA_PROGRAM_CACHE_DIR", value_name = "DIR")]
+    pub program_cache_dir: Option<PathBuf>,
+    /// Maximum size of this folder. The least recently used programs are removed.
+    #[arg(long, env = "SAHASRA_PROGRAM_CACHE_LIMIT", default_value = "2Gi", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
+    pub program_cache_limit: u64,
+    /// Do not use GPUs.
+    #[arg(long, env = "SAHASRA_NO_CUDA")]
     pub no_cuda: bool,
-    /// When the CPU engine is a device.
-    #[arg(long, value_enum, default_value_t)]
-    pub cpu_engine: CpuEngineChoice,
-    /// How many devices the CPU engine plays.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Condition for devices of the CPU backend.
+    #[arg(long, env = "SAHASRA_CPU_BACKEND", value_enum, default_value_t)]
+    pub cpu_backend: CpuBackend,
+    /// Number of devices of the CPU backend.
+    #[arg(long, env = "SAHASRA_CPU_DEVICES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub cpu_devices: u32,
-    /// Memory that each of them lends, such as 4Gi; half of the machine's, divided among them, when absent.
-    #[arg(long, value_parser = mebibytes)]
-    pub cpu_memory: Option<u64>,
-    /// Threads of each; one a core when absent.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub cpu_threads: Option<u32>,
-    /// Memory of a GPU that each session's process takes there beside its slice, such as 600Mi; what a context was measured to take when
-    /// absent. A session that would exceed the device with it is refused.
-    #[arg(long, value_parser = mebibytes)]
-    pub session_context_memory: Option<u64>,
-    /// Namespaces whose bursts one device serves at the same time; more take turns.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub executors_per_device: u32,
-    /// Refuse to start where the kernel lacks what executors are walled in with (Landlock, seccomp), instead of a warning.
-    #[arg(long)]
-    pub require_executor_walls: bool,
-    /// Seconds after which an executor without work ends.
-    #[arg(long, default_value = "60", value_parser = seconds)]
-    pub executor_idle_seconds: Duration,
-    /// What is logged, as for RUST_LOG: `info`, `info,sahasra_worker=debug`.
-    #[arg(long, env = "RUST_LOG", default_value = "info", value_parser = sahasra_service::logging::filter)]
-    pub log: String,
-    /// Form of log lines.
-    #[arg(long, value_enum, default_value_t)]
+    /// Memory of each device of the CPU backend [default: half of the machine's memory, divided by their number].
+    #[arg(long, env = "SAHASRA_CPU_DEVICE_MEMORY", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
+    pub cpu_device_memory: Option<u64>,
+    /// Threads of each device of the CPU backend [default: the number of cores].
+    #[arg(long, env = "SAHASRA_CPU_DEVICE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "N")]
+    pub cpu_device_threads: Option<u32>,
+    /// GPU memory that the process of a session needs in addition to its slice [default: the measured size of a context]. A session that
+    /// would exceed the device with it is rejected.
+    #[arg(long, env = "SAHASRA_GPU_CONTEXT_MEMORY", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
+    pub gpu_context_memory: Option<u64>,
+    /// Maximum number of namespaces whose bursts one device serves at the same time. Further namespaces take turns.
+    #[arg(
+        long,
+        env = "SAHASRA_MAX_EXECUTORS_PER_DEVICE",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=64),
+        value_name = "N"
+    )]
+    pub max_executors_per_device: u32,
+    /// Fail to start, instead of a warning, if the kernel lacks a part of the sandbox of executors (Landlock, seccomp).
+    #[arg(long, env = "SAHASRA_REQUIRE_SANDBOX")]
+    pub require_sandbox: bool,
+    /// Time after which an executor without work ends.
+    #[arg(long, env = "SAHASRA_EXECUTOR_IDLE_TIMEOUT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
+    pub executor_idle_timeout: Duration,
+    /// Level or filter of the log, such as `info` or `info,sahasra_worker=debug`.
+    #[arg(long, env = "SAHASRA_LOG_LEVEL", default_value = "info", value_parser = sahasra_service::logging::filter, value_name = "FILTER")]
+    pub log_level: String,
+    /// Format of the log.
+    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// The token that an operator has to show, where one program starts both.
+    /// Token that an operator must present, where one program starts both.
     #[arg(skip)]
     pub operator_token: Option<String>,
 }
@@ -159,16 +135,16 @@ pub struct AgentArguments {
 impl AgentArguments {
     /// Returns the URL at which operator, gateway and clients reach the agent. `bound` is the default.
     pub fn endpoint(&self, bound: SocketAddr) -> String {
-        let scheme = if self.tls_certificate.is_some() { "https" } else { "http" };
-        self.advertise_address.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
+        let scheme = if self.tls_cert_file.is_some() { "https" } else { "http" };
+        self.advertise_url.clone().unwrap_or_else(|| format!("{scheme}://{bound}"))
     }
 
     /// Returns the files of the agent's certificate, or `None` without one.
     pub fn tls(&self) -> Option<Files> {
         Some(Files {
-            certificate: self.tls_certificate.clone()?,
-            key: self.tls_key.clone()?,
-            client_authority: self.tls_client_authority.clone(),
+            certificate: self.tls_cert_file.clone()?,
+            key: self.tls_private_key_file.clone()?,
+            client_authority: self.client_ca_file.clone(),
         })
     }
 
@@ -176,15 +152,11 @@ impl AgentArguments {
     pub fn devices(&self) -> DeviceConfig {
         DeviceConfig {
             cuda: !self.no_cuda,
-            cpu: match self.cpu_engine {
-                CpuEngineChoice::WithoutGpu => CpuEngine::WithoutGpu,
-                CpuEngineChoice::Always => CpuEngine::Always,
-                CpuEngineChoice::Never => CpuEngine::Never,
-            },
+            cpu: self.cpu_backend,
             cpu_devices: self.cpu_devices,
-            cpu_memory_bytes: self.cpu_memory,
-            cpu_threads: self.cpu_threads,
-            executors_per_device: self.executors_per_device,
+            cpu_memory_bytes: self.cpu_device_memory,
+            cpu_threads: self.cpu_device_threads,
+            executors_per_device: self.max_executors_per_device,
             ..DeviceConfig::default()
         }
     }
@@ -215,30 +187,25 @@ mod tests {
             (plain.endpoint(bound).as_str(), plain.tls().is_some()),
             ("http://127.0.0.1:8471", false)
         );
-        let certified = parse(&["--tls-certificate", "tls.crt", "--tls-key", "tls.key"]).unwrap();
+        let certified = parse(&["--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key"]).unwrap();
         assert_eq!(
             (certified.endpoint(bound).as_str(), certified.tls().is_some()),
             ("https://127.0.0.1:8471", true)
         );
         // A TLS option that would protect nothing on its own is rejected, so that nobody relies on it.
         for half in [
-            &["--tls-certificate", "tls.crt"],
-            &["--tls-key", "tls.key"],
-            &["--tls-client-authority", "ca.crt"],
+            &["--tls-cert-file", "tls.crt"],
+            &["--tls-private-key-file", "tls.key"],
+            &["--client-ca-file", "ca.crt"],
         ] {
             assert!(parse(half).is_err(), "{half:?}");
         }
     }
 
     #[test]
-    fn amounts_and_times_are_checked() {
-        assert_eq!(mebibytes("4Gi"), Ok(4 << 30));
-        for wrong in ["4", "4GB", "1Ki", "0Mi"] {
-            assert!(mebibytes(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["0", "-1", "NaN", "1e9", "soon"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
-        }
+    fn each_option_has_the_variable_of_its_name() {
+        let command = Arguments::command();
+        let agent = command.find_subcommand("agent").unwrap();
+        assert_eq!(sahasra_service::args::deviating_variables(agent), [""; 0]);
     }
 }

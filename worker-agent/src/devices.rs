@@ -4,6 +4,7 @@ pub mod discover;
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Engine that runs a device.
@@ -46,12 +47,13 @@ pub struct DeviceDescription {
     pub lanes: u32,
 }
 
-/// Whether the CPU engine is a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CpuEngine {
-    /// Only without a GPU.
+/// Condition for devices of the CPU backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CpuBackend {
+    /// Only if no GPU is found.
     #[default]
-    WithoutGpu,
+    Fallback,
+    /// In addition to GPUs.
     Always,
     Never,
 }
@@ -61,7 +63,7 @@ pub enum CpuEngine {
 pub struct DeviceConfig {
     /// Discover GPUs.
     pub cuda: bool,
-    pub cpu: CpuEngine,
+    pub cpu: CpuBackend,
     /// Number of devices of the CPU engine, each with `cpu_memory_bytes` of memory.
     pub cpu_devices: u32,
     /// Memory of each CPU device in bytes. Default: half of the memory of the machine (or the container), divided by the number of CPU
@@ -79,7 +81,7 @@ impl Default for DeviceConfig {
     fn default() -> Self {
         Self {
             cuda: true,
-            cpu: CpuEngine::default(),
+            cpu: CpuBackend::default(),
             cpu_devices: 1,
             cpu_memory_bytes: None,
             cpu_threads: None,

@@ -77,7 +77,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
-    logging::start(&arguments.log, arguments.log_format);
+    logging::start(&arguments.log_level, arguments.log_format);
     // This process holds a token and a private key: keep processes with the same uid from reading its memory, and keep the key out of core
     // dumps.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
@@ -101,8 +101,8 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
 /// Opens the cache of compiled programs if a PJRT plugin and a cache folder are set. Without a cache, programs are only compiled more
 /// often, so an error is logged and otherwise ignored.
 fn program_cache(arguments: &AgentArguments) -> Option<ProgramCache> {
-    let folder = arguments.pjrt_plugin.as_ref().and(arguments.program_cache.as_ref())?;
-    match ProgramCache::open(folder, arguments.program_cache_size) {
+    let folder = arguments.pjrt_plugin.as_ref().and(arguments.program_cache_dir.as_ref())?;
+    match ProgramCache::open(folder, arguments.program_cache_limit) {
         Ok(cache) => Some(cache),
         Err(error) => {
             tracing::warn!(folder = %folder.display(), %error, "no program cache: what a session compiles is kept in memory alone");
@@ -130,10 +130,10 @@ async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyho
 /// # Errors
 /// When there is no device, or the configuration cannot be read. An unreachable API server is no error.
 pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: CancellationToken) -> anyhow::Result<()> {
-    let classes = match &arguments.class_table {
+    let classes = match &arguments.device_classes_file {
         Some(path) => {
             let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            classes::ClassTable::parse(&text).with_context(|| format!("{} is no class table", path.display()))?
+            classes::ClassTable::parse(&text).with_context(|| format!("{} is not a valid file of device classes", path.display()))?
         }
         None => classes::ClassTable::default(),
     };
@@ -165,13 +165,13 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let acceptor = arguments.tls().map(Acceptor::new).transpose().context("no TLS")?;
     let limits = AgentLimits {
-        shutdown_grace: arguments.shutdown_grace_seconds,
-        session_context_bytes: arguments.session_context_memory,
+        shutdown_grace: arguments.drain_timeout,
+        session_context_bytes: arguments.gpu_context_memory,
         ..AgentLimits::default()
     };
     let config = PoolConfig {
         devices: arguments.devices(),
-        idle_timeout: arguments.executor_idle_seconds,
+        idle_timeout: arguments.executor_idle_timeout,
         max_outstanding_chunks: limits.max_outstanding_chunks,
         ..PoolConfig::default()
     };
@@ -182,7 +182,7 @@ pub async fn serve(
         chunks: ExecutorPool::start(config).await?,
     };
     let gpu = executors.chunks.devices().iter().any(|device| device.kind == DeviceKind::Cuda);
-    sandbox_check::check(&program, gpu, arguments.require_executor_walls).await?;
+    sandbox_check::check(&program, gpu, arguments.require_sandbox).await?;
     let bound = listener.local_addr()?;
     let agent = Agent::new(
         Identity {
@@ -205,7 +205,7 @@ pub async fn serve(
     let routes = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
     let guard = match &arguments.operator_token {
         Some(token) => Guard::Token(token.as_str().into()),
-        None if arguments.tls_client_authority.is_some() => Guard::Certificate,
+        None if arguments.client_ca_file.is_some() => Guard::Certificate,
         None => Guard::Open,
     };
     let routes = OperatorsOnly::new(routes, guard);
@@ -232,8 +232,8 @@ pub async fn serve(
             node_name: arguments.node_name.clone(),
             namespace: arguments.namespace.clone(),
             endpoint: arguments.endpoint(bound),
-            heartbeat_interval: arguments.heartbeat_interval_seconds,
-            status_interval: arguments.status_interval_seconds,
+            heartbeat_interval: arguments.heartbeat_interval,
+            status_interval: arguments.status_update_interval,
         };
         let (registration, stop, ended) = (
             Registration::new(config, Arc::clone(&agent), client),

@@ -1,9 +1,9 @@
-//! `sahasra kernel check`: reports which engines can run a PTX file, and the parameters of its kernels.
+//! `sahasra kernel check`: reports which backends can run a PTX file, and the parameters of its kernels.
 
 use std::{fmt::Write as _, path::Path};
 
 use crate::{
-    args::{CheckArgs, Engine, Structure},
+    args::{Backend, CheckArgs, Structure},
     exit::Exit,
     kernel::describe::{Description, Kernel, describe},
     output::{self, Table},
@@ -16,7 +16,7 @@ pub fn run(arguments: &CheckArgs) -> Exit {
     for path in &arguments.files {
         match read(path) {
             Ok(description) => {
-                exit = exit.or(verdict(&description, arguments.engine));
+                exit = exit.or(verdict(&description, arguments.backend));
                 described.push(description);
             }
             Err(reason) => {
@@ -51,13 +51,13 @@ fn read(path: &Path) -> Result<Description, String> {
     describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
 }
 
-/// Whether the requested engine can run the kernel, as an exit code. What was not checked does not count as a failure.
-fn verdict(description: &Description, engine: Engine) -> Exit {
-    let cuda = description.engines.cuda.runs != Some(false);
-    let runs = match engine {
-        Engine::Any => description.engines.cpu.runs || cuda,
-        Engine::Cpu => description.engines.cpu.runs,
-        Engine::Cuda => cuda,
+/// Whether the requested backend can run the kernel, as an exit code. What was not checked does not count as a failure.
+fn verdict(description: &Description, backend: Backend) -> Exit {
+    let cuda = description.backends.cuda.runs != Some(false);
+    let runs = match backend {
+        Backend::Any => description.backends.cpu.runs || cuda,
+        Backend::Cpu => description.backends.cpu.runs,
+        Backend::Cuda => cuda,
     };
     if runs { Exit::Success } else { Exit::Refused }
 }
@@ -68,14 +68,14 @@ fn text(description: &Description) -> String {
         "{}: PTX {} for {}, {}-bit addresses\n\n",
         description.file, description.ptx_version, description.target, description.address_bits
     );
-    let mut engines = Table::new(&["ENGINE", "RUNS IT", "WHY"]);
-    let why = match &description.engines.cpu.refused {
+    let mut backends = Table::new(&["BACKEND", "RUNS IT", "WHY"]);
+    let why = match &description.backends.cpu.refused {
         None => "every instruction is known".to_owned(),
         Some(refused) if refused.instruction.is_empty() => format!("line {}: {}", refused.line, refused.reason),
         Some(refused) => format!("line {}: `{}`: {}", refused.line, refused.instruction, refused.reason),
     };
-    engines.row([yes(description.engines.cpu.runs).to_owned(), why].into_iter(), "cpu");
-    let cuda = &description.engines.cuda;
+    backends.row([yes(description.backends.cpu.runs).to_owned(), why].into_iter(), "cpu");
+    let cuda = &description.backends.cuda;
     let mut why = cuda.devices.clone();
     if let Some(version) = &cuda.cuda_version {
         let _ = write!(why, ", a driver of CUDA {version} or newer");
@@ -91,8 +91,8 @@ fn text(description: &Description) -> String {
             "not checked"
         }
     };
-    engines.row([runs.to_owned(), why].into_iter(), "cuda");
-    text.push_str(&engines.to_string());
+    backends.row([runs.to_owned(), why].into_iter(), "cuda");
+    text.push_str(&backends.to_string());
     for entry in &description.entries {
         let _ = write!(text, "\n.entry {}\n", entry.name);
         let _ = writeln!(text, "  registers  {}", registers(entry));

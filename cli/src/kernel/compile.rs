@@ -32,7 +32,7 @@ enum CompileError {
 
 fn compile(arguments: &CompileArgs) -> Result<Exit, CompileError> {
     let source = std::fs::read_to_string(&arguments.file).map_err(CompileError::Read)?;
-    let nvrtc = Nvrtc::find(arguments.nvrtc.as_deref())?;
+    let nvrtc = Nvrtc::find(arguments.nvrtc_library.as_deref())?;
     let mut options = vec![format!("--gpu-architecture={}", virtual_architecture(&arguments.arch))];
     let folder = arguments
         .file

@@ -1,4 +1,4 @@
-//! Description of a PTX file: which engines can run it, and the parameters and resources of its kernels. Does no I/O.
+//! Description of a PTX file: which backends can run it, and the parameters and resources of its kernels. Does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ pub struct Description {
     pub constant_bytes: u64,
     /// Bytes of `.global` variables.
     pub global_bytes: u64,
-    pub engines: Engines,
+    pub backends: Backends,
     /// Kernels of the file.
     pub entries: Vec<Kernel>,
 }
 
-/// Engines that can run a PTX file.
+/// Backends that can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Engines {
+pub struct Backends {
     /// The SIMT engine on CPUs.
     pub cpu: CpuVerdict,
     /// The CUDA driver on GPUs.
@@ -128,7 +128,7 @@ pub fn describe(file: &str, text: &str) -> Result<Description, LoadError> {
         address_bits: outline.address_size,
         constant_bytes: outline.constant_bytes,
         global_bytes: outline.global_bytes,
-        engines: Engines {
+        backends: Backends {
             cuda: CudaVerdict {
                 runs: cuda_runs(refused.as_ref()),
                 devices: devices(&target),
@@ -253,24 +253,24 @@ mod tests {
             ".version 8.8\n.target sm_90a\n.address_size 64\n.entry k() {\nwgmma.fence.sync.aligned;\nret;\n}",
         )
         .unwrap();
-        let refused = unsupported.engines.cpu.refused.expect("refused");
+        let refused = unsupported.backends.cpu.refused.expect("refused");
         assert_eq!((refused.line, refused.invalid), (5, false), "{refused:?}");
         assert!(refused.instruction.contains("wgmma"), "{refused:?}");
-        assert_eq!(unsupported.engines.cuda.runs, None);
+        assert_eq!(unsupported.backends.cuda.runs, None);
         let unknown = describe(
             "k.ptx",
             ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\n.reg .u32 %r1;\nfrobnicate.u32 %r1, %r1;\nret;\n}",
         )
         .unwrap();
-        assert_eq!((unknown.engines.cpu.runs, unknown.engines.cuda.runs), (false, None));
+        assert_eq!((unknown.backends.cpu.runs, unknown.backends.cuda.runs), (false, None));
         let known = describe("k.ptx", ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nret;\n}").unwrap();
-        assert_eq!(known.engines.cuda.runs, Some(true));
+        assert_eq!(known.backends.cuda.runs, Some(true));
         let wrong = describe(
             "k.ptx",
             ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nmov.u32 %r1, 1;\nret;\n}",
         )
         .unwrap();
-        assert!(wrong.engines.cpu.refused.is_some_and(|refused| refused.invalid));
-        assert_eq!(wrong.engines.cuda.runs, Some(false));
+        assert!(wrong.backends.cpu.refused.is_some_and(|refused| refused.invalid));
+        assert_eq!(wrong.backends.cuda.runs, Some(false));
     }
 }

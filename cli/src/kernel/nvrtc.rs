@@ -33,7 +33,7 @@ pub enum NvrtcError {
         /// Folders that were searched.
         looked: String,
     },
-    /// The library given by `--nvrtc` cannot be loaded, or lacks a function.
+    /// The library given by `--nvrtc-library` cannot be loaded, or lacks a function.
     #[error("{} cannot be loaded: {source}", path.display())]
     Load {
         path: PathBuf,
@@ -63,7 +63,7 @@ const REMEDY: &str = "\
 Install the CUDA toolkit, or the Python packages alone (no GPU needed):
   python3 -m venv cuda && cuda/bin/pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
   VIRTUAL_ENV=$PWD/cuda sahasra kernel compile FILE.cu
-or name the library: --nvrtc PATH";
+or name the library: --nvrtc-library PATH";
 
 /// Output of a compilation.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ fn a_kernel_is_described_with_parameters_registers_and_memory() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let described: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(described["target"], "sm_80");
-    assert_eq!(described["engines"]["cpu"]["runs"], true);
-    assert_eq!(described["engines"]["cuda"]["devices"], "compute capability 8.0 or newer");
+    assert_eq!(described["backends"]["cpu"]["runs"], true);
+    assert_eq!(described["backends"]["cuda"]["devices"], "compute capability 8.0 or newer");
     let entry = &described["entries"][0];
     assert_eq!(entry["name"], "eval_config");
     let parameters: Vec<(&str, u64, u64)> = (entry["parameters"].as_array().expect("parameters").iter())
@@ -58,8 +58,8 @@ fn what_the_cpu_engine_refuses_is_named_and_counts_only_where_it_was_asked_for()
         "{table}"
     );
     assert!(table.contains("u64"), "the signature is shown all the same:\n{table}");
-    assert_eq!(sahasra(&["kernel", "check", path, "--engine", "cpu"]).status.code(), Some(2));
-    assert_eq!(sahasra(&["kernel", "check", path, "--engine", "cuda"]).status.code(), Some(0));
+    assert_eq!(sahasra(&["kernel", "check", path, "--backend", "cpu"]).status.code(), Some(2));
+    assert_eq!(sahasra(&["kernel", "check", path, "--backend", "cuda"]).status.code(), Some(0));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_is_no_ptx_is_refused_with_file_and_line() {
 fn without_nvrtc_the_remedy_is_told() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(env!("CARGO_BIN_EXE_sahasra"))
-        .args(["kernel", "compile", "examples/saxpy/saxpy.cu", "-o", "-", "--nvrtc"])
+        .args(["kernel", "compile", "examples/saxpy/saxpy.cu", "-o", "-", "--nvrtc-library"])
         .arg(folder.path().join("libnvrtc.so"))
         .current_dir(root())
         .output()

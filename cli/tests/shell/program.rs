@@ -27,8 +27,8 @@ impl Sahasra {
             .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_sahasra")])
             .args(arguments)
             .current_dir(root())
-            .env_remove("SAHASRA_LOG")
-            .env_remove("SAHASRA_NVRTC")
+            .env_remove("SAHASRA_LOG_LEVEL")
+            .env_remove("SAHASRA_NVRTC_LIBRARY")
             .stdin(Stdio::null());
         Self(command)
     }

@@ -182,7 +182,7 @@ fn a_closed_terminal_ends_it_like_a_termination() {
 fn a_closed_standard_error_does_not_stop_the_shutdown() {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = folder.path().join("kubeconfig");
-    let mut command = Sahasra::new(["up", "--port", "0", "--workers", "1", "--log", "info", "--kubeconfig"])
+    let mut command = Sahasra::new(["up", "--port", "0", "--workers", "1", "--log-level", "info", "--kubeconfig"])
         .arg(&kubeconfig)
         .command();
     // Every write fails, as to a terminal that is gone.

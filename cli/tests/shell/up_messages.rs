@@ -34,10 +34,13 @@ fn a_file_that_is_no_plugin_is_refused() {
 #[test]
 fn a_log_filter_that_is_none_is_refused_with_the_flag_and_an_example() {
     for wrong in ["asd", "foo=bar=baz"] {
-        let output = Sahasra::new(["up", "--port", "0", "--log", wrong]).output();
+        let output = Sahasra::new(["up", "--port", "0", "--log-level", wrong]).output();
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{told}");
-        assert!(told.contains("--log") && told.contains("info,sahasra_operator=debug"), "{told}");
+        assert!(
+            told.contains("--log-level") && told.contains("info,sahasra_operator=debug"),
+            "{told}"
+        );
     }
 }
 

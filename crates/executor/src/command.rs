@@ -17,65 +17,65 @@ use crate::process::end_on_panic;
 use crate::sandbox::{self, reach::Reach};
 use crate::session::{self, EngineChoice, Options, Platform};
 
-/// Engine of the device.
+/// Implementation of a device.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Engine {
+enum Backend {
     Cpu,
     Cuda,
 }
 
-/// Engine of a session.
+/// Program interface of a session.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SessionEngine {
     Xla,
     Ptx,
 }
 
-/// What a session executor is to be.
+/// Options of a process that holds a session.
 #[derive(Debug, clap::Args)]
 struct SessionArguments {
-    /// Engine of the session.
+    /// Program interface of the session.
     #[arg(long)]
     engine: SessionEngine,
-    /// The PJRT plugin of engine xla.
-    #[arg(long, required_if_eq("engine", "xla"))]
+    /// Library of the PJRT plugin of engine xla.
+    #[arg(long, required_if_eq("engine", "xla"), value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Kind of the device.
+    /// Implementation of the device.
     #[arg(long, default_value = "cpu")]
-    device: Engine,
-    /// The device's number among those of its kind.
+    backend: Backend,
+    /// Index of the device among those of its backend.
     #[arg(long, default_value_t = 0)]
     ordinal: u32,
-    /// Device memory that the session may use, in bytes.
+    /// Maximum device memory of the session in bytes.
     #[arg(long)]
     memory_bytes: u64,
     /// Threads of a CPU device.
     #[arg(long, default_value_t = 1)]
     threads: u32,
-    /// Folder for programs that engine xla compiled; in memory alone when absent.
-    #[arg(long)]
-    program_cache: Option<PathBuf>,
-    /// Most that may lie there, in bytes.
+    /// Folder for compiled programs of engine xla [default: programs are kept in memory].
+    #[arg(long, value_name = "DIR")]
+    program_cache_dir: Option<PathBuf>,
+    /// Maximum size of this folder in bytes.
     #[arg(long, default_value_t = 1 << 30)]
-    program_cache_bytes: u64,
-    /// Folder of its own for files that live as long as it.
-    #[arg(long)]
-    scratch: Option<PathBuf>,
+    program_cache_limit_bytes: u64,
+    /// Private folder for temporary files.
+    #[arg(long, value_name = "DIR")]
+    scratch_dir: Option<PathBuf>,
     /// Process id of the agent.
     #[arg(long)]
-    parent: i32,
+    agent_pid: i32,
 }
 
 /// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
 #[derive(Debug, Parser)]
 #[command(name = "executor")]
 enum Command {
-    /// Serves the supervisor on standard input.
+    /// Runs chunks for the supervisor on standard input.
     Run {
-        /// Engine of the device.
+        /// Implementation of the device.
         #[arg(long)]
-        engine: Engine,
-        /// The device's number among those of its engine.
+        backend: Backend,
+        /// Index of the device among those of its backend.
         #[arg(long, default_value_t = 0)]
         ordinal: u32,
         /// Memory of a CPU device in bytes.
@@ -86,22 +86,22 @@ enum Command {
         threads: u32,
         /// Process id of the agent.
         #[arg(long)]
-        parent: i32,
+        agent_pid: i32,
     },
-    /// Serves one session, whose connections come over standard input.
+    /// Holds one session, whose connections arrive over standard input.
     Session(SessionArguments),
-    /// Prints the GPUs as JSON and ends.
+    /// Prints the GPUs as JSON.
     Probe {
-        /// As an executor's walls let it see them.
+        /// Enter the sandbox first.
         #[arg(long)]
-        within_walls: bool,
+        sandboxed: bool,
     },
-    /// Puts up an executor's walls, prints which of them stand as JSON and ends.
-    Walls,
-    /// Loads a PJRT plugin within an executor's walls, opens its device, prints what it is as JSON and ends.
-    Plugin {
-        /// The library.
-        path: std::path::PathBuf,
+    /// Enters the sandbox and prints which parts of it are in force as JSON.
+    CheckSandbox,
+    /// Enters the sandbox, loads a PJRT plugin, opens its device, and prints its platform as JSON.
+    ProbePlugin {
+        /// Library of the plugin.
+        path: PathBuf,
     },
 }
 
@@ -112,24 +112,24 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => error.exit(),
     };
     match command {
-        Command::Probe { within_walls: false } => answer(&cuda::probe()),
-        Command::Probe { within_walls: true } => answer(&probe_within_walls()),
-        Command::Walls => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| causes(&error))),
+        Command::Probe { sandboxed: false } => answer(&cuda::probe()),
+        Command::Probe { sandboxed: true } => answer(&probe_within_walls()),
+        Command::CheckSandbox => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| causes(&error))),
         Command::Session(arguments) => session(arguments),
-        Command::Plugin { path } => answer(&platform(&path)),
+        Command::ProbePlugin { path } => answer(&platform(&path)),
         Command::Run {
-            engine,
+            backend,
             ordinal,
             memory_bytes,
             threads,
-            parent,
+            agent_pid,
         } => {
-            let own_memory = matches!(engine, Engine::Cpu).then_some(memory_bytes);
+            let own_memory = matches!(backend, Backend::Cpu).then_some(memory_bytes);
             let reach = Reach {
-                gpu: matches!(engine, Engine::Cuda),
+                gpu: matches!(backend, Backend::Cuda),
                 ..Reach::default()
             };
-            let inherited = match sandbox::enter(parent, own_memory, &reach) {
+            let inherited = match sandbox::enter(agent_pid, own_memory, &reach) {
                 Ok(inherited) => inherited,
                 Err(error) => {
                     eprintln!("cannot enter the sandbox: {}", causes(&error));
@@ -144,23 +144,23 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                     return ExitCode::FAILURE;
                 }
             };
-            match engine {
-                Engine::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, board),
-                Engine::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, board),
+            match backend {
+                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, board),
+                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, board),
             }
         }
     }
 }
 
 fn session(arguments: SessionArguments) -> ExitCode {
-    let own_memory = matches!(arguments.device, Engine::Cpu).then(|| session::own_memory_bytes(arguments.memory_bytes));
+    let own_memory = matches!(arguments.backend, Backend::Cpu).then(|| session::own_memory_bytes(arguments.memory_bytes));
     let reach = Reach {
-        gpu: matches!(arguments.device, Engine::Cuda),
+        gpu: matches!(arguments.backend, Backend::Cuda),
         plugin: arguments.plugin.clone(),
-        program_cache: arguments.program_cache.clone(),
-        scratch: arguments.scratch,
+        program_cache: arguments.program_cache_dir.clone(),
+        scratch: arguments.scratch_dir,
     };
-    let inherited = match sandbox::enter(arguments.parent, own_memory, &reach) {
+    let inherited = match sandbox::enter(arguments.agent_pid, own_memory, &reach) {
         Ok(inherited) => inherited,
         Err(error) => {
             eprintln!("cannot enter the sandbox: {}", causes(&error));
@@ -179,9 +179,9 @@ fn session(arguments: SessionArguments) -> ExitCode {
         engine: match (arguments.engine, arguments.plugin) {
             (SessionEngine::Xla, Some(plugin)) => EngineChoice::Xla {
                 plugin,
-                cache: arguments.program_cache.map(|path| Folder {
+                cache: arguments.program_cache_dir.map(|path| Folder {
                     path,
-                    limit_bytes: arguments.program_cache_bytes,
+                    limit_bytes: arguments.program_cache_limit_bytes,
                 }),
             },
             (SessionEngine::Xla, None) => {
@@ -190,9 +190,9 @@ fn session(arguments: SessionArguments) -> ExitCode {
             }
             (SessionEngine::Ptx, _) => EngineChoice::Ptx,
         },
-        platform: match arguments.device {
-            Engine::Cpu => Platform::Cpu,
-            Engine::Cuda => Platform::Cuda,
+        platform: match arguments.backend {
+            Backend::Cpu => Platform::Cpu,
+            Backend::Cuda => Platform::Cuda,
         },
         ordinal: arguments.ordinal,
         memory_bytes: arguments.memory_bytes,

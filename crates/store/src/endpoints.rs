@@ -138,11 +138,13 @@ pub fn of_own_machine() -> Vec<Endpoint> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
     /// It is neither a cloud's own store nor matches an allowed endpoint. With the origin of the URL.
-    #[error("the endpoint {0} is not allowed: the administrator allows endpoints with stores.endpoints of the chart (--store-endpoint)")]
+    #[error(
+        "the endpoint {0} is not allowed: the administrator allows endpoints with stores.allowedEndpoints of the chart (--allowed-store-endpoints)"
+    )]
     Endpoint(String),
     /// Its host is this machine, on its link, or a metadata service, and not allowed by its exact name. With the host.
     #[error(
-        "the host {0} is this machine, on its link or a metadata service: stores.endpoints of the chart (--store-endpoint) must name it"
+        "the host {0} is this machine, on its link or a metadata service: stores.allowedEndpoints of the chart (--allowed-store-endpoints) must name it"
     )]
     Local(String),
 }

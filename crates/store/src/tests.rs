@@ -186,7 +186,7 @@ fn an_endpoint_that_is_not_allowed_is_refused_with_its_setting() {
             panic!("{key}: {refused}")
         };
         assert!(key.to_ascii_lowercase().ends_with(setting.as_str()), "{key}: {setting}");
-        assert!(refused.to_string().contains("--store-endpoint"), "{refused}");
+        assert!(refused.to_string().contains("--allowed-store-endpoints"), "{refused}");
     }
     let allowed = allowing("http://minio.storage.svc:9000");
     let options = settings(&[

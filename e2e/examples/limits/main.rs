@@ -1,10 +1,10 @@
 //! Reaches every documented maximum (docs/limits.md) and prints the resources used: on a real control plane whose etcd waits for the disk,
-//! with one operator and one agent whose CPU device has 128 GiB. `SAHASRA_BIN_DIR` must name optimised binaries.
+//! with one operator and one agent whose CPU device has 128 GiB. `SAHASRA_E2E_BIN_DIR` must name optimised binaries.
 //!
 //!     limits            every case; exits with 1 when a limit is not reached or its goal is missed
 //!     limits NAME ...   only these
 //!
-//! `SAHASRA_S3_SERVER` names an S3-compatible server that takes `-H HOST -p PORT` (moto_server); without the variable the case that needs it
+//! `SAHASRA_E2E_S3_SERVER` names an S3-compatible server that takes `-H HOST -p PORT` (moto_server); without the variable the case that needs it
 //! fails with a message. Every wait has a timeout.
 
 use std::error::Error;
@@ -78,7 +78,7 @@ async fn reach() -> Result<(), Failure> {
     }
     let folder = tempfile::tempdir()?;
     let files = folder.path().canonicalize()?;
-    let agent = ["--no-cuda", "--cpu-memory", "128Gi", "--file-store-root"];
+    let agent = ["--no-cuda", "--cpu-device-memory", "128Gi", "--file-store-root"];
     let agent: Vec<String> = agent.map(str::to_owned).into_iter().chain([files.display().to_string()]).collect();
     let options = PoolOptions::default()
         .agents(1)
@@ -206,7 +206,7 @@ impl Limits {
     }
 
     async fn chunks_to_s3(&self) -> Result<String, Failure> {
-        let program = std::env::var_os("SAHASRA_S3_SERVER").ok_or("SAHASRA_S3_SERVER names no S3-compatible server")?;
+        let program = std::env::var_os("SAHASRA_E2E_S3_SERVER").ok_or("SAHASRA_E2E_S3_SERVER names no S3-compatible server")?;
         let port = Port::reserve()?;
         let logs = self.pool.control_plane.log_directory();
         let server = Specification::new("s3", program, &logs)

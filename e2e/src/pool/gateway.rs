@@ -19,7 +19,7 @@ use crate::tools;
 const AGGREGATED_WITHIN: Duration = Duration::from_secs(120);
 
 impl Server {
-    /// Starts a gateway with additional arguments, such as `--operator URL`. It gets the administrator's kubeconfig, whose client certificate
+    /// Starts a gateway with additional arguments, such as `--operator-url URL`. It gets the administrator's kubeconfig, whose client certificate
     /// it must not use.
     ///
     /// # Errors

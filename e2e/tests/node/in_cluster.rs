@@ -108,7 +108,7 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     if !has_walls {
         eprintln!("SKIPPED: this kernel has {walls}, so that no walls are required of agents in pods");
     }
-    let required = format!("worker.requireExecutorWalls={has_walls}");
+    let required = format!("worker.requireSandbox={has_walls}");
     let images = "operator.image.repository=localhost/sahasra-operator,operator.image.tag=e2e,\
                   worker.image.repository=localhost/sahasra-worker,worker.image.tag=e2e";
     let install = [

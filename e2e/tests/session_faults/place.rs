@@ -53,7 +53,7 @@ impl Place {
     pub async fn start(pool: &'static SharedPool) -> Self {
         let pool = pool.borrow().await.expect("Sahasra starts");
         let operator = pool.operator.url();
-        let gateway = Server::gateway(&pool.control_plane, &["--operator", &operator]).await;
+        let gateway = Server::gateway(&pool.control_plane, &["--operator-url", &operator]).await;
         let gateway = gateway.expect("the gateway starts");
         let token = pool.control_plane.editor("default").await.expect("an account");
         Self { pool, gateway, token }

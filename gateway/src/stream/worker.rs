@@ -127,7 +127,7 @@ pub(super) async fn connect(
 }
 
 /// Problem of a worker that speaks TLS when no certificate authority is configured.
-const NO_AUTHORITY: &str = "speaks TLS, and its certificate cannot be verified: start this gateway with --worker-authority FILE, the \
+const NO_AUTHORITY: &str = "speaks TLS, and its certificate cannot be verified: start this gateway with --worker-ca-file FILE, the \
                             authority that signed it";
 
 /// Describes why a TLS handshake failed, and the remedy.
@@ -137,7 +137,7 @@ fn untrusted(error: &io::Error) -> String {
             format!("has a certificate for another name ({problem}): start this gateway with --worker-server-name NAME, one that it is for")
         }
         Some(TlsFault::Certificate(problem)) => {
-            format!("has a certificate that is not accepted ({problem}): --worker-authority names who may have signed it")
+            format!("has a certificate that is not accepted ({problem}): --worker-ca-file names who may have signed it")
         }
         Some(problem) => format!("did not come to TLS ({problem})"),
         None => format!("broke off the handshake ({error})"),

@@ -90,7 +90,7 @@ impl Cluster {
         let stop = CancellationToken::new();
         let url = server.url();
         tokio::spawn(server.serve(stop.clone()));
-        let given = ["--api-server", &url, "--api-server-ca", authority.to_str().expect("UTF-8")];
+        let given = ["--api-server-url", &url, "--api-server-ca-file", authority.to_str().expect("UTF-8")];
         let address = gateway(&[&given, arguments].concat(), limits, stop.clone()).await;
         Self {
             control_plane,

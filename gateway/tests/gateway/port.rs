@@ -62,7 +62,7 @@ async fn a_new_certificate_is_taken_and_one_that_cannot_be_used_is_not() {
     let _stop = stop.clone().drop_guard();
     let renewing = door.clone();
     tokio::spawn(async move { renewing.renew(Duration::from_millis(10)).await });
-    let arguments = <Args as clap::Parser>::parse_from(["sahasra-gateway", "--api-server", "http://127.0.0.1:1"]);
+    let arguments = <Args as clap::Parser>::parse_from(["sahasra-gateway", "--api-server-url", "http://127.0.0.1:1"]);
     tokio::spawn(async move { serve(arguments, Limits::default(), door, listener, stop).await.expect("it serves") });
 
     let answer = asked(address, &first).await.expect("an answer");

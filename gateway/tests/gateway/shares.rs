@@ -128,7 +128,7 @@ async fn after_a_restart_every_stream_is_resumed_in_whatever_order_clients_come(
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let api_server = cluster(&stop).await;
-    let arguments = ["--api-server", &api_server, "--max-streams", "16"];
+    let arguments = ["--api-server-url", &api_server, "--max-streams", "16"];
 
     let before = stop.child_token();
     let address = gateway(&arguments, Limits::default(), before.clone()).await;

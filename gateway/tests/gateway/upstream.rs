@@ -78,7 +78,7 @@ async fn nothing_of_a_request_goes_on_but_the_token_and_what_was_looked_at() {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let (recorder, url) = Recorder::start("{}", &stop).await;
-    let address = gateway(&["--api-server", &url], Limits::default(), stop).await;
+    let address = gateway(&["--api-server-url", &url], Limits::default(), stop).await;
     let mut client = TcpStream::connect(address).await.expect("it listens");
     let head = format!(
         "DELETE {SESSIONS}/a HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer abc\r\nconnection: close\r\nimpersonate-user: admin\r\n\
@@ -107,7 +107,7 @@ async fn the_workers_are_the_operators_for_who_may_list_them() {
     let _stop = stop.clone().drop_guard();
     let rows = "[{\"id\":\"node-a\",\"status\":\"ready\"}]";
     let (operator, url) = Recorder::start(rows, &stop).await;
-    let cluster = Cluster::start_with(&["--operator", &url], Limits::default()).await;
+    let cluster = Cluster::start_with(&["--operator-url", &url], Limits::default()).await;
     let stranger = cluster
         .send(
             "/workers",
@@ -132,8 +132,8 @@ async fn the_workers_are_the_operators_for_who_may_list_them() {
     );
 
     let without = Cluster::start().await;
-    assert!(without.get("/workers").await.refusal(503).contains("--operator"));
-    let gone = Cluster::start_with(&["--operator", "http://127.0.0.1:1"], Limits::default()).await;
+    assert!(without.get("/workers").await.refusal(503).contains("--operator-url"));
+    let gone = Cluster::start_with(&["--operator-url", "http://127.0.0.1:1"], Limits::default()).await;
     assert!(gone.get("/workers").await.refusal(502).contains("operator"));
 }
 
@@ -141,7 +141,7 @@ async fn the_workers_are_the_operators_for_who_may_list_them() {
 async fn without_an_api_server_it_is_not_ready_and_says_so() {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let address = gateway(&["--api-server", "http://127.0.0.1:1"], Limits::default(), stop).await;
+    let address = gateway(&["--api-server-url", "http://127.0.0.1:1"], Limits::default(), stop).await;
     for (path, code, said) in [
         (SESSIONS, "503", "the API server cannot be asked"),
         ("/readyz", "503", "waiting for: the API server"),

@@ -68,7 +68,7 @@ async fn placed(arguments: &[&str], worker: SocketAddr) -> Cluster {
 async fn bytes_go_both_ways_through_a_workers_tls() {
     let (certificate, listener) = (Certificate::new(), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
     let authority = certificate.path("tls.crt").display().to_string();
-    let arguments = ["--worker-authority", &authority, "--worker-server-name", NAME];
+    let arguments = ["--worker-ca-file", &authority, "--worker-server-name", NAME];
     let cluster = placed(&arguments, listener.local_addr().expect("an address")).await;
     let accepting = async {
         let (connection, _) = listener.accept().await.expect("a connection");
@@ -134,10 +134,10 @@ async fn a_worker_whose_certificate_is_not_accepted_is_refused_with_what_to_do()
     let (right, other) = (certificate.path("tls.crt").display().to_string(), Certificate::new());
     let other = other.path("tls.crt").display().to_string();
     for (arguments, remedy) in [
-        (&[][..], "--worker-authority"),
-        (&["--worker-authority", &other, "--worker-server-name", NAME], "--worker-authority"),
+        (&[][..], "--worker-ca-file"),
+        (&["--worker-ca-file", &other, "--worker-server-name", NAME], "--worker-ca-file"),
         // The endpoint's host, 127.0.0.1, is not a name in the certificate.
-        (&["--worker-authority", &right], "--worker-server-name"),
+        (&["--worker-ca-file", &right], "--worker-server-name"),
     ] {
         let cluster = placed(arguments, address).await;
         let request = request(&cluster);

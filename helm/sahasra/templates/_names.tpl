@@ -61,7 +61,7 @@ seccompProfile:
 
 {{/* Arguments with which operator and gateway know the agents' certificate. */}}
 {{- define "sahasra.workerTrust" -}}
-- --worker-authority=/var/run/secrets/sahasra/workers/ca.crt
+- --worker-ca-file=/var/run/secrets/sahasra/workers/ca.crt
 {{- with .Values.worker.tls.serverName }}
 - --worker-server-name={{ . }}
 {{- end }}
@@ -71,7 +71,7 @@ seccompProfile:
 {{- define "sahasra.workerAuthority" -}}
 - name: worker-authority
   secret:
-    secretName: {{ .Values.worker.tls.authoritySecretName | default .Values.worker.tls.secretName }}
+    secretName: {{ .Values.worker.tls.caSecretName | default .Values.worker.tls.secretName }}
     items:
       - {key: ca.crt, path: ca.crt}
 {{- end }}

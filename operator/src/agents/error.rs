@@ -21,7 +21,7 @@ pub enum AgentError {
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The agent uses TLS, and the operator has no authority to verify its certificate with.
     #[error(
-        "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-authority FILE, the authority that signed it"
+        "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-ca-file FILE, the authority that signed it"
     )]
     NoAuthority,
     #[error("{}", remedy(.0))]
@@ -71,11 +71,11 @@ fn remedy(fault: &TlsFault) -> String {
             )
         }
         TlsFault::Certificate(problem) => {
-            format!("its certificate is not accepted ({problem}): --worker-authority names who may have signed it")
+            format!("its certificate is not accepted ({problem}): --worker-ca-file names who may have signed it")
         }
         TlsFault::Identity(problem) => format!(
-            "it does not accept this operator's certificate ({problem}): --worker-client-certificate has to be of the authority in its \
-             --tls-client-authority"
+            "it does not accept this operator's certificate ({problem}): --worker-client-cert-file has to be of the authority in its \
+             --client-ca-file"
         ),
         TlsFault::Protocol(problem) => format!("TLS handshake failed ({problem})"),
     }

@@ -9,8 +9,8 @@ mod retries;
 
 use std::collections::BTreeMap;
 
-use sahasra_service::backoff::Backoff;
 use sahasra_ranges::AttemptRange;
+use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 

@@ -203,7 +203,7 @@ impl Intake {
                 reason: "WaitingForMemory",
                 message: format!(
                     "spec.kernel: PTX and inputs of {} MiB wait until other bursts end: those hold {} of the {} MiB that the operator \
-                     keeps for them (--input-memory-mib)",
+                     keeps for them (--input-memory-limit)",
                     bytes.div_ceil(1 << 20),
                     (self.memory_bytes - free.min(self.memory_bytes)).div_ceil(1 << 20),
                     self.memory_bytes >> 20,

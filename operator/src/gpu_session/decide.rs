@@ -263,7 +263,7 @@ fn ended(
                 reason: "LeaseExpired",
                 message: format!(
                     "its slice on {place} expired with what was on it{why}; its worker lives: create another, connect clients sooner, or \
-                     start operators with a longer --session-lease"
+                     start operators with a longer --session-lease-ttl"
                 ),
             });
         }

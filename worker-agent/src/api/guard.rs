@@ -23,8 +23,8 @@ use tower_service::Service;
 /// Paths without authentication.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Response body when a certificate is required.
-const REFUSAL: &str = "this path is the operator's: show a certificate of the authority in this agent's --tls-client-authority (an operator is \
-                       given one by --worker-client-certificate FILE and --worker-client-key FILE)\n";
+const REFUSAL: &str = "this path is the operator's: show a certificate of the authority in this agent's --client-ca-file (an operator is \
+                       given one by --worker-client-cert-file FILE and --worker-client-key-file FILE)\n";
 
 /// Response body when a token is required.
 const REFUSAL_BY_TOKEN: &str = "this path needs the operator's bearer token of the `sahasra up` process that started this agent\n";

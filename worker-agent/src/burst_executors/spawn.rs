@@ -30,16 +30,16 @@ impl Launcher for Spawner {
 }
 
 async fn executor(spawner: &Spawner, device: &DeviceDescription) -> io::Result<Started> {
-    let engine = match device.kind {
+    let backend = match device.kind {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Cuda => "cuda",
     };
     let arguments = vec![
-        format!("--engine={engine}"),
+        format!("--backend={backend}"),
         format!("--ordinal={}", device.ordinal),
         format!("--memory-bytes={}", device.total_bytes),
         format!("--threads={}", device.lanes),
-        format!("--parent={}", std::process::id()),
+        format!("--agent-pid={}", std::process::id()),
     ];
     spawner.on_thread(move |program| start(program, &arguments)).await
 }

@@ -35,7 +35,7 @@ pub(crate) enum WallsError {
 /// # Errors
 /// [`WallsError`]; [`WallsError::Missing`] only if the sandbox is `required`.
 pub(crate) async fn check(program: &Path, gpu: bool, required: bool) -> Result<(), WallsError> {
-    let walls: Result<Walls, String> = ask(spawn::command(program, "walls"), WITHIN).await?;
+    let walls: Result<Walls, String> = ask(spawn::command(program, "check-sandbox"), WITHIN).await?;
     let walls = walls.map_err(WallsError::Broken)?;
     let missing = walls.missing(gpu).join("; ");
     if missing.is_empty() {

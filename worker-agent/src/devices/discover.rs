@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sahasra_executor_protocol::probe::{GPU_LANES, Gpu, Probe};
 
-use super::{CpuEngine, DeviceConfig, DeviceDescription, DeviceKind};
+use super::{CpuBackend, DeviceConfig, DeviceDescription, DeviceKind};
 use crate::child::{ask::ask, spawn};
 
 /// Memory in bytes that an engine needs in addition to contexts, for fragmentation and for what a driver allocates later.
@@ -30,9 +30,9 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
         devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.executors_per_device)));
     }
     let cpu = match config.cpu {
-        CpuEngine::Always => true,
-        CpuEngine::WithoutGpu => devices.is_empty(),
-        CpuEngine::Never => false,
+        CpuBackend::Always => true,
+        CpuBackend::Fallback => devices.is_empty(),
+        CpuBackend::Never => false,
     };
     if cpu {
         devices.extend(cpu_devices(config));
@@ -53,7 +53,7 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
 /// that one may still start the driver's own program that creates the device files.
 async fn within_walls(program: &Path, config: &DeviceConfig, count: usize) -> Probe {
     let mut command = spawn::command(program, "probe");
-    command.arg("--within-walls");
+    command.arg("--sandboxed");
     let probe = ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
         gpus: Vec::new(),
         reason: Some(error.to_string()),

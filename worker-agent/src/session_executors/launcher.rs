@@ -74,17 +74,17 @@ impl Launcher {
                 engine: engine.to_owned(),
             });
         }
-        let kind = match device.kind {
+        let backend = match device.kind {
             DeviceKind::Cpu => "cpu",
             DeviceKind::Cuda => "cuda",
         };
         let mut arguments = vec![
             format!("--engine={engine}"),
-            format!("--device={kind}"),
+            format!("--backend={backend}"),
             format!("--ordinal={}", device.ordinal),
             format!("--memory-bytes={limit_bytes}"),
             format!("--threads={}", device.lanes),
-            format!("--parent={}", std::process::id()),
+            format!("--agent-pid={}", std::process::id()),
         ];
         if let Some((path, _)) = self.plugin.as_ref().filter(|_| engine == "xla") {
             arguments.push(format!("--plugin={}", path.display()));
@@ -108,8 +108,8 @@ impl Launcher {
         let folder = self.cache.as_ref().map(|cache| cache.of_namespace(namespace));
         match folder {
             Some(Ok(folder)) => vec![
-                format!("--program-cache={}", folder.path.display()),
-                format!("--program-cache-bytes={}", folder.limit_bytes),
+                format!("--program-cache-dir={}", folder.path.display()),
+                format!("--program-cache-limit-bytes={}", folder.limit_bytes),
             ],
             Some(Err(error)) => {
                 tracing::warn!(namespace, %error, "a session keeps its programs in memory alone");
@@ -160,7 +160,7 @@ fn drives(platform: &PluginPlatform, kind: DeviceKind) -> bool {
 /// # Errors
 /// The reason why the plugin does not serve.
 pub async fn probe(program: &Path, plugin: &Path) -> Result<PluginPlatform, String> {
-    let mut command = spawn::command(program, "plugin");
+    let mut command = spawn::command(program, "probe-plugin");
     command.arg(plugin).stderr(Stdio::null());
     ask(command, PROBE).await.unwrap_or_else(|error| Err(error.to_string()))
 }
@@ -171,7 +171,7 @@ fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option
     let (words, their_words) = io::pipe()?;
     let mut command = spawn::command(program, "session");
     if let Some(scratch) = &scratch {
-        command.arg("--scratch").arg(scratch.path()).env("TMPDIR", scratch.path());
+        command.arg("--scratch-dir").arg(scratch.path()).env("TMPDIR", scratch.path());
     }
     let child = command
         .args(arguments)

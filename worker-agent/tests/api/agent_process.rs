@@ -31,7 +31,7 @@ impl AgentProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"));
         command
             .args(["agent", "--node-name", "node", "--listen", "127.0.0.1:0"])
-            .args(["--no-cuda", "--cpu-memory", "1Gi", "--log", "info"])
+            .args(["--no-cuda", "--cpu-device-memory", "1Gi", "--log-level", "info"])
             .env_clear()
             .stderr(Stdio::piped());
         more(&mut command);
@@ -49,7 +49,7 @@ impl AgentProcess {
         });
         let address = address.recv_timeout(PATIENCE);
         let address = address.unwrap_or_else(|_| panic!("the agent does not serve: {:#?}", log.lock().unwrap()));
-        let scheme = if command.get_args().any(|argument| argument == "--tls-certificate") {
+        let scheme = if command.get_args().any(|argument| argument == "--tls-cert-file") {
             "https"
         } else {
             "http"

@@ -61,7 +61,7 @@ async fn hundreds_of_bursts_share_one_connection() {
 
 #[tokio::test]
 async fn no_more_chunks_run_than_slices_are_held() {
-    let agent = AgentProcess::start(&["--cpu-threads", "4"]);
+    let agent = AgentProcess::start(&["--cpu-device-threads", "4"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     coordinator.acquire(1, TTL).await;
     let mut stream = coordinator.stream(programs::stuck_from(0, 8)).await;
@@ -105,7 +105,7 @@ async fn chunks_that_find_no_slice_are_returned() {
 
 #[tokio::test]
 async fn of_an_expired_grant_only_chunks_that_run_fail() {
-    let agent = AgentProcess::start(&["--cpu-threads", "1"]);
+    let agent = AgentProcess::start(&["--cpu-device-threads", "1"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     let mut stream = coordinator.stream(programs::stuck_from(2, 100)).await;
     stream.opened().await;

@@ -75,13 +75,13 @@ impl Certificates {
     /// Returns the arguments with which an agent speaks TLS.
     pub fn arguments(&self) -> Vec<String> {
         let file = |flag: &str, name: &str| [flag.to_owned(), self.path(name).display().to_string()];
-        [file("--tls-certificate", "tls.crt"), file("--tls-key", "tls.key")].concat()
+        [file("--tls-cert-file", "tls.crt"), file("--tls-private-key-file", "tls.key")].concat()
     }
 
     /// Returns the arguments with which an agent speaks TLS and requires a certificate on the operator's paths.
     pub fn guarded(&self) -> Vec<String> {
         let authority = self.path("clients.crt").display().to_string();
-        [self.arguments(), vec!["--tls-client-authority".to_owned(), authority]].concat()
+        [self.arguments(), vec!["--client-ca-file".to_owned(), authority]].concat()
     }
 
     /// Returns a connector that shows the named certificate, or none.

@@ -17,7 +17,7 @@ const TTL: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn a_killed_executor_fails_what_it_ran_and_the_agent_goes_on() {
-    let mut agent = AgentProcess::start(&["--cpu-threads", "2"]);
+    let mut agent = AgentProcess::start(&["--cpu-device-threads", "2"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     coordinator.acquire(2, TTL).await;
     let mut stream = coordinator.stream(programs::stuck_from(10, 20)).await;

@@ -15,7 +15,7 @@ use super::{
     coordinator::Coordinator,
 };
 
-const PACE: [&str; 4] = ["--heartbeat-interval-seconds", "0.2", "--status-interval-seconds", "0.2"];
+const PACE: [&str; 4] = ["--heartbeat-interval", "0.2s", "--status-update-interval", "0.2s"];
 
 fn ready(worker: &Value) -> (&str, &str) {
     let condition = &worker["status"]["conditions"][0];
@@ -42,7 +42,7 @@ async fn an_agent_registers_itself_reports_load_and_says_when_it_goes() {
     });
     let classes = directory.path().join("classes.yaml");
     std::fs::write(&classes, "classes: [{class: huge, nodeLabels: {size: b*}, memory: 512Mi}]").unwrap();
-    let mut arguments = vec!["--class-table", classes.to_str().unwrap()];
+    let mut arguments = vec!["--device-classes-file", classes.to_str().unwrap()];
     arguments.extend(PACE);
     let mut agent = AgentProcess::with_kubernetes(&kubeconfig, &arguments);
 
@@ -99,7 +99,7 @@ fn an_agent_with_a_wrong_class_table_ends_and_names_the_field() {
         "--listen",
         "127.0.0.1:0",
     ]);
-    let output = command.arg("--class-table").arg(&classes).env_clear().output().unwrap();
+    let output = command.arg("--device-classes-file").arg(&classes).env_clear().output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
     assert!(
@@ -225,7 +225,7 @@ fn earlier_agent(objects: &Objects, endpoint: &str, lease_seconds: u32) {
 
 /// Starts an agent that the others cannot reach at the address in its status.
 async fn living_agent_at(objects: &Objects, kubeconfig: &std::path::Path, endpoint: &str) -> (AgentProcess, String) {
-    let mut arguments = vec!["--advertise-address", endpoint];
+    let mut arguments = vec!["--advertise-url", endpoint];
     arguments.extend(PACE);
     let agent = AgentProcess::with_kubernetes(kubeconfig, &arguments);
     objects.until(WORKER, |worker| ready(worker) == ("True", "Serving")).await;
@@ -254,7 +254,7 @@ async fn an_agent_that_took_a_heartbeat_from_a_living_one_gives_way_before_it_wr
     let (objects, kubeconfig, _directory) = api_server().await;
     // A network may refuse connections on behalf of an agent.
     let (first, boot) = living_agent_at(&objects, &kubeconfig, &refusing().await).await;
-    let pace = ["--heartbeat-interval-seconds", "2", "--status-interval-seconds", "0.2"];
+    let pace = ["--heartbeat-interval", "2s", "--status-update-interval", "0.2s"];
     let mut second = AgentProcess::with_kubernetes(&kubeconfig, &pace);
     objects
         .until(HEARTBEAT, |lease| lease["spec"]["holderIdentity"] != boot.as_str())

@@ -23,7 +23,7 @@ async fn an_idle_agent_ends_at_once_with_success() {
 
 #[tokio::test]
 async fn running_chunks_end_and_the_rest_is_given_back() {
-    let mut agent = AgentProcess::start(&["--cpu-threads", "1"]);
+    let mut agent = AgentProcess::start(&["--cpu-device-threads", "1"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     coordinator.acquire(4, TTL).await;
     let mut stream = coordinator.stream(programs::slow_square(2_000)).await;
@@ -46,7 +46,7 @@ async fn running_chunks_end_and_the_rest_is_given_back() {
 
 #[tokio::test]
 async fn what_does_not_end_within_the_grace_is_killed_and_said_so() {
-    let mut agent = AgentProcess::start(&["--shutdown-grace-seconds", "1"]);
+    let mut agent = AgentProcess::start(&["--drain-timeout", "1s"]);
     let coordinator = Coordinator::new(&agent.url, "a").await;
     coordinator.acquire(1, TTL).await;
     let mut stream = coordinator.stream(programs::stuck_from(0, 10)).await;

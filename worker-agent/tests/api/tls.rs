@@ -173,7 +173,7 @@ async fn operators_paths_are_for_who_shows_a_certificate_and_streams_for_who_has
         let (status, body) = anybody.request(method, path, CONTENT_TYPE, Bytes::new()).await;
         let text = String::from_utf8_lossy(&body);
         assert!(
-            status == StatusCode::FORBIDDEN && text.contains("--worker-client-certificate"),
+            status == StatusCode::FORBIDDEN && text.contains("--worker-client-cert-file"),
             "{path}: {status} {text}"
         );
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sahasra_wire::burst::{Argument, FailureCode, Program};
 use sahasra_worker::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
-use sahasra_worker::devices::CpuEngine;
+use sahasra_worker::devices::CpuBackend;
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.
@@ -23,7 +23,7 @@ pub fn config() -> PoolConfig {
         ..PoolConfig::default()
     };
     config.devices.cuda = false;
-    config.devices.cpu = CpuEngine::Always;
+    config.devices.cpu = CpuBackend::Always;
     config.devices.cpu_memory_bytes = Some(1 << 30);
     config.devices.cpu_threads = Some(2);
     config

@@ -59,7 +59,7 @@ impl Executor {
             .args(["executor", "session"])
             .args(arguments)
             .arg(format!("--memory-bytes={memory_bytes}"))
-            .arg(format!("--parent={}", std::process::id()))
+            .arg(format!("--agent-pid={}", std::process::id()))
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -232,7 +232,7 @@ fn what_exceeds_the_limit_is_refused_with_figures_and_nothing_is_lost() {
 #[test]
 fn programs_are_compiled_once_in_memory_and_on_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let cache = ["--program-cache", folder.path().to_str().unwrap()];
+    let cache = ["--program-cache-dir", folder.path().to_str().unwrap()];
     for run in 0..2 {
         let Some(executor) = Executor::xla(MEMORY, &cache) else { return };
         let mut client = executor.client();

@@ -24,7 +24,7 @@ fn agent(program: &Path, more: &[&str]) -> Command {
         "--no-kubernetes",
         "--no-cuda",
         "--listen=127.0.0.1:0",
-        "--cpu-memory=64Mi",
+        "--cpu-device-memory=64Mi",
     ]);
     command.args(more).stdin(Stdio::null());
     command
@@ -89,12 +89,12 @@ fn says(words: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
 pub fn without_walls(probe: &Path, agent: &Path) -> Result<(), Failed> {
     let told = words(old_kernel(probe, agent, &[]), |_| Ok(()))?;
     says(&told, &["WARN", "NOT WALLED IN", "Landlock", "seccomp", "lsm=", "serving"], &[])?;
-    let told = words(old_kernel(probe, agent, &["--require-executor-walls"]), |_| Ok(()))?;
+    let told = words(old_kernel(probe, agent, &["--require-sandbox"]), |_| Ok(()))?;
     says(&told, &["are required", "Landlock", "seccomp", "lsm="], &["serving"])
 }
 
 pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
-    let mut command = agent(agent_program, &["--require-executor-walls"]);
+    let mut command = agent(agent_program, &["--require-sandbox"]);
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
         command.uid(NOBODY).gid(NOBODY);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use sahasra_service::{backoff::Backoff, causes};
 use sahasra_ranges::AttemptRange;
+use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
     burst::{Acknowledge, FailureCode, Open, Opened, Program, Withdraw, client_frame, server_frame},
     grants::RefusalCode,

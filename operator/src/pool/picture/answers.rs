@@ -8,9 +8,7 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{
-    Action, Held, Loss, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE, Unconfirmed, sooner,
-};
+use super::{Action, Held, Loss, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE, Unconfirmed, sooner};
 
 /// Maximum length of a misconfiguration's description. One condition contains the descriptions of several devices.
 const TROUBLE_BYTES: usize = 400;
