@@ -235,16 +235,19 @@ impl Pool {
     pub async fn nothing_held(&mut self, within: Duration) -> Result<(), BurstError> {
         let mut last = String::new();
         let mut running = Vec::new();
-        for server in std::iter::once(&mut self.operator).chain(&mut self.agents) {
-            if server.process.is_running() {
-                running.push(&*server);
+        if self.operator.process.is_running() {
+            running.push((&self.operator, "gpu_leases_active", "gpu_vram_allocated_bytes"));
+        }
+        for agent in &mut self.agents {
+            if agent.process.is_running() {
+                running.push((&*agent, "sahasra_agent_slices_allocated", "sahasra_agent_vram_allocated_bytes"));
             }
         }
         let free = eventually(within, async || {
             last.clear();
-            for server in &running {
-                let active = server.metric("gpu_leases_active").await;
-                let bytes = server.metric("gpu_vram_allocated_bytes").await;
+            for (server, slices, bytes) in &running {
+                let active = server.metric(slices).await;
+                let bytes = server.metric(bytes).await;
                 if !matches!((&active, &bytes), (Ok(Some(0.0)), Ok(Some(0.0)))) {
                     last += &format!("{}: {active:?} slices, {bytes:?} bytes; ", server.process.name());
                 }

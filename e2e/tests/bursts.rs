@@ -102,7 +102,7 @@ async fn a_thousand_training_runs_end_with_the_same_verified_best_twice_and_leav
             .await
             .expect("a scrape, from which the peak counts");
         let job = run_example(&pool, "hyperparameter-search").await;
-        let peak = pool.operator.metric("gpu_leases_active_peak").await.expect("a scrape");
+        let peak = pool.operator.metric("sahasra_operator_slices_active_peak").await.expect("a scrape");
         assert!(peak >= Some(1000.0), "peak of slices: {peak:?}");
         assert_eq!(number(&job, "/status/slices/peak"), 1000);
         assert_eq!(number(&job, "/status/chunks/succeeded"), 1000);
@@ -459,22 +459,33 @@ async fn workers_and_metrics_have_the_shape_that_users_rely_on() {
     let page = pool.operator.get("/metrics").await.expect("metrics");
     for (name, kind) in [
         ("gpu_leases_active", "gauge"),
-        ("gpu_leases_active_peak", "gauge"),
-        ("gpu_leases_granted_total", "counter"),
-        ("gpu_leases_released_total", "counter"),
+        ("sahasra_operator_slices_active_peak", "gauge"),
+        ("sahasra_operator_slices_granted_total", "counter"),
+        ("sahasra_operator_slices_released_total", "counter"),
         ("gpu_submit_total", "counter"),
         ("gpu_submit_errors", "counter"),
         ("chunks_done", "counter"),
         ("chunks_retry_total", "counter"),
         ("gpu_vram_allocated_bytes", "gauge"),
-        ("reconcile_duration_seconds", "histogram"),
+        ("sahasra_operator_reconcile_duration_seconds", "histogram"),
     ] {
         assert!(page.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind} in:\n{page}");
     }
     assert_eq!(traps(&page), before + 1.0, "{page}");
     let page = pool.agents[0].get("/metrics").await.expect("metrics");
-    for name in ["gpu_leases_active", "gpu_vram_allocated_bytes", "gpu_active_executions"] {
+    for name in [
+        "sahasra_agent_slices_allocated",
+        "sahasra_agent_vram_allocated_bytes",
+        "sahasra_agent_chunks_running",
+    ] {
         assert!(page.contains(&format!("# TYPE {name} gauge\n")), "{name} is not in:\n{page}");
     }
+    let names = |page: &str| -> std::collections::BTreeSet<String> {
+        let names = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+        names.filter(|name| !name.starts_with("process_")).map(str::to_owned).collect()
+    };
+    let of_operator = names(&pool.operator.get("/metrics").await.expect("metrics"));
+    let common: Vec<_> = names(&page).intersection(&of_operator).cloned().collect();
+    assert_eq!(common, [""; 0], "names with two meanings");
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
 }

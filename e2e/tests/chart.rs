@@ -264,8 +264,9 @@ async fn a_lease_is_granted_and_given_back_with_the_charts_rights() {
         let output = control_plane.kubectl(arguments.split(' ')).await.expect("kubectl runs");
         output.success().expect("it happens in time");
     }
-    for server in pool.agents.iter().chain([&pool.operator]) {
-        let held = server.metric("gpu_leases_active").await.expect("metrics");
+    let agents = pool.agents.iter().map(|agent| (agent, "sahasra_agent_slices_allocated"));
+    for (server, slices) in agents.chain([(&pool.operator, "gpu_leases_active")]) {
+        let held = server.metric(slices).await.expect("metrics");
         assert_eq!(held, Some(0.0), "{} holds something", server.url());
     }
 }

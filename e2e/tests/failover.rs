@@ -110,7 +110,7 @@ async fn an_operator_that_is_killed_every_five_seconds_loses_no_lease_and_no_ses
     tokio::time::sleep(Duration::from_secs(ttl)).await;
     still_stands(&pool, &held).await;
     for agent in &pool.agents {
-        let expired = agent.metric("gpu_grants_expired_total").await.expect("an answer");
+        let expired = agent.metric("sahasra_agent_grants_expired_total").await.expect("an answer");
         assert_eq!(expired.unwrap_or_default(), 0.0, "{}", agent.process.name());
     }
     delete(&mut pool, &held).await;

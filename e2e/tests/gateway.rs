@@ -219,7 +219,7 @@ async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_c
     let (_, page) = sahasra_e2e::get(&format!("{}/metrics", gateway.server.url()))
         .await
         .expect("metrics");
-    assert_eq!(metric(&page, "gateway_streams"), Some(0.0));
+    assert_eq!(metric(&page, "sahasra_gateway_streams"), Some(0.0));
 
     // A body of 4 MiB.
     let mut large = session("large");

@@ -38,7 +38,7 @@ async fn suspend(pool: &Turn, burst: &str, suspend: bool) {
 async fn lent(pool: &Turn) -> Option<f64> {
     let mut slices = 0.0;
     for agent in &pool.agents {
-        slices += agent.metric("gpu_leases_active").await.ok()??;
+        slices += agent.metric("sahasra_agent_slices_allocated").await.ok()??;
     }
     Some(slices)
 }
@@ -120,7 +120,7 @@ async fn deleting_a_burst_mid_burst_frees_every_ledger() {
         let running = eventually(WITHIN, async || {
             let mut active = 0.0;
             for agent in &pool.agents {
-                active += agent.metric("gpu_active_executions").await.ok()??;
+                active += agent.metric("sahasra_agent_chunks_running").await.ok()??;
             }
             (lent(&pool).await == Some(200.0) && active >= 2.0).then_some(())
         });

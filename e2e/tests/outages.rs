@@ -51,8 +51,8 @@ async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped()
     pool.control_plane.stop_api_server().await.expect("stopped");
     let free = eventually(FREE_WITHIN, async || {
         for agent in &pool.agents {
-            let active = agent.metric("gpu_leases_active").await.ok()??;
-            let bytes = agent.metric("gpu_vram_allocated_bytes").await.ok()??;
+            let active = agent.metric("sahasra_agent_slices_allocated").await.ok()??;
+            let bytes = agent.metric("sahasra_agent_vram_allocated_bytes").await.ok()??;
             if active != 0.0 || bytes != 0.0 {
                 return None;
             }
@@ -62,7 +62,11 @@ async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped()
     free.await.expect("agents free everything by themselves");
     let mut expired = 0.0;
     for agent in &pool.agents {
-        expired += agent.metric("gpu_grants_expired_total").await.expect("an answer").unwrap_or(0.0);
+        expired += agent
+            .metric("sahasra_agent_grants_expired_total")
+            .await
+            .expect("an answer")
+            .unwrap_or(0.0);
     }
     assert!(expired >= 1.0, "nothing expired");
     pool.control_plane.start_api_server().await.expect("it starts again");

@@ -420,7 +420,7 @@ async fn slices_are_free_soon_after_a_session_is_deleted() {
         let since = Instant::now();
         place.rest().delete_session("default", &name).await.expect("deleted");
         let free = eventually(WITHIN, async || {
-            (agent.metric("gpu_vram_allocated_bytes").await.ok()?? == 0.0).then_some(())
+            (agent.metric("sahasra_agent_vram_allocated_bytes").await.ok()?? == 0.0).then_some(())
         });
         free.await.expect("it is free");
         took.push(since.elapsed());

@@ -97,7 +97,7 @@ async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
     let other = wait(&pool, "other", is_ready).await;
     let mut lent = Vec::new();
     for agent in &pool.agents {
-        lent.push(agent.metric("gpu_vram_allocated_bytes").await.expect("an answer"));
+        lent.push(agent.metric("sahasra_agent_vram_allocated_bytes").await.expect("an answer"));
     }
     assert_eq!(lent.iter().flatten().sum::<f64>(), 2.0 * f64::from(256 << 20), "{lent:?}");
     // A restarted operator finds both sessions where they are.
@@ -166,7 +166,7 @@ async fn a_session_whose_worker_dies_fails_and_is_not_moved() {
     assert!(message.contains(text(&session, "worker")), "{message}");
     let other = &pool.agents[1 - place];
     assert_eq!(
-        other.metric("gpu_leases_active").await.expect("an answer"),
+        other.metric("sahasra_agent_slices_allocated").await.expect("an answer"),
         Some(0.0),
         "it was moved"
     );

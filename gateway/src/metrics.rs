@@ -24,9 +24,13 @@ impl Metrics {
     /// # Errors
     /// When two metrics have the same name, which is a bug.
     pub(crate) fn new() -> Result<Self, prometheus::Error> {
-        let requests = Opts::new("gateway_requests_total", "Requests answered, by route and status code.");
+        let requests = Opts::new("sahasra_gateway_requests_total", "Requests, by route and status code.");
         let buckets = prometheus::exponential_buckets(0.001, 4.0, 10)?;
-        let seconds = HistogramOpts::new("gateway_request_seconds", "From a request's head to its answer's, in seconds.").buckets(buckets);
+        let seconds = HistogramOpts::new(
+            "sahasra_gateway_request_duration_seconds",
+            "Time from the head of a request to the head of its response.",
+        )
+        .buckets(buckets);
         let registry = sahasra_service::metrics::registry("gateway")?;
         let metrics = Self {
             streams: StreamMetrics::new(&registry)?,
@@ -65,11 +69,11 @@ mod tests {
     fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
         let metrics = Metrics::new().expect("distinct names");
         let expected = [
-            "gateway_requests_total",
-            "gateway_request_seconds",
-            "gateway_stream_bytes_total",
-            "gateway_streams_ended_total",
-            "sahasra_build_info",
+            "sahasra_gateway_requests_total",
+            "sahasra_gateway_request_duration_seconds",
+            "sahasra_gateway_stream_bytes_total",
+            "sahasra_gateway_streams_closed_total",
+            "sahasra_gateway_build_info",
         ];
         assert_eq!(sahasra_service::metrics::lint::problems(metrics.registry(), &expected), [""; 0]);
     }

@@ -103,7 +103,15 @@ impl Route {
 
     /// Every label of a route in metrics: those of [`Route::label`], and `none` for unknown paths.
     pub(crate) const METRICS: [&'static str; 9] = [
-        "health", "metrics", "openapi", "workers", "sessions", "bursts", "results", "stream", "none",
+        "health",
+        "metrics",
+        "openapi",
+        "workers",
+        "sessions",
+        "bursts",
+        "results",
+        "stream",
+        "unmatched",
     ];
 
     /// Label of the route in metrics.
@@ -198,7 +206,7 @@ mod tests {
             | Route::Results(..)
             | Route::Stream(..) => route.label(),
         };
-        let labels: BTreeSet<&str> = routes.iter().map(listed).chain(["none"]).collect();
+        let labels: BTreeSet<&str> = routes.iter().map(listed).chain(["unmatched"]).collect();
         assert_eq!(labels, BTreeSet::from(Route::METRICS));
     }
 

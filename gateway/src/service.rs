@@ -153,7 +153,7 @@ impl Gateway {
         let is_upgrade = call.headers.contains_key(header::UPGRADE);
         let (label, outcome) = match Route::parse(path) {
             Ok(route) => (route.label(), self.route(route, path, call, body).await),
-            Err(refusal) => ("none", Err(refusal)),
+            Err(refusal) => ("unmatched", Err(refusal)),
         };
         let mut answer = outcome.unwrap_or_else(Refusal::answer);
         // Answers depend on the caller's token, so caches must not store them.

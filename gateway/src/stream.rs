@@ -124,7 +124,7 @@ impl Streams {
             metrics.open.inc();
             let end = relay::run(client, worker, pace, &metrics, &stop).await;
             metrics.open.dec();
-            metrics.ended.with_label_values(&[end.by()]).inc();
+            metrics.ended.with_label_values(&[end.label()]).inc();
             tracing::debug!(namespace, name, %end, "a stream ended");
         });
 

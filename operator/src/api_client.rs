@@ -127,7 +127,7 @@ mod tests {
     async fn the_operators_client_names_itself_and_waits_no_longer_for_an_api_server_that_accepts_and_is_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = Config::new(format!("http://{}", listener.local_addr().unwrap()).parse().unwrap());
-        let maps: Api<ConfigMap> = Api::namespaced(connect(config, &ApiRequests::new().unwrap()).unwrap(), "default");
+        let maps: Api<ConfigMap> = Api::namespaced(connect(config, &ApiRequests::new("operator").unwrap()).unwrap(), "default");
         let server = async {
             let mut connection = listener.accept().await.unwrap().0;
             let mut request = Vec::new();

@@ -153,7 +153,8 @@ impl Operator {
         let Some(lease) = candidate.win(stop).await else { return Ok(()) };
         readiness.ready("leader");
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
-        context.metrics.leader_transitions.set(transitions.unwrap_or_default().into());
+        let (counter, total) = (&context.metrics.leader_transitions, transitions.unwrap_or_default());
+        counter.inc_by(u64::try_from(total).unwrap_or_default().saturating_sub(counter.get()));
         context.metrics.leader.set(1);
         let (synced, workers_known) = tokio::sync::oneshot::channel();
         let watching = {
@@ -192,7 +193,7 @@ impl Operator {
 
 /// Runs the operator until a signal stops it, or until it loses leadership, which is an error.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let requests = ApiRequests::new().context("make metrics")?;
+    let requests = ApiRequests::new("operator").context("make metrics")?;
     if let Some(Command::UninstallCheck { timeout }) = args.command {
         return uninstall_check::run(&client(&requests).await?, timeout).await;
     }

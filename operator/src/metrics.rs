@@ -28,9 +28,7 @@ pub struct Metrics {
     /// Chunks sent to agents, including retries.
     pub submitted: IntCounter,
     submit_errors: IntCounterVec,
-    submit_errors_alias: IntCounterVec,
     pub chunks_done: IntCounter,
-    chunks_done_alias: IntCounter,
     /// Chunks of [`Metrics::chunks_done`] that succeeded. Not served, but read by `sahasra run`.
     pub chunks_succeeded: AtomicU64,
     /// Chunks of [`Metrics::chunks_done`] that failed. Not served, but read by `sahasra run`.
@@ -40,7 +38,8 @@ pub struct Metrics {
     reconcile_errors: IntCounterVec,
     /// Whether this operator leads: 1 or 0.
     pub leader: IntGauge,
-    pub leader_transitions: IntGauge,
+    /// Changes of leadership, as the Lease counts them.
+    pub leader_transitions: IntCounter,
     workers: IntGaugeVec,
     claims_waiting: IntGaugeVec,
     claims_oldest: GaugeVec,
@@ -79,11 +78,14 @@ impl Metrics {
             registry.register(Box::new(errors.clone()))?;
             Ok::<_, prometheus::Error>(errors)
         };
-        let buckets = HistogramOpts::new("reconcile_duration_seconds", "Duration of a reconcile, by kind.")
+        let buckets = HistogramOpts::new("sahasra_operator_reconcile_duration_seconds", "Duration of a reconcile, by kind.")
             .buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]);
         let reconcile_duration = HistogramVec::new(buckets, &["kind"])?;
         registry.register(Box::new(reconcile_duration.clone()))?;
-        let failed = Opts::new("reconcile_errors_total", "Reconciles that failed, by kind and category.");
+        let failed = Opts::new(
+            "sahasra_operator_reconcile_errors_total",
+            "Reconciles that failed, by kind and category.",
+        );
         let reconcile_errors = IntCounterVec::new(failed, &["kind", "category"])?;
         registry.register(Box::new(reconcile_errors.clone()))?;
         for kind in KINDS {
@@ -93,8 +95,8 @@ impl Metrics {
             }
         }
         let oldest = Opts::new(
-            "sahasra_claims_oldest_wait_seconds",
-            "How long the claim that has waited longest has waited for its fewest slices, by kind; 0 when none waits.",
+            "sahasra_operator_oldest_pending_claim_age_seconds",
+            "Age of the claim that has waited longest for its minimum of slices, by kind of its owner; 0 if none waits.",
         );
         let claims_oldest = GaugeVec::new(oldest, &["kind"])?;
         registry.register(Box::new(claims_oldest.clone()))?;
@@ -102,36 +104,37 @@ impl Metrics {
             claims_oldest.with_label_values(&[kind]);
         }
         Ok(Self {
-            leases_active: gauge("gpu_leases_active", "Slices of VRAM held now.")?,
-            leases_peak: gauge("gpu_leases_active_peak", "Most slices of VRAM held at once since the last scrape.")?,
-            leases_granted: counter("gpu_leases_granted_total", "Slices granted by agents.")?,
-            leases_released: counter("gpu_leases_released_total", "Slices given back, expired or lost.")?,
-            vram_allocated: gauge("gpu_vram_allocated_bytes", "Bytes of VRAM held now.")?,
-            submitted: counter("gpu_submit_total", "Chunks handed to agents, retries included.")?,
-            submit_errors: errors("gpu_submit_errors_total", "Attempts that failed, by code.")?,
-            submit_errors_alias: errors("gpu_submit_errors", "As gpu_submit_errors_total: the name of earlier versions.")?,
-            chunks_done: counter("chunks_done_total", "Chunks counted as succeeded or failed for good.")?,
-            chunks_done_alias: counter("chunks_done", "As chunks_done_total: the name of earlier versions.")?,
+            leases_active: gauge("gpu_leases_active", "Slices of VRAM held.")?,
+            leases_peak: gauge(
+                "sahasra_operator_slices_active_peak",
+                "Maximum of slices of VRAM held since the last scrape.",
+            )?,
+            leases_granted: counter("sahasra_operator_slices_granted_total", "Slices granted by agents.")?,
+            leases_released: counter("sahasra_operator_slices_released_total", "Slices released, expired or lost.")?,
+            vram_allocated: gauge("gpu_vram_allocated_bytes", "Bytes of VRAM held.")?,
+            submitted: counter("gpu_submit_total", "Chunks sent to agents, including retries.")?,
+            submit_errors: errors("gpu_submit_errors", "Failed attempts, by code.")?,
+            chunks_done: counter("chunks_done", "Chunks that succeeded or failed permanently.")?,
             chunks_succeeded: AtomicU64::new(0),
             chunks_failed: AtomicU64::new(0),
-            chunks_retried: counter("chunks_retry_total", "Attempts beyond the first.")?,
+            chunks_retried: counter("chunks_retry_total", "Attempts after the first.")?,
             reconcile_duration,
             reconcile_errors,
             leader: gauge("sahasra_operator_leader", "1 while this operator leads, else 0.")?,
-            leader_transitions: gauge(
-                "sahasra_operator_leader_transitions",
-                "How often the leadership has changed hands, as this operator's Lease says; 0 before it leads.",
+            leader_transitions: counter(
+                "sahasra_operator_leader_transitions_total",
+                "Changes of leadership, as the Lease counts them; 0 before this operator leads.",
             )?,
-            workers: gauges("sahasra_workers", "Workers, by status as at /workers.", "status", &STATUSES)?,
+            workers: gauges("sahasra_workers", "Workers, by status as in /workers.", "status", &STATUSES)?,
             claims_waiting: gauges(
-                "sahasra_claims_waiting",
-                "Claims that wait for their fewest slices, by kind.",
+                "sahasra_operator_pending_claims",
+                "Claims that wait for their minimum of slices, by kind of their owner.",
                 "kind",
                 &snapshot::CLAIM_KINDS,
             )?,
             claims_oldest,
-            bursts: gauges("sahasra_bursts", "BurstJobs, by state.", "state", &snapshot::BURST_STATES)?,
-            sessions: gauges("sahasra_sessions", "GpuSessions, by state.", "state", &snapshot::SESSION_STATES)?,
+            bursts: gauges("sahasra_burst_jobs", "BurstJobs, by state.", "state", &snapshot::BURST_STATES)?,
+            sessions: gauges("sahasra_gpu_sessions", "GpuSessions, by state.", "state", &snapshot::SESSION_STATES)?,
             peak_since_scrape: AtomicI64::new(0),
             registry,
         })
@@ -185,17 +188,8 @@ impl Metrics {
         self.reconcile_errors.with_label_values(&[kind, category]).inc();
     }
 
-    /// Called at each scrape. Sets the peak to the maximum since the previous scrape, resets the maximum, and updates the aliases.
+    /// Called at each scrape. Sets the peak to the maximum since the previous scrape, and resets the maximum.
     fn before_scrape(&self) {
-        let advance = |alias: &IntCounter, total: &IntCounter| alias.inc_by(total.get().saturating_sub(alias.get()));
-        advance(&self.chunks_done_alias, &self.chunks_done);
-        for code in FailureCode::all() {
-            let code = [code.label()];
-            advance(
-                &self.submit_errors_alias.with_label_values(&code),
-                &self.submit_errors.with_label_values(&code),
-            );
-        }
         let now = self.leases_active.get();
         self.leases_peak.set(self.peak_since_scrape.swap(now, Ordering::Relaxed).max(now));
     }
@@ -221,47 +215,29 @@ mod tests {
     fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
         let metrics = Metrics::new().unwrap();
         let expected = [
-            "reconcile_errors_total",
-            "gpu_submit_errors_total",
-            "chunks_done_total",
+            "sahasra_operator_reconcile_errors_total",
+            "gpu_submit_errors",
+            "chunks_done",
             "sahasra_operator_leader",
             "sahasra_workers",
-            "sahasra_claims_waiting",
-            "sahasra_claims_oldest_wait_seconds",
-            "sahasra_bursts",
-            "sahasra_sessions",
+            "sahasra_operator_pending_claims",
+            "sahasra_operator_oldest_pending_claim_age_seconds",
+            "sahasra_burst_jobs",
+            "sahasra_gpu_sessions",
             "process_resident_memory_bytes",
         ];
-        let aliases = ["gpu_submit_errors:", "chunks_done:"];
-        let problems = sahasra_service::metrics::lint::problems(&metrics.registry, &expected);
-        let problems = problems
-            .into_iter()
-            .filter(|problem| !aliases.iter().any(|alias| problem.starts_with(alias)));
-        assert_eq!(problems.collect::<Vec<_>>(), [""; 0]);
-    }
-
-    #[test]
-    fn the_names_of_earlier_versions_show_the_same() {
-        let metrics = Metrics::new().unwrap();
-        metrics.chunks_done.inc_by(3);
-        metrics.submit_failed("Trap", 2);
-        metrics.before_scrape();
-        metrics.before_scrape();
-        let trap = metrics.submit_errors_alias.with_label_values(&["Trap"]);
-        assert_eq!((metrics.chunks_done_alias.get(), trap.get()), (3, 2));
+        assert_eq!(sahasra_service::metrics::lint::problems(&metrics.registry, &expected), [""; 0]);
     }
 
     #[test]
     fn the_guide_has_every_metric_and_no_other() {
         const PAGE: &str = include_str!("../../docs/guide/operating.md");
         let shown = Metrics::new().unwrap();
-        let requests = sahasra_service::api_requests::ApiRequests::new().unwrap();
+        let requests = sahasra_service::api_requests::ApiRequests::new("operator").unwrap();
         requests.register(&shown.registry).unwrap();
-        let differences = sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Operator");
-        let aliases = ["gpu_submit_errors is", "chunks_done is"];
-        let differences = differences
-            .into_iter()
-            .filter(|line| !aliases.iter().any(|alias| line.starts_with(alias)));
-        assert_eq!(differences.collect::<Vec<_>>(), [""; 0]);
+        assert_eq!(
+            sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Operator"),
+            [""; 0]
+        );
     }
 }

@@ -137,7 +137,7 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
         }
         None => classes::ClassTable::default(),
     };
-    let (requests, metrics) = (ApiRequests::new()?, metrics::Metrics::new()?);
+    let (requests, metrics) = (ApiRequests::new("agent")?, metrics::Metrics::new()?);
     requests.register(&metrics.registry())?;
     let (client, access) = if arguments.no_kubernetes {
         (None, Access::deny_all())

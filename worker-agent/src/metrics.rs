@@ -40,7 +40,7 @@ impl Metrics {
     /// # Errors
     /// Never in practice, because all names are distinct constants.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = sahasra_service::metrics::registry("worker")?;
+        let registry = sahasra_service::metrics::registry("agent")?;
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::new(name, help)?;
             registry.register(Box::new(gauge.clone()))?;
@@ -60,43 +60,43 @@ impl Metrics {
             Ok::<_, prometheus::Error>(counters)
         };
         Ok(Self {
-            leases_active: gauge("gpu_leases_active", "Slices lent, draining ones included")?,
-            slices_in_use: gauge("gpu_slices_in_use", "Slices on which an executor may run a chunk")?,
-            leases_granted: counter("gpu_leases_granted_total", "Slices granted")?,
-            leases_released: counter("gpu_leases_released_total", "Slices that became free again, whatever ended them")?,
-            grants_expired: counter("gpu_grants_expired_total", "Grants that ended by expiry")?,
-            vram_allocated: gauge("gpu_vram_allocated_bytes", "VRAM lent, draining slices included")?,
-            vram_allocatable: gauge("gpu_vram_allocatable_bytes", "VRAM that may be lent")?,
-            active_executions: gauge("gpu_active_executions", "Chunks running")?,
-            executors: gauge("gpu_executors", "Executor processes alive")?,
+            leases_active: gauge("sahasra_agent_slices_allocated", "Slices granted, including draining ones")?,
+            slices_in_use: gauge("sahasra_agent_slices_in_use", "Slices on which an executor may run a chunk")?,
+            leases_granted: counter("sahasra_agent_slices_granted_total", "Slices granted")?,
+            leases_released: counter("sahasra_agent_slices_freed_total", "Slices that became free again for any reason")?,
+            grants_expired: counter("sahasra_agent_grants_expired_total", "Grants that ended by expiry")?,
+            vram_allocated: gauge("sahasra_agent_vram_allocated_bytes", "VRAM granted, including draining slices")?,
+            vram_allocatable: gauge("sahasra_agent_vram_allocatable_bytes", "Allocatable VRAM")?,
+            active_executions: gauge("sahasra_agent_chunks_running", "Running chunks")?,
+            executors: gauge("sahasra_agent_executors", "Executor processes")?,
             namespaces_waiting: gauge(
-                "gpu_namespaces_waiting",
-                "Namespaces with chunks on a device that wait for their turn to have an executor there",
+                "sahasra_agent_pending_namespaces",
+                "Namespaces with chunks that wait for their turn on a device",
             )?,
             executors_lost: counter(
-                "gpu_executors_lost_total",
-                "Executor processes that crashed, hung or gave themselves up",
+                "sahasra_agent_executors_lost_total",
+                "Executor processes that crashed, hung or ended themselves after an error",
             )?,
             chunks: counters(
-                "gpu_chunks_total",
-                "Chunks that ended, by outcome",
+                "sahasra_agent_chunks_total",
+                "Finished chunks, by outcome",
                 "outcome",
                 &mut std::iter::once(SUCCEEDED).chain(FailureCode::all().map(|code| code.label())),
             )?,
             refusals: counters(
-                "gpu_acquire_refusals_total",
-                "Requests for slices that were refused, by cause",
+                "sahasra_agent_acquire_rejections_total",
+                "Rejected requests for slices, by code",
                 "code",
                 &mut RefusalCode::all().map(|code| code.label()),
             )?,
-            sessions: gauge("gpu_sessions", "Sessions that hold a slice here")?,
-            sessions_connected: gauge("gpu_sessions_connected", "Sessions with a client connected")?,
+            sessions: gauge("sahasra_agent_sessions", "Sessions with a slice")?,
+            sessions_connected: gauge("sahasra_agent_sessions_connected", "Sessions with a connected client")?,
             session_received: counter(
-                "gpu_session_received_bytes_total",
+                "sahasra_agent_session_receive_bytes_total",
                 "Bytes of sessions' streams received, as executors count them",
             )?,
             session_sent: counter(
-                "gpu_session_sent_bytes_total",
+                "sahasra_agent_session_transmit_bytes_total",
                 "Bytes of sessions' streams sent, as executors count them",
             )?,
             registry,
@@ -168,11 +168,15 @@ mod tests {
     #[test]
     fn metrics_are_as_prometheus_wants_them_and_there_from_the_start() {
         let metrics = Metrics::new().expect("distinct names");
-        let expected = ["gpu_chunks_total", "gpu_acquire_refusals_total", "process_resident_memory_bytes"];
+        let expected = [
+            "sahasra_agent_chunks_total",
+            "sahasra_agent_acquire_rejections_total",
+            "process_resident_memory_bytes",
+        ];
         assert_eq!(sahasra_service::metrics::lint::problems(&metrics.registry, &expected), [""; 0]);
         for (name, values) in [
-            ("gpu_chunks_total", 1 + FailureCode::all().count()),
-            ("gpu_acquire_refusals_total", 8),
+            ("sahasra_agent_chunks_total", 1 + FailureCode::all().count()),
+            ("sahasra_agent_acquire_rejections_total", 8),
         ] {
             let families = metrics.registry.gather();
             let family = families.iter().find(|family| family.name() == name);
@@ -184,7 +188,7 @@ mod tests {
     fn the_guide_has_every_metric_and_no_other() {
         const PAGE: &str = include_str!("../../docs/guide/operating.md");
         let shown = Metrics::new().expect("distinct names");
-        let requests = sahasra_service::api_requests::ApiRequests::new().expect("a name");
+        let requests = sahasra_service::api_requests::ApiRequests::new("agent").expect("a name");
         requests.register(&shown.registry).expect("another name");
         assert_eq!(
             sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Agent"),

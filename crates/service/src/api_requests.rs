@@ -15,7 +15,7 @@ const RESULTS: [&str; 8] = [
     "ok",
     "not_found",
     "conflict",
-    "denied",
+    "forbidden",
     "invalid",
     "throttled",
     "server_error",
@@ -37,14 +37,14 @@ pub struct ApiRequests {
 }
 
 impl ApiRequests {
-    /// Creates the counters of all results, at 0.
+    /// Creates the counters of all results of a component, such as `operator`, at 0.
     ///
     /// # Errors
     /// Never in practice, because the name is a constant.
-    pub fn new() -> Result<Self, prometheus::Error> {
+    pub fn new(component: &str) -> Result<Self, prometheus::Error> {
         let options = Opts::new(
-            "sahasra_api_requests_total",
-            "Requests to the API server, by result; unreachable when there was no answer.",
+            format!("sahasra_{component}_api_requests_total"),
+            "Requests to the API server, by result; unreachable if there was no response.",
         );
         let requests = IntCounterVec::new(options, &["result"])?;
         for result in RESULTS {
@@ -72,7 +72,7 @@ fn result(status: Option<StatusCode>) -> &'static str {
         Some(..=399) => "ok",
         Some(404 | 410) => "not_found",
         Some(409) => "conflict",
-        Some(401 | 403) => "denied",
+        Some(401 | 403) => "forbidden",
         Some(429) => "throttled",
         Some(400..=499) => "invalid",
         Some(_) => "server_error",
@@ -150,7 +150,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_are_counted_by_result_and_every_result_is_there_from_the_start() {
-        let requests = ApiRequests::new().unwrap();
+        let requests = ApiRequests::new("test").unwrap();
         let registry = Registry::new();
         requests.register(&registry).unwrap();
         let counts = || RESULTS.map(|result| requests.requests.with_label_values(&[result]).get());

@@ -8,14 +8,13 @@ use crate::answer::{self, Answer};
 
 pub mod lint;
 
-/// Creates a registry with the metrics of every process: `sahasra_build_info` and, on Linux, `process_*`.
+/// Creates a registry with the metrics of every process: `sahasra_COMPONENT_build_info` and, on Linux, `process_*`.
 ///
 /// # Errors
 /// Never in practice, because the names are constants and distinct.
 pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
-    let build = Opts::new("sahasra_build_info", "Always 1; its labels tell the component and its version.")
-        .const_label("component", component)
+    let build = Opts::new(format!("sahasra_{component}_build_info"), "Always 1; the label is the version.")
         .const_label("version", env!("CARGO_PKG_VERSION"));
     let build = IntGauge::with_opts(build)?;
     build.set(1);
@@ -50,12 +49,9 @@ mod tests {
     fn every_process_tells_its_version_and_what_it_uses() {
         let registry = registry("test").unwrap();
         let process = ["process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"];
-        assert_eq!(problems(&registry, &[&["sahasra_build_info"][..], &process].concat()), [""; 0]);
+        assert_eq!(problems(&registry, &[&["sahasra_test_build_info"][..], &process].concat()), [""; 0]);
         let text = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
-        let build = format!(
-            "sahasra_build_info{{component=\"test\",version=\"{}\"}} 1",
-            env!("CARGO_PKG_VERSION")
-        );
+        let build = format!("sahasra_test_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
         assert!(text.contains(&build), "{text}");
     }
 }

@@ -23,17 +23,17 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Every value of [`End::by`].
-    pub(super) const BY: [&'static str; 5] = ["client", "client-broken", "worker", "worker-broken", "gateway"];
+    /// Every value of [`End::label`].
+    pub(super) const REASONS: [&'static str; 5] = ["client_closed", "client_error", "worker_closed", "worker_error", "shutdown"];
 
-    /// Side that ended the stream, as a label of metrics.
-    pub(super) fn by(&self) -> &'static str {
+    /// Reason as a label of metrics.
+    pub(super) fn label(&self) -> &'static str {
         match self {
-            Self::Client => "client",
-            Self::ClientBroke(_) | Self::ClientSilent(_) | Self::Text => "client-broken",
-            Self::Worker => "worker",
-            Self::WorkerBroke(_) => "worker-broken",
-            Self::Stopping => "gateway",
+            Self::Client => "client_closed",
+            Self::ClientBroke(_) | Self::ClientSilent(_) | Self::Text => "client_error",
+            Self::Worker => "worker_closed",
+            Self::WorkerBroke(_) => "worker_error",
+            Self::Stopping => "shutdown",
         }
     }
 
@@ -100,11 +100,11 @@ mod tests {
         // No wildcard, so that a new variant does not compile until it is added to the list above.
         let listed = |end: &End| match end {
             End::Client | End::ClientBroke(_) | End::ClientSilent(_) | End::Text | End::Worker | End::WorkerBroke(_) | End::Stopping => {
-                end.by()
+                end.label()
             }
         };
         let labels: BTreeSet<&str> = ends.iter().map(listed).collect();
-        assert_eq!(labels, BTreeSet::from(End::BY));
+        assert_eq!(labels, BTreeSet::from(End::REASONS));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use super::end::End;
 #[derive(Clone, Debug)]
 pub(crate) struct StreamMetrics {
     pub open: IntGauge,
-    /// Bytes copied, by receiving side.
+    /// Bytes copied, by direction.
     pub bytes: IntCounterVec,
-    /// Streams ended, by the side that ended them.
+    /// Closed streams, by reason.
     pub ended: IntCounterVec,
 }
 
@@ -20,21 +20,21 @@ impl StreamMetrics {
     /// # Errors
     /// When a metric of the same name is registered already.
     pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let bytes = Opts::new("gateway_stream_bytes_total", "Bytes copied, to workers and to clients.");
-        let ended = Opts::new("gateway_streams_ended_total", "Streams that ended, by the side that ended them.");
+        let bytes = Opts::new("sahasra_gateway_stream_bytes_total", "Bytes copied, by direction.");
+        let ended = Opts::new("sahasra_gateway_streams_closed_total", "Closed streams, by reason.");
         let metrics = Self {
-            open: IntGauge::new("gateway_streams", "Streams of sessions that are open.")?,
-            bytes: IntCounterVec::new(bytes, &["to"])?,
-            ended: IntCounterVec::new(ended, &["by"])?,
+            open: IntGauge::new("sahasra_gateway_streams", "Open streams of sessions.")?,
+            bytes: IntCounterVec::new(bytes, &["direction"])?,
+            ended: IntCounterVec::new(ended, &["reason"])?,
         };
         registry.register(Box::new(metrics.open.clone()))?;
         registry.register(Box::new(metrics.bytes.clone()))?;
         registry.register(Box::new(metrics.ended.clone()))?;
-        for to in ["client", "worker"] {
-            metrics.bytes.with_label_values(&[to]);
+        for direction in ["to_client", "to_worker"] {
+            metrics.bytes.with_label_values(&[direction]);
         }
-        for by in End::BY {
-            metrics.ended.with_label_values(&[by]);
+        for reason in End::REASONS {
+            metrics.ended.with_label_values(&[reason]);
         }
         Ok(metrics)
     }

@@ -89,7 +89,7 @@ where
         .max(1);
 
     let up = async {
-        let copied = metrics.bytes.with_label_values(&["worker"]);
+        let copied = metrics.bytes.with_label_values(&["to_worker"]);
         loop {
             let message = match from_client.next().await {
                 Some(Ok(message)) => message,
@@ -121,7 +121,7 @@ where
         }
     };
     let down = async {
-        let copied = metrics.bytes.with_label_values(&["client"]);
+        let copied = metrics.bytes.with_label_values(&["to_client"]);
         let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = BytesMut::from(&read[..]);

@@ -231,5 +231,5 @@ async fn a_thousand_sessions_opened_and_deleted_leave_nothing() {
     };
     futures::future::join_all((0..8).map(objects)).await;
     assert_eq!(cluster.get(SESSIONS).await.json()["items"], json!([]));
-    assert_eq!(cluster.metric("gateway_requests_total{code=\"201\"").await, 1000.0);
+    assert_eq!(cluster.metric("sahasra_gateway_requests_total{code=\"201\"").await, 1000.0);
 }

@@ -70,15 +70,15 @@ async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
     tokio::time::timeout(WITHIN, async { tokio::join!(send, receive) })
         .await
         .expect("all of it");
-    assert_eq!(cluster.metric("gateway_streams").await, 1.0);
+    assert_eq!(cluster.metric("sahasra_gateway_streams").await, 1.0);
     sink.send(Message::Close(None)).await.expect("closed");
     let echoed = tokio::time::timeout(WITHIN, echo).await;
     echoed.expect("the worker sees the end").expect("it echoes");
     eventually("it is over", async || {
-        (cluster.metric("gateway_streams ").await == 0.0).then_some(())
+        (cluster.metric("sahasra_gateway_streams ").await == 0.0).then_some(())
     })
     .await;
-    assert_eq!(cluster.metric("gateway_stream_bytes_total").await, 2.0 * TOTAL as f64);
+    assert_eq!(cluster.metric("sahasra_gateway_stream_bytes_total").await, 2.0 * TOTAL as f64);
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
     client.close(None).await.expect("closed");
     drop(worker);
     eventually("it is over", async || {
-        (cluster.metric("gateway_streams ").await == 0.0).then_some(())
+        (cluster.metric("sahasra_gateway_streams ").await == 0.0).then_some(())
     })
     .await;
     drop(open(&cluster, &agent).await);
@@ -250,7 +250,7 @@ async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
     .await;
     cluster.report("GpuSession", "mine", json!({"endpoint": null})).await;
     assert_eq!(refused(&cluster, request(&cluster)).await.0, 409);
-    assert_eq!(cluster.metric("gateway_streams ").await, 0.0);
+    assert_eq!(cluster.metric("sahasra_gateway_streams ").await, 0.0);
 }
 
 #[tokio::test]
@@ -392,12 +392,12 @@ async fn streams_opened_and_closed_by_the_hundred_leave_nothing() {
             }
         }
         eventually("it is over", async || {
-            (cluster.metric("gateway_streams ").await == 0.0).then_some(())
+            (cluster.metric("sahasra_gateway_streams ").await == 0.0).then_some(())
         })
         .await;
     }
-    assert_eq!(cluster.metric("gateway_streams_ended_total").await, 300.0);
-    assert_eq!(cluster.metric("gateway_requests_total{code=\"101\"").await, 300.0);
+    assert_eq!(cluster.metric("sahasra_gateway_streams_closed_total").await, 300.0);
+    assert_eq!(cluster.metric("sahasra_gateway_requests_total{code=\"101\"").await, 300.0);
 }
 
 #[tokio::test]
@@ -416,7 +416,7 @@ async fn one_caller_leaves_room_for_others() {
     );
     drop(held.pop());
     eventually("there is room again", async || {
-        (cluster.metric("gateway_streams ").await == 3.0).then_some(())
+        (cluster.metric("sahasra_gateway_streams ").await == 3.0).then_some(())
     })
     .await;
     drop(open(&cluster, &agent).await);

@@ -53,7 +53,7 @@ pub struct Worker {
 }
 
 /// All statuses that a worker can have in `/workers` and metrics.
-pub const STATUSES: [&str; 4] = ["healthy", "stale", "notready", "unhealthy"];
+pub const STATUSES: [&str; 4] = ["healthy", "stale", "not_ready", "unhealthy"];
 
 impl Worker {
     /// Status of the worker: one of [`STATUSES`].
@@ -62,7 +62,7 @@ impl Worker {
         if self.stale {
             "stale"
         } else if self.ready.is_err() {
-            "notready"
+            "not_ready"
         } else if !self.devices.is_empty() && self.devices.iter().all(is_unhealthy) {
             "unhealthy"
         } else {

@@ -17,9 +17,9 @@ pub(super) const CLAIM_KINDS: [&str; 3] = [kind(ClaimKind::Burst), kind(ClaimKin
 
 const fn kind(kind: ClaimKind) -> &'static str {
     match kind {
-        ClaimKind::Burst => "burst",
-        ClaimKind::Session => "session",
-        ClaimKind::Lease => "lease",
+        ClaimKind::Burst => "BurstJob",
+        ClaimKind::Session => "GpuSession",
+        ClaimKind::Lease => "VramLease",
     }
 }
 

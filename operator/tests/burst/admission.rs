@@ -166,7 +166,7 @@ async fn what_the_api_server_rejects_stands_in_a_condition() {
     // Once the conflicting object is deleted, the burst continues. An error of the user never counts as one of the operator.
     leases.delete("blocked", &Default::default()).await.unwrap();
     eventually(&leases, "blocked", |lease| (!lease.owner_references().is_empty()).then_some(())).await;
-    assert_eq!(counted(&context, "reconcile_errors_total", "name"), 0.0);
+    assert_eq!(counted(&context, "sahasra_operator_reconcile_errors_total", "name"), 0.0);
     reconciling.abort();
 }
 

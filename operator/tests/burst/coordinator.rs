@@ -54,7 +54,7 @@ async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
     let status = ended(&pool, "broken").await;
     assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
     assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
-    let lost = counted(&pool.context, "gpu_submit_errors_total", FailureCode::Disconnected.label());
+    let lost = counted(&pool.context, "gpu_submit_errors", FailureCode::Disconnected.label());
     assert_eq!(lost, 0.0);
 }
 

@@ -130,7 +130,7 @@ async fn gauges_show_what_there_is() {
     let (context, readiness, _running) = operator(&client, "one", &stop);
     let nothing = scraped(&context).await;
     assert_eq!(nothing["sahasra_operator_leader"], 0.0);
-    assert_eq!(by_label(&nothing, "sahasra_workers"), "healthy=0 notready=0 stale=0 unhealthy=0");
+    assert_eq!(by_label(&nothing, "sahasra_workers"), "healthy=0 not_ready=0 stale=0 unhealthy=0");
     leading(&readiness).await;
     // No device is available, so the claims wait.
     create(&client, &job("waits", |_| {})).await;
@@ -149,22 +149,25 @@ async fn gauges_show_what_there_is() {
     }
     let shown = scraped(&context).await;
     assert_eq!(shown["sahasra_operator_leader"], 1.0);
-    assert_eq!(by_label(&shown, "sahasra_workers"), "healthy=1 notready=2 stale=0 unhealthy=1");
+    assert_eq!(by_label(&shown, "sahasra_workers"), "healthy=1 not_ready=2 stale=0 unhealthy=1");
     assert_eq!(
-        by_label(&shown, "sahasra_bursts"),
+        by_label(&shown, "sahasra_burst_jobs"),
         "Complete=1 Failed=2 Pending=1 Running=0 Suspended=1"
     );
-    assert_eq!(by_label(&shown, "sahasra_sessions"), "Failed=1 Pending=1 Placed=0 Ready=0");
-    assert_eq!(by_label(&shown, "sahasra_claims_waiting"), "burst=1 lease=2 session=1");
+    assert_eq!(by_label(&shown, "sahasra_gpu_sessions"), "Failed=1 Pending=1 Placed=0 Ready=0");
+    assert_eq!(
+        by_label(&shown, "sahasra_operator_pending_claims"),
+        "BurstJob=1 GpuSession=1 VramLease=2"
+    );
     for kind in ["burst", "lease", "session"] {
         // The oldest is the first of the two.
-        let oldest = shown[&format!("sahasra_claims_oldest_wait_seconds{{kind=\"{kind}\"}}")];
+        let oldest = shown[&format!("sahasra_operator_oldest_pending_claim_age_seconds{{kind=\"{kind}\"}}")];
         assert!((58.0..=61.0).contains(&oldest), "{kind}: {oldest} s");
     }
 
     sleep(WORKER_TIMEOUT).await;
     let later = scraped(&context).await;
-    assert_eq!(by_label(&later, "sahasra_workers"), "healthy=0 notready=0 stale=4 unhealthy=0");
+    assert_eq!(by_label(&later, "sahasra_workers"), "healthy=0 not_ready=0 stale=4 unhealthy=0");
     stop.cancel();
 }
 
@@ -190,7 +193,7 @@ async fn the_leader_says_so_and_how_often_the_leadership_has_changed_hands() {
         leading(&readiness).await;
         let shown = scraped(&context).await;
         assert_eq!(shown["sahasra_operator_leader"], 1.0, "{identity}");
-        assert_eq!(shown["sahasra_operator_leader_transitions"], transitions as f64, "{identity}");
+        assert_eq!(shown["sahasra_operator_leader_transitions_total"], transitions as f64, "{identity}");
         before = Some((context, stop, running));
     }
 }
@@ -209,11 +212,14 @@ async fn a_burst_that_runs_is_shown_with_its_slices() {
     .await;
     let shown = scraped(&pool.context).await;
     assert_eq!(
-        by_label(&shown, "sahasra_bursts"),
+        by_label(&shown, "sahasra_burst_jobs"),
         "Complete=0 Failed=0 Pending=0 Running=1 Suspended=0"
     );
-    assert_eq!(by_label(&shown, "sahasra_claims_waiting"), "burst=0 lease=0 session=0");
-    assert_eq!(by_label(&shown, "sahasra_workers"), "healthy=1 notready=0 stale=0 unhealthy=0");
+    assert_eq!(
+        by_label(&shown, "sahasra_operator_pending_claims"),
+        "BurstJob=0 GpuSession=0 VramLease=0"
+    );
+    assert_eq!(by_label(&shown, "sahasra_workers"), "healthy=1 not_ready=0 stale=0 unhealthy=0");
     assert_eq!(
         (shown["gpu_leases_active"], shown["gpu_vram_allocated_bytes"]),
         (4.0, f64::from(4 << 20))

@@ -36,7 +36,10 @@ async fn a_thousand_chunks_come_back_once_each_with_their_results() {
         assert_eq!((*attempt, outputs), (1, &programs::squared(*index)), "{index}");
     }
     let metrics = coordinator.metrics().await;
-    assert!(metrics.contains("gpu_chunks_total{outcome=\"Succeeded\"} 1000"), "{metrics}");
+    assert!(
+        metrics.contains("sahasra_agent_chunks_total{outcome=\"Succeeded\"} 1000"),
+        "{metrics}"
+    );
     coordinator.release().await;
     coordinator.until_free().await;
 }

@@ -66,7 +66,10 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
     assert!(collected.repeated.is_empty(), "none was executed twice: {:?}", collected.repeated);
     assert!(seen.results.iter().all(|(index, result)| collected.results[index] == *result));
     let metrics = new.metrics().await;
-    assert!(metrics.contains("gpu_chunks_total{outcome=\"Succeeded\"} 400"), "{metrics}");
+    assert!(
+        metrics.contains("sahasra_agent_chunks_total{outcome=\"Succeeded\"} 400"),
+        "{metrics}"
+    );
 
     // Results that are acknowledged, or covered by a checkpoint, are not sent again.
     stream.acknowledge(collected.sequence - 1).await;
@@ -156,7 +159,7 @@ async fn a_coordinator_that_does_not_read_or_cover_bounds_what_is_executed() {
         let metrics = coordinator.metrics().await;
         let line = metrics
             .lines()
-            .find(|line| line.starts_with("gpu_chunks_total{outcome=\"Succeeded\"}"));
+            .find(|line| line.starts_with("sahasra_agent_chunks_total{outcome=\"Succeeded\"}"));
         line.map_or(0, |line| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap())
     };
     let start = std::time::Instant::now();

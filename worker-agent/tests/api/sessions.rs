@@ -193,7 +193,7 @@ async fn a_session_is_told_of_from_its_grant_to_its_release() {
     assert!(load.streams && !load.connected && load.ended.is_empty());
     let later = until(&coordinator, "mine", |later| later.idle_milliseconds > load.idle_milliseconds).await;
     assert_eq!((later.tensors, later.active_executions), (0, 0));
-    assert!(coordinator.metrics().await.contains("gpu_sessions 1"));
+    assert!(coordinator.metrics().await.contains("sahasra_agent_sessions 1"));
     session.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
     not_here(&place.agent, "mine").await;
@@ -347,7 +347,7 @@ async fn a_connected_session_outlives_its_ttl_without_any_renewal_up_to_its_limi
     let load = until(&coordinator, "mine", |load| load.connected).await;
     assert!(load.ended.is_empty());
     let metrics = coordinator.metrics().await;
-    assert!(metrics.contains("gpu_sessions_connected 1"), "{metrics}");
+    assert!(metrics.contains("sahasra_agent_sessions_connected 1"), "{metrics}");
     // Last renewal by the operator. The limit counts from the grant.
     let limit = start.elapsed() + 3 * SHORT;
     let last = RenewOwner {

@@ -32,15 +32,15 @@ async fn slices_are_granted_renewed_and_given_back() {
     let renewed = coordinator.renew(&[&grant], TTL).await;
     assert!(renewed.outcomes[0].renewed);
     let metrics = coordinator.metrics().await;
-    let active = format!("gpu_leases_active {}", 300 + rest.slices);
+    let active = format!("sahasra_agent_slices_allocated {}", 300 + rest.slices);
     assert!(
-        metrics.contains(&active) && metrics.contains("gpu_acquire_refusals_total{code=\"Capacity\"} 1"),
+        metrics.contains(&active) && metrics.contains("sahasra_agent_acquire_rejections_total{code=\"Capacity\"} 1"),
         "{metrics}"
     );
     assert_eq!(coordinator.release().await.freed, 2);
     assert_eq!(coordinator.release().await.freed, 0);
     let metrics = coordinator.metrics().await;
-    assert!(metrics.contains("gpu_leases_active 0"), "{metrics}");
+    assert!(metrics.contains("sahasra_agent_slices_allocated 0"), "{metrics}");
 }
 
 #[tokio::test]
