@@ -95,7 +95,7 @@ mod tests {
             &mut conditions,
             ACCEPTED,
             false,
-            "ConfigMapMissing",
+            "ConfigMapNotFound",
             "create it",
             Some(1),
             at(10)

@@ -128,7 +128,7 @@ async fn a_session_without_room_says_why_and_is_placed_when_there_is_some() {
         |session: &DynamicObject| condition(session, "Placed").is_some_and(|placed| placed["message"] != "waiting for its VramLease");
     let session = wait(&pool, "elsewhere", waits).await;
     let (reason, message) = why(&session, "Placed");
-    assert_eq!((reason.as_str(), text(&session, "state")), ("NoCapacity", "Pending"));
+    assert_eq!((reason.as_str(), text(&session, "state")), ("WaitingForSlices", "Pending"));
     assert!(message.contains("node-0/cpu-0") && message.contains("class"), "{message}");
     pool.control_plane
         .delete("GpuSession", "default", "elsewhere")
@@ -188,7 +188,7 @@ async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
     let mut pool = pool().await;
     for (name, more, expected) in [
         ("idle", json!({"idleTimeoutSeconds": 1}), "IdleTimeout"),
-        ("old", json!({"idleTimeoutSeconds": 10, "ttlSeconds": 10}), "Expired"),
+        ("old", json!({"idleTimeoutSeconds": 10, "ttlSeconds": 10}), "TtlExpired"),
     ] {
         apply(&pool, name, more).await;
         let session = wait(&pool, name, |session| true_condition(session, "Failed").is_some()).await;

@@ -198,13 +198,13 @@ async fn results_are_kept_in_the_stores_that_are_allowed_and_in_no_others() {
     secret(&pool, "forbidden", "http://127.0.0.1:1").await;
     let (reason, message) = refused(&pool, &stored("not-this-server", url, Some("forbidden")), "not-this-server").await;
     assert!(
-        reason == "StoreInvalid" && message.contains("http://127.0.0.1:1"),
+        reason == "InvalidStore" && message.contains("http://127.0.0.1:1"),
         "{reason}: {message}"
     );
     let outside = format!("file://{}", elsewhere.path().display());
     let (reason, message) = refused(&pool, &stored("not-this-folder", &outside, None), "not-this-folder").await;
     assert!(
-        reason == "StoreInvalid" && message.contains("file stores are not allowed"),
+        reason == "InvalidStore" && message.contains("file stores are not allowed"),
         "{reason}: {message}"
     );
 

@@ -110,7 +110,7 @@ pub(crate) enum Refusal {
     },
     /// The worker accepts no connections, so its sessions have ended.
     #[error("{problem}")]
-    WorkerGone {
+    WorkerUnreachable {
         /// Endpoint of the worker, and how its end was detected.
         problem: String,
     },
@@ -143,7 +143,7 @@ impl Refusal {
             Self::Share { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Busy { .. } | Self::NoOperator | Self::ApiServer(_) | Self::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
             Self::ApiServerTimeout { .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::ApiServerAnswer(_) | Self::Operator(_) | Self::WorkerGone { .. } => StatusCode::BAD_GATEWAY,
+            Self::ApiServerAnswer(_) | Self::Operator(_) | Self::WorkerUnreachable { .. } => StatusCode::BAD_GATEWAY,
             Self::NotYet { .. } => StatusCode::CONFLICT,
             Self::Damaged(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::UpgradeRequired => StatusCode::UPGRADE_REQUIRED,
@@ -156,8 +156,8 @@ impl Refusal {
         if let Self::NotYet { reason, .. } = self {
             return reason;
         }
-        if let Self::WorkerGone { .. } = self {
-            return "WorkerGone";
+        if let Self::WorkerUnreachable { .. } = self {
+            return "WorkerUnreachable";
         }
         match self.code() {
             StatusCode::UNAUTHORIZED => "Unauthorized",

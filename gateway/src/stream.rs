@@ -160,7 +160,7 @@ impl Streams {
             ),
             // The worker did not recognise the secret and accepted the token.
             Ok(worker) => Some(self.slots.take(seen.caller).map(|slot| (worker, slot))),
-            Err(gone @ Refusal::WorkerGone { .. }) => Some(Err(gone)),
+            Err(gone @ Refusal::WorkerUnreachable { .. }) => Some(Err(gone)),
             Err(_) => None,
         }
     }
@@ -223,7 +223,7 @@ fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     }
     if session["metadata"]["deletionTimestamp"].is_string() {
         return Err(Refusal::NotYet {
-            reason: "SessionEnding",
+            reason: "SessionTerminating",
             problem: format!("{name} is being deleted: create another"),
             field: "metadata.deletionTimestamp",
             value: text(&session["metadata"]["deletionTimestamp"]),
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(reason(json!({"metadata": {}})), "SessionNotPlaced");
         assert_eq!(
             reason(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": {"endpoint": "x"}})),
-            "SessionEnding"
+            "SessionTerminating"
         );
         let failed = json!({"type": "Failed", "status": "True", "reason": "WorkerLost", "message": "node-1 is gone"});
         let failed = json!({"status": {"endpoint": "http://node:8471", "conditions": [failed]}});

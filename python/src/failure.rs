@@ -63,7 +63,7 @@ fn class(error: &Error) -> &'static str {
         Error::WorkerLost(_) => "WorkerLostError",
         Error::Closed => "SessionClosedError",
         Error::Ended { reason, .. } => match reason.as_str() {
-            "Expired" | "IdleTimeout" | "LeaseExpired" => "LeaseExpiredError",
+            "TtlExpired" | "IdleTimeout" | "LeaseExpired" => "LeaseExpiredError",
             _ => "SessionClosedError",
         },
         Error::NoCapacity(_) => "CapacityError",

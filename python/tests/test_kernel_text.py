@@ -222,9 +222,9 @@ def test_a_job_that_waits_says_for_what():
     refused = {"type": "Accepted", "status": "False", "reason": "InvalidParameters", "message": "a: 5 is too much"}
     assert isinstance(told(refused), ExecutionError) and "InvalidParameters: a: 5 is too much" in str(told(refused))
     accepted = {"type": "Accepted", "status": "True", "reason": "Valid", "message": ""}
-    waits = {"type": "Admitted", "status": "False", "reason": "NoCapacity", "message": "node-0/cpu-0: 100 GiB are more than 8"}
+    waits = {"type": "Admitted", "status": "False", "reason": "WaitingForSlices", "message": "node-0/cpu-0: 100 GiB are more than 8"}
     assert isinstance(told(accepted, waits), WaitTimeoutError)
-    assert "12 s: NoCapacity: node-0/cpu-0: 100 GiB" in str(told(accepted, waits))
+    assert "12 s: WaitingForSlices: node-0/cpu-0: 100 GiB" in str(told(accepted, waits))
     assert "operator" in str(told())
 
 

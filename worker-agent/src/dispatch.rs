@@ -159,7 +159,7 @@ const FRAMES_AT_A_TIME: usize = 16;
 
 pub(crate) fn invalid(message: String) -> Refusal {
     Refusal {
-        code: RefusalCode::Invalid as i32,
+        code: RefusalCode::InvalidRequest as i32,
         message,
         free_bytes: 0,
     }

@@ -260,7 +260,7 @@ mod tests {
     fn a_run_ends_when_every_burst_has() {
         let now = Instant::now();
         let mut following = following(&["a", "b", "c"]);
-        let done = job("a", &[(COMPLETE, "True", "AllChunksCounted")]);
+        let done = job("a", &[(COMPLETE, "True", "AllChunksFinished")]);
         let failed = job("b", &[(FAILED, "True", "Trap"), (COMPLETE, "False", "Trap")]);
         following.observe(
             vec![done.clone(), failed.clone(), job("c", &[(ADMITTED, "True", "SlicesGranted")])],
@@ -268,12 +268,12 @@ mod tests {
             now,
         );
         assert_eq!(following.endings(), None);
-        let refused = job("c", &[(ACCEPTED, "False", "EntryMissing")]);
+        let refused = job("c", &[(ACCEPTED, "False", "EntryNotFound")]);
         following.observe(vec![done, failed, refused], vec![], now);
         let expected = [
             (key("a"), Ending::Complete),
             (key("b"), Ending::Failed("Trap: Trap.".into())),
-            (key("c"), Ending::Refused("EntryMissing: EntryMissing.".into())),
+            (key("c"), Ending::Refused("EntryNotFound: EntryNotFound.".into())),
         ];
         assert_eq!(following.endings().unwrap(), expected);
     }
@@ -286,7 +286,7 @@ mod tests {
         let runs = job("b", &[(ADMITTED, "True", "SlicesGranted")]);
         following.observe(vec![waits.clone(), runs], vec![], now);
         assert_eq!(following.wake(), None, "the other may make room");
-        let done = job("b", &[(COMPLETE, "True", "AllChunksCounted")]);
+        let done = job("b", &[(COMPLETE, "True", "AllChunksFinished")]);
         following.observe(vec![waits.clone(), done.clone()], vec![], now);
         assert_eq!(following.wake(), Some(now + PATIENCE));
         following.observe(vec![waits.clone(), done.clone()], vec![], now + PATIENCE / 2);

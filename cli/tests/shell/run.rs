@@ -211,7 +211,7 @@ fn what_only_the_operator_sees_to_be_wrong_ends_the_run_too() {
     let output = Sahasra::new(["run"]).arg(&file).output();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     let shown = text(&output.stdout) + &text(&output.stderr);
-    assert!(shown.contains("refused: EntryMissing: spec.kernel.entry:"), "{shown}");
+    assert!(shown.contains("refused: EntryNotFound: spec.kernel.entry:"), "{shown}");
 
     let missing = burst("b", STEPS, "steps", 3, "").replace("inline: |", "configMapKeyRef: {name: absent, key: k.ptx}\n#");
     let missing: String = missing
@@ -223,7 +223,7 @@ fn what_only_the_operator_sees_to_be_wrong_ends_the_run_too() {
     let output = Sahasra::new(["run"]).arg(&file).output();
     let shown = text(&output.stdout) + &text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{shown}");
-    assert!(shown.contains("ConfigMapMissing"), "{shown}");
+    assert!(shown.contains("ConfigMapNotFound"), "{shown}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
             gone.then(|| Error::worker_lost(format!("{peer} takes no connections any more")))
         }
         // Reason with which a gateway reports that the worker is gone.
-        Error::Http { reason, message, .. } if connected && reason == "WorkerGone" => Some(Error::worker_lost(message)),
+        Error::Http { reason, message, .. } if connected && reason == "WorkerUnreachable" => Some(Error::worker_lost(message)),
         // The session's process has ended, or its time is over.
         Error::Http {
             status: 404 | 410,

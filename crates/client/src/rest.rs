@@ -339,7 +339,7 @@ mod tests {
         let executor = session_end(&failed("ExecutorLost")).unwrap().about("team/mine", "node-1/cpu-0", "");
         let said = "the executor on node-1/cpu-0 of session team/mine has ended, with all that the session had there: why";
         assert_eq!(executor.to_string(), said);
-        assert!(matches!(session_end(&failed("Expired")), Some(Error::Ended { reason, .. }) if reason == "Expired"));
+        assert!(matches!(session_end(&failed("TtlExpired")), Some(Error::Ended { reason, .. }) if reason == "TtlExpired"));
         let mut placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});
         assert!(session_end(&placed).is_none() && is_true(&placed, "Placed"));
         placed["metadata"] = json!({"namespace": "team", "name": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z"});

@@ -19,7 +19,7 @@ pub enum WhyNot {
         has: Name,
     },
     /// The device does not have the engine that the claim requires.
-    EngineMissing {
+    EngineUnsupported {
         /// Required engine, such as `xla`.
         wanted: Name,
     },
@@ -37,7 +37,7 @@ pub enum WhyNot {
         allocatable: u64,
     },
     /// The device's agent recently rejected this claim.
-    RefusedRecently {
+    RejectedRecently {
         /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
         until: u64,
     },
@@ -47,14 +47,14 @@ pub enum WhyNot {
         claim: Name,
     },
     /// The free bytes do not suffice.
-    Full {
+    InsufficientVram {
         /// Free bytes of the device.
         free: u64,
         /// Bytes that the claim needs on this device.
         needed: u64,
     },
     /// The device has room for some slices, but all devices together do not have room for the minimum.
-    TooFew {
+    TooFewSlices {
         /// Number of slices that fit on this device.
         fit: u32,
         /// Number of slices that must start together: the claim's minimum.
@@ -68,15 +68,15 @@ impl WhyNot {
         match self {
             Self::PinnedTo { .. } => "PinnedElsewhere",
             Self::ClassMismatch { .. } => "ClassMismatch",
-            Self::EngineMissing { .. } => "EngineMissing",
+            Self::EngineUnsupported { .. } => "EngineUnsupported",
             Self::NotReady => "NotReady",
             Self::Unhealthy => "Unhealthy",
             Self::Cordoned => "Cordoned",
             Self::TooSmall { .. } => "TooSmall",
-            Self::RefusedRecently { .. } => "RefusedRecently",
+            Self::RejectedRecently { .. } => "RejectedRecently",
             Self::ReservedFor { .. } => "Reserved",
-            Self::Full { .. } => "Full",
-            Self::TooFew { .. } => "TooFew",
+            Self::InsufficientVram { .. } => "InsufficientVram",
+            Self::TooFewSlices { .. } => "TooFewSlices",
         }
     }
 
@@ -85,30 +85,30 @@ impl WhyNot {
         match self {
             Self::PinnedTo { .. } => "not the session's own",
             Self::ClassMismatch { .. } => "of another class",
-            Self::EngineMissing { .. } => "without the engine",
+            Self::EngineUnsupported { .. } => "without the engine",
             Self::NotReady => "not ready",
             Self::Unhealthy => "unhealthy",
             Self::Cordoned => "cordoned",
             Self::TooSmall { .. } => "too small",
-            Self::RefusedRecently { .. } => "refused lately",
+            Self::RejectedRecently { .. } => "refused lately",
             Self::ReservedFor { .. } => "reserved",
-            Self::Full { .. } => "full",
-            Self::TooFew { .. } => "with room for too few",
+            Self::InsufficientVram { .. } => "full",
+            Self::TooFewSlices { .. } => "with room for too few",
         }
     }
 
     /// Rank of the reason by how close the device is to serving the claim, closest first. A summary names the device with the lowest rank.
     pub(crate) fn distance(&self) -> u8 {
         match self {
-            Self::TooFew { .. } => 0,
-            Self::Full { .. } => 1,
+            Self::TooFewSlices { .. } => 0,
+            Self::InsufficientVram { .. } => 1,
             Self::ReservedFor { .. } => 2,
-            Self::RefusedRecently { .. } => 3,
+            Self::RejectedRecently { .. } => 3,
             Self::Cordoned => 4,
             Self::NotReady => 5,
             Self::Unhealthy => 6,
             Self::TooSmall { .. } => 7,
-            Self::EngineMissing { .. } => 8,
+            Self::EngineUnsupported { .. } => 8,
             Self::ClassMismatch { .. } => 9,
             Self::PinnedTo { .. } => 10,
         }
@@ -121,8 +121,10 @@ impl fmt::Display for WhyNot {
             Self::PinnedTo { device } => write!(formatter, "the session lives on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
             // Engine `xla` is a PJRT plugin, which a worker may lack.
-            Self::EngineMissing { wanted } if &**wanted == "xla" => formatter.write_str("has no engine xla: its worker has no PJRT plugin"),
-            Self::EngineMissing { wanted } => write!(formatter, "has no engine {wanted}"),
+            Self::EngineUnsupported { wanted } if &**wanted == "xla" => {
+                formatter.write_str("has no engine xla: its worker has no PJRT plugin")
+            }
+            Self::EngineUnsupported { wanted } => write!(formatter, "has no engine {wanted}"),
             Self::NotReady => formatter.write_str("worker is not ready"),
             Self::Unhealthy => formatter.write_str("device is unhealthy"),
             Self::Cordoned => formatter.write_str("worker is cordoned"),
@@ -134,10 +136,10 @@ impl fmt::Display for WhyNot {
                     Against(*slice, *allocatable)
                 )
             }
-            Self::RefusedRecently { .. } => formatter.write_str("its agent refused a moment ago"),
+            Self::RejectedRecently { .. } => formatter.write_str("its agent refused a moment ago"),
             Self::ReservedFor { claim } => write!(formatter, "reserved for {claim}, which has waited longer"),
-            Self::Full { free, needed } => write!(formatter, "{} free, slice needs {}", Bytes(*free), Against(*needed, *free)),
-            Self::TooFew { fit, needed } => write!(formatter, "room for {fit} of the {needed} slices that must start together"),
+            Self::InsufficientVram { free, needed } => write!(formatter, "{} free, slice needs {}", Bytes(*free), Against(*needed, *free)),
+            Self::TooFewSlices { fit, needed } => write!(formatter, "room for {fit} of the {needed} slices that must start together"),
         }
     }
 }

@@ -305,8 +305,8 @@ proptest! {
         let solution = solve(&problem, &previous, NOW);
         for refusal in &solution.refusals {
             let fits: u64 = refusal.why_not.iter().map(|(_, why_not)| match why_not {
-                WhyNot::TooFew { fit, needed } => { assert!(fit < needed); u64::from(*fit) }
-                WhyNot::Full { free, needed } => { assert!(free < needed); 0 }
+                WhyNot::TooFewSlices { fit, needed } => { assert!(fit < needed); u64::from(*fit) }
+                WhyNot::InsufficientVram { free, needed } => { assert!(free < needed); 0 }
                 _ => 0,
             }).sum();
             let claim = problem.claims.iter().find(|claim| claim.id == refusal.claim).expect("a known claim");

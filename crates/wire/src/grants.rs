@@ -135,18 +135,18 @@ pub enum RefusalCode {
     /// The agent has seen a higher term for the owner.
     StaleTerm = 1,
     /// The request was made for another boot of the agent.
-    OtherBoot = 2,
+    BootMismatch = 2,
     UnknownDevice = 3,
     /// Fewer slices are free than the request's minimum.
-    Capacity = 4,
+    InsufficientVram = 4,
     /// The device reported an error that only a reset repairs.
     Unhealthy = 5,
     ShuttingDown = 6,
-    Invalid = 7,
+    InvalidRequest = 7,
 }
 
 labelled! {
-    RefusalCode { Unspecified StaleTerm OtherBoot UnknownDevice Capacity Unhealthy ShuttingDown Invalid }
+    RefusalCode { Unspecified StaleTerm BootMismatch UnknownDevice InsufficientVram Unhealthy ShuttingDown InvalidRequest }
 }
 
 /// Extends grants of several owners in one call.

@@ -81,7 +81,7 @@ pub(super) async fn connect(
     let connection = match timeout(CONNECT_WITHIN, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            return Err(Refusal::WorkerGone {
+            return Err(Refusal::WorkerUnreachable {
                 problem: format!("the worker at {endpoint} takes no connections: it has ended, and its sessions with it"),
             });
         }

@@ -85,13 +85,13 @@ async fn a_poll_whose_client_leaves_is_given_up() {
 async fn a_poll_for_a_refused_burst_does_not_wait() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, BURSTS, Some(&burst("wrong"))).await;
-    let mut refused = condition("Accepted", "EntryMissing");
+    let mut refused = condition("Accepted", "EntryNotFound");
     refused["status"] = json!("False");
     cluster
         .report("BurstJob", "wrong", json!({"state": "Pending", "conditions": [refused]}))
         .await;
     // The longest poll allowed, which would exceed this test's timeout.
     let answer = cluster.get(&format!("{BURSTS}/wrong?waitFor=Complete&timeoutSeconds=300")).await;
-    assert_eq!(answer.json()["status"]["conditions"][0]["reason"], "EntryMissing");
+    assert_eq!(answer.json()["status"]["conditions"][0]["reason"], "EntryNotFound");
     cluster.get(&format!("{BURSTS}/wrong?waitFor=complete")).await.refusal(400);
 }

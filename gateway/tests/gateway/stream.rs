@@ -296,7 +296,7 @@ async fn a_worker_that_has_ended_is_told_from_one_that_cannot_be_reached() {
         .iter()
         .fold(headers, |head, (name, value)| head.header(name, value));
     let answer = cluster.send(STREAM, headers, Bytes::new()).await;
-    assert_eq!(answer.json()["reason"], "WorkerGone");
+    assert_eq!(answer.json()["reason"], "WorkerUnreachable");
     assert!(answer.refusal(502).contains("takes no connections"), "{answer:?}");
 }
 

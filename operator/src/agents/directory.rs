@@ -293,7 +293,7 @@ impl Directory {
             // A condition that the operator itself wrote says nothing about the agent.
             Some(condition) if condition.status != "True" && !marked_lost => Err(condition.reason.clone()),
             Some(_) => Ok(()),
-            None => Err("NotReported".to_owned()),
+            None => Err("StatusUnknown".to_owned()),
         };
         let mut state = self.state.lock();
         let last_seen = state.heartbeats.get(&name).map(|heartbeat| heartbeat.seen);

@@ -200,7 +200,7 @@ impl Intake {
         let free = self.memory.available_permits() as u64 * UNIT;
         let acquired = reported(self.memory.clone().acquire_many_owned(units), || {
             report(Waiting {
-                reason: "WaitingForMemory",
+                reason: "InputMemoryExhausted",
                 message: format!(
                     "spec.kernel: PTX and inputs of {} MiB wait until other bursts end: those hold {} of the {} MiB that the operator \
                      keeps for them (--input-memory-limit)",
@@ -217,7 +217,7 @@ impl Intake {
     async fn turn(&self, namespace: &str, report: impl Fn(Waiting)) -> OwnedSemaphorePermit {
         let acquired = reported(self.of_namespace(namespace).acquire_owned(), || {
             report(Waiting {
-                reason: "WaitingForStores",
+                reason: "WaitingForStoreReads",
                 message: format!(
                     "spec.output.store: {FETCHES_OF_A_NAMESPACE} other BurstJobs of the namespace read their stores, or wait for memory to \
                      do so: this one is next when they are done"
@@ -244,7 +244,7 @@ impl Intake {
         done.unwrap_or_else(|_| {
             Err(ObserveError::Missing {
                 path: "spec.output.store".to_owned(),
-                reason: "StoreUnreadable",
+                reason: "StoreReadFailed",
                 message: format!(
                     "what the spec names there was not read within {} s: is the store away, or slow?",
                     DEADLINE.as_secs()

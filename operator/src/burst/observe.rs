@@ -154,7 +154,7 @@ pub async fn survey<'a>(
     };
     if let Some(output) = &spec.output {
         let opened = sahasra_store::open(stores, &output.store.url, &store_options);
-        opened.map_err(|error| missing("spec.output.store", "StoreInvalid", causes(&error)))?;
+        opened.map_err(|error| missing("spec.output.store", "InvalidStore", causes(&error)))?;
     }
     let ptx = of_ptx(&spec.kernel.ptx)?;
     let inputs = spec.kernel.args.iter().enumerate().map(|(index, argument)| match argument {
@@ -221,7 +221,7 @@ impl<'a> Survey<'a> {
     }
 
     async fn head(&self, url: &'a str, path: String) -> Result<(&'a str, ObjectMeta), ObserveError> {
-        let unreadable = |message| missing(&path, "StoreUnreadable", message);
+        let unreadable = |message| missing(&path, "StoreReadFailed", message);
         let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
         let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
         let meta = store.head(&key).await.map_err(|error| unreadable(summary(&error)))?;
@@ -230,7 +230,7 @@ impl<'a> Survey<'a> {
 
     /// Reads an object with the job's own credentials, never with those of this process, which may read every Secret.
     async fn get(&self, url: &'a str, path: String) -> Result<(&'a str, Bytes), ObserveError> {
-        let unreadable = |message| missing(&path, "StoreUnreadable", message);
+        let unreadable = |message| missing(&path, "StoreReadFailed", message);
         let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
         let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
         let found = store.get(&key).await.map_err(|error| unreadable(summary(&error)))?;
@@ -293,7 +293,7 @@ impl<'a> Survey<'a> {
             })?;
             let Some(mut found) = found else {
                 let message = format!("there is no ConfigMap {name:?} in the job's namespace: create it");
-                return Err(missing(&format!("{path}.name"), "ConfigMapMissing", message));
+                return Err(missing(&format!("{path}.name"), "ConfigMapNotFound", message));
             };
             version.update(version_of(&found));
             for (key, path) in wanted {
@@ -310,7 +310,7 @@ impl<'a> Survey<'a> {
                 };
                 let Some(bytes) = text.or_else(binary) else {
                     let message = format!("the ConfigMap {name:?} has no key {key:?}");
-                    return Err(missing(&format!("{path}.key"), "ConfigMapKeyMissing", message));
+                    return Err(missing(&format!("{path}.key"), "ConfigMapKeyNotFound", message));
                 };
                 keys.insert((name, key), bytes);
             }
@@ -393,7 +393,7 @@ async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<Stri
     })?;
     let Some(found) = found else {
         let message = format!("there is no Secret {name:?} in the job's namespace: create it");
-        return Err(missing(&format!("{path}.name"), "SecretMissing", message));
+        return Err(missing(&format!("{path}.name"), "SecretNotFound", message));
     };
     let version = version_of(&found);
     let mut options = BTreeMap::new();

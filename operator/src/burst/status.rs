@@ -165,17 +165,25 @@ mod tests {
             judge(&mut status, Some(1), &[verdict], now);
             assert_eq!((status.state.as_deref(), status.reason.as_deref()), (Some(state), Some(reason)));
         };
-        expect(Verdict::new(ACCEPTED, false, "ConfigMapMissing", ""), "Pending", "ConfigMapMissing");
+        expect(
+            Verdict::new(ACCEPTED, false, "ConfigMapNotFound", ""),
+            "Pending",
+            "ConfigMapNotFound",
+        );
         expect(Verdict::new(ACCEPTED, true, "Valid", ""), "Pending", "Valid");
-        expect(Verdict::new(ADMITTED, false, "NoCapacity", ""), "Pending", "NoCapacity");
+        expect(Verdict::new(ADMITTED, false, "WaitingForSlices", ""), "Pending", "WaitingForSlices");
         expect(Verdict::new(ADMITTED, true, "SlicesGranted", ""), "Running", "SlicesGranted");
         expect(
             Verdict::new(CHECKPOINTED, false, "StoreUnavailable", ""),
             "Running",
             "StoreUnavailable",
         );
-        expect(Verdict::new(CHECKPOINTED, true, "Written", ""), "Running", "SlicesGranted");
-        expect(Verdict::new(SUSPENDED, true, "Requested", ""), "Suspended", "Requested");
+        expect(
+            Verdict::new(CHECKPOINTED, true, "CheckpointWritten", ""),
+            "Running",
+            "SlicesGranted",
+        );
+        expect(Verdict::new(SUSPENDED, true, "SuspendedBySpec", ""), "Suspended", "SuspendedBySpec");
         expect(Verdict::new(SUSPENDED, false, "Resumed", ""), "Running", "SlicesGranted");
         expect(Verdict::new(COMPLETE, true, "AllSucceeded", ""), "Complete", "AllSucceeded");
     }

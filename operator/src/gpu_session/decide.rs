@@ -154,7 +154,7 @@ pub(super) fn decide(
         match granted {
             Some((worker, device)) => {
                 let message = format!("one slice of {} on {worker}/{device}", session.spec.vram);
-                set(PLACED, true, "SliceGranted", &message);
+                set(PLACED, true, "SlicesGranted", &message);
                 if old.placed_at.is_none() {
                     next.placed_at = Some(Time(now));
                     event = Some((false, "Placed", message));
@@ -168,7 +168,7 @@ pub(super) fn decide(
                 // An operator without a report of the agent yet keeps the readiness that its predecessor wrote.
                 let ready = seen.map_or_else(|| conditions::is_true(&old.conditions, READY), |seen| seen.load.streams);
                 if ready && next.endpoint.is_some() {
-                    set(READY, true, "StreamOpen", "clients may connect to its worker");
+                    set(READY, true, "AcceptingConnections", "clients may connect to its worker");
                     next.state = Some("Ready".to_owned());
                 } else {
                     set(READY, false, "WaitingForWorker", "its worker has not said that clients may connect");
@@ -177,7 +177,7 @@ pub(super) fn decide(
             None => {
                 let waits = lease.and_then(|lease| conditions::get(&lease.status.as_ref()?.conditions, GRANTED));
                 let message = waits.map_or("waiting for its VramLease", |condition| condition.message.as_str());
-                set(PLACED, false, "NoCapacity", message);
+                set(PLACED, false, "WaitingForSlices", message);
                 next.state = Some("Pending".to_owned());
             }
         }
@@ -279,7 +279,7 @@ fn ended(
     let lasts = Duration::from_secs(u64::try_from(spec.ttl_seconds).unwrap_or_default());
     if held.is_some_and(|held| held >= lasts) {
         return Err(End {
-            reason: "Expired",
+            reason: "TtlExpired",
             message: format!(
                 "its {} s (ttlSeconds) are over: create another, or one with a higher ttlSeconds",
                 spec.ttl_seconds

@@ -41,9 +41,9 @@ impl GrantedReason {
         match self {
             Self::SlicesGranted => "SlicesGranted",
             Self::WaitingForSlices => "WaitingForSlices",
-            Self::WaitingForAgents => "Waiting",
+            Self::WaitingForAgents => "WaitingForAgents",
             Self::Expired => "Expired",
-            Self::Lost => "Lost",
+            Self::Lost => "WorkerLost",
         }
     }
 

@@ -94,7 +94,7 @@ impl Ledger {
         let slices = request.slices.min(free);
         if slices == 0 || slices < request.at_least {
             let refusal = Refusal {
-                code: RefusalCode::Capacity.into(),
+                code: RefusalCode::InsufficientVram.into(),
                 message: "full".to_owned(),
                 free_bytes: u64::from(free) * SLICE_BYTES,
             };
@@ -129,7 +129,7 @@ impl Ledger {
         let outcomes = ids.map(|id| RenewOutcome {
             id: id.clone(),
             renewed: self.grants.iter().any(|grant| grant.id == *id),
-            refusal: RefusalCode::Invalid.into(),
+            refusal: RefusalCode::InvalidRequest.into(),
         });
         RenewResponse {
             outcomes: outcomes.collect(),

@@ -239,7 +239,7 @@ async fn a_burst_that_is_being_suspended_keeps_the_slices_of_running_chunks_and_
     stream.withdrawn().await;
     stream.succeeded(1, 2, 1, "");
     stream.returned(vec![returned(0, 2), returned(3, 1)]);
-    says("True", "Requested").await;
+    says("True", "SuspendedBySpec").await;
     assert_eq!(pool.lent(), 0);
 }
 

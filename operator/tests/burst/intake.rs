@@ -80,7 +80,7 @@ async fn a_job_reads_no_file_outside_the_file_store() {
     let token = format!("file://{}/token", elsewhere.path().display());
     let thief = with_input("thief", &url, &token);
     let (path, reason, message) = missing(observe(&client(), &stores, NAMESPACE, &thief.spec).await);
-    assert_eq!((path.as_str(), reason), ("spec.kernel.args[1].constant.url", "StoreUnreadable"));
+    assert_eq!((path.as_str(), reason), ("spec.kernel.args[1].constant.url", "StoreReadFailed"));
     assert!(!message.contains("own"), "{message}");
 }
 
@@ -144,7 +144,7 @@ async fn inputs_of_all_bursts_wait_for_memory_and_say_so() {
         conditions::get(&status.conditions, ACCEPTED).cloned()
     })
     .await;
-    assert_eq!((waits.status.as_str(), waits.reason.as_str()), ("False", "WaitingForMemory"));
+    assert_eq!((waits.status.as_str(), waits.reason.as_str()), ("False", "InputMemoryExhausted"));
     assert!(waits.message.contains("40 of the 56 MiB"), "{}", waits.message);
     // A job without inputs does not wait.
     create(&client, &job("small", |_| {})).await;
@@ -179,7 +179,7 @@ async fn inputs_fill_the_memory_that_an_operator_has_for_them_to_the_last_byte()
         outcome = last.as_mut() => panic!("{outcome:?}"),
         waiting = waits.recv() => waiting.unwrap(),
     };
-    assert_eq!(waiting.reason, "WaitingForMemory");
+    assert_eq!(waiting.reason, "InputMemoryExhausted");
     assert!(waiting.message.contains("hold 192 of the 192 MiB"), "{}", waiting.message);
     drop(held.pop());
     let outcome = tokio::time::timeout(LIMIT, last).await.expect("in time");
@@ -218,7 +218,7 @@ async fn a_store_that_does_not_answer_delays_no_other_burst() {
         for slow in jobs.list(&Default::default()).await.unwrap() {
             if let Some(status) = slow.status {
                 let accepted = conditions::get(&status.conditions, ACCEPTED).unwrap();
-                assert_eq!(accepted.reason, "WaitingForStores", "{}", accepted.message);
+                assert_eq!(accepted.reason, "WaitingForStoreReads", "{}", accepted.message);
                 waiting += 1;
             }
         }
@@ -286,7 +286,7 @@ async fn slow_stores_of_a_namespace_leave_memory_to_the_others() {
         });
     }
     for _ in 0..72 {
-        assert_eq!(waits.recv().await, Some("WaitingForStores"));
+        assert_eq!(waits.recv().await, Some("WaitingForStoreReads"));
     }
     let other = job("other", |manifest| {
         manifest["spec"]["kernel"]["ptx"] = json!({"configMapKeyRef": {"name": "kernels", "key": "k.ptx"}});
@@ -441,7 +441,7 @@ async fn a_burst_has_a_minute_for_everything_that_it_reads_from_its_store() {
         let Outcome::Refused(Verdict { refused, .. }) = outcome else {
             panic!("{answers_after:?}: {outcome:?}")
         };
-        assert_eq!((refused.reason, refused.may_pass), ("StoreUnreadable", true), "{}", refused.message);
+        assert_eq!((refused.reason, refused.may_pass), ("StoreReadFailed", true), "{}", refused.message);
         assert!(refused.message.contains("within 60 s"), "{}", refused.message);
         assert_eq!(began.elapsed().as_secs(), 60, "{answers_after:?}");
     }

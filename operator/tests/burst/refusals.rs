@@ -74,7 +74,7 @@ async fn a_checkpoint_that_is_refused_for_good_fails_the_burst_while_it_runs_and
         let stream = submitted(&mut pool).await;
         stream.succeeded(1, 0, succeeded, "");
         let (status, reason, message) = failed(&pool, name).await;
-        assert_eq!(reason, "CheckpointRefused", "{name}: {message}");
+        assert_eq!(reason, "CheckpointRejected", "{name}: {message}");
         let remedy = "write the checkpoint: refused by the test: give spec.output.store, or make smaller BurstJobs";
         assert_eq!(message, remedy, "{name}");
         assert_eq!(
@@ -161,7 +161,7 @@ async fn a_status_that_is_refused_for_good_is_told_without_what_may_be_left_out(
     let stream = submitted(&mut pool).await;
     stream.succeeded(1, 0, 4, "");
     let (status, reason, message) = failed(&pool, "wordy").await;
-    assert_eq!(reason, "StatusRefused", "{message}");
+    assert_eq!(reason, "StatusRejected", "{message}");
     assert!(message.contains("write the status"), "{message}");
     assert!(message.ends_with("aggregate and failures are left out"), "{message}");
     assert_eq!((status.chunks.succeeded, status.aggregate), (4, None));

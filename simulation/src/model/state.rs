@@ -174,7 +174,7 @@ impl State {
     pub(super) fn refused(&mut self, code: RefusalCode, agent: usize, heard_by: Option<usize>, seen: &Seen) {
         match code {
             RefusalCode::StaleTerm => see(&seen.stale_term),
-            RefusalCode::OtherBoot => {
+            RefusalCode::BootMismatch => {
                 see(&seen.other_boot);
                 if let Some(coordinator) = heard_by {
                     self.coordinators[coordinator].boots[agent] = self.agents[agent].boot;

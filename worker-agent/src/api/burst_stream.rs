@@ -145,7 +145,7 @@ where
     if boot_id != agent.boot_id() {
         let message = format!("this is boot {}, not {boot_id}", agent.boot_id());
         return Err(StreamError::Refused(Refusal {
-            code: RefusalCode::OtherBoot as i32,
+            code: RefusalCode::BootMismatch as i32,
             ..invalid(message)
         }));
     }

@@ -359,7 +359,10 @@ impl StateMachineTest for UnderTest {
                 match answer {
                     Ok(grant) => assert!(test.counters.insert(grant.id.counter), "a name is never used twice"),
                     Err(refusal) if term < model.terms[&uid] => assert_eq!(refusal.code(), RefusalCode::StaleTerm),
-                    Err(refusal) => assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, model.free(device))),
+                    Err(refusal) => assert_eq!(
+                        (refusal.code(), refusal.free_bytes),
+                        (RefusalCode::InsufficientVram, model.free(device))
+                    ),
                 }
             }
             Call::Renew {

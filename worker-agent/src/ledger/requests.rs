@@ -19,7 +19,7 @@ impl Ledger {
     pub fn hear(&mut self, now: Duration, owner: &Owner) -> Result<(), Refusal> {
         if owner.uid.is_empty() || owner.uid.len() > 128 || owner.namespace.len() > 253 || owner.name.len() > 512 {
             return Err(refusal(
-                RefusalCode::Invalid,
+                RefusalCode::InvalidRequest,
                 0,
                 "owner: uid must have 1 to 128 bytes, namespace at most 253, name at most 512".to_owned(),
             ));
@@ -31,7 +31,7 @@ impl Ledger {
             }
             if owner.namespace != known.namespace {
                 let message = format!("owner {} is of namespace {:?}", owner.uid, known.namespace);
-                return Err(refusal(RefusalCode::Invalid, 0, message));
+                return Err(refusal(RefusalCode::InvalidRequest, 0, message));
             }
             known.term = owner.term;
             known.heard = now;
@@ -59,7 +59,7 @@ impl Ledger {
         self.expire(now);
         if request.boot_id != self.boot_id {
             let message = format!("this is boot {}, not {}", self.boot_id, request.boot_id);
-            return Err(refusal(RefusalCode::OtherBoot, 0, message));
+            return Err(refusal(RefusalCode::BootMismatch, 0, message));
         }
         self.hear(now, &request.owner)?;
         let Some(place) = self.place(&request.device) else {
@@ -81,7 +81,7 @@ impl Ledger {
             let message = format!("device {} reported an error that only a reset mends", request.device);
             return Err(refusal(RefusalCode::Unhealthy, free, message));
         }
-        let invalid = |message: &str| Err(refusal(RefusalCode::Invalid, free, message.to_owned()));
+        let invalid = |message: &str| Err(refusal(RefusalCode::InvalidRequest, free, message.to_owned()));
         let (ttl, grace) = (
             Duration::from_millis(request.ttl_milliseconds),
             Duration::from_millis(request.grace_milliseconds),
@@ -113,7 +113,7 @@ impl Ledger {
                     bytes => format!(" beside the {} MiB that the session's context takes", bytes.div_ceil(1 << 20)),
                 }
             };
-            return Err(refusal(RefusalCode::Capacity, free, message));
+            return Err(refusal(RefusalCode::InsufficientVram, free, message));
         }
         self.counter += 1;
         if owner.holdings.is_empty() {
@@ -151,7 +151,7 @@ impl Ledger {
         let ttl = Duration::from_millis(request.ttl_milliseconds);
         let refused = match self.hear(now, &request.owner) {
             Err(refusal) => Some(refusal.code()),
-            Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::Invalid),
+            Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::InvalidRequest),
             Ok(()) => None,
         };
         let owner = self.owners.get_mut(&request.owner.uid);
@@ -161,13 +161,13 @@ impl Ledger {
             let refusal = if let Some(code) = refused {
                 code
             } else if id.boot_id != self.boot_id {
-                RefusalCode::OtherBoot
+                RefusalCode::BootMismatch
             } else {
                 let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
                 if holdings.any(|holding| holding.renew(id.counter, now + ttl)) {
                     RefusalCode::Unspecified
                 } else {
-                    RefusalCode::Invalid
+                    RefusalCode::InvalidRequest
                 }
             };
             outcomes.push(RenewOutcome {
@@ -227,7 +227,7 @@ impl Ledger {
         let heard = self.hear(now, &request.owner).and_then(|()| {
             if request.grants.is_empty() && request.keep_slices > 0 {
                 let message = "keep_slices applies to grants that are named".to_owned();
-                return Err(refusal(RefusalCode::Invalid, 0, message));
+                return Err(refusal(RefusalCode::InvalidRequest, 0, message));
             }
             Ok(())
         });

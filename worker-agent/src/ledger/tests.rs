@@ -101,7 +101,7 @@ fn grants_up_to_what_is_free_and_says_why_not() {
     assert_eq!((grant.slices, grant.id.counter, grant.expires_in_milliseconds), (3, 1, 10_000));
     assert_eq!(ledger.acquire(seconds(0), &request("b", 3)).unwrap().slices, 1);
     let refusal = ledger.acquire(seconds(0), &request("c", 1)).unwrap_err();
-    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, 0));
+    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, 0));
     assert!(refusal.message.contains("gpu0"), "{}", refusal.message);
 }
 
@@ -118,7 +118,7 @@ fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
     ledger.acquire(seconds(0), &session("a", 1)).unwrap();
     assert_eq!(free(&ledger), GIB + GIB / 2, "it has one process");
     let refusal = ledger.acquire(seconds(0), &session("b", 2)).unwrap_err();
-    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, GIB));
+    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, GIB));
     assert!(
         refusal.message.contains("512 MiB that the session's context takes"),
         "{}",
@@ -166,7 +166,7 @@ fn refuses_rather_than_grant_fewer_than_the_least() {
         ..request("a", 8)
     };
     let refusal = ledger.acquire(seconds(0), &wanted).unwrap_err();
-    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::Capacity, 4 * GIB));
+    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, 4 * GIB));
     assert_eq!(free(&ledger), 4 * GIB);
 }
 
@@ -208,13 +208,13 @@ fn each_wrong_request_has_its_own_code() {
     };
     for (request, code) in [
         (stale, RefusalCode::StaleTerm),
-        (other_boot, RefusalCode::OtherBoot),
+        (other_boot, RefusalCode::BootMismatch),
         (unknown, RefusalCode::UnknownDevice),
-        (other_size, RefusalCode::Invalid),
-        (no_time, RefusalCode::Invalid),
-        (endless, RefusalCode::Invalid),
-        (nothing, RefusalCode::Invalid),
-        (other_namespace, RefusalCode::Invalid),
+        (other_size, RefusalCode::InvalidRequest),
+        (no_time, RefusalCode::InvalidRequest),
+        (endless, RefusalCode::InvalidRequest),
+        (nothing, RefusalCode::InvalidRequest),
+        (other_namespace, RefusalCode::InvalidRequest),
     ] {
         assert_eq!(ledger.acquire(seconds(0), &request).unwrap_err().code(), code, "{request:?}");
     }
@@ -263,14 +263,17 @@ fn a_renewed_grant_lasts_from_the_renewal() {
     };
     assert_eq!(
         ledger.renew(seconds(18), &renewal(2, other_boot))[0].refusal(),
-        RefusalCode::OtherBoot
+        RefusalCode::BootMismatch
     );
     assert_eq!(
         ledger.renew(seconds(18), &renewal(1, grant.id.clone()))[0].refusal(),
         RefusalCode::StaleTerm
     );
     ledger.tick(seconds(19));
-    assert_eq!(ledger.renew(seconds(19), &renewal(2, grant.id))[0].refusal(), RefusalCode::Invalid);
+    assert_eq!(
+        ledger.renew(seconds(19), &renewal(2, grant.id))[0].refusal(),
+        RefusalCode::InvalidRequest
+    );
 }
 
 #[test]
@@ -417,7 +420,7 @@ fn an_agent_holds_65536_grants_draining_ones_included_and_refuses_the_next() {
         .collect();
     let next = one(65_536);
     let refusal = ledger.acquire(seconds(0), &next).unwrap_err();
-    assert_eq!(refusal.code(), RefusalCode::Capacity);
+    assert_eq!(refusal.code(), RefusalCode::InsufficientVram);
     assert!(refusal.message.starts_with("65536 grants are held"), "{}", refusal.message);
     assert_eq!(ledger.occupy(seconds(0), "owner-0", "gpu0", 1), 1);
     ledger.release(seconds(0), &release("owner-0", &[&grants[0]]));

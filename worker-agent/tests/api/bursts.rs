@@ -158,10 +158,10 @@ async fn over_submission_and_nonsense_refuse_the_stream() {
         let mut elsewhere = range(0, 1, 1);
         elsewhere.device = "gpu-9".to_owned();
         [
-            (vec![range(0, limit + 1, 1)], RefusalCode::Invalid, "outstanding"),
-            (vec![range(5, 1, 1), range(5, 1, 1)], RefusalCode::Invalid, "outstanding"),
-            (vec![range(5, 0, 1)], RefusalCode::Invalid, "none"),
-            (vec![range(u64::MAX, 2, 1)], RefusalCode::Invalid, "none"),
+            (vec![range(0, limit + 1, 1)], RefusalCode::InvalidRequest, "outstanding"),
+            (vec![range(5, 1, 1), range(5, 1, 1)], RefusalCode::InvalidRequest, "outstanding"),
+            (vec![range(5, 0, 1)], RefusalCode::InvalidRequest, "none"),
+            (vec![range(u64::MAX, 2, 1)], RefusalCode::InvalidRequest, "none"),
             (vec![elsewhere], RefusalCode::UnknownDevice, "gpu-9"),
         ]
     };
@@ -194,9 +194,9 @@ async fn streams_that_must_not_open_are_refused() {
     let mut other_digest = programs::square(1);
     other_digest.digest = bytes::Bytes::from(vec![0; 32]);
     for (open, code) in [
-        (open("another", 5, programs::square(1)), RefusalCode::OtherBoot),
+        (open("another", 5, programs::square(1)), RefusalCode::BootMismatch),
         (open(&boot, 4, programs::square(1)), RefusalCode::StaleTerm),
-        (open(&boot, 5, other_digest), RefusalCode::Invalid),
+        (open(&boot, 5, other_digest), RefusalCode::InvalidRequest),
     ] {
         let mut stream = coordinator.stream_as(open).await;
         assert_eq!(stream.refused().await.code(), code);

@@ -25,7 +25,7 @@ async fn slices_are_granted_renewed_and_given_back() {
     let rest = coordinator.acquire(1_000, TTL).await;
     assert_eq!(u64::from(rest.slices), before.devices[0].allocatable_bytes / SLICE - 300);
     let refusal = coordinator.try_acquire(&coordinator.acquisition(1, TTL)).await.unwrap_err();
-    assert_eq!(refusal.code(), RefusalCode::Capacity);
+    assert_eq!(refusal.code(), RefusalCode::InsufficientVram);
     let during = coordinator.inventory().await;
     assert_eq!(during.grants.len(), 2);
     assert!(during.devices[0].leased_bytes > before.devices[0].allocatable_bytes - SLICE);
@@ -34,7 +34,7 @@ async fn slices_are_granted_renewed_and_given_back() {
     let metrics = coordinator.metrics().await;
     let active = format!("sahasra_agent_slices_allocated {}", 300 + rest.slices);
     assert!(
-        metrics.contains(&active) && metrics.contains("sahasra_agent_acquire_rejections_total{code=\"Capacity\"} 1"),
+        metrics.contains(&active) && metrics.contains("sahasra_agent_acquire_rejections_total{code=\"InsufficientVram\"} 1"),
         "{metrics}"
     );
     assert_eq!(coordinator.release().await.freed, 2);
@@ -66,7 +66,7 @@ async fn a_lower_term_and_another_boot_are_refused() {
     assert_eq!(old.release().await.refusal.unwrap().code(), RefusalCode::StaleTerm);
     let mut request = new.acquisition(1, TTL);
     request.boot_id = "another".to_owned();
-    assert_eq!(new.try_acquire(&request).await.unwrap_err().code(), RefusalCode::OtherBoot);
+    assert_eq!(new.try_acquire(&request).await.unwrap_err().code(), RefusalCode::BootMismatch);
     assert_eq!(new.release().await.freed, 2);
 }
 

@@ -103,7 +103,7 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
         };
     }
     if let Some(wanted) = wish.engine.as_ref().filter(|wanted| !device.engines.contains(wanted)) {
-        return WhyNot::EngineMissing { wanted: wanted.clone() };
+        return WhyNot::EngineUnsupported { wanted: wanted.clone() };
     }
     match device.usable {
         Ok(()) => {}
@@ -122,7 +122,7 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
         .iter()
         .find(|refused| refused.until > now && refused.device == device.id)
     {
-        return WhyNot::RefusedRecently { until: refused.until };
+        return WhyNot::RejectedRecently { until: refused.until };
     }
     if let Some(holder) = reservations.of(index).filter(|&holder| holder < claim) {
         return WhyNot::ReservedFor {
@@ -130,12 +130,12 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
         };
     }
     if pool.free(index) >= demand.unit() && !demand.is_session() {
-        return WhyNot::TooFew {
+        return WhyNot::TooFewSlices {
             fit: pool.fit(claim, index),
             needed: demand.min,
         };
     }
-    WhyNot::Full {
+    WhyNot::InsufficientVram {
         free: pool.free(index),
         needed: demand.unit(),
     }
@@ -174,9 +174,9 @@ fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Op
 /// Missing amount, to find the nearest among devices with the same reason.
 fn shortfall(why_not: &WhyNot) -> u64 {
     match why_not {
-        WhyNot::Full { free, needed } => needed.saturating_sub(*free),
+        WhyNot::InsufficientVram { free, needed } => needed.saturating_sub(*free),
         WhyNot::TooSmall { slice, allocatable } => slice.saturating_sub(*allocatable),
-        WhyNot::TooFew { fit, needed } => u64::from(needed.saturating_sub(*fit)),
+        WhyNot::TooFewSlices { fit, needed } => u64::from(needed.saturating_sub(*fit)),
         _ => 0,
     }
 }

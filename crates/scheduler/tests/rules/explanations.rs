@@ -56,7 +56,7 @@ fn bytes_that_look_equal_are_told_apart() {
     };
     let solution = solve(&pool(&[nearly], &[burst("b", 9, 1, 1)]), &[], 0);
     assert_eq!(solution.refusals[0].why_not[0].1.to_string(), "8.9 GiB free, slice needs 9 GiB");
-    let hair = WhyNot::Full {
+    let hair = WhyNot::InsufficientVram {
         free: 8 * GIB,
         needed: 8 * GIB + (1 << 20),
     };

@@ -153,7 +153,7 @@ fn a_device_that_refused_is_asked_again_when_the_refusal_lapses() {
     };
     let problem = pool(&[gpu("a/gpu0", 8)], &[refused]);
     let before = solve(&problem, &[], 49);
-    assert_eq!(why_not(&before, "b", "a/gpu0"), WhyNot::RefusedRecently { until: 50 });
+    assert_eq!(why_not(&before, "b", "a/gpu0"), WhyNot::RejectedRecently { until: 50 });
     assert_eq!(before.revisit_at, Some(50));
     assert_eq!(solve(&problem, &[], 50).slices_of("b"), 1);
 }

@@ -85,7 +85,7 @@ fn a_gang_starts_whole_or_not_at_all() {
     let devices = [gpu("a/gpu0", 8), gpu("b/gpu0", 4)];
     let solution = solve(&pool(&devices, &[burst("b", 4, 4, 4)]), &[], 0);
     assert!(solution.assignments.is_empty());
-    assert_eq!(why_not(&solution, "b", "a/gpu0"), WhyNot::TooFew { fit: 2, needed: 4 });
+    assert_eq!(why_not(&solution, "b", "a/gpu0"), WhyNot::TooFewSlices { fit: 2, needed: 4 });
 
     let solution = solve(&pool(&devices, &[burst("b", 4, 3, 4)]), &[], 0);
     assert_eq!((on(&solution, "b", "a/gpu0"), on(&solution, "b", "b/gpu0")), (2, 1));

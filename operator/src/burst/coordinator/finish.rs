@@ -99,8 +99,8 @@ impl Coordinator {
                     self.lean = true;
                     let message = format!("{}: aggregate and failures are left out", causes(&error));
                     verdicts = vec![
-                        Verdict::new(FAILED, true, "StatusRefused", message),
-                        Verdict::new(COMPLETE, false, "StatusRefused", "the status was refused"),
+                        Verdict::new(FAILED, true, "StatusRejected", message),
+                        Verdict::new(COMPLETE, false, "StatusRejected", "the status was refused"),
                     ];
                 }
                 error => self.patient(error, began, &mut failures).await?,
@@ -242,7 +242,7 @@ impl Coordinator {
                     counts.succeeded, counts.total
                 ),
             };
-            return vec![Verdict::new(COMPLETE, true, "AllChunksCounted", message)];
+            return vec![Verdict::new(COMPLETE, true, "AllChunksFinished", message)];
         }
         if let (End::Refused, Some(refusal)) = (end, &self.refused) {
             let complete = Verdict::new(COMPLETE, false, &refusal.reason, "the burst failed");

@@ -164,7 +164,7 @@ impl Coordinator {
                 .map(|why_not| Verdict::new(ADMITTED, false, GrantedReason::WaitingForSlices.reason(), why_not.clone()))
         };
         let saved = sahasra_crds::conditions::get(&next.conditions, CHECKPOINTED)
-            .map(|_| Verdict::new(CHECKPOINTED, true, "Written", "progress is saved again"));
+            .map(|_| Verdict::new(CHECKPOINTED, true, "CheckpointWritten", "progress is saved again"));
         let saved = self.saving_failed.clone().or(saved);
         let verdicts: Vec<Verdict> = admitted.into_iter().chain(saved).chain(self.suspending()).collect();
         let generation = self.job.borrow().metadata.generation;

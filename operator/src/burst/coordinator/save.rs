@@ -288,7 +288,7 @@ impl Coordinator {
             causes(error),
             self.objects.results_name()
         );
-        let verdict = Verdict::new(ADMITTED, false, "CheckpointUnreadable", message);
+        let verdict = Verdict::new(ADMITTED, false, "InvalidCheckpoint", message);
         if let Err(error) = self.write_status_now(&[verdict]).await {
             tracing::debug!(error = %causes(&error), "the unreadable checkpoint was not told");
         }

@@ -241,7 +241,7 @@ impl Coordinator {
         }
         self.hold = Hold::Suspended;
         let verdicts = [
-            Verdict::new(SUSPENDED, true, "Requested", "spec.suspend is true: slices are given back"),
+            Verdict::new(SUSPENDED, true, "SuspendedBySpec", "spec.suspend is true: slices are given back"),
             Verdict::new(sahasra_crds::conditions::ADMITTED, false, "Suspended", "spec.suspend is true"),
         ];
         self.write_status_now(&verdicts).await

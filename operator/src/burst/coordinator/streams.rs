@@ -169,7 +169,7 @@ impl Coordinator {
                         return Err(CoordinatorError::Superseded);
                     }
                     self.close(&id.worker);
-                    if refusal.code() == RefusalCode::OtherBoot {
+                    if refusal.code() == RefusalCode::BootMismatch {
                         self.lose_worker(&id.worker, "the agent was restarted");
                     }
                 }

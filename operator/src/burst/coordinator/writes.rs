@@ -60,7 +60,7 @@ impl SaveError {
     /// Reason of the condition that reports this error.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::Write(_) => "ApiUnavailable",
+            Self::Write(_) => "ApiServerUnavailable",
             Self::Store { .. } => "StoreUnavailable",
             Self::TooLarge(_) => "CheckpointTooLarge",
         }
@@ -81,7 +81,7 @@ impl SaveError {
             Self::Write(error) if error.is_final() => Some(Verdict::new(
                 FAILED,
                 true,
-                "CheckpointRefused",
+                "CheckpointRejected",
                 format!(
                     "{}: give spec.output.store, or make smaller BurstJobs",
                     error.rejection().unwrap_or_default()

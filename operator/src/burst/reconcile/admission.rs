@@ -125,7 +125,7 @@ async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
     outcome.unwrap_or_else(|_| {
         Outcome::Refused(Verdict {
             refused: Refused {
-                reason: "CheckFailed",
+                reason: "InternalError",
                 message: "spec.kernel: the check failed inside the operator, whose log has the cause: report it with this BurstJob; it is \
                           checked again"
                     .to_owned(),

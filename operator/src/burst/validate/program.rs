@@ -38,7 +38,7 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
             kernel.entry,
             if names.is_empty() { "none".into() } else { names.join(", ") }
         );
-        return refuse("spec.kernel.entry", "EntryMissing", message);
+        return refuse("spec.kernel.entry", "EntryNotFound", message);
     };
     check_arguments(&entry.parameters, kernel, chunks)?;
     check_block(entry, kernel)?;
@@ -57,7 +57,7 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
             declared.len(),
             kernel.args.len()
         );
-        return refuse("spec.kernel.args", "ArgumentCount", message);
+        return refuse("spec.kernel.args", "ArgumentCountMismatch", message);
     }
     let total = declared.iter().fold(0_u64, |sum, parameter| sum.saturating_add(parameter.bytes));
     if total > MAX_PARAMETER_BYTES {
@@ -81,7 +81,7 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
                 "parameter {index} of .entry {} has {expected} bytes, the argument has {bytes}: give a value of the parameter's type",
                 kernel.entry
             );
-            return refuse(path(), "ArgumentSize", message);
+            return refuse(path(), "ArgumentSizeMismatch", message);
         }
         let given = match given {
             Some(type_) if is_integer(type_) => Number::Integer,
@@ -96,7 +96,7 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
                 kernel.entry,
                 expected * 8
             );
-            return refuse(path(), "ArgumentType", message);
+            return refuse(path(), "ArgumentTypeMismatch", message);
         }
     }
     Ok(())
@@ -113,12 +113,12 @@ fn check_block(entry: &EntryOutline, kernel: &Kernel) -> Result<(), Invalid> {
     });
     if u64::try_from(threads).is_ok_and(|threads| threads > most) {
         let message = format!("{threads} threads: .entry {} takes at most {most} in a block", kernel.entry);
-        return refuse("spec.kernel.block", "LaunchBounds", message);
+        return refuse("spec.kernel.block", "InvalidBlockSize", message);
     }
     match entry.required_block {
         Some(required) if required.map(i64::from) != block => {
             let message = format!(".entry {} takes blocks of {required:?} only", kernel.entry);
-            refuse("spec.kernel.block", "LaunchBounds", message)
+            refuse("spec.kernel.block", "InvalidBlockSize", message)
         }
         _ => Ok(()),
     }

@@ -106,7 +106,11 @@ fn a_kernel_with_more_bytes_of_arguments_than_ptx_allows_is_refused() {
     // The entry also has a pointer and an index. All parameters together are within the limit, and no argument of a burst has so many
     // bytes.
     let most = with(32_764 - 12);
-    assert_eq!((most.path.as_str(), most.reason), ("spec.kernel.args[1]", "ArgumentSize"), "{most}");
+    assert_eq!(
+        (most.path.as_str(), most.reason),
+        ("spec.kernel.args[1]", "ArgumentSizeMismatch"),
+        "{most}"
+    );
     let more = with(32_764 - 11);
     assert_eq!((more.path.as_str(), more.reason), ("spec.kernel.ptx", "InvalidPtx"), "{more}");
     assert!(more.message.contains("takes 32765 bytes of parameters"), "{more}");
@@ -125,14 +129,17 @@ fn a_number_of_the_other_kind_is_refused() {
     let refused = with(".f32", index.clone()).unwrap_err();
     assert_eq!(
         (refused.path.as_str(), refused.reason),
-        ("spec.kernel.args[2]", "ArgumentType"),
+        ("spec.kernel.args[2]", "ArgumentTypeMismatch"),
         "{refused}"
     );
     assert!(refused.message.contains(".b32"), "{refused}");
-    assert_eq!(with(".u32", json!({"parameter": "rate"})).unwrap_err().reason, "ArgumentType");
+    assert_eq!(
+        with(".u32", json!({"parameter": "rate"})).unwrap_err().reason,
+        "ArgumentTypeMismatch"
+    );
     assert_eq!(
         with(".f64", json!({"output": {"type": "f32"}})).unwrap_err().reason,
-        "ArgumentType",
+        "ArgumentTypeMismatch",
         "an address is no number"
     );
     for declared in [".b32", ".s32"] {
@@ -227,7 +234,7 @@ fn a_blocks_shape_must_suit_the_entry() {
     let mut manifest = manifest();
     manifest["kernel"]["ptx"]["inline"] = json!(PTX.replace("{ ret; }", ".maxntid 16, 1, 1 { ret; }"));
     let invalid = check(&manifest).unwrap_err();
-    assert_eq!((invalid.path.as_str(), invalid.reason), ("spec.kernel.block", "LaunchBounds"));
+    assert_eq!((invalid.path.as_str(), invalid.reason), ("spec.kernel.block", "InvalidBlockSize"));
 }
 
 #[test]

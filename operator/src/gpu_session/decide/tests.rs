@@ -103,7 +103,7 @@ fn a_session_that_waits_says_what_its_lease_waits_for() {
     let session = session();
     let lease = lease(&session, Some("none of 2 devices serves"));
     let status = decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(0)).status.unwrap();
-    assert_eq!(why(&status, PLACED).1, "NoCapacity");
+    assert_eq!(why(&status, PLACED).1, "WaitingForSlices");
     assert_eq!(why(&status, PLACED).2, "none of 2 devices serves");
     assert_eq!(status.state.as_deref(), Some("Pending"));
 }
@@ -156,7 +156,7 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
     dead.load.ended = "its executor was ended by signal 9: out of memory".to_owned();
     for (lease, now, seen, reason) in [
         (Some(&granted), 60, idle(50, 0), "IdleTimeout"),
-        (Some(&granted), 20, over, "Expired"),
+        (Some(&granted), 20, over, "TtlExpired"),
         (Some(&expired), 20, busy(), "LeaseExpired"),
         (Some(&lost), 20, busy(), "WorkerLost"),
         (None, 20, busy(), "WorkerLost"),
@@ -273,7 +273,7 @@ fn a_session_that_may_be_idle_for_all_its_time_ends_with_its_time() {
         (LeaseStep::Keep, Some(Duration::from_millis(1_001)))
     );
     let status = held(100).status.unwrap();
-    assert_eq!(why(&status, FAILED).1, "Expired");
+    assert_eq!(why(&status, FAILED).1, "TtlExpired");
 }
 
 #[test]

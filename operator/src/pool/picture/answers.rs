@@ -96,7 +96,7 @@ impl Picture {
         message.truncate(message.floor_char_boundary(200));
         claim.refused.insert(device.clone(), (now + REFUSED_FOR, message));
         let ours = self.held_bytes(&device);
-        if code == RefusalCode::Capacity
+        if code == RefusalCode::InsufficientVram
             && let Some(known) = self.device_mut(&device)
         {
             known.foreign_bytes = known.allocatable_bytes.saturating_sub(refusal.free_bytes).saturating_sub(ours);
@@ -278,7 +278,7 @@ impl Picture {
                 let code = outcome.refusal();
                 claim.fenced |= code == RefusalCode::StaleTerm;
                 let why = match code {
-                    RefusalCode::OtherBoot => Loss::Worker("its agent restarted"),
+                    RefusalCode::BootMismatch => Loss::Worker("its agent restarted"),
                     RefusalCode::StaleTerm => Loss::Worker("another operator acts for it"),
                     _ => Loss::Expired,
                 };

@@ -150,7 +150,7 @@ fn a_refusal_teaches_what_is_free_and_is_explained() {
     let (actions, _) = picture.plan(0);
     let asked = acquires(&actions);
     let refusal = Refusal {
-        code: RefusalCode::Capacity as i32,
+        code: RefusalCode::InsufficientVram as i32,
         message: "1 slice is free".into(),
         free_bytes: SLICE,
     };
@@ -205,7 +205,7 @@ fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_ag
     let outcome = |owner: usize, renewed| RenewOutcome {
         id: request.owners[owner].grants[0].clone(),
         renewed,
-        refusal: RefusalCode::Invalid as i32,
+        refusal: RefusalCode::InvalidRequest as i32,
     };
     picture.renewed(worker, request, Some(&[outcome(0, true), outcome(1, false)]), TTL / 3, TTL / 3 + 1);
     assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 0));
