@@ -68,6 +68,22 @@ pub(super) enum Action {
     },
 }
 
+impl Action {
+    /// The release of grants of an owner, of each of which `keep_slices` stay granted. Without grants, of everything of the owner.
+    fn release(worker: &Name, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
+        Self::Release {
+            worker: worker.clone(),
+            endpoint: endpoint.to_owned(),
+            request: ReleaseRequest {
+                owner: owner.clone(),
+                grants,
+                keep_slices,
+                immediately,
+            },
+        }
+    }
+}
+
 #[derive(Debug)]
 struct WorkerView {
     uid: String,
@@ -147,6 +163,11 @@ struct Held {
 }
 
 impl Held {
+    /// Time at which the grant expires if it is not renewed again. A renewal that is on its way may extend it by `ttl`.
+    fn until(&self, now: u64, ttl: u64) -> u64 {
+        if self.renewing { now + ttl } else { self.expires }
+    }
+
     fn lost(&self, why: Loss) -> Lost {
         Lost {
             device: self.device.to_string(),
@@ -371,6 +392,14 @@ impl Picture {
             .sum()
     }
 
+    /// Counts bytes that a claim released on the device as in use until the next inventory of its agent.
+    fn returns(&mut self, device: &DeviceId, bytes: u64) {
+        if let Some(device) = self.device_mut(device) {
+            device.foreign_bytes += bytes;
+            device.returning_bytes += bytes;
+        }
+    }
+
     fn device_mut(&mut self, device: &DeviceId) -> Option<&mut DeviceView> {
         self.workers.get_mut(&device.worker)?.devices.get_mut(&device.device)
     }
@@ -436,14 +465,6 @@ impl ClaimState {
             *slices.entry(held.device.clone()).or_default() += held.slices;
         }
         slices
-    }
-}
-
-impl DeviceView {
-    /// Counts bytes that a claim released as in use until the next inventory of the agent.
-    fn returns(&mut self, bytes: u64) {
-        self.foreign_bytes += bytes;
-        self.returning_bytes += bytes;
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sahasra_scheduler::{ClaimKind, DeviceId, Load, Name};
 use sahasra_wire::{
-    grants::{AcquireRequest, Grant, GrantId, Refusal, RefusalCode, ReleaseRequest, RenewOutcome, RenewRequest},
+    grants::{AcquireRequest, Grant, GrantId, Refusal, RefusalCode, RenewOutcome, RenewRequest},
     inventory::Inventory,
 };
 
@@ -30,16 +30,7 @@ impl Picture {
         };
         let id: Name = request.owner.uid.as_str().into();
         let claim = (self.claims.get_mut(&id)).filter(|claim| claim.request.owner == request.owner);
-        let undo = |grant: &Grant| Action::Release {
-            worker: worker.clone(),
-            endpoint,
-            request: ReleaseRequest {
-                owner: request.owner.clone(),
-                grants: vec![grant.id.clone()],
-                keep_slices: 0,
-                immediately: true,
-            },
-        };
+        let undo = |grant: &Grant| Action::release(worker, &endpoint, &request.owner, vec![grant.id.clone()], 0, true);
         let Some(claim) = claim else {
             let grant = outcome.ok()?;
             let release = Unconfirmed::new(

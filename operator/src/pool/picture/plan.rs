@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
-use sahasra_wire::grants::{AcquireRequest, GrantId, ReleaseRequest, RenewOwner, RenewRequest};
+use sahasra_wire::grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest};
 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, Unconfirmed, sooner};
 
@@ -248,11 +248,7 @@ impl Picture {
             surplus -= part;
             freed += part;
             requests.entry(held.slices).or_default().push(held.id.clone());
-            let until = if held.renewing {
-                now + claim.request.ttl_milliseconds
-            } else {
-                held.expires
-            };
+            let until = held.until(now, claim.request.ttl_milliseconds);
             let (worker, owner) = (device.worker.clone(), claim.request.owner.clone());
             let release = Unconfirmed::new(worker, owner, held.slices, false, now, until);
             self.unconfirmed.insert(held.id.clone(), release);
@@ -263,19 +259,9 @@ impl Picture {
         claim.grants.retain(|held| held.slices > 0);
         let owner = claim.request.owner.clone();
         self.metrics.released(u64::from(freed), slice_bytes);
-        if let Some(device) = self.device_mut(device) {
-            device.returns(u64::from(freed) * slice_bytes);
-        }
-        actions.extend(requests.into_iter().map(|(keep_slices, grants)| Action::Release {
-            worker: device.worker.clone(),
-            endpoint: endpoint.clone(),
-            request: ReleaseRequest {
-                owner: owner.clone(),
-                grants,
-                keep_slices,
-                immediately: false,
-            },
-        }));
+        self.returns(device, u64::from(freed) * slice_bytes);
+        let requests = requests.into_iter();
+        actions.extend(requests.map(|(keep, grants)| Action::release(&device.worker, &endpoint, &owner, grants, keep, false)));
     }
 
     pub(super) fn renew(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
@@ -396,9 +382,7 @@ impl Picture {
         for (held, bytes) in expired {
             // When the bytes are free is decided by the agent's own clock.
             self.returning.insert(held.id, now);
-            if let Some(known) = self.device_mut(&held.device) {
-                known.returns(bytes);
-            }
+            self.returns(&held.device, bytes);
             if let Some(worker) = self.workers.get_mut(&held.device.worker) {
                 sooner(&mut worker.ask_at, now + REFRESH_EVERY);
             }

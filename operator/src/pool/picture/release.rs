@@ -88,29 +88,20 @@ impl Picture {
             let worker = &held.device.worker;
             by_worker.entry(worker.clone()).or_default().push(held.id.clone());
             self.returning.insert(held.id.clone(), now);
-            // A renewal that is on its way may extend the grant.
-            let until = if held.renewing { now + ttl } else { held.expires };
-            let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, immediately, now, until);
+            let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, immediately, now, held.until(now, ttl));
             self.unconfirmed.insert(held.id.clone(), release);
             self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
             // Until the agent confirms the release, the bytes count as in use.
-            if let Some(device) = self.device_mut(&held.device) {
-                device.returns(u64::from(held.slices) * claim.request.slice_bytes);
-            }
+            self.returns(&held.device, u64::from(held.slices) * claim.request.slice_bytes);
         }
         if claim.unanswered && claim.request.session.is_none() {
             self.ended.insert(uid.into(), (owner.clone(), now + ttl));
         }
         let releases = by_worker.into_iter().filter_map(|(worker, grants)| {
-            let endpoint = self.workers.get(&worker)?.endpoint.clone();
-            let request = ReleaseRequest {
-                owner: claim.request.owner.clone(),
-                // An immediate release covers all grants of the owner, so it lists none.
-                grants: if immediately { Vec::new() } else { grants },
-                keep_slices: 0,
-                immediately,
-            };
-            Some(Action::Release { worker, endpoint, request })
+            let endpoint = &self.workers.get(&worker)?.endpoint;
+            // An immediate release covers all grants of the owner, so it lists none.
+            let grants = if immediately { Vec::new() } else { grants };
+            Some(Action::release(&worker, endpoint, owner, grants, 0, immediately))
         });
         let releases = releases.collect();
         self.forget_load(&claim);
@@ -171,16 +162,7 @@ impl Picture {
             let until = asked + grant.expires_in_milliseconds;
             let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, false, now, until);
             self.unconfirmed.insert(grant.id.clone(), release);
-            actions.push(Action::Release {
-                worker: worker.clone(),
-                endpoint: endpoint.to_owned(),
-                request: ReleaseRequest {
-                    owner,
-                    grants: vec![grant.id.clone()],
-                    keep_slices: 0,
-                    immediately: false,
-                },
-            });
+            actions.push(Action::release(worker, endpoint, &owner, vec![grant.id.clone()], 0, false));
         }
         actions
     }
@@ -218,16 +200,7 @@ impl Picture {
         }
         for ((worker, _, _, keep_slices, immediately), (owner, grants)) in due {
             let Some(view) = self.workers.get(&worker) else { continue };
-            actions.push(Action::Release {
-                endpoint: view.endpoint.clone(),
-                request: ReleaseRequest {
-                    owner: owner.clone(),
-                    grants,
-                    keep_slices,
-                    immediately,
-                },
-                worker,
-            });
+            actions.push(Action::release(&worker, &view.endpoint, owner, grants, keep_slices, immediately));
         }
     }
 }
