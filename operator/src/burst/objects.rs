@@ -172,21 +172,12 @@ impl Objects {
             let Some(job) = found.filter(|job| job.uid().as_deref() == Some(&self.uid)) else {
                 return Ok(());
             };
-            if self.try_remove_finalizer(&job).await? {
-                return Ok(());
+            match objects::let_go(&self.jobs, &job).await {
+                Err(error) if code(&error) == 409 => {}
+                outcome => return outcome.map_err(api("remove the finalizer")),
             }
         }
         Ok(())
-    }
-
-    /// Removes the finalizer as [`Objects::remove_finalizer`] does, from the job as last read. Returns `false` if the job was written in
-    /// between.
-    pub async fn try_remove_finalizer(&self, job: &BurstJob) -> Result<bool, WriteError> {
-        match objects::let_go(&self.jobs, job).await {
-            Ok(()) => Ok(true),
-            Err(error) if code(&error) == 409 => Ok(false),
-            Err(error) => Err(api("remove the finalizer")(error)),
-        }
     }
 
     /// Writes the status, whose `term` must be the writer's term. `version` is the last known resource version; after a conflict, the write

@@ -144,7 +144,11 @@ impl Coordinator {
         }
         let aggregate =
             (!self.lean && !self.account.completed().is_empty()).then(|| self.aggregator.status(|index| self.burst.parameters(index)));
-        let results = self.checkpoint_version.as_ref().map(|_| self.results_status());
+        let results = self.checkpoint_version.as_ref().map(|_| ResultsStatus {
+            config_map: Some(self.objects.results_name()),
+            url: self.published.clone(),
+            bytes: integer(self.burst.result_bytes),
+        });
         status::describe(&mut next, self.held.slices(), self.peak_slices, aggregate, results);
         let slices = self.held.slices();
         let admitted = if self.view.is_none() {
@@ -170,14 +174,6 @@ impl Coordinator {
         let generation = self.job.borrow().metadata.generation;
         status::judge(&mut next, generation, &verdicts, timestamp());
         next
-    }
-
-    pub(super) fn results_status(&self) -> ResultsStatus {
-        ResultsStatus {
-            config_map: Some(self.objects.results_name()),
-            url: self.published.clone(),
-            bytes: integer(self.burst.result_bytes),
-        }
     }
 
     fn start_status(&mut self, next: BurstJobStatus) {

@@ -46,14 +46,20 @@ impl Coordinator {
         // The lease is written only after the term was taken. A lease written for an outdated version of a finished job would never be
         // deleted.
         let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
-        let bounds = self.bounds(&job, held);
-        let lease = self.objects.write_intent(&job, bounds).await?;
-        self.adopt_lease(&lease);
-        self.budget.spend();
-        self.context.faults.reached(Step::Intent);
+        self.write_intent(&job, held).await?;
         if !self.account.is_finished() {
             self.claim(adopted);
         }
+        Ok(())
+    }
+
+    /// Writes the lease of a burst that holds `held` slices.
+    async fn write_intent(&mut self, job: &BurstJob, held: u64) -> Result<(), CoordinatorError> {
+        let bounds = self.bounds(job, held);
+        let lease = self.objects.write_intent(job, bounds).await?;
+        self.adopt_lease(&lease);
+        self.budget.spend();
+        self.context.faults.reached(Step::Intent);
         Ok(())
     }
 
@@ -249,14 +255,10 @@ impl Coordinator {
 
     async fn resume(&mut self) -> Result<(), CoordinatorError> {
         let job: Arc<BurstJob> = self.job.borrow().clone();
-        let bounds = self.bounds(&job, 0);
-        let lease = self.objects.write_intent(&job, bounds).await?;
-        self.adopt_lease(&lease);
+        self.write_intent(&job, 0).await?;
         let now = self.context.clock.now();
         // As at the start: the intervals have grown meanwhile, and the next changes must be reported soon.
         (self.status_pace, self.lease_pace) = (progress::status_pace(now), progress::lease_pace(now));
-        self.budget.spend();
-        self.context.faults.reached(Step::Intent);
         if sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) {
             self.write_status_now(&[Verdict::new(SUSPENDED, false, "Resumed", "spec.suspend is false")])
                 .await?;
