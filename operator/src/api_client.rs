@@ -39,7 +39,6 @@ pub(crate) fn connect(mut config: Config, requests: &ApiRequests) -> kube::Resul
     Ok(timely(client.with_layer(requests).build()))
 }
 
-/// Limits the time of each call of `client`.
 fn timely(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = Timely {

@@ -63,7 +63,6 @@ pub struct Unreleased {
 }
 
 impl Pool {
-    /// An empty pool.
     pub fn new(agents: AgentClient, directory: Arc<Directory>, clock: Clock, faults: Faults, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             agents,

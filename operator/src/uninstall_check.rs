@@ -17,7 +17,6 @@ use crate::objects::{code, is_held};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of objects that a report names.
 const NAMED: usize = 10;
-/// Page size of list requests.
 const PAGE: u32 = 500;
 
 /// Waits up to `within` until no object holds VRAM.

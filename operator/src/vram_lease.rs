@@ -42,7 +42,6 @@ use status::{events, is_due, next_status};
 /// Drain timeout: time for which work on a lease's slices may continue after the slices were taken.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     #[error("{operation}")]

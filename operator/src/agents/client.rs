@@ -28,12 +28,10 @@ impl Default for AgentClient {
 }
 
 impl AgentClient {
-    /// Creates a client that uses `transport`.
     pub fn over(transport: Arc<dyn Transport>) -> Self {
         Self { transport }
     }
 
-    /// The transport that carries the calls.
     pub fn transport(&self) -> &dyn Transport {
         &*self.transport
     }
@@ -48,17 +46,14 @@ impl AgentClient {
         self.call(endpoint, path::LOAD, Bytes::new()).await
     }
 
-    /// Requests slices of one device.
     pub async fn acquire(&self, endpoint: &str, request: &AcquireRequest) -> Result<AcquireResponse, AgentError> {
         self.call(endpoint, path::ACQUIRE, request.encode_to_vec().into()).await
     }
 
-    /// Renews grants.
     pub async fn renew(&self, endpoint: &str, request: &RenewRequest) -> Result<RenewResponse, AgentError> {
         self.call(endpoint, path::RENEW, request.encode_to_vec().into()).await
     }
 
-    /// Releases grants.
     pub async fn release(&self, endpoint: &str, request: &ReleaseRequest) -> Result<ReleaseResponse, AgentError> {
         self.call(endpoint, path::RELEASE, request.encode_to_vec().into()).await
     }

@@ -12,7 +12,6 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// which carries the cause, arrives before this timeout.
 pub(super) const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::from_secs(5));
 
-/// Errors of calls to agents.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error("the endpoint {0:?} is no URL")]
@@ -81,7 +80,6 @@ fn remedy(fault: &TlsFault) -> String {
     }
 }
 
-/// Errors that end a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     #[error("not opened")]

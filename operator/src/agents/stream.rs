@@ -21,7 +21,6 @@ pub struct StreamId {
     pub number: u64,
 }
 
-/// Event of a burst stream.
 #[derive(Debug)]
 pub enum StreamEvent {
     Frame(Box<server_frame::Kind>),

@@ -21,7 +21,6 @@ use super::index_set::IndexSet;
 /// Number of failures that are listed individually in status and checkpoint.
 pub const LISTED_FAILURES: usize = 10;
 
-/// A device of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKey {
     pub worker: String,
@@ -289,7 +288,6 @@ impl Account {
         self.in_flight.matching(chunks.indices(), is_same)
     }
 
-    /// Counts attempts in flight as failed.
     fn end_attempts(&mut self, attempts: Vec<AttemptRange>, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
         for chunks in attempts {

@@ -57,7 +57,6 @@ pub enum Results {
     Nowhere,
 }
 
-/// Contents of a ConfigMap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub data: BTreeMap<String, String>,
@@ -116,7 +115,6 @@ impl StoredSets {
     }
 }
 
-/// Name and bytes of an object in the store.
 pub type Named = (String, Vec<u8>);
 
 impl Contents {
@@ -284,7 +282,6 @@ fn sets(contents: &Contents, total: u64) -> Result<(IndexSet, BTreeMap<FailureCo
     Ok((completed, failed))
 }
 
-/// The failure code with this label.
 fn code(label: &str) -> Option<FailureCode> {
     FailureCode::all().find(|code| code.label() == label)
 }

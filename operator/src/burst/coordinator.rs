@@ -100,7 +100,6 @@ impl CoordinatorError {
     }
 }
 
-/// The ways in which a burst ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Every chunk is counted, and no more chunks failed than the spec allows.
@@ -178,7 +177,6 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Creates the coordinator of the job in `job`.
     pub fn new(context: Arc<Context>, job: watch::Receiver<Arc<BurstJob>>, burst: ValidBurst) -> Self {
         let current = job.borrow().clone();
         let now = context.clock.now();

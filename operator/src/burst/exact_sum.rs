@@ -84,7 +84,6 @@ impl PartialEq for ExactSum {
 }
 
 impl ExactSum {
-    /// Adds a term.
     pub fn add(&mut self, term: f64) {
         match parts(term) {
             Some((magnitude, exponent)) => self.add_scaled(term.is_sign_negative(), magnitude.into(), exponent),
@@ -92,7 +91,6 @@ impl ExactSum {
         }
     }
 
-    /// Adds the exact square of a term.
     pub fn add_square(&mut self, term: f64) {
         match parts(term) {
             Some((magnitude, exponent)) => self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 2 * exponent),
@@ -100,12 +98,10 @@ impl ExactSum {
         }
     }
 
-    /// Adds an integer.
     pub fn add_whole(&mut self, negative: bool, magnitude: u64) {
         self.add_scaled(negative, magnitude.into(), 0);
     }
 
-    /// Adds the square of an integer.
     pub fn add_whole_square(&mut self, magnitude: u64) {
         self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 0);
     }

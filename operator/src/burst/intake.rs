@@ -81,7 +81,6 @@ pub struct Waiting {
     pub message: String,
 }
 
-/// Outcome of the intake for a job.
 #[derive(Debug)]
 pub enum Outcome {
     Accepted(Box<Accepted>),

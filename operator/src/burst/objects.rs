@@ -28,7 +28,6 @@ const CONFLICTS: usize = 8;
 /// Annotation of the ConfigMap with the term of the coordinator that wrote it.
 const TERM: &str = "sahasra.dev/term";
 
-/// Suffix of the name of the checkpoint's ConfigMap.
 const RESULTS: &str = "-results";
 
 /// The creator of an object.
@@ -109,7 +108,6 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Creates the clients for the objects of `job`.
     pub fn new(client: &Client, job: &BurstJob) -> Self {
         let namespace = job.namespace().unwrap_or_default();
         let name = job.name_any();
@@ -165,7 +163,6 @@ impl Objects {
         })
     }
 
-    /// Removes the finalizer from the job.
     pub async fn remove_finalizer(&self) -> Result<(), WriteError> {
         for _ in 0..CONFLICTS {
             let found = self.jobs.get_opt(&self.name).await.map_err(api("read the job"))?;
@@ -370,7 +367,6 @@ impl Objects {
         Err(failure.map_or(WriteError::Gone, api("write the checkpoint")))
     }
 
-    /// Deletes the job.
     pub async fn delete_job(&self, job: &BurstJob) -> Result<(), WriteError> {
         let deleted = objects::delete_exactly(&self.jobs, job, DeleteParams::background()).await;
         deleted.map_err(api("delete the job"))

@@ -180,7 +180,6 @@ pub async fn survey<'a>(
 }
 
 impl<'a> Survey<'a> {
-    /// All references of the spec.
     fn wanted(&self) -> impl Iterator<Item = &Wanted<'a>> {
         std::iter::once(&self.ptx).chain(self.inputs.iter().flatten())
     }

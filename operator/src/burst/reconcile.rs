@@ -219,7 +219,6 @@ impl Reconciler {
         }
     }
 
-    /// Starts a coordinator.
     fn start(self: &Arc<Self>, job: Arc<BurstJob>, accepted: Accepted, failures: u32) {
         let uid = job.uid().unwrap_or_default();
         let reference = ObjectRef::from_obj(&*job);

@@ -32,7 +32,6 @@ pub(super) struct Flights {
 }
 
 impl Flights {
-    /// Number of chunks in flight.
     pub(super) fn chunks(&self) -> u64 {
         self.flights.len()
     }
@@ -41,7 +40,6 @@ impl Flights {
         self.adopted > 0
     }
 
-    /// Number of chunks in flight on the device.
     pub(super) fn chunks_on(&self, device: &DeviceKey) -> u64 {
         self.number(device).map_or(0, |number| self.on[number as usize])
     }
@@ -95,7 +93,6 @@ impl Flights {
         flights.map(|(range, flight)| AttemptRange::new(range, flight.attempt)).collect()
     }
 
-    /// The parts of flights within `range`.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Flight)> {
         self.flights.within(range).map(|(part, flight)| (part, *flight))
     }

@@ -10,7 +10,6 @@ struct Retry {
     attempt: u32,
 }
 
-/// All chunks of a burst that wait for a retry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retries {
     waiting: RangeMap<Retry>,
@@ -66,7 +65,6 @@ impl Retries {
             .collect()
     }
 
-    /// Number of chunks that wait.
     pub(super) fn chunks(&self) -> u64 {
         self.waiting.len()
     }

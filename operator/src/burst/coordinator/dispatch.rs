@@ -55,7 +55,6 @@ impl Device {
 }
 
 impl Coordinator {
-    /// Updates windows and streams to match the grants.
     pub(super) fn follow_grants(&mut self) {
         let (now, micros) = (self.context.clock.now(), self.context.clock.micros());
         let mut slices: BTreeMap<DeviceKey, u64> = BTreeMap::new();
@@ -99,7 +98,6 @@ impl Coordinator {
         self.open_streams();
     }
 
-    /// Assigns ready chunks to devices and submits them.
     pub(super) fn dispatch(&mut self) {
         if !self.started || self.hold != Hold::Running {
             return;
@@ -225,7 +223,6 @@ impl Coordinator {
         }
     }
 
-    /// Withdraws all chunks that have not started.
     pub(super) fn withdraw_all(&mut self) {
         for stream in self.streams.values() {
             if let State::Open { stream, .. } = &stream.state {

@@ -24,7 +24,6 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum time for which the reported end of a burst is delayed by the release of its slices.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
-/// Waits between retries.
 const RETRY: Backoff = Backoff::milliseconds(100, 5_000);
 
 impl Coordinator {
@@ -268,7 +267,6 @@ impl Coordinator {
     }
 }
 
-/// Text such as `1 chunk failed` or `2 chunks failed`.
 fn chunks_failed(count: u64) -> String {
     format!("{count} {} failed", if count == 1 { "chunk" } else { "chunks" })
 }

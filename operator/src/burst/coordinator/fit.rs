@@ -24,7 +24,6 @@ pub(super) struct Fit {
     pub(super) due: Option<u64>,
 }
 
-/// The slices of one device.
 #[derive(Clone, Copy, Debug)]
 struct Slices {
     held: u64,

@@ -46,12 +46,10 @@ pub(super) struct Writing {
     lease_generation: Option<i64>,
 }
 
-/// Pace of status writes: progress for people.
 pub(super) fn status_pace(now: u64) -> Pace {
     Pace::new(now, 500, 20_000)
 }
 
-/// Pace of writes to the lease's status.
 pub(super) fn lease_pace(now: u64) -> Pace {
     Pace::new(now, 1_000, 40_000)
 }
@@ -133,7 +131,6 @@ impl Coordinator {
         wake.max(now + 1)
     }
 
-    /// The current status, without the conditions of the end.
     pub(super) fn progress_status(&self) -> BurstJobStatus {
         let mut next = self.status.clone();
         next.term = integer(self.term);

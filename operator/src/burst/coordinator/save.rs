@@ -30,7 +30,6 @@ use crate::{
 
 /// Maximum size of a set that is read from the store. Ten million indices without any pattern take 1.25 MB.
 const MAX_SET_BYTES: u64 = 2 << 20;
-/// Timeout for reading all sets of a checkpoint.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 const READ_SETS: &str = "read the checkpoint's sets in the store of spec.output";
 /// Bytes of `failed.csv` per part of its upload. Not less than the minimum size of a part on S3.
@@ -44,7 +43,6 @@ fn store(operation: &'static str) -> impl Fn(object_store::Error) -> SaveError {
     }
 }
 
-/// A checkpoint about to be written.
 struct Saving {
     contents: Contents,
     /// Objects to write to the store first, with their names.
@@ -195,7 +193,6 @@ impl Coordinator {
         Ok((saving, covered))
     }
 
-    /// Writes a checkpoint in the background.
     pub(super) fn start_checkpoint(&mut self) {
         match self.snapshot(Vec::new()) {
             Ok((saving, covered)) => {

@@ -160,7 +160,6 @@ impl Coordinator {
             .restore(checkpoint.completed, checkpoint.failed, checkpoint.failures, checkpoint.retried);
     }
 
-    /// Registers the burst's claim in the pool.
     fn claim(&mut self, adopted: Vec<(String, Grant)>) {
         let job = self.job.borrow().clone();
         let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();

@@ -25,7 +25,6 @@ pub(super) const RESUME_WITHIN: u64 = 3_000;
 /// and acknowledged when they arrive.
 const MOST_COVERED_RANGES: usize = 64 << 10;
 
-/// The stream to one worker.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) endpoint: String,

@@ -10,7 +10,6 @@ use crate::burst::{
     status::Verdict,
 };
 
-/// Outcome of a background write.
 pub(super) enum Written {
     Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
     Checkpoint(Box<Covered>, Result<String, SaveError>),

@@ -19,7 +19,6 @@ const PERSISTENT_CONFLICTS: u32 = 5;
 /// Time for which a finished job is remembered, because the cache may not show its end yet.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// States of jobs by UID.
 pub(super) type JobStates = BTreeMap<String, JobState>;
 
 /// State of a job in addition to the cache.
@@ -43,7 +42,6 @@ pub(super) enum JobState {
     },
 }
 
-/// A job in the intake.
 pub(super) struct Intake {
     /// The cause for which the job waits, until it is written to the status.
     pub(super) waits: Option<Waiting>,

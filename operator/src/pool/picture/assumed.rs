@@ -38,7 +38,6 @@ impl Picture {
         seen.is_some_and(|seen| seen.load.tensors > 0 || seen.load.active_executions > 0)
     }
 
-    /// Subtracts the load of a claim's session from its device.
     pub(super) fn forget_load(&mut self, claim: &ClaimState) {
         let Some(seen) = self.sessions.get(claim.request.owner.uid.as_str()) else {
             return;

@@ -36,7 +36,6 @@ impl Picture {
         std::mem::take(&mut self.changed_sessions).into_iter().collect()
     }
 
-    /// Records the states of an agent's sessions.
     pub(super) fn hear_of_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
         // An agent whose answer to an acquire was lost may report a session that is placed on another worker.
         let is_elsewhere = |load: &SessionLoad| {
