@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Parser;
 use http::Uri;
-use sahasra_service::{logging::LogFormat, tls::ServerName};
+use sahasra_service::{args::server_name, logging::LogFormat, tls::ServerName};
 
 /// REST API and streams of sessions for clients outside the cluster. Has no rights of its own: it acts with its callers' tokens.
 #[derive(Clone, Debug, Parser)]
@@ -55,10 +55,6 @@ fn number(text: &str) -> Result<usize, String> {
         Ok(number @ 1..=MOST) => Ok(number),
         _ => Err(format!("write a whole number from 1 to {MOST}")),
     }
-}
-
-fn server_name(text: &str) -> Result<ServerName<'static>, String> {
-    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Parser, Subcommand};
 use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_service::{
-    args::duration,
+    args::{duration, server_name},
     logging::LogFormat,
     tls::{Identity, ServerName, Trust},
 };
@@ -113,10 +113,6 @@ impl Args {
             protocol: "h2",
         })
     }
-}
-
-fn server_name(text: &str) -> Result<ServerName<'static>, String> {
-    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
 fn input_memory(text: &str) -> Result<u64, String> {

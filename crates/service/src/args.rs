@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use humantime::{DurationError, parse_duration};
 
+use crate::tls::ServerName;
+
 /// Maximum of a duration, in hours: a hundred years of 365 days, which every clock can count.
 const LONGEST_HOURS: u64 = 876_000;
 
@@ -37,6 +39,14 @@ pub fn deviating_variables(command: &clap::Command) -> Vec<String> {
         option.get_env().is_none_or(|variable| *variable != *expected)
     };
     options.filter(deviates).map(|option| format!("--{}", option.get_id())).collect()
+}
+
+/// Parses the name for which a certificate must be valid.
+///
+/// # Errors
+/// When `text` is neither a DNS name nor an IP address.
+pub fn server_name(text: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
 }
 
 #[cfg(test)]
