@@ -22,6 +22,9 @@ use crate::{args::Args, refusal::Refusal, token::Token};
 
 /// Timeout of the head of an answer: less than the API server's own limit of 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const LATE: Refusal = Refusal::ApiServerTimeout {
+    seconds: ANSWER_WITHIN.as_secs(),
+};
 /// Connect timeout: a connection takes one to three round trips.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Longest long poll, in seconds: proxies on the path close connections that are idle for longer.
@@ -110,8 +113,7 @@ impl ApiServer {
             .method(method)
             .uri(path)
             .header(header::AUTHORIZATION, token.header())
-            .header(header::ACCEPT, "application/json")
-            .header(header::USER_AGENT, concat!("sahasra-gateway/", env!("CARGO_PKG_VERSION")));
+            .header(header::ACCEPT, "application/json");
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -126,9 +128,7 @@ impl ApiServer {
         match timeout(ANSWER_WITHIN, self.client.send(request)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(Refusal::ApiServer(causes(&error))),
-            Err(_) => Err(Refusal::ApiServerTimeout {
-                seconds: ANSWER_WITHIN.as_secs(),
-            }),
+            Err(_) => Err(LATE),
         }
     }
 
@@ -145,19 +145,12 @@ impl ApiServer {
     /// # Errors
     /// [`Refusal::Passed`] when the API server's answer has another status than 200; those of [`ApiServer::send`].
     pub(crate) async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
-        let answer = self.send(token, Method::GET, path, None).await?;
-        if answer.status() != StatusCode::OK {
-            return Err(Refusal::Passed(Box::new(passed_on(answer))));
-        }
+        let answer = accepted(self.send(token, Method::GET, path, None).await?)?;
         let read = timeout(ANSWER_WITHIN, Limited::new(answer.into_body(), OBJECT_BYTES).collect()).await;
         let body = match read {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => return Err(Refusal::ApiServerAnswer(error.to_string())),
-            Err(_) => {
-                return Err(Refusal::ApiServerTimeout {
-                    seconds: ANSWER_WITHIN.as_secs(),
-                });
-            }
+            Err(_) => return Err(LATE),
         };
         serde_json::from_slice(&body).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
     }
@@ -170,8 +163,19 @@ impl ApiServer {
     }
 }
 
+/// Returns an answer with status 200.
+///
+/// # Errors
+/// [`Refusal::Passed`] with any other answer.
+pub(crate) fn accepted(answer: Response<Body>) -> Result<Response<Body>, Refusal> {
+    match answer.status() {
+        StatusCode::OK => Ok(answer),
+        _ => Err(Refusal::Passed(Box::new(passed_on(answer)))),
+    }
+}
+
 /// Converts an answer of the API server into one for the client: status, body, and the headers that describe them.
-pub(crate) fn passed_on(answer: Response<Body>) -> Answer {
+fn passed_on(answer: Response<Body>) -> Answer {
     let (parts, body) = answer.into_parts();
     let mut passed = Response::new(body);
     *passed.status_mut() = parts.status;

@@ -16,7 +16,14 @@ use sahasra_results::{COUNTED, CSV, Table};
 use sahasra_service::answer::{self, Answer};
 use serde_json::Value;
 
-use crate::{api::ApiServer, conditions, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
+use crate::{
+    api::ApiServer,
+    conditions, objects,
+    query::Query,
+    refusal::Refusal,
+    route::{Kind, is_subdomain},
+    token::Token,
+};
 
 /// Approximate size of one frame of the answer. Rows are formatted as the client takes them, since the text may be much longer than the
 /// records.
@@ -102,7 +109,7 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     }
     // The operator wrote the name, but it is checked because it becomes part of a path.
     let found = results["configMap"].as_str().unwrap_or_default();
-    if is_name(found) {
+    if is_subdomain(found) {
         return Ok(found);
     }
     let problem = format!("{name} is {state} and has no results: its conditions say why");
@@ -157,11 +164,6 @@ fn pieces(content_type: &'static str, texts: impl Iterator<Item = String> + Send
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     answer::stream(response)
-}
-
-fn is_name(text: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
-    (1..=253).contains(&text.len()) && text.bytes().all(known) && !text.contains("..")
 }
 
 /// Iterator over the text of a JSON array of objects, one for each row. Numbers keep their digits; values that JSON has no number for (`NaN`,

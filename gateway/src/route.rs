@@ -139,15 +139,20 @@ fn label(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Parses an object name by the rules of the API server: a DNS subdomain (RFC 1123) whose total length is limited, but not the length of its
-/// labels. So a name contains neither `..` nor percent escapes.
+/// Parses an object name.
 fn subdomain(text: &str) -> Result<String, Refusal> {
     let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, letters or digits at its ends and beside dots";
-    if text.len() <= 253 && text.split('.').all(is_part) {
+    if is_subdomain(text) {
         Ok(text.to_owned())
     } else {
         Err(Refusal::field("path.name", problem))
     }
+}
+
+/// Whether the API server accepts the name of an object: a DNS subdomain (RFC 1123) whose total length is limited, but not the length of its
+/// labels. So a name contains neither `..` nor percent escapes.
+pub(crate) fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 fn is_part(text: &str) -> bool {

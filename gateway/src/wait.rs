@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    api::{ApiServer, MAX_POLL_SECONDS, passed_on},
+    api::{ApiServer, MAX_POLL_SECONDS, accepted},
     conditions, objects,
     query::Query,
     refusal::Refusal,
@@ -74,13 +74,11 @@ pub(crate) async fn get(
             ("timeoutSeconds", &left.to_string()),
         ]);
         let watch = api.send(token, Method::GET, &format!("{collection}?{watch}"), None).await?;
-        match watch.status() {
-            StatusCode::OK => {}
+        if watch.status() == StatusCode::GONE {
             // The resource version has expired: read the object again.
-            StatusCode::GONE => continue,
-            _ => return Err(Refusal::Passed(Box::new(passed_on(watch)))),
+            continue;
         }
-        let mut events = Events::new(watch.into_body());
+        let mut events = Events::new(accepted(watch)?.into_body());
         loop {
             let Ok(event) = timeout_at(deadline, events.next()).await else {
                 let object = api.object(token, &path).await?;

@@ -16,7 +16,7 @@ use sahasra_service::{
 use tokio::time::timeout;
 
 use crate::{
-    api::{ApiServer, passed_on},
+    api::{ApiServer, accepted},
     refusal::Refusal,
     token::Token,
 };
@@ -81,10 +81,7 @@ impl Operator {
 /// # Errors
 /// A [`Refusal`] when the caller may not list workers, or the operator is not configured or does not answer.
 pub(crate) async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
-    let allowed = api.send(token, Method::GET, ALLOWED, None).await?;
-    if allowed.status() != StatusCode::OK {
-        return Err(Refusal::Passed(Box::new(passed_on(allowed))));
-    }
+    accepted(api.send(token, Method::GET, ALLOWED, None).await?)?;
     let workers = operator.ok_or(Refusal::NoOperator)?.workers().await?;
     Ok(answer::json(StatusCode::OK, workers))
 }

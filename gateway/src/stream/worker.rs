@@ -65,10 +65,12 @@ pub(super) async fn connect(
     token: &Token,
     resume: Option<&HeaderValue>,
 ) -> Result<Worker, Refusal> {
-    let broken = |problem: String| Refusal::Worker {
-        code: StatusCode::BAD_GATEWAY,
+    let failed = |code, problem: String| Refusal::Worker {
+        code,
         problem: format!("the worker at {endpoint} {problem}"),
     };
+    let broken = |problem| failed(StatusCode::BAD_GATEWAY, problem);
+    let late = |problem| failed(StatusCode::GATEWAY_TIMEOUT, problem);
     let uri: Uri = endpoint.parse().map_err(|_| broken("has no URL that is one".to_owned()))?;
     let (port, tls) = match (uri.scheme_str(), connector) {
         (Some("http"), _) => (80, None),
@@ -90,12 +92,7 @@ pub(super) async fn connect(
                 "does not answer ({error}): the session's conditions say whether it is lost"
             )));
         }
-        Err(_) => {
-            return Err(Refusal::Worker {
-                code: StatusCode::GATEWAY_TIMEOUT,
-                problem: format!("the worker at {endpoint} does not answer: the session's conditions say whether it is lost"),
-            });
-        }
+        Err(_) => return Err(late("does not answer: the session's conditions say whether it is lost".to_owned())),
     };
     let watched = connection.set_nodelay(true).and_then(|()| Keepalive::CLUSTER.watch(&connection));
     watched.map_err(|error| broken(format!("left again ({error})")))?;
@@ -119,10 +116,7 @@ pub(super) async fn connect(
         Ok(Err(UpgradeError::Rejected { status, body })) => Err(refusal(endpoint, status, &body)),
         Ok(Err(UpgradeError::Protocol)) => Err(broken(format!("speaks something else than {PROTOCOL}"))),
         Ok(Err(error)) => Err(broken(format!("broke off ({})", causes(&error)))),
-        Err(_) => Err(Refusal::Worker {
-            code: StatusCode::GATEWAY_TIMEOUT,
-            problem: format!("the worker at {endpoint} did not answer within {} s", ANSWER_WITHIN.as_secs()),
-        }),
+        Err(_) => Err(late(format!("did not answer within {} s", ANSWER_WITHIN.as_secs()))),
     }
 }
 
