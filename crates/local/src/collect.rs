@@ -1,7 +1,7 @@
 //! Garbage collection: deletes the dependents of deleted owners, and the content of deleted namespaces.
 //!
 //! The garbage collector of Kubernetes works asynchronously on watched changes. Here, every write is followed by all the garbage collection
-//! that becomes necessary, in a fixed order. A simulation can disable this and run garbage collection later.
+//! that becomes necessary, in a fixed order.
 
 use std::sync::Arc;
 
@@ -44,12 +44,6 @@ impl Transaction<'_> {
     }
 
     pub fn collect(&mut self) {
-        if self.collects_at_once {
-            self.collect_all();
-        }
-    }
-
-    pub fn collect_all(&mut self) {
         while let Some(key) = self.store.suspects.pop_front() {
             let Some(object) = self.store.get(&key).cloned() else { continue };
             if key.resource == NAMESPACES {

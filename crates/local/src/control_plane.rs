@@ -30,8 +30,6 @@ pub struct Options {
     pub seed: u64,
     /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
     pub watch_history: usize,
-    /// Whether garbage collection runs after each write. Otherwise [`ControlPlane::collect_garbage`] runs it.
-    pub collect_at_once: bool,
     /// Time since the last write of an Event, by `clock`, after which the next request deletes the Event.
     pub event_lifetime: Duration,
     /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
@@ -44,7 +42,6 @@ impl Default for Options {
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             seed: 0,
             watch_history: WATCH_HISTORY,
-            collect_at_once: true,
             event_lifetime: EVENT_LIFETIME,
             lasting_namespace: None,
         }
@@ -57,7 +54,6 @@ impl std::fmt::Debug for Options {
             .debug_struct("Options")
             .field("seed", &self.seed)
             .field("watch_history", &self.watch_history)
-            .field("collect_at_once", &self.collect_at_once)
             .field("event_lifetime", &self.event_lifetime)
             .field("lasting_namespace", &self.lasting_namespace)
             .finish_non_exhaustive()
@@ -97,13 +93,6 @@ impl Options {
     #[must_use]
     pub fn lasting_namespace(mut self, name: &str) -> Self {
         self.lasting_namespace = Some(name.to_owned());
-        self
-    }
-
-    /// Runs garbage collection only when [`ControlPlane::collect_garbage`] is called.
-    #[must_use]
-    pub fn collect_on_demand(mut self) -> Self {
-        self.collect_at_once = false;
         self
     }
 }
@@ -146,7 +135,6 @@ impl Shared {
             catalogue: catalogue(),
             store: &mut store,
             now,
-            collects_at_once: self.options.collect_at_once,
             event_lifetime: self.options.event_lifetime,
             lasting_namespace: self.options.lasting_namespace.as_deref(),
         });
@@ -230,10 +218,5 @@ impl ControlPlane {
     #[must_use]
     pub fn open_watches(&self) -> usize {
         self.shared.store().open_watches()
-    }
-
-    /// Runs all pending garbage collection; see [`Options::collect_on_demand`].
-    pub fn collect_garbage(&self) {
-        self.shared.transact(|transaction| transaction.collect_all());
     }
 }

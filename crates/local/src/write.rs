@@ -79,8 +79,6 @@ pub(crate) struct Transaction<'a> {
     pub catalogue: &'static Catalogue,
     pub store: &'a mut Store,
     pub now: Timestamp,
-    /// Whether garbage collection runs after every write.
-    pub collects_at_once: bool,
     pub event_lifetime: Duration,
     /// A namespace that cannot be deleted, in addition to [`built_in::LASTING_NAMESPACES`].
     pub lasting_namespace: Option<&'a str>,
@@ -139,24 +137,19 @@ impl Transaction<'_> {
             }
             let key = key_of(writing.resource, &object);
             let Some(existing) = self.store.get(&key) else { break };
-            if !is_generated {
-                return Err(Refusal::AlreadyExists {
-                    about: resource.about(&key.name),
-                    prefix: if object::is_deleting(existing) {
-                        "object is being deleted: "
-                    } else {
-                        ""
-                    },
-                    suffix: "",
-                });
+            if is_generated && attempt < NAME_ATTEMPTS {
+                continue;
             }
-            if attempt == NAME_ATTEMPTS {
-                return Err(Refusal::AlreadyExists {
-                    about: resource.about(&key.name),
-                    prefix: "",
-                    suffix: ", the server was not able to generate a unique name for the object",
-                });
-            }
+            let is_deleting = !is_generated && object::is_deleting(existing);
+            return Err(Refusal::AlreadyExists {
+                about: resource.about(&key.name),
+                prefix: if is_deleting { "object is being deleted: " } else { "" },
+                suffix: if is_generated {
+                    ", the server was not able to generate a unique name for the object"
+                } else {
+                    ""
+                },
+            });
         }
         crate::managed::record(self, writing, None, &mut object);
         if writing.dry_run {

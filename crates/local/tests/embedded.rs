@@ -182,21 +182,6 @@ async fn a_watcher_survives_closed_and_expired_watches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_can_be_left_until_it_is_asked_for() {
-    let control_plane = ControlPlane::new(Options::default().collect_on_demand());
-    let api = api(&control_plane);
-    let owner = create(&api, "owner").await;
-    let mut owned = config_map("owned");
-    let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.uid()}]);
-    owned.metadata.owner_references = serde_json::from_value(reference).expect("references");
-    api.create(&PostParams::default(), &owned).await.expect("made");
-    api.delete("owner", &DeleteParams::default()).await.expect("deleted");
-    api.get("owned").await.expect("it is still there");
-    control_plane.collect_garbage();
-    assert!(api.get_opt("owned").await.expect("an answer").is_none());
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_event_is_gone_an_hour_after_it_was_last_written_and_nothing_else_is() {
     let now = Arc::new(AtomicI64::new(0));
     let clock = now.clone();
