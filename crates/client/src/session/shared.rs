@@ -45,24 +45,19 @@ impl Waiting {
     }
 
     fn keep(self, answer: Result<Event, Error>) {
-        let other = || Error::protocol("an answer is of another kind");
+        macro_rules! keep {
+            ($promise:ident, $event:pat => $value:expr) => {
+                $promise.keep(answer.and_then(|event| match event {
+                    $event => Ok($value),
+                    _ => Err(Error::protocol("an answer is of another kind")),
+                }))
+            };
+        }
         match self {
-            Self::Compiled(_, promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Compiled(compiled) => Ok(compiled),
-                _ => Err(other()),
-            })),
-            Self::Array(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Array(array) => Ok(array),
-                _ => Err(other()),
-            })),
-            Self::Done(promise) | Self::Finished(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Done => Ok(()),
-                _ => Err(other()),
-            })),
-            Self::Figures(promise) => promise.keep(answer.and_then(|event| match event {
-                Event::Figures(figures) => Ok(figures),
-                _ => Err(other()),
-            })),
+            Self::Compiled(_, promise) => keep!(promise, Event::Compiled(compiled) => compiled),
+            Self::Array(promise) => keep!(promise, Event::Array(array) => array),
+            Self::Done(promise) | Self::Finished(promise) => keep!(promise, Event::Done => ()),
+            Self::Figures(promise) => keep!(promise, Event::Figures(figures) => figures),
         }
     }
 }
@@ -317,6 +312,28 @@ impl Shared {
         Ok(result)
     }
 
+    /// Submits a request with `submit` as soon as fewer than `limit` operations are queued. If the session has ended, returns the caller that
+    /// waits and the error.
+    fn request<T>(
+        &self,
+        limit: usize,
+        wanted: Wanted,
+        waiting: fn(Promise<T>) -> Waiting,
+        submit: impl FnOnce(&mut State, u64),
+    ) -> (Pending<T>, Option<(Waiting, Error)>) {
+        let (promise, answer) = pending();
+        let mut waiting = Some(waiting(promise));
+        let submitted = self.submit_into(
+            |operations, _| operations < limit,
+            |state| {
+                let request = state.core.request(wanted);
+                state.waiting.extend(waiting.take().map(|waiting| (request, waiting)));
+                submit(state, request);
+            },
+        );
+        (answer, waiting.zip(submitted.err()))
+    }
+
     /// Submits a request. It is queued behind uploads even if they fill the queue, instead of blocking: callers such as the Python package
     /// hold more than their own thread while they block.
     pub(super) fn ask<T>(
@@ -325,22 +342,12 @@ impl Shared {
         waiting: fn(Promise<T>) -> Waiting,
         kind: impl FnOnce(&mut Core, u64) -> Kind,
     ) -> Pending<T> {
-        let (promise, answer) = pending();
-        let mut promise = Some(promise);
-        let submitted = self.submit_into(
-            |operations, _| operations < QUEUED_QUESTIONS,
-            |state| {
-                let request = state.core.request(wanted);
-                if let Some(promise) = promise.take() {
-                    state.waiting.insert(request, waiting(promise));
-                }
-                state.work.ask(request);
-                let kind = kind(&mut state.core, request);
-                state.core.submit(kind, Bytes::new());
-            },
-        );
-        if let (Err(error), Some(promise)) = (submitted, promise) {
-            let waiting = waiting(promise);
+        let (answer, refused) = self.request(QUEUED_QUESTIONS, wanted, waiting, |state, request| {
+            state.work.ask(request);
+            let kind = kind(&mut state.core, request);
+            state.core.submit(kind, Bytes::new());
+        });
+        if let Some((waiting, error)) = refused {
             if waiting.looks_for_work() {
                 self.lock().end_is_told = true;
             }
@@ -351,26 +358,15 @@ impl Shared {
 
     /// Closes the session. Does not wait for space in the queue, because there is only one `Close`, and dropping a session must not block.
     pub(super) fn close(&self) -> Pending<()> {
-        let (promise, answer) = pending();
-        let mut promise = Some(promise);
-        let submitted = self.submit_into(
-            |_, _| true,
-            |state| {
-                let request = state.core.request(Wanted::Done);
-                if let Some(promise) = promise.take() {
-                    state.waiting.insert(request, Waiting::Done(promise));
-                }
-                state.core.submit(Kind::Close(Close { request }), Bytes::new());
-                state.closing = Some(request);
-            },
-        );
+        let (answer, refused) = self.request(usize::MAX, Wanted::Done, Waiting::Done, |state, request| {
+            state.core.submit(Kind::Close(Close { request }), Bytes::new());
+            state.closing = Some(request);
+        });
         runtime::call();
-        if let Some(promise) = promise {
-            promise.keep(match submitted {
-                // The session is closed, or is being closed.
-                Ok(()) | Err(Error::Closed) => Ok(()),
-                Err(error) => Err(error),
-            });
+        if let Some((waiting, error)) = refused {
+            // The session is closed, or is being closed.
+            let closed = matches!(error, Error::Closed);
+            waiting.keep(if closed { Ok(Event::Done) } else { Err(error) });
         }
         answer
     }
