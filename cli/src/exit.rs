@@ -57,6 +57,13 @@ impl Exit {
         }
     }
 
+    /// Returns the outcome and tells the reason on standard error.
+    #[must_use]
+    pub fn because(self, reason: &str) -> Self {
+        crate::output::complain(reason);
+        self
+    }
+
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         self.max(other)

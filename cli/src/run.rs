@@ -52,10 +52,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub fn run(arguments: &RunArgs) -> Exit {
     match prepare(arguments) {
         Ok((manifests, folder)) => crate::on_runtime(perform(arguments, folder.as_ref(), &manifests)),
-        Err(error) => {
-            output::complain(&error);
-            Exit::Refused
-        }
+        Err(error) => Exit::Refused.because(&error),
     }
 }
 
@@ -76,17 +73,11 @@ fn prepare(arguments: &RunArgs) -> Result<(Vec<Manifest>, Option<Folder>), Strin
 async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Manifest]) -> Exit {
     let mut interrupt = match Interrupt::listen() {
         Ok(interrupt) => interrupt,
-        Err(error) => {
-            output::complain(&format!("cannot listen for signals: {error}"));
-            return Exit::Failed;
-        }
+        Err(error) => return Exit::Failed.because(&format!("cannot listen for signals: {error}")),
     };
     let pool = match Pool::start(settings(&arguments.pool, arguments.devices, manifests)).await {
         Ok(pool) => pool,
-        Err(error) => {
-            output::complain(&sahasra_service::causes(&error));
-            return Exit::Failed;
-        }
+        Err(error) => return Exit::Failed.because(&sahasra_service::causes(&error)),
     };
     let mut exit = create(&pool, manifests).await;
     let created = exit == Exit::Success;
@@ -170,14 +161,12 @@ async fn create(pool: &Pool, manifests: &[Manifest]) -> Exit {
     let named: BTreeSet<&str> = manifests.iter().map(|manifest| manifest.namespace.as_str()).collect();
     for namespace in named.into_iter().filter(|name| !name.is_empty() && !declared(name)) {
         if let Err(error) = create_namespace(&pool.client, namespace).await {
-            output::complain(&sahasra_service::causes(&error));
-            return Exit::Refused;
+            return Exit::Refused.because(&sahasra_service::causes(&error));
         }
     }
     for manifest in manifests {
         if let Err(error) = apply::create(&pool.client, manifest).await {
-            output::complain(&error.to_string());
-            return Exit::Refused;
+            return Exit::Refused.because(&error.to_string());
         }
     }
     Exit::Success
@@ -258,8 +247,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: O
     }
     let wanted = arguments.output == RunOutput::Csv || arguments.results.is_some();
     for (key, _) in endings.iter().filter(|(_, ending)| wanted && *ending == Ending::Gone) {
-        output::complain(&ResultsError::Job(key.1.clone()).to_string());
-        exit = exit.or(Exit::Failed);
+        exit = exit.or(Exit::Failed.because(&ResultsError::Job(key.1.clone()).to_string()));
     }
     exit.or(match arguments.output {
         RunOutput::Json => output::structured(Structure::Json, &results::objects(&jobs)),
@@ -283,10 +271,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
             Err(error @ (ResultsError::Elsewhere { .. } | ResultsError::NotKept(_))) if !prints => output::say(&error.to_string()),
             // No message: the report of the burst already says that it failed.
             Err(ResultsError::None(_)) if state == Some("Failed") => {}
-            Err(error) => {
-                output::complain(&sahasra_service::causes(&error));
-                exit = Exit::Failed;
-            }
+            Err(error) => exit = Exit::Failed.because(&sahasra_service::causes(&error)),
         }
     }
     if prints && let Some(found) = lines.take() {
@@ -297,8 +282,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
     if let Some(folder) = folder
         && let Err(error) = folder.keep(job, lines)
     {
-        output::complain(&error.to_string());
-        exit = Exit::Failed;
+        exit = Exit::Failed.because(&error.to_string());
     }
     exit
 }

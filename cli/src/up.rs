@@ -63,13 +63,8 @@ pub fn run(arguments: &UpArgs) -> Exit {
     crate::on_runtime(async {
         match stay(arguments).await {
             Ok(exit) => exit,
-            Err(error) => {
-                output::complain(&sahasra_service::causes(&error));
-                match error {
-                    UpError::Plugin { .. } => Exit::Refused,
-                    _ => Exit::Failed,
-                }
-            }
+            Err(error @ UpError::Plugin { .. }) => Exit::Refused.because(&sahasra_service::causes(&error)),
+            Err(error) => Exit::Failed.because(&sahasra_service::causes(&error)),
         }
     })
 }
@@ -167,10 +162,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
 
     let exit = tokio::select! {
         exit = interrupt.came() => exit,
-        () = pool.stopped().cancelled() => {
-            output::complain(&operator_ended(pool.end()));
-            Exit::Failed
-        }
+        () = pool.stopped().cancelled() => Exit::Failed.because(&operator_ended(pool.end())),
     };
     output::say("\nending: giving every slice back (Ctrl-C again ends at once)");
     end_sessions(&pool).await;
