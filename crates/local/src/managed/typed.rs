@@ -67,6 +67,23 @@ fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
     schema.and_then(|schema| schema.items.as_deref())
 }
 
+/// Fields or items of a value, each with its schema.
+fn children<'a>(value: &'a Value, schema: Option<&'a Schema>) -> Vec<(Element, &'a Value, Option<&'a Schema>)> {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields
+                .map(|(name, item)| (Element::field(name), item, child(schema, name)))
+                .collect()
+        }
+        Value::Array(items) => {
+            let items = elements(items, schema).into_iter();
+            items.map(|(element, item)| (element, item, item_schema(schema))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 pub(crate) fn fields_of(value: &Value, schema: &Schema) -> FieldSet {
     let mut set = FieldSet::default();
     collect(value, Some(schema), &mut Vec::new(), &mut set);
@@ -78,27 +95,15 @@ fn collect(value: &Value, schema: Option<&Schema>, path: &mut Vec<Element>, set:
         set.insert(path);
         return;
     }
-    match value {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                path.push(Element::Field(name.clone()));
-                collect(value, child(schema, name), path, set);
-                let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                if is_empty || !is_declared(schema, name) {
-                    set.insert(path);
-                }
-                path.pop();
-            }
+    for (element, item, below) in children(value, schema) {
+        let is_declared = matches!(&element, Element::Field(name) if is_declared(schema, name));
+        let is_filled = !item.is_null() && !item.as_object().is_some_and(Map::is_empty);
+        path.push(element);
+        collect(item, below, path, set);
+        if !(is_declared && is_filled) {
+            set.insert(path);
         }
-        Value::Array(items) => {
-            for (element, item) in elements(items, schema) {
-                path.push(element);
-                collect(item, item_schema(schema), path, set);
-                set.insert(path);
-                path.pop();
-            }
-        }
-        _ => {}
+        path.pop();
     }
 }
 
@@ -109,7 +114,13 @@ pub(crate) fn compare(old: &Value, new: &Value, schema: &Schema) -> Comparison {
     comparison
 }
 
-fn compare_at(old: Option<&Value>, new: Option<&Value>, schema: Option<&Schema>, path: &mut Vec<Element>, found: &mut Comparison) {
+fn compare_at<'a>(
+    old: Option<&'a Value>,
+    new: Option<&'a Value>,
+    schema: Option<&'a Schema>,
+    path: &mut Vec<Element>,
+    found: &mut Comparison,
+) {
     if old == new {
         return;
     }
@@ -129,29 +140,17 @@ fn compare_at(old: Option<&Value>, new: Option<&Value>, schema: Option<&Schema>,
         }
         return;
     }
-    match (old, new) {
-        (None | Some(Value::Array(_)), None | Some(Value::Array(_))) => {
-            let items = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
-            let (old_items, new_items) = (items(old), items(new));
-            let before: BTreeMap<_, _> = elements(&old_items, schema).into_iter().collect();
-            let after: BTreeMap<_, _> = elements(&new_items, schema).into_iter().collect();
-            for element in before.keys().chain(after.keys().filter(|element| !before.contains_key(element))) {
-                path.push(element.clone());
-                let (old, new) = (before.get(element).copied(), after.get(element).copied());
-                compare_at(old, new, item_schema(schema), path, found);
-                path.pop();
-            }
-        }
-        _ => {
-            let names = [old, new].into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys);
-            let names: std::collections::BTreeSet<&String> = names.collect();
-            for name in names {
-                path.push(Element::Field(name.clone()));
-                let (old, new) = (old.and_then(|old| old.get(name)), new.and_then(|new| new.get(name)));
-                compare_at(old, new, child(schema, name), path, found);
-                path.pop();
-            }
-        }
+    let below = |value: Option<&'a Value>| -> BTreeMap<_, _> {
+        let children = value.into_iter().flat_map(|value| children(value, schema));
+        children.map(|(element, item, schema)| (element, (item, schema))).collect()
+    };
+    let (before, after) = (below(old), below(new));
+    for element in before.keys().chain(after.keys().filter(|element| !before.contains_key(element))) {
+        let (old, new) = (before.get(element), after.get(element));
+        let schema = old.or(new).and_then(|(_, schema)| *schema);
+        path.push(element.clone());
+        compare_at(old.map(|(item, _)| *item), new.map(|(item, _)| *item), schema, path, found);
+        path.pop();
     }
     match (old, new) {
         (None, _) => found.added.insert(path),
@@ -253,41 +252,28 @@ pub(crate) fn remove(value: &Value, set: &FieldSet, schema: &Schema) -> Value {
 }
 
 fn remove_at(value: &Value, set: &FieldSet, schema: Option<&Schema>) -> Option<Value> {
-    match value {
-        Value::Object(fields) if !is_leaf(value, schema) && !fields.is_empty() => {
-            let kept: Map<String, Value> = fields
-                .iter()
-                .filter_map(|(name, value)| {
-                    let element = Element::Field(name.clone());
-                    if set.has(&element) {
-                        return None;
-                    }
-                    let value = match set.below(&element) {
-                        Some(below) => remove_at(value, below, child(schema, name))?,
-                        None => value.clone(),
-                    };
-                    Some((name.clone(), value))
-                })
-                .collect();
-            (!kept.is_empty()).then_some(Value::Object(kept))
-        }
-        Value::Array(items) if !is_leaf(value, schema) && !items.is_empty() => {
-            let kept: Vec<Value> = elements(items, schema)
-                .into_iter()
-                .filter_map(|(element, item)| {
-                    if set.has(&element) {
-                        return None;
-                    }
-                    match set.below(&element) {
-                        Some(below) => remove_at(item, below, item_schema(schema)),
-                        None => Some(item.clone()),
-                    }
-                })
-                .collect();
-            (!kept.is_empty()).then_some(Value::Array(kept))
-        }
-        _ => Some(value.clone()),
+    if is_leaf(value, schema) || is_empty(value) {
+        return Some(value.clone());
     }
+    let keep = |element: &Element, item: &Value, schema: Option<&Schema>| match set.below(element) {
+        _ if set.has(element) => None,
+        Some(below) => remove_at(item, below, schema),
+        None => Some(item.clone()),
+    };
+    let kept: Value = match value {
+        Value::Object(fields) => {
+            let kept = |(name, item): (&String, &Value)| {
+                let item = keep(&Element::field(name), item, child(schema, name))?;
+                Some((name.clone(), item))
+            };
+            fields.iter().filter_map(kept).collect()
+        }
+        _ => children(value, schema)
+            .iter()
+            .filter_map(|(element, item, below)| keep(element, item, *below))
+            .collect(),
+    };
+    (!is_empty(&kept)).then_some(kept)
 }
 
 /// Whether the last element of a path is a declared field.
