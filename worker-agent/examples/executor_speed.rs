@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, Program, argument::Kind};
-use sahasra_worker::burst_executors::{Event, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
+use sahasra_worker::burst_executors::{Event, ExecutorPool, PoolConfig, ProgramSpec};
 use sahasra_worker::devices::CpuBackend;
 use sha2::{Digest, Sha256};
 
@@ -80,7 +81,7 @@ async fn main() -> anyhow::Result<()> {
     for round in 0..4 {
         let started = if round == 0 { began } else { Instant::now() };
         let count = if round == 0 { 1 } else { chunks };
-        run.submit(vec![WorkRange {
+        run.submit(vec![AttemptRange {
             first: 0,
             count,
             attempt: 1,

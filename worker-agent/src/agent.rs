@@ -7,10 +7,11 @@
 use std::{
     collections::BTreeMap,
     io::{self, Read},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
@@ -169,7 +170,7 @@ impl Agent {
         });
         let devices = self.pool.devices().iter();
         let classes = devices.map(|device| self.identity.classes.class(device, labels)).collect();
-        *self.classes.lock().unwrap_or_else(PoisonError::into_inner) = classes;
+        *self.classes.lock() = classes;
     }
 
     /// Returns the boot id, which identifies this start of the agent.
@@ -203,11 +204,11 @@ impl Agent {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     fn bursts(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Burst>>> {
-        self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bursts.lock()
     }
 
     /// Changes the ledger with `act`, re-arms the expiry timer, and applies the effects that the ledger asked for.
@@ -364,7 +365,7 @@ impl Agent {
             let loads: Vec<Load> = ledger.loads().map(|(_, load)| load).collect();
             (loads, grants(ledger, now), ledger.is_shutting_down())
         });
-        let classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let classes = self.classes.lock().clone();
         let devices = self.pool.devices().iter().zip(loads).zip(classes);
         Inventory {
             worker: self.identity.worker.clone(),

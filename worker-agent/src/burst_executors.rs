@@ -30,15 +30,17 @@ mod run;
 mod spawn;
 mod supervise;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use self::pool::Pool;
 use crate::child::spawn::Spawner;
 use crate::devices::{DeviceDescription, discover::discover};
 
 pub use config::PoolConfig;
-pub use outstanding::{Outstanding, WorkRange};
+pub use outstanding::Outstanding;
 pub use program::{ProgramError, ProgramSpec};
 pub use room::DeviceLoad;
 pub use run::{Event, Events, Run, SubmitError};
@@ -121,7 +123,7 @@ impl ExecutorPool {
             .iter()
             .position(|description| description.name == device)
             .ok_or_else(|| PoolError::UnknownDevice(device.to_owned()))?;
-        let mut executors = self.inner.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut executors = self.inner.executors.lock();
         if executors.shut_down {
             return Err(PoolError::ShutDown);
         }
@@ -144,7 +146,7 @@ impl ExecutorPool {
 
     /// Kills all executors. Unstarted chunks are returned, chunks in flight fail with `ShuttingDown`, and every [`Events`] ends.
     pub fn shut_down(&self) {
-        let mut executors = self.inner.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut executors = self.inner.executors.lock();
         executors.shut_down = true;
         for commands in std::mem::take(&mut executors.supervisors).into_values() {
             let _ = commands.send(run::Command::ShutDown);

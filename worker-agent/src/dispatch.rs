@@ -16,10 +16,12 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Debug,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::{
     burst::{ChunkRange, Failure, FailureCode, Failures, Results, Returned, ServerFrame, server_frame},
     frame,
@@ -29,49 +31,21 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    burst_executors::{ExecutorPool, Outstanding, ProgramSpec, WorkRange},
+    burst_executors::{ExecutorPool, Outstanding, ProgramSpec},
     metrics::SUCCEEDED,
     store::StorePolicy,
 };
 
 mod batch;
+mod host;
 mod lane;
 mod outputs;
 mod retention;
 
+pub(crate) use host::Host;
 use lane::Lane;
 pub(crate) use outputs::{Outputs, Told};
 use retention::Retention;
-
-/// What dispatch needs of the host.
-pub(crate) trait Host: Debug + Send + Sync {
-    fn boot_id(&self) -> &str;
-
-    fn pool(&self) -> &ExecutorPool;
-
-    /// Returns the token that is cancelled when shutdown begins.
-    fn draining(&self) -> &CancellationToken;
-
-    fn store_policy(&self) -> &StorePolicy;
-
-    /// Limit of submitted, unanswered chunks per burst, over all devices.
-    fn max_outstanding_chunks(&self) -> u64;
-
-    /// Returns the number of active slices that the owner holds on the device.
-    fn active_slices(&self, owner_uid: &str, device: &str) -> u32;
-
-    /// Marks up to `slices` further slices of the owner as in use, and returns how many.
-    fn occupy(&self, owner_uid: &str, device: &str, slices: u32) -> u32;
-
-    /// Marks slices of the owner as no longer in use.
-    fn vacate(&self, owner_uid: &str, device: &str, slices: u32);
-
-    /// Returns the number of the next segment of results in this boot.
-    fn next_segment(&self) -> u64;
-
-    /// Counts chunks that ended with the outcome.
-    fn count_chunks(&self, outcome: &'static str, chunks: u64);
-}
 
 /// One owner's work on this agent, see the [module](self).
 #[derive(Debug)]
@@ -105,7 +79,7 @@ struct State {
 
 impl State {
     /// Marks all ranges as outstanding, or none when it returns an error.
-    fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a WorkRange> + Clone) -> Result<(), Refusal> {
+    fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a AttemptRange> + Clone) -> Result<(), Refusal> {
         if self.stream != stream {
             return Err(invalid("another stream has taken over".to_owned()));
         }
@@ -190,7 +164,7 @@ impl Burst {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Wakes all waiters after a change.
@@ -301,13 +275,9 @@ impl Burst {
                 ..invalid(format!("no device {:?} here", unknown.device))
             });
         }
-        let mut by_device: Vec<(&str, Vec<WorkRange>)> = Vec::new();
+        let mut by_device: Vec<(&str, Vec<AttemptRange>)> = Vec::new();
         for range in ranges {
-            let work = WorkRange {
-                first: range.first,
-                count: range.count,
-                attempt: range.attempt,
-            };
+            let work = AttemptRange::from(&range);
             match by_device.last_mut() {
                 Some((device, ranges)) if *device == range.device => ranges.push(work),
                 _ => by_device.push((&range.device, vec![work])),
@@ -367,19 +337,11 @@ impl Burst {
     fn publish(&self, host: &dyn Host, device: &str, ended: batch::Ended) {
         let mut state = self.state();
         for run in &ended.runs {
-            state.outstanding.remove(WorkRange {
-                first: run.first,
-                count: run.count,
-                attempt: run.attempt,
-            });
+            state.outstanding.remove(AttemptRange::from(&run));
             host.count_chunks(SUCCEEDED, run.count);
         }
         for failure in &ended.failures {
-            state.outstanding.remove(WorkRange {
-                first: failure.first,
-                count: failure.count,
-                attempt: failure.attempt,
-            });
+            state.outstanding.remove(AttemptRange::from(&failure));
             host.count_chunks(failure.code().label(), failure.count);
         }
         if !ended.runs.is_empty() {
@@ -409,7 +371,7 @@ impl Burst {
         self.announce();
     }
 
-    fn fail(&self, host: &dyn Host, device: &str, ranges: &[WorkRange], code: FailureCode, message: &str) {
+    fn fail(&self, host: &dyn Host, device: &str, ranges: &[AttemptRange], code: FailureCode, message: &str) {
         let failures = ranges.iter().map(|range| batch::failure(*range, code, message.to_owned()));
         let failures: Vec<Failure> = failures.collect();
         self.publish(
@@ -423,7 +385,7 @@ impl Burst {
     }
 
     /// Returns unstarted chunks to the current stream.
-    fn give_back(&self, device: &str, range: WorkRange, without_slices: bool) {
+    fn give_back(&self, device: &str, range: AttemptRange, without_slices: bool) {
         let mut state = self.state();
         state.outstanding.remove(range);
         if state.stream != 0 {

@@ -11,7 +11,7 @@
 //! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`burst_executors`].
 //! [`registration`] reports the worker to the API server; no other module depends on it.
 
-use std::{ffi::OsString, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
 use clap::Parser;
@@ -23,8 +23,8 @@ use sahasra_service::{
     logging, server, shutdown,
     tls::{Acceptor, RENEW_EVERY},
 };
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub mod agent;
 pub mod api;
@@ -49,7 +49,7 @@ use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
 use child::sandbox_check;
 use devices::DeviceKind;
-use registration::{Registration, RegistrationConfig};
+use registration::{Occupied, Registration, RegistrationConfig};
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use session_executors::launcher::Launcher;
 
@@ -227,24 +227,7 @@ pub async fn serve(
     });
     // Cancelled when registration ends, which happens when another agent owns the node: this agent then stops.
     let ended = CancellationToken::new();
-    let registration = client.map(|client| {
-        let config = RegistrationConfig {
-            node_name: arguments.node_name.clone(),
-            namespace: arguments.namespace.clone(),
-            endpoint: arguments.endpoint(bound),
-            heartbeat_interval: arguments.heartbeat_interval,
-            status_interval: arguments.status_update_interval,
-        };
-        let (registration, stop, ended) = (
-            Registration::new(config, Arc::clone(&agent), client),
-            shutdown.clone(),
-            ended.clone().drop_guard(),
-        );
-        tokio::spawn(async move {
-            let _ended = ended;
-            registration.run(stop).await
-        })
-    });
+    let registration = client.map(|client| register(arguments, bound, &agent, client, shutdown.clone(), ended.clone().drop_guard()));
 
     tokio::select! {
         () = shutdown.cancelled() => {}
@@ -265,4 +248,27 @@ pub async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Starts the registration with the API server, which runs until `stop`. Drops `ended` at its end.
+fn register(
+    arguments: &AgentArguments,
+    bound: SocketAddr,
+    agent: &Arc<Agent>,
+    client: kube::Client,
+    stop: CancellationToken,
+    ended: DropGuard,
+) -> JoinHandle<Result<(), Occupied>> {
+    let config = RegistrationConfig {
+        node_name: arguments.node_name.clone(),
+        namespace: arguments.namespace.clone(),
+        endpoint: arguments.endpoint(bound),
+        heartbeat_interval: arguments.heartbeat_interval,
+        status_interval: arguments.status_update_interval,
+    };
+    let registration = Registration::new(config, Arc::clone(agent), client);
+    tokio::spawn(async move {
+        let _ended = ended;
+        registration.run(stop).await
+    })
 }

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, PutPayload, path::Path};
+use sahasra_ranges::AttemptRange;
 use sahasra_store::segment::SegmentWriter;
 use sahasra_wire::burst::{Store, argument};
 
 pub use sahasra_store::{StorePolicy, segment::SegmentName};
 
-use crate::burst_executors::{ProgramSpec, WorkRange};
+use crate::burst_executors::ProgramSpec;
 
 /// Errors of writing a segment.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub async fn write_segment(
     store: &Store,
     name: &SegmentName,
     program: &ProgramSpec,
-    succeeded: &[(WorkRange, Bytes)],
+    succeeded: &[(AttemptRange, Bytes)],
 ) -> Result<String, StoreError> {
     let mut segment = SegmentWriter::new(program.output_bytes() as usize);
     for (range, outputs) in succeeded {

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use harness::{argument, executors_of, kernel};
-use sahasra_worker::burst_executors::WorkRange;
+use sahasra_ranges::AttemptRange;
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,7 +27,7 @@ async fn agent_with_an_endless_chunk() {
     .timeout(600_000);
     let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
     run.set_concurrency(1);
-    run.submit(vec![WorkRange {
+    run.submit(vec![AttemptRange {
         first: 0,
         count: 1,
         attempt: 1,

@@ -1,9 +1,10 @@
 //! Routes `/healthz` (the process is alive) and `/readyz` (the process accepts work; otherwise 503 with the names of the parts that are not
 //! ready).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use http::StatusCode;
+use parking_lot::Mutex;
 use warp::{Filter, Rejection};
 
 use crate::answer::{self, Answer};
@@ -49,8 +50,8 @@ impl Readiness {
         self.lock().is_empty()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<&'static str>> {
+        self.waiting.lock()
     }
 }
 

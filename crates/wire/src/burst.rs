@@ -315,6 +315,16 @@ pub struct Failure {
     pub message: String,
 }
 
+impl From<&ResultRun> for AttemptRange {
+    fn from(run: &ResultRun) -> Self {
+        Self {
+            first: run.first,
+            count: run.count,
+            attempt: run.attempt,
+        }
+    }
+}
+
 impl From<&Failure> for AttemptRange {
     fn from(failure: &Failure) -> Self {
         let &Failure { first, count, attempt, .. } = failure;

@@ -1,9 +1,8 @@
 //! Cache of the workers of sessions, which lets clients resume without the API server.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Capacity of one generation; an entry takes a few hundred bytes. A full young generation replaces the old one, whose entries are forgotten.
 const MOST: usize = 4096;
@@ -29,7 +28,7 @@ pub(super) struct Seen {
 
 impl Endpoints {
     fn lock(&self) -> MutexGuard<'_, Generations> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Returns the last known worker of a session.

@@ -17,7 +17,10 @@ use std::{
 };
 
 use bytes::BytesMut;
-use futures::{SinkExt, StreamExt};
+use futures::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     time::{Instant, MissedTickBehavior, interval_at, timeout},
@@ -163,6 +166,15 @@ where
     };
     // The worker's connection is dropped first, so that the worker releases its resources of this client at once.
     drop((from_worker, to_worker));
+    close(&end, to_client, from_client).await;
+    end
+}
+
+/// Sends the client the reason of the end if it is still connected.
+async fn close<C>(end: &End, mut to_client: SplitSink<WebSocketStream<C>, Message>, mut from_client: SplitStream<WebSocketStream<C>>)
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
     let code = end.farewell();
     let close = code.map(|code| CloseFrame {
         code,
@@ -184,5 +196,4 @@ where
     {
         drain(ReaderStream::with_capacity(client.get_mut(), PIECE_BYTES)).await;
     }
-    end
 }

@@ -9,8 +9,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::refusal::Refusal;
 
@@ -39,7 +41,7 @@ impl Slots {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Takes a slot for a new stream; dropping the slot frees it. Without a caller (in a gateway with a single identity) no share applies.

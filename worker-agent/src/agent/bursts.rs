@@ -1,6 +1,6 @@
 //! Bursts of an agent: their lookup by owner, their sequence numbers, and their end at shutdown.
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
 
 use sahasra_wire::{burst::FailureCode, grants::Refusal};
@@ -44,7 +44,7 @@ impl Agent {
     }
 
     fn floor(&self, at_least: u64) -> u64 {
-        let mut floor = self.sequence_floor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut floor = self.sequence_floor.lock();
         *floor = (*floor).max(at_least);
         *floor
     }

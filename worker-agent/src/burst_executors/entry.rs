@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
 
-use super::outstanding::{Outstanding, WorkRange};
+use super::outstanding::Outstanding;
 use super::run::{Event, Shared};
 
 /// State of a run at the supervisor.
@@ -20,9 +21,9 @@ pub(super) struct Entry {
     /// Chunks handed over to the process that it has neither ended nor returned.
     pub(super) handed: Outstanding,
     /// Chunks submitted while there was no process.
-    pub(super) waiting: Vec<WorkRange>,
+    pub(super) waiting: Vec<AttemptRange>,
     /// Chunks that must run alone, because they were in flight when a context was poisoned.
-    pub(super) suspects: Vec<WorkRange>,
+    pub(super) suspects: Vec<AttemptRange>,
     /// Chunks handed over to run alone.
     pub(super) alone: Vec<u64>,
     /// Revocation of the running chunks: the code with which they fail, and when it was requested, in nanoseconds of the board's clock.
@@ -58,26 +59,23 @@ impl Entry {
     }
 
     /// Removes chunks from those that the process has. Returns `false`, and removes nothing, unless the process has all of them.
-    pub(super) fn take_back(&mut self, range: WorkRange) -> bool {
+    pub(super) fn take_back(&mut self, range: AttemptRange) -> bool {
         self.handed.remove(range)
     }
 
     /// Ends the rule that chunks run alone, because they ended or were returned to the run's holder.
-    pub(super) fn forget_alone(&mut self, range: WorkRange) {
-        self.alone.retain(|index| !(range.first..range.end()).contains(index));
+    pub(super) fn forget_alone(&mut self, range: AttemptRange) {
+        self.alone.retain(|index| !range.indices().contains(index));
     }
 
     /// Keeps chunks that the process returned for the next handover. Those that must run alone become suspects.
-    pub(super) fn keep(&mut self, range: WorkRange) {
-        let part = |first, end| WorkRange {
+    pub(super) fn keep(&mut self, range: AttemptRange) {
+        let part = |first, end| AttemptRange {
             first,
             count: end - first,
             ..range
         };
-        let mut alone: Vec<u64> = self
-            .alone
-            .extract_if(.., |index| (range.first..range.end()).contains(index))
-            .collect();
+        let mut alone: Vec<u64> = self.alone.extract_if(.., |index| range.indices().contains(index)).collect();
         alone.sort_unstable();
         alone.dedup();
         let mut first = range.first;
@@ -88,8 +86,8 @@ impl Entry {
             self.suspects.push(part(index, index + 1));
             first = index + 1;
         }
-        if first < range.end() {
-            self.waiting.push(part(first, range.end()));
+        if first < range.indices().end {
+            self.waiting.push(part(first, range.indices().end));
         }
     }
 

@@ -124,15 +124,14 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
 mod tests {
     use std::sync::Arc;
 
-    use sahasra_wire::burst::Program;
-    use sha2::{Digest, Sha256};
-    use tokio::sync::mpsc;
-
-    use super::super::outstanding::WorkRange;
     use super::super::program::ProgramSpec;
     use super::super::run::{Events, Run, Shared};
     use super::*;
     use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+    use sahasra_ranges::AttemptRange;
+    use sahasra_wire::burst::Program;
+    use sha2::{Digest, Sha256};
+    use tokio::sync::mpsc;
 
     const RUN: u64 = 7;
 
@@ -148,7 +147,7 @@ mod tests {
         let (commands, _) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::new(RUN, ProgramSpec::new(program).unwrap(), 100, 1 << 20, commands));
         let (run, events) = Run::open(Arc::clone(&shared));
-        let range = WorkRange {
+        let range = AttemptRange {
             first: 0,
             count: 10,
             attempt: 2,

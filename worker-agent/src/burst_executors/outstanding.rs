@@ -1,133 +1,65 @@
 //! Outstanding chunks of a run: those that were handed over and have not come back.
 
-use std::collections::BTreeMap;
+use sahasra_ranges::{AttemptRange, RangeMap};
 
-/// Range of consecutive indices, all in the same attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkRange {
-    pub first: u64,
-    /// Number of indices.
-    pub count: u64,
-    /// Number of the attempt, from 1.
-    pub attempt: u32,
-}
-
-impl WorkRange {
-    /// Returns the index after the last one.
-    pub(super) fn end(&self) -> u64 {
-        self.first.saturating_add(self.count)
-    }
-}
-
-/// A set of indices with their attempts, as disjoint ranges.
+/// A set of indices with their attempts.
 #[derive(Clone, Debug, Default)]
-pub struct Outstanding {
-    /// Count and attempt by first index.
-    ranges: BTreeMap<u64, (u64, u32)>,
-    chunks: u64,
-}
+pub struct Outstanding(RangeMap<u32>);
 
 impl Outstanding {
     /// Returns the number of indices in the set.
     pub fn chunks(&self) -> u64 {
-        self.chunks
+        self.0.len()
     }
 
     /// Returns the ranges in the order of their indices.
-    pub fn ranges(&self) -> impl Iterator<Item = WorkRange> {
-        self.ranges.iter().map(|(first, (count, attempt))| WorkRange {
-            first: *first,
-            count: *count,
-            attempt: *attempt,
-        })
+    pub fn ranges(&self) -> impl Iterator<Item = AttemptRange> {
+        self.0.iter().map(|(indices, attempt)| AttemptRange::new(indices, *attempt))
     }
 
     /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.chunks == 0
-    }
-
-    /// Returns whether the set contains any index of the range.
-    pub fn overlaps(&self, range: WorkRange) -> bool {
-        self.ranges
-            .range(..range.end())
-            .next_back()
-            .is_some_and(|(first, (count, _))| first + count > range.first)
+        self.0.is_empty()
     }
 
     /// Adds a range. Returns `false`, and adds nothing, if the range is empty, exceeds 2^64 or overlaps the set.
-    pub fn insert(&mut self, range: WorkRange) -> bool {
-        if range.count == 0 || range.first.checked_add(range.count).is_none() || self.overlaps(range) {
-            return false;
-        }
-        self.ranges.insert(range.first, (range.count, range.attempt));
-        self.chunks += range.count;
-        true
+    pub fn insert(&mut self, range: AttemptRange) -> bool {
+        self.0.insert(range.indices(), range.attempt)
     }
 
     /// Removes a range. Returns `false`, and removes nothing, unless the set contains all of it with the same attempt.
-    pub fn remove(&mut self, range: WorkRange) -> bool {
-        if range.count == 0 || range.first.checked_add(range.count).is_none() {
-            return false;
-        }
+    pub fn remove(&mut self, range: AttemptRange) -> bool {
+        let indices = range.indices();
         // A report may span adjacent submissions: check that the set contains all of it before removing any.
-        let mut at = range.first;
-        while at < range.end() {
-            match self.ranges.range(..=at).next_back() {
-                Some((first, (count, attempt))) if first + count > at && *attempt == range.attempt => at = first + count,
-                _ => return false,
-            }
+        let held = !indices.is_empty() && self.0.covers(indices.clone(), |attempt| *attempt == range.attempt);
+        if held {
+            self.0.cut(indices);
         }
-        let mut at = range.first;
-        while at < range.end() {
-            let Some((&first, &(count, attempt))) = self.ranges.range(..=at).next_back() else {
-                return false;
-            };
-            let end = first + count;
-            let upto = end.min(range.end());
-            self.ranges.remove(&first);
-            if first < at {
-                self.ranges.insert(first, (at - first, attempt));
-            }
-            if upto < end {
-                self.ranges.insert(upto, (end - upto, attempt));
-            }
-            at = upto;
-        }
-        self.chunks -= range.count;
-        true
+        held
     }
 
     /// Removes one index, and returns it with its attempt.
-    pub fn take(&mut self, index: u64) -> Option<WorkRange> {
-        let (&first, &(count, attempt)) = self.ranges.range(..=index).next_back()?;
-        if first + count <= index {
-            return None;
-        }
-        let one = WorkRange {
-            first: index,
-            count: 1,
-            attempt,
-        };
-        self.remove(one).then_some(one)
+    pub fn take(&mut self, index: u64) -> Option<AttemptRange> {
+        let attempt = self.0.take(index)?;
+        Some(AttemptRange::new(index..index + 1, attempt))
     }
 
     /// Removes everything, and returns it in the order of the indices.
-    pub fn drain(&mut self) -> Vec<WorkRange> {
-        self.chunks = 0;
-        std::mem::take(&mut self.ranges)
-            .into_iter()
-            .map(|(first, (count, attempt))| WorkRange { first, count, attempt })
-            .collect()
+    pub fn drain(&mut self) -> Vec<AttemptRange> {
+        let drained = self.ranges().collect();
+        *self = Self::default();
+        drained
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
-    fn range(first: u64, count: u64, attempt: u32) -> WorkRange {
-        WorkRange { first, count, attempt }
+    fn range(first: u64, count: u64, attempt: u32) -> AttemptRange {
+        AttemptRange { first, count, attempt }
     }
 
     #[test]

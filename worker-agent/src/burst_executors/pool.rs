@@ -1,9 +1,10 @@
 //! State that the supervisors of a pool share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::config::PoolConfig;
@@ -26,7 +27,7 @@ pub(super) struct Pool {
 impl Pool {
     /// Removes a supervisor that has neither process nor runs, unless a command for it is queued. Returns whether it was removed.
     pub(super) fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<Command>) -> bool {
-        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut executors = self.executors.lock();
         if !commands.is_empty() {
             return false;
         }

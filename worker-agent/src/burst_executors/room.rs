@@ -1,9 +1,10 @@
 //! Room for executors on a device: its load, and the turns that namespaces take.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -217,10 +218,10 @@ impl DeviceState {
     }
 
     fn failed_starts(&self) -> MutexGuard<'_, (u32, Option<Instant>)> {
-        self.failed_starts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed_starts.lock()
     }
 
     fn executors(&self) -> MutexGuard<'_, Vec<Executor>> {
-        self.executors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.executors.lock()
     }
 }

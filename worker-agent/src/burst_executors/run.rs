@@ -1,13 +1,15 @@
 //! A run is a burst's work on one device: the calls of its holder, and the events that come back.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::{Notify, mpsc};
 
-use super::outstanding::{Outstanding, WorkRange};
+use super::outstanding::Outstanding;
 use super::program::ProgramSpec;
 
 /// Command to a supervisor.
@@ -16,7 +18,7 @@ pub(super) enum Command {
     /// Adds a run.
     Open(Arc<Shared>),
     /// Adds chunks to a run.
-    Submit(u64, Vec<WorkRange>),
+    Submit(u64, Vec<AttemptRange>),
     /// Limits the number of a run's chunks that run concurrently.
     SetConcurrency(u64, u32),
     /// Returns the chunks that have not started.
@@ -37,13 +39,13 @@ pub(super) enum Command {
 pub enum Event {
     /// Consecutive chunks that succeeded.
     Succeeded {
-        range: WorkRange,
+        range: AttemptRange,
         /// Outputs of all chunks in the order of their indices, [`ProgramSpec::output_bytes`] for each.
         outputs: Bytes,
     },
     /// Consecutive chunks whose attempt failed for the same reason.
     Failed {
-        range: WorkRange,
+        range: AttemptRange,
         code: FailureCode,
         /// Reason as the engine reports it.
         message: String,
@@ -51,7 +53,7 @@ pub enum Event {
     /// Chunks that did not start, or whose result was lost through no fault of theirs. They cost no attempt.
     Returned {
         /// Consecutive indices, with the attempt that did not count.
-        range: WorkRange,
+        range: AttemptRange,
     },
     /// A [`Run::set_concurrency`] has taken effect: from now on no more chunks than this run concurrently, and no memory beyond theirs is
     /// held for this run. Sent once for every call, in the order of the calls; one event may answer several calls with the limit of the
@@ -103,7 +105,7 @@ impl Run {
     ///
     /// # Errors
     /// [`SubmitError`]; none of the chunks was accepted then.
-    pub fn submit(&self, ranges: Vec<WorkRange>) -> Result<(), SubmitError> {
+    pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
         let mut state = self.shared.state();
         let submitted: u64 = ranges.iter().fold(0, |sum, range| sum.saturating_add(range.count));
         let chunks = state.outstanding.chunks().saturating_add(submitted);
@@ -261,7 +263,7 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Sends a command to the supervisor, which outlives its runs unless the runtime shuts down: then nobody receives the command.

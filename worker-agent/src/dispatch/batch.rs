@@ -1,9 +1,8 @@
 //! Batches of results and failures on their way from an executor to the coordinator, merged into few runs.
 
 use bytes::{Bytes, BytesMut};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Failure, FailureCode, ResultRun};
-
-use crate::burst_executors::WorkRange;
 
 /// Chunks that ended, in the form in which they are reported.
 #[derive(Debug, Default)]
@@ -17,7 +16,7 @@ pub(super) struct Ended {
 }
 
 /// Creates the report of failed chunks.
-pub(super) fn failure(range: WorkRange, code: FailureCode, message: String) -> Failure {
+pub(super) fn failure(range: AttemptRange, code: FailureCode, message: String) -> Failure {
     Failure {
         first: range.first,
         count: range.count,
@@ -30,7 +29,7 @@ pub(super) fn failure(range: WorkRange, code: FailureCode, message: String) -> F
 /// Chunks that ended and are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    succeeded: Vec<(WorkRange, Bytes)>,
+    succeeded: Vec<(AttemptRange, Bytes)>,
     failures: Vec<Failure>,
     bytes: usize,
 }
@@ -49,13 +48,13 @@ impl Batch {
     }
 
     /// Adds chunks that succeeded.
-    pub fn succeed(&mut self, range: WorkRange, outputs: Bytes) {
+    pub fn succeed(&mut self, range: AttemptRange, outputs: Bytes) {
         self.bytes += RUN_BYTES + outputs.len();
         self.succeeded.push((range, outputs));
     }
 
     /// Adds chunks that failed. Merges them with the last failure when they follow its chunks and have the same attempt, code and message.
-    pub fn fail(&mut self, range: WorkRange, code: FailureCode, message: String) {
+    pub fn fail(&mut self, range: AttemptRange, code: FailureCode, message: String) {
         if let Some(last) = self.failures.last_mut()
             && last.first + last.count == range.first
             && last.attempt == range.attempt
@@ -70,7 +69,7 @@ impl Batch {
     }
 
     /// Removes the successes and returns them in the order of their indices.
-    pub fn take_succeeded(&mut self) -> Vec<(WorkRange, Bytes)> {
+    pub fn take_succeeded(&mut self) -> Vec<(AttemptRange, Bytes)> {
         self.bytes = self.failures.iter().map(|failure| RUN_BYTES + failure.message.len()).sum();
         let mut succeeded = std::mem::take(&mut self.succeeded);
         succeeded.sort_by_key(|(range, _)| range.first);
@@ -89,7 +88,7 @@ impl Batch {
 }
 
 /// Merges adjacent runs of the same attempt. `succeeded` must be in the order of the indices.
-pub(super) fn joined(succeeded: Vec<(WorkRange, Bytes)>) -> Vec<ResultRun> {
+pub(super) fn joined(succeeded: Vec<(AttemptRange, Bytes)>) -> Vec<ResultRun> {
     let mut runs: Vec<ResultRun> = Vec::new();
     let mut rest = succeeded.into_iter().peekable();
     while let Some((range, outputs)) = rest.next() {
@@ -99,7 +98,7 @@ pub(super) fn joined(succeeded: Vec<(WorkRange, Bytes)>) -> Vec<ResultRun> {
             attempt: range.attempt,
             outputs,
         };
-        let follows = |run: &ResultRun, next: &WorkRange| run.first + run.count == next.first && run.attempt == next.attempt;
+        let follows = |run: &ResultRun, next: &AttemptRange| run.first + run.count == next.first && run.attempt == next.attempt;
         if rest.peek().is_some_and(|(next, _)| follows(&run, next)) {
             let mut bytes = BytesMut::from(std::mem::take(&mut run.outputs));
             while let Some((next, outputs)) = rest.next_if(|(next, _)| follows(&run, next)) {
@@ -117,8 +116,8 @@ pub(super) fn joined(succeeded: Vec<(WorkRange, Bytes)>) -> Vec<ResultRun> {
 mod tests {
     use super::*;
 
-    fn range(first: u64, count: u64, attempt: u32) -> WorkRange {
-        WorkRange { first, count, attempt }
+    fn range(first: u64, count: u64, attempt: u32) -> AttemptRange {
+        AttemptRange { first, count, attempt }
     }
 
     #[test]

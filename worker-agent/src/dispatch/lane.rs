@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use sahasra_ranges::AttemptRange;
 use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
 use tokio::{sync::Notify, time::Instant};
@@ -25,7 +26,7 @@ use super::{
     batch::{Batch, Ended, joined},
 };
 use crate::{
-    burst_executors::{Event, Events, ProgramSpec, Run, WorkRange},
+    burst_executors::{Event, Events, ProgramSpec, Run},
     store::{self, SegmentName},
 };
 
@@ -59,7 +60,7 @@ impl Lane {
     }
 
     /// Passes chunks to the executor.
-    pub fn submit(&self, ranges: Vec<WorkRange>) -> Result<(), String> {
+    pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), String> {
         self.run.submit(ranges).map_err(|error| error.to_string())?;
         self.poke();
         Ok(())
@@ -332,7 +333,7 @@ impl Worker {
 }
 
 /// Reduces the outputs of each chunk to those that the coordinator receives.
-fn told_of(succeeded: Vec<(WorkRange, Bytes)>, program: &ProgramSpec, told: Told) -> Vec<(WorkRange, Bytes)> {
+fn told_of(succeeded: Vec<(AttemptRange, Bytes)>, program: &ProgramSpec, told: Told) -> Vec<(AttemptRange, Bytes)> {
     let chunk_bytes = program.output_bytes() as usize;
     let place = match told {
         Told::Whole => return succeeded,

@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sahasra_executor_protocol::session::{adoption, status_page::Board};
 use tempfile::TempDir;
@@ -96,7 +97,7 @@ impl Process {
         let words = tokio::spawn(async move {
             stderr::follow(started.words, |line| {
                 tracing::info!(process = id, line, "a session's executor says");
-                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut kept = kept.lock();
                 if kept.len() == KEPT_LINES {
                     kept.pop_front();
                 }
@@ -158,7 +159,7 @@ impl Process {
                 self.board.set_over();
                 let _ = control.shutdown(Shutdown::Both);
                 if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
-                    child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                    child.lock().kill();
                 }
             }
             Body::Task(task) => task.kill(),
@@ -172,7 +173,7 @@ impl Process {
         let status = match &self.body {
             Body::Process { child, .. } => {
                 let child = {
-                    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut child = child.lock();
                     // Child processes of the executor may still run: kill its whole process group.
                     child.kill();
                     child.0.take()
@@ -184,11 +185,11 @@ impl Process {
             }
             Body::Task(task) => task.status(),
         };
-        let words = self.words.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let words = self.words.lock().take();
         if let Some(words) = words {
             let _ = tokio::time::timeout(WORDS_AFTER_END, words).await;
         }
-        let said = self.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        let said = self.last_words.lock();
         describe(status, said.iter().map(String::as_str))
     }
 }

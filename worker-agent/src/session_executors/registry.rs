@@ -3,9 +3,10 @@
 //! Bookkeeping only: [`crate::agent`] starts and ends processes and changes the ledger.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::session::status_page::Figures;
 use sahasra_wire::grants::SessionTerms;
@@ -66,17 +67,17 @@ impl Session {
     }
 
     fn about(&self) -> MutexGuard<'_, About> {
-        self.about.lock().unwrap_or_else(PoisonError::into_inner)
+        self.about.lock()
     }
 
     /// Returns the session's executor, if one runs.
     pub fn process(&self) -> Option<Arc<Process>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.lock().clone()
     }
 
     /// Sets the executor that [`Session::process`] returns.
     pub fn set_process(&self, process: Option<Arc<Process>>) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = process;
+        *self.seen.lock() = process;
     }
 
     fn load(&self, streams: bool, now: Duration) -> SessionLoad {
@@ -161,7 +162,7 @@ impl Sessions {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Records a session for which a slice was granted.

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::process::ExitStatus;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sahasra_executor_protocol::session::status_page::Board;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -31,7 +32,7 @@ impl Task {
     }
 
     pub(super) fn status(&self) -> Option<ExitStatus> {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.status.lock()
     }
 }
 
@@ -49,7 +50,7 @@ pub struct TaskEnd {
 impl TaskEnd {
     /// Ends the task with the exit status of a process.
     pub fn exit(self, status: ExitStatus) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        *self.status.lock() = Some(status);
     }
 }
 

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, FailureCode, Program};
-use sahasra_worker::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, WorkRange};
+use sahasra_worker::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec};
 use sahasra_worker::devices::CpuBackend;
 use sha2::{Digest, Sha256};
 
@@ -104,8 +105,8 @@ pub fn spin(count: u64, endless: u32) -> Work {
 }
 
 /// Range of chunks in their first attempt.
-pub fn range(first: u64, count: u64) -> WorkRange {
-    WorkRange { first, count, attempt: 1 }
+pub fn range(first: u64, count: u64) -> AttemptRange {
+    AttemptRange { first, count, attempt: 1 }
 }
 
 impl Work {

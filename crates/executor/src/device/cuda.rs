@@ -12,6 +12,7 @@ mod driver;
 mod memory;
 mod probe;
 mod stream;
+mod variables;
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute, CUjit_option, CUjitInputType, CUresult};
 use sahasra_executor_protocol::probe::GPU_LANES;
-use sahasra_ptx::{Cancel, Outline};
+use sahasra_ptx::Cancel;
 
 use self::driver::{check, check_launch, check_load};
 use self::stream::{STAGING, ZEROS};
-
+use self::variables::Variables;
 use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 pub use self::memory::CudaArea;
@@ -139,28 +140,6 @@ impl CudaDevice {
 pub struct CudaModule {
     image: Vec<u8>,
     variables: Variables,
-}
-
-/// Bytes of the variables that a PTX text declares, counted from the text: the driver tells the size only of loaded variables, each by its
-/// name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Variables {
-    global: u64,
-    constant: u64,
-}
-
-impl Variables {
-    fn of(ptx: &str) -> Result<Self, DeviceError> {
-        let outline = Outline::of(ptx).map_err(|error| DeviceError::Load(format!("its variables cannot be counted: {error}")))?;
-        Ok(Self {
-            global: outline.global_bytes,
-            constant: outline.constant_bytes,
-        })
-    }
-
-    fn bytes(self) -> u64 {
-        self.global.saturating_add(self.constant)
-    }
 }
 
 /// One entry of a module on the GPU.
@@ -481,24 +460,5 @@ impl CudaDevice {
             )?;
         }
         stream.synchronise()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_of_a_text_are_counted_and_one_that_cannot_be_read_is_refused() {
-        let text = |variables: &str| {
-            let kernel = ".entry k() { .global .b8 inner[64]; ret; }";
-            Variables::of(&format!(".version 7.0 .target sm_70 .address_size 64 {variables} {kernel}"))
-        };
-        let global = text(".global .b8 x[8589934592]; .const .b32 table[4];").unwrap();
-        assert_eq!((global.global, global.bytes()), ((8 << 30) + 64, (8 << 30) + 80));
-        assert_eq!(text(".global .b8 x[18446744073709551615];").unwrap().bytes(), u64::MAX);
-        for wrong in [text(".global .b8 x["), Variables::of("no PTX")] {
-            assert_eq!(wrong.unwrap_err().code(), sahasra_wire::burst::FailureCode::LoadFailed);
-        }
     }
 }

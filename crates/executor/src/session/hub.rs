@@ -5,7 +5,6 @@
 //! answers itself, and reads the next operation itself while it waits: see [`lending`].
 
 use std::collections::VecDeque;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +21,9 @@ use super::link::{Answer, Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
 
 mod lending;
+mod peer;
+
+pub use self::peer::Peer;
 
 /// Maximum number of frames that a writer takes at once.
 const BATCH_FRAMES: usize = 64;
@@ -84,24 +86,6 @@ struct Inner {
     is_told: bool,
     /// Secret on the status page that lets the agent admit a returning client without asking the API server.
     shown: Option<Bytes>,
-}
-
-/// A client's connection, as the hub uses it.
-pub trait Peer: Send + Sync {
-    /// Number of the connection; never reused.
-    fn number(&self) -> u64;
-
-    /// Socket of the connection.
-    fn stream(&self) -> &UnixStream;
-
-    /// Shuts the connection down in both directions.
-    fn shut_down(&self);
-
-    /// Writes small answers if no other thread is writing. Returns whether the writer thread must write the rest.
-    fn write_now(&self, hub: &Hub) -> bool;
-
-    /// Reads available frames, on the engine's thread. Returns whether the engine's thread may continue to read this connection.
-    fn read_now(&self, hub: &Hub) -> bool;
 }
 
 /// The [hub](self).

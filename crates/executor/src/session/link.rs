@@ -12,8 +12,11 @@ use sahasra_wire::session::{
     Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, RefusalCode, Refused, ServerFrame, VERSION, server_frame::Kind,
 };
 
+mod secret;
 #[cfg(test)]
 mod tests;
+
+use self::secret::same;
 
 /// Grace period of a client that does not specify one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(60);
@@ -493,9 +496,4 @@ impl Client {
     fn must_tell(&self) -> bool {
         self.taken - self.told >= u64::from(WINDOW.frames / 4) || self.untold_bytes >= WINDOW.bytes / 4
     }
-}
-
-/// Compares in a time that does not depend on where the arguments differ.
-fn same(secret: &[u8], shown: &[u8]) -> bool {
-    secret.len() == shown.len() && secret.iter().zip(shown).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

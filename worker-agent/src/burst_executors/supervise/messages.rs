@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::ChunkRange;
 
 use super::Supervisor;
 use crate::burst_executors::entry::Cause;
-use crate::burst_executors::outstanding::WorkRange;
 use crate::burst_executors::run::Event;
 
 impl Supervisor {
@@ -98,11 +98,7 @@ impl Supervisor {
                 let output_bytes = run.shared.program.output_bytes();
                 let mut sensible = true;
                 for done in ended.succeeded {
-                    let range = WorkRange {
-                        first: done.first,
-                        count: done.count,
-                        attempt: done.attempt,
-                    };
+                    let range = AttemptRange::from(&done);
                     let has_all_outputs = done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64);
                     if !has_all_outputs || !run.take_back(range) {
                         sensible = false;
@@ -114,11 +110,7 @@ impl Supervisor {
                 }
                 for failure in ended.failed {
                     let code = failure.code();
-                    let range = WorkRange {
-                        first: failure.first,
-                        count: failure.count,
-                        attempt: failure.attempt,
-                    };
+                    let range = AttemptRange::from(&failure);
                     if !run.take_back(range) {
                         sensible = false;
                         continue;
@@ -143,11 +135,7 @@ impl Supervisor {
                 let is_kept = run.recalled && !run.withdrawn && run.revoked.is_none();
                 let mut sensible = true;
                 for range in returned.ranges {
-                    let range = WorkRange {
-                        first: range.first,
-                        count: range.count,
-                        attempt: range.attempt,
-                    };
+                    let range = AttemptRange::from(&range);
                     if !run.take_back(range) {
                         sensible = false;
                     } else if is_kept {

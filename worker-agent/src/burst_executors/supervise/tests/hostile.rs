@@ -1,10 +1,11 @@
 //! Tests against executors that send false messages, as a compromised executor may: executors run tenants' code.
 
 use sahasra_executor_protocol::burst::messages::{Ended, from_executor};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::ResultRun;
 
 use super::played::{DEVICE, Played, Theatre, indices, range, returned, settle, theatre};
-use crate::burst_executors::{Events, Run, WorkRange};
+use crate::burst_executors::{Events, Run};
 use crate::devices::DeviceKind;
 
 /// An executor that makes room while chunk 0 of 10 runs and chunks 20 to 29 wait for its namespace's next turn.
@@ -73,7 +74,7 @@ async fn an_executor_that_returns_a_chunk_twice_is_killed() {
 
 #[tokio::test(start_paused = true)]
 async fn an_executor_that_returns_or_ends_what_it_was_not_handed_is_killed() {
-    let later = WorkRange { attempt: 2, ..range(1, 9) };
+    let later = AttemptRange { attempt: 2, ..range(1, 9) };
     for wrong in [
         range(20, 10),
         range(9, 12),

@@ -9,12 +9,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Board};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
-use crate::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run, WorkRange};
+use crate::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run};
 use crate::devices::{DeviceConfig, DeviceDescription, DeviceKind};
 
 pub const DEVICE: &str = "device-0";
@@ -96,7 +97,7 @@ pub fn theatre(kind: DeviceKind, executors: u32) -> Theatre {
 
 impl Theatre {
     /// Opens a run with concurrency 2, and submits these chunks.
-    pub fn run(&self, namespace: &str, ranges: &[WorkRange]) -> (Run, Events) {
+    pub fn run(&self, namespace: &str, ranges: &[AttemptRange]) -> (Run, Events) {
         let program = Program {
             digest: Sha256::digest(b"").to_vec().into(),
             grid: vec![1; 3],
@@ -145,14 +146,10 @@ impl Played {
     }
 
     /// Waits for the next chunks that are handed over. Returns their run, the chunks, and whether they must run alone.
-    pub async fn handed(&mut self) -> (u64, Vec<WorkRange>, bool) {
+    pub async fn handed(&mut self) -> (u64, Vec<AttemptRange>, bool) {
         loop {
             if let to_executor::Kind::Submit(submit) = self.hear().await {
-                let ranges = submit.ranges.into_iter().map(|range| WorkRange {
-                    first: range.first,
-                    count: range.count,
-                    attempt: range.attempt,
-                });
+                let ranges = submit.ranges.into_iter().map(|range| AttemptRange::from(&range));
                 return (submit.run, ranges.collect(), submit.alone);
             }
         }
@@ -197,7 +194,7 @@ impl Played {
         }));
     }
 
-    pub fn give_back(&self, run: u64, ranges: &[WorkRange]) {
+    pub fn give_back(&self, run: u64, ranges: &[AttemptRange]) {
         let ranges = ranges.iter().map(|range| ChunkRange {
             device: String::new(),
             first: range.first,
@@ -214,12 +211,12 @@ impl Played {
     }
 }
 
-pub fn range(first: u64, count: u64) -> WorkRange {
-    WorkRange { first, count, attempt: 1 }
+pub fn range(first: u64, count: u64) -> AttemptRange {
+    AttemptRange { first, count, attempt: 1 }
 }
 
 /// Returns the indices of ranges, and checks that each occurs once.
-pub fn indices(ranges: &[WorkRange]) -> BTreeSet<u64> {
+pub fn indices(ranges: &[AttemptRange]) -> BTreeSet<u64> {
     let mut indices = BTreeSet::new();
     for range in ranges {
         for index in range.first..range.first + range.count {
