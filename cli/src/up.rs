@@ -202,7 +202,8 @@ async fn end_sessions(pool: &Pool) {
 fn operator_ended(reason: Option<&LeaderError>) -> String {
     match reason {
         Some(error @ LeaderError::Silent { .. }) => format!(
-            "the operator ended: {error}; the machine slept for long, or is overloaded: start it again, with fewer --workers if it is overloaded"
+            "the operator ended: {error}; the machine slept for long, or is overloaded: start it again, with fewer --workers if it is \
+             overloaded"
         ),
         Some(error) => format!("the operator ended: {error}"),
         None => "the operator ended: --log-level info says more".to_owned(),
@@ -297,13 +298,13 @@ mod tests {
         let told = operator_ended(Some(&silent));
         assert!(
             told.starts_with(
-                "the operator ended: leadership was lost: the Lease sahasra-operator could not be renewed for 57s: connection refused;"
+                "the operator ended: leadership lost: failed to renew the Lease sahasra-operator for 57s: connection refused;"
             ),
             "{told}"
         );
         assert!(told.contains("slept"), "{told}");
         let told = operator_ended(Some(&LeaderError::Deposed("other".to_owned())));
-        assert_eq!(told, "the operator ended: other leads now");
+        assert_eq!(told, "the operator ended: leadership lost to other");
     }
 
     #[test]

@@ -24,7 +24,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Error of a call without an answer within the timeout.
 #[derive(Debug, thiserror::Error)]
-#[error("no answer of the API server within {} s", .0.as_secs_f32())]
+#[error("API server timed out after {} s", .0.as_secs_f32())]
 struct TimedOut(Duration);
 
 /// Creates the operator's client, which sends the operator's user agent, counts requests, and limits the time of each call.
@@ -138,7 +138,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         let (answer, (_connection, request)) = tokio::join!(maps.get("mine"), server);
         let error = sahasra_service::causes(&answer.unwrap_err()).to_string();
-        assert!(error.contains("no answer of the API server within 15 s"), "{error}");
+        assert!(error.contains("API server timed out after 15 s"), "{error}");
         assert_eq!(began.elapsed().as_secs(), CALL_TIMEOUT.as_secs());
         let name = format!("user-agent: sahasra-operator/{}\r\n", env!("CARGO_PKG_VERSION"));
         assert!(request.contains(&name), "{request}");
@@ -154,7 +154,7 @@ mod tests {
             assert!(
                 sahasra_service::causes(&error)
                     .to_string()
-                    .contains("no answer of the API server within 15 s"),
+                    .contains("API server timed out after 15 s"),
                 "{error:?}"
             );
         }

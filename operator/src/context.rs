@@ -79,7 +79,7 @@ impl Context {
         };
         part::spawn(async move {
             if let Err(error) = recorder.publish(&event, &object).await {
-                tracing::debug!(%error, reason = event.reason, "an Event was not written");
+                tracing::debug!(%error, reason = event.reason, "failed to write an Event");
             }
         });
     }

@@ -35,10 +35,10 @@ impl Faults {
     /// Reports that `step` was just done. Kills the process if it is the configured step.
     pub fn reached(&self, step: Step) {
         if self.at == Some(step) {
-            tracing::warn!(?step, "told to die here");
+            tracing::warn!(?step, "failpoint reached: killing the process");
             let outcome = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             // Reached only if the SIGKILL failed.
-            tracing::error!(?outcome, "could not die");
+            tracing::error!(?outcome, "failed to kill the process");
         }
     }
 }

@@ -44,7 +44,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// Error of a reconcile.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation}")]
+#[error("failed to {operation}")]
 pub struct ReconcileError {
     operation: &'static str,
     source: kube::Error,
@@ -201,7 +201,7 @@ impl<'a> Objects<'a> {
                     .leases
                     .patch(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
                     .await;
-                patched.map_err(api("tell the VramLease of the session's time"))?;
+                patched.map_err(api("update the VramLease with the session's times"))?;
             }
             (LeaseStep::Delete, Some(lease)) if lease.metadata.deletion_timestamp.is_none() => {
                 let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;

@@ -44,7 +44,7 @@ pub async fn run(context: Arc<Context>) {
                 context
                     .metrics
                     .reconcile_failed("GpuWorker", if code(&error) == 409 { "conflict" } else { "api" });
-                tracing::warn!(worker = worker.name, %error, "the worker was not marked");
+                tracing::warn!(worker = worker.name, %error, "failed to mark the worker");
                 failed = true;
             }
         }
@@ -78,11 +78,11 @@ async fn mark(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Cont
         return Ok(());
     }
     let (reason, message) = if ready {
-        (HEARTBEAT_RESUMED, "the heartbeat moves again".to_owned())
+        (HEARTBEAT_RESUMED, "heartbeat resumed".to_owned())
     } else {
         (
             HEARTBEAT_LOST,
-            "the heartbeat stands still: what was lent here counts as lost".to_owned(),
+            "heartbeat timed out: slices granted here are considered lost".to_owned(),
         )
     };
     let generation = object.metadata.generation;

@@ -36,18 +36,18 @@ const ATTEMPT: u32 = 4;
 const MARGIN: u32 = 20;
 
 /// Causes in [`LeaderError::Silent`].
-const NO_ANSWER: &str = "the API server did not answer in time";
+const NO_ANSWER: &str = "API server timed out";
 const NOT_TRIED: &str = "the process did not run for so long";
 
 /// Reasons for which an operator stopped leading.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
     /// Another operator holds the Lease.
-    #[error("{0} leads now")]
+    #[error("leadership lost to {0}")]
     Deposed(String),
-    #[error("another process leads as {0:?} too: start each operator with an --leader-elect-identity of its own")]
+    #[error("another process leads with the same identity {0:?}: start each operator with a distinct --leader-elect-identity")]
     SameIdentity(String),
-    #[error("leadership was lost: the Lease {LEASE} could not be renewed for {lasts:?}: {cause}")]
+    #[error("leadership lost: failed to renew the Lease {LEASE} for {lasts:?}: {cause}")]
     Silent { lasts: Duration, cause: String },
 }
 
@@ -87,7 +87,7 @@ impl Candidate {
                     return Some(lease);
                 }
                 Ok(None) => {}
-                Err(error) => tracing::warn!(error = %causes(&error), "the leader Lease was not read or written"),
+                Err(error) => tracing::warn!(error = %causes(&error), "failed to read or write the leader Lease"),
             }
             tokio::select! {
                 () = tokio::time::sleep(self.timeout / 8) => {}
@@ -151,7 +151,7 @@ impl Candidate {
                         }
                         Err(_) => {
                             cause = NO_ANSWER.to_owned();
-                            tracing::warn!("failed to read the leader Lease: no answer in time");
+                            tracing::warn!("timed out reading the leader Lease");
                         }
                     }
                 }
@@ -164,7 +164,7 @@ impl Candidate {
                 }
                 Err(_) => {
                     cause = NO_ANSWER.to_owned();
-                    tracing::warn!(since = ?renewed.elapsed(), until = ?lasts, "failed to renew the leader Lease: no answer in time");
+                    tracing::warn!(since = ?renewed.elapsed(), until = ?lasts, "timed out renewing the leader Lease");
                 }
             }
         }
@@ -208,10 +208,10 @@ impl Candidate {
                     if seen.since.elapsed() < self.timeout {
                         return Ok(None);
                     }
-                    tracing::info!(other, "the leader has fallen silent");
+                    tracing::info!(other, "lease of the leader expired");
                 }
                 _ => {
-                    tracing::info!(other, "waiting: someone else leads");
+                    tracing::info!(other, "waiting: another operator leads");
                     let since = Instant::now();
                     *seen = Some(Seen { version, since });
                     return Ok(None);
@@ -261,7 +261,7 @@ impl Candidate {
     /// Clears the holder, so that another operator can lead at once.
     async fn resign(&self, lease: Lease) {
         if let Err(error) = self.write(lease, "").await {
-            tracing::debug!(error = %causes(&error), "the leader Lease was not given back");
+            tracing::debug!(error = %causes(&error), "failed to release the leader Lease");
         }
     }
 }

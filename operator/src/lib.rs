@@ -193,11 +193,11 @@ impl Operator {
 
 /// Runs the operator until a signal stops it, or until it loses leadership, which is an error.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let requests = ApiRequests::new("operator").context("make metrics")?;
+    let requests = ApiRequests::new("operator").context("failed to create metrics")?;
     if let Some(Command::UninstallCheck { timeout }) = args.command {
         return uninstall_check::run(&client(&requests).await?, timeout).await;
     }
-    let stop = shutdown::on_signal().context("watch for signals")?;
+    let stop = shutdown::on_signal().context("failed to install signal handlers")?;
     let settings = Settings {
         identity: args.leader_elect_identity.clone(),
         namespace: args.namespace.clone(),
@@ -208,18 +208,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         stores: args.stores.policy(),
         faults: Faults::at(args.failpoint),
     };
-    let tls = args.trust().map(Connector::new).transpose().context("--worker-ca-file")?;
+    let tls = args
+        .trust()
+        .map(Connector::new)
+        .transpose()
+        .context("failed to load --worker-ca-file")?;
     let agents = AgentClient::over(Arc::new(Http2::new(tls.clone())));
-    let operator = Operator::new(client(&requests).await?, agents, Clock::default(), settings).context("register metrics")?;
+    let operator = Operator::new(client(&requests).await?, agents, Clock::default(), settings).context("failed to register metrics")?;
     if let Some(tls) = tls {
         tokio::spawn(async move { tls.renew(RENEW_EVERY).await });
     }
     let listener = TcpListener::bind(args.listen)
         .await
-        .with_context(|| format!("listen on {}", args.listen))?;
+        .with_context(|| format!("failed to listen on {}", args.listen))?;
     let readiness = Readiness::waiting_for(&["leader", "workers"]);
     let context = operator.context();
-    requests.register(&context.metrics.registry()).context("register metrics")?;
+    requests
+        .register(&context.metrics.registry())
+        .context("failed to register metrics")?;
     let service = warp::service(http::routes(context.clone(), readiness.clone()));
     let limits = server::Limits {
         drain_timeout: FAREWELL,
@@ -227,12 +233,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     let server = tokio::spawn(server::serve(listener, server::Cleartext, service, limits, stop.clone()));
     tracing::info!(listen = %args.listen, identity = args.leader_elect_identity, namespace = args.namespace, "started");
-    operator.run(readiness, &stop).await.context("lead")?;
-    server.await.context("serve")
+    operator.run(readiness, &stop).await.context("leader election failed")?;
+    server.await.context("HTTP server failed")
 }
 
 /// Connects to the cluster of `KUBECONFIG`, `~/.kube/config`, or the pod's service account.
 async fn client(requests: &ApiRequests) -> anyhow::Result<Client> {
-    let config = Config::infer().await.context("find the cluster")?;
-    api_client::connect(config, requests).context("make a client")
+    let config = Config::infer().await.context("failed to find the cluster configuration")?;
+    api_client::connect(config, requests).context("failed to create the API client")
 }

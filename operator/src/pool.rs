@@ -57,7 +57,7 @@ pub struct Pool {
 
 /// Error of a release that some agents did not answer. The pool repeats it until they answer, or until the grants have expired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no answer from {}", workers.join(", "))]
+#[error("no response from {}", workers.join(", "))]
 pub struct Unreleased {
     pub workers: Vec<String>,
 }
@@ -366,7 +366,7 @@ impl Pool {
             picture.troubled(worker, trouble) || is_first
         };
         if is_news {
-            tracing::warn!(worker = %worker, error = %causes(error), "{what}: it is tried again until the agent answers");
+            tracing::warn!(worker = %worker, error = %causes(error), "{what}: retrying until the agent responds");
         } else {
             tracing::debug!(worker = %worker, error = %causes(error), "{what}");
         }
@@ -378,7 +378,7 @@ impl Pool {
             match self.agents.release(endpoint, request).await {
                 Ok(answer) => {
                     if let Some(refusal) = answer.refusal {
-                        tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release refused");
+                        tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
                     }
                     let mut picture = self.picture.lock();
                     picture.confirmed(worker, request);

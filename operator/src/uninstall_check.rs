@@ -26,7 +26,7 @@ const PAGE: u32 = 500;
 pub async fn run(client: &Client, within: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
-        let held = held(client).await.context("ask the API server what holds VRAM")?;
+        let held = held(client).await.context("failed to list the objects that hold VRAM")?;
         if held.is_empty() {
             println!("no BurstJob, GpuSession or VramLease holds VRAM");
             return Ok(());
@@ -83,7 +83,7 @@ fn report(held: &[String]) -> String {
         named.push(&more);
     }
     format!(
-        "{} objects hold VRAM or wait for it: {}. Delete them, or let them end, before the operator goes: \
+        "{} objects hold VRAM or wait for it: {}. Delete them, or wait until they finish, before you uninstall the operator: \
          kubectl delete burstjobs,gpusessions,vramleases --all --all-namespaces",
         held.len(),
         named.join(", ")

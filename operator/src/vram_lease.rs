@@ -44,7 +44,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    #[error("{operation}")]
+    #[error("failed to {operation}")]
     Api { operation: &'static str, source: kube::Error },
     /// Workers did not answer with their inventory. It is needed for a lease that must not be acquired twice.
     #[error("no inventory from {}", .0.join(", "))]
@@ -116,9 +116,13 @@ async fn end_strays(context: &Context) {
                 if standing.iter().any(|lease| lease.uid().as_deref() == Some(&owner.uid)) {
                     continue;
                 }
-                tracing::warn!(owner = owner.name, namespace, "giving back a slice of a session that is no more");
+                tracing::warn!(
+                    owner = owner.name,
+                    namespace,
+                    "releasing a slice of a session that no longer exists"
+                );
                 if let Err(error) = context.pool.release_everywhere(&owner).await {
-                    tracing::debug!(owner = owner.name, %error, "waiting for an agent, or for the expiry");
+                    tracing::debug!(owner = owner.name, %error, "waiting for the agent to respond, or for the slice to expire");
                 }
             }
         }
@@ -195,7 +199,7 @@ impl Reconciler {
         let term = current.status.as_ref().map_or(0, |status| status.term) + 1;
         let version = current.metadata.resource_version.as_deref();
         let taken = objects::write_status(&api_of, &name, version, json!({"term": term})).await;
-        taken.map_err(api("take the term"))?;
+        taken.map_err(api("write the new term to the status"))?;
         let term = u64::try_from(term).unwrap_or_default();
         let slice_bytes = lease.spec.slice.vram.bytes()?;
         let (adopted, lost) = if term > 1 {

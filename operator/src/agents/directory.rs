@@ -149,7 +149,7 @@ impl Directory {
         }
         tracing::info!(
             ?absence,
-            "the API server answers again: heartbeats get the time of its absence in addition"
+            "API server is responding again: extending the heartbeat timeouts by the outage"
         );
     }
 
@@ -217,7 +217,7 @@ impl Directory {
                     listed.send_replace(true);
                 }
                 Ok(None) => return,
-                Err(error) => tracing::warn!(%error, "watching GpuWorkers failed"),
+                Err(error) => tracing::warn!(%error, "failed to watch GpuWorkers"),
             }
         }
     }
@@ -236,7 +236,7 @@ impl Directory {
                     listed.send_replace(true);
                 }
                 Ok(None) => return,
-                Err(error) => tracing::warn!(%error, "watching heartbeats failed"),
+                Err(error) => tracing::warn!(%error, "failed to watch heartbeats"),
             }
         }
     }
@@ -267,12 +267,12 @@ impl Directory {
             Ok(Ok(leases)) => {
                 let behind = leases.iter().filter(|lease| self.observe_lease(lease)).count();
                 if behind > 0 {
-                    tracing::warn!(heartbeats = behind, "the watch of heartbeats is behind");
+                    tracing::warn!(heartbeats = behind, "watch of heartbeats is behind");
                 }
                 return true;
             }
-            Ok(Err(error)) => tracing::warn!(%error, "heartbeats were not read: no worker is marked as lost"),
-            Err(_) => tracing::warn!(timeout = ?self.api_timeout, "heartbeats were not read in time: no worker is marked as lost"),
+            Ok(Err(error)) => tracing::warn!(%error, "failed to read heartbeats: no worker is marked as stale"),
+            Err(_) => tracing::warn!(timeout = ?self.api_timeout, "timed out reading heartbeats: no worker is marked as stale"),
         }
         false
     }
@@ -373,7 +373,7 @@ impl Directory {
         heartbeats.retain(|name, heartbeat| workers.contains_key(name) || now.duration_since(heartbeat.moved) < self.timeout);
         drop(state);
         for worker in &silent {
-            tracing::warn!(worker, timeout = ?self.timeout, "heartbeat stands still");
+            tracing::warn!(worker, timeout = ?self.timeout, "heartbeat timed out");
         }
         if !silent.is_empty() {
             self.announce();

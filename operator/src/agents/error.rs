@@ -14,27 +14,25 @@ pub(super) const OPEN_TIMEOUT: Duration = OPEN_WITHIN.saturating_add(Duration::f
 
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    #[error("the endpoint {0:?} is no URL")]
+    #[error("invalid endpoint {0:?}: expected a URL")]
     Endpoint(String),
     #[error("unreachable")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The agent uses TLS, and the operator has no authority to verify its certificate with.
-    #[error(
-        "it speaks TLS, and its certificate cannot be verified: start this operator with --worker-ca-file FILE, the authority that signed it"
-    )]
+    #[error("no CA to verify its TLS certificate: start this operator with --worker-ca-file FILE, the CA that signed it")]
     NoAuthority,
     #[error("{}", remedy(.0))]
     Tls(TlsFault),
     /// The agent rejected the operator: this path requires a client certificate.
-    #[error("it refused this operator: {0}")]
+    #[error("rejected this operator: {0}")]
     Forbidden(String),
-    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    #[error("timed out after {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    #[error("the answer broke off")]
+    #[error("connection lost while reading the response")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("answered {0}: {1}")]
+    #[error("responded with {0}: {1}")]
     Status(StatusCode, String),
-    #[error("the answer does not decode")]
+    #[error("failed to decode the response")]
     Decode(#[from] FrameError),
 }
 
@@ -66,15 +64,15 @@ fn remedy(fault: &TlsFault) -> String {
     match fault {
         TlsFault::Name(problem) => {
             format!(
-                "its certificate is for another name ({problem}): start this operator with --worker-server-name NAME, one that it is for"
+                "its certificate is for another name ({problem}): start this operator with --worker-server-name NAME, a name in the \
+                 certificate"
             )
         }
         TlsFault::Certificate(problem) => {
-            format!("its certificate is not accepted ({problem}): --worker-ca-file names who may have signed it")
+            format!("its certificate is not trusted ({problem}): set --worker-ca-file to the CA that signed it")
         }
         TlsFault::Identity(problem) => format!(
-            "it does not accept this operator's certificate ({problem}): --worker-client-cert-file has to be of the authority in its \
-             --client-ca-file"
+            "rejected this operator's certificate ({problem}): --worker-client-cert-file must be signed by the CA in its --client-ca-file"
         ),
         TlsFault::Protocol(problem) => format!("TLS handshake failed ({problem})"),
     }
@@ -82,13 +80,13 @@ fn remedy(fault: &TlsFault) -> String {
 
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    #[error("not opened")]
+    #[error("failed to open the stream")]
     Open(#[from] AgentError),
-    #[error("not answered within {} s", OPEN_TIMEOUT.as_secs())]
+    #[error("timed out opening the stream after {} s", OPEN_TIMEOUT.as_secs())]
     OpenTimeout,
-    #[error("cut off")]
+    #[error("connection lost")]
     Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The agent sent bytes that are not a frame of the protocol.
-    #[error("not of the protocol")]
+    #[error("protocol error")]
     Protocol(#[from] FrameError),
 }

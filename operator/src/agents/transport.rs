@@ -141,7 +141,7 @@ struct Agents {
 
 /// Error for an agent that uses TLS while the operator has no authority to verify its certificate with.
 #[derive(Debug, thiserror::Error)]
-#[error("no authority")]
+#[error("no CA to verify the certificate")]
 struct NoAuthority;
 
 /// Resolves server names as [`Connector`] does.

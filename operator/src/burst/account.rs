@@ -341,7 +341,7 @@ impl Account {
                 code: code.label().to_owned(),
                 message: if code.is_transient() {
                     format!(
-                        "gave up after {attempt} {}: {message}",
+                        "failed after {attempt} {}: {message}",
                         if attempt == 1 { "attempt" } else { "attempts" }
                     )
                 } else {

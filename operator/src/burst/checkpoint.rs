@@ -67,18 +67,18 @@ pub struct Contents {
 /// Reasons why a ConfigMap is not a valid checkpoint of the burst.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("the key {0} is missing")]
+    #[error("key {0} not found")]
     Missing(&'static str),
-    #[error("{STATE} does not parse")]
+    #[error("failed to parse {STATE}")]
     State(#[from] serde_json::Error),
-    #[error("a set of indices does not decode")]
+    #[error("failed to decode a set of indices")]
     Indices(#[from] DecodeError),
-    #[error("it contradicts the job: {0}")]
+    #[error("checkpoint inconsistent with the job: {0}")]
     Contradiction(&'static str),
-    #[error("it belongs to the BurstJob with UID {0}")]
+    #[error("checkpoint belongs to the BurstJob with UID {0}")]
     OtherJob(String),
     /// The results have a different size from the one that the spec implies.
-    #[error("it holds {found} bytes of results where {expected} are expected")]
+    #[error("checkpoint has {found} bytes of results, expected {expected}")]
     Size { found: usize, expected: usize },
 }
 

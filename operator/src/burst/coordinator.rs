@@ -66,12 +66,12 @@ const EVENTS_AT_ONCE: usize = 256;
 pub enum CoordinatorError {
     #[error(transparent)]
     Write(#[from] WriteError),
-    #[error("the job was written by someone else")]
+    #[error("the job was modified concurrently")]
     Conflict(#[source] kube::Error),
     /// An agent has seen a higher term of the job.
-    #[error("an agent has heard of a higher term")]
+    #[error("an agent has received a higher term")]
     Superseded,
-    #[error("read the checkpoint")]
+    #[error("failed to read the checkpoint")]
     Checkpoint(#[from] super::checkpoint::CheckpointError),
     /// The counted results could not be saved, or not be read back.
     #[error(transparent)]
@@ -239,7 +239,7 @@ impl Coordinator {
         let outcome = self.run_to_end().await;
         if let Err(CoordinatorError::Write(WriteError::Gone)) = &outcome {
             if let Err(error) = self.context.pool.release(&self.owner().uid, true).await {
-                tracing::warn!(%error, "the job is gone: the release is repeated until the slices have expired");
+                tracing::warn!(%error, "job not found: retrying the release until the slices have expired");
             }
         } else if outcome.is_err() {
             // The next coordinator adopts the grants from the agents, so this process stops renewing them without releasing them.

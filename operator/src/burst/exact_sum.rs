@@ -39,7 +39,7 @@ struct Stored {
 
 /// Error for text that is not a valid sum. A sum beyond what terms can add up to would take any amount of memory.
 #[derive(Debug, thiserror::Error)]
-#[error("not a sum of numbers or of their squares")]
+#[error("invalid sum: expected a sum of numbers or of their squares")]
 struct NoSum;
 
 /// Range of the exponents of the squares of finite numbers, with some room for the number of terms.

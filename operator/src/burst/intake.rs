@@ -201,8 +201,8 @@ impl Intake {
             report(Waiting {
                 reason: "InputMemoryExhausted",
                 message: format!(
-                    "spec.kernel: PTX and inputs of {} MiB wait until other bursts end: those hold {} of the {} MiB that the operator \
-                     keeps for them (--input-memory-limit)",
+                    "spec.kernel: waiting for memory for {} MiB of PTX and inputs: other bursts use {} of the {} MiB of the operator \
+                     (--input-memory-limit)",
                     bytes.div_ceil(1 << 20),
                     (self.memory_bytes - free.min(self.memory_bytes)).div_ceil(1 << 20),
                     self.memory_bytes >> 20,
@@ -218,8 +218,7 @@ impl Intake {
             report(Waiting {
                 reason: "WaitingForStoreReads",
                 message: format!(
-                    "spec.output.store: {FETCHES_OF_A_NAMESPACE} other BurstJobs of the namespace read their stores, or wait for memory to \
-                     do so: this one is next when they are done"
+                    "spec.output.store: waiting until {FETCHES_OF_A_NAMESPACE} other BurstJobs of the namespace have read their stores"
                 ),
             });
         });
@@ -245,7 +244,7 @@ impl Intake {
                 path: "spec.output.store".to_owned(),
                 reason: "StoreReadFailed",
                 message: format!(
-                    "what the spec names there was not read within {} s: is the store away, or slow?",
+                    "timed out reading from the store after {} s: check that it is reachable",
                     DEADLINE.as_secs()
                 ),
             })

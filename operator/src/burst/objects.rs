@@ -44,14 +44,14 @@ enum Whose {
 /// Reasons why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    #[error("{operation}")]
+    #[error("failed to {operation}")]
     Api { operation: &'static str, source: kube::Error },
     /// All candidate names of an object of the job are taken by objects that do not belong to the job.
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
     NamesTaken { kind: &'static str, first: String, second: String },
-    #[error("a coordinator of term {0} acts for the job")]
+    #[error("superseded by a coordinator of term {0}")]
     Fenced(u64),
-    #[error("the job is gone")]
+    #[error("job not found")]
     Gone,
 }
 
@@ -62,7 +62,7 @@ impl WriteError {
             Self::Api {
                 operation,
                 source: source @ kube::Error::Api(status),
-            } if objects::is_rejected(source) => Some(format!("{operation}: {}", status.message)),
+            } if objects::is_rejected(source) => Some(format!("failed to {operation}: {}", status.message)),
             Self::NamesTaken { .. } => Some(self.to_string()),
             _ => None,
         }

@@ -48,7 +48,7 @@ pub enum ObserveError {
         reason: &'static str,
         message: String,
     },
-    #[error("read {path}")]
+    #[error("failed to read {path}")]
     Api { path: String, source: kube::Error },
 }
 
@@ -234,7 +234,7 @@ impl<'a> Survey<'a> {
         let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
         let found = store.get(&key).await.map_err(|error| unreadable(summary(&error)))?;
         if self.objects.get(url).is_none_or(|meta| meta.size != found.meta.size) {
-            return Err(unreadable("the object was written while it was read".to_owned()));
+            return Err(unreadable("the object was modified while it was read".to_owned()));
         }
         let most = found.meta.size;
         let bytes = sahasra_store::bytes_within(found, most).await;
@@ -291,7 +291,7 @@ impl<'a> Survey<'a> {
                 source,
             })?;
             let Some(mut found) = found else {
-                let message = format!("there is no ConfigMap {name:?} in the job's namespace: create it");
+                let message = format!("ConfigMap {name:?} not found in the job's namespace: create it");
                 return Err(missing(&format!("{path}.name"), "ConfigMapNotFound", message));
             };
             version.update(version_of(&found));
@@ -308,7 +308,7 @@ impl<'a> Survey<'a> {
                         .map(|bytes| Bytes::from(bytes.0))
                 };
                 let Some(bytes) = text.or_else(binary) else {
-                    let message = format!("the ConfigMap {name:?} has no key {key:?}");
+                    let message = format!("key {key:?} not found in ConfigMap {name:?}");
                     return Err(missing(&format!("{path}.key"), "ConfigMapKeyNotFound", message));
                 };
                 keys.insert((name, key), bytes);
@@ -354,7 +354,7 @@ impl<'a> References<'a> {
             Place::Text(text) => Ok(Bytes::copy_from_slice(text.as_bytes())),
             Place::Base64(text) => {
                 let decoded: Result<ByteString, _> = serde_json::from_value(serde_json::Value::String(text.to_owned()));
-                let wrong = |_| missing(&wanted.path, "InvalidSpec", "it is not standard base64".into());
+                let wrong = |_| missing(&wanted.path, "InvalidSpec", "invalid data: expected standard base64".into());
                 Ok(Bytes::from(decoded.map_err(wrong)?.0))
             }
             Place::Key(reference) => Ok(keys[&(reference.name.as_str(), reference.key.as_str())].clone()),
@@ -391,7 +391,7 @@ async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<Stri
         source,
     })?;
     let Some(found) = found else {
-        let message = format!("there is no Secret {name:?} in the job's namespace: create it");
+        let message = format!("Secret {name:?} not found in the job's namespace: create it");
         return Err(missing(&format!("{path}.name"), "SecretNotFound", message));
     };
     let version = version_of(&found);

@@ -52,13 +52,13 @@ const REJECTED: &str = "WriteRejected";
 /// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    #[error("observe")]
+    #[error("failed to read the job's spec")]
     Observe(#[from] ObserveError),
-    #[error("write")]
+    #[error("failed to write the job's objects")]
     Write(#[from] WriteError),
-    #[error("write the status")]
+    #[error("failed to write the status")]
     Status(#[source] kube::Error),
-    #[error("coordinate")]
+    #[error("failed to coordinate the job")]
     Coordinate(#[source] CoordinatorError),
 }
 
@@ -190,7 +190,7 @@ impl Reconciler {
                 Verdict::new(COMPLETE, false, REJECTED, "the burst failed"),
             ]
         } else {
-            let message = format!("{message}; tried again every {} s", RETRY.longest.as_secs());
+            let message = format!("{message}; retrying every {} s", RETRY.longest.as_secs());
             vec![Verdict::new(ADMITTED, false, REJECTED, message)]
         };
         let mut next = job.status.clone().unwrap_or_default();

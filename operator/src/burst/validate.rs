@@ -94,8 +94,9 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
     let whole = Layout::of(&spec.kernel);
     let output_bytes = whole.record_bytes() as u64;
     if output_bytes > MAX_OUTPUT_BYTES {
-        let message =
-            format!("the outputs of a chunk take {output_bytes} bytes, at most {MAX_OUTPUT_BYTES} may: give each chunk less to compute");
+        let message = format!(
+            "the outputs of a chunk take {output_bytes} bytes, exceeding the limit of {MAX_OUTPUT_BYTES}: reduce the outputs of a chunk"
+        );
         return refuse("spec.kernel.args", "OutputTooLarge", message);
     }
     check_aggregate(spec.aggregate.as_ref(), &whole)?;
@@ -114,14 +115,15 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
             "spec.output",
             "ResultsTooLarge",
             format!(
-                "the results take {result_bytes} bytes in all, a ConfigMap takes {MAX_INLINE_RESULT_BYTES}: give output.store, or results: None"
+                "the results take {result_bytes} bytes in all, exceeding the {MAX_INLINE_RESULT_BYTES} of a ConfigMap: set output.store, \
+                 or results: None"
             ),
         );
     }
     if spec.results == KeptResults::Failed && store.is_none() && spec.max_failed_chunks > MOST_LISTED_FAILED {
         let message = format!(
-            "results: Failed lists the failed chunks in a ConfigMap, at most {MOST_LISTED_FAILED}, and maxFailedChunks allows {}: \
-             give output.store, or lower maxFailedChunks",
+            "results: Failed lists the failed chunks in a ConfigMap, at most {MOST_LISTED_FAILED}, and maxFailedChunks allows {}: set \
+             output.store, or lower maxFailedChunks",
             spec.max_failed_chunks
         );
         return refuse("spec.output", "ResultsTooLarge", message);
@@ -180,7 +182,7 @@ fn check_slices(spec: &BurstJobSpec) -> Result<(), Invalid> {
 fn shape(spec: &BurstJobSpec) -> Result<(Vec<u32>, Vec<u32>), Invalid> {
     let three = |path: &str, sizes: &[i64], most: [i64; 3]| -> Result<Vec<u32>, Invalid> {
         if sizes.len() > 3 {
-            return refuse(path, INVALID, format!("{} sizes: give at most three, x, y, z", sizes.len()));
+            return refuse(path, INVALID, format!("{} sizes: expected at most three, x, y, z", sizes.len()));
         }
         (0..3)
             .map(|axis| match sizes.get(axis).copied().unwrap_or(1) {
@@ -225,7 +227,7 @@ fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Resul
                 let needed = bytes_per_chunk.saturating_mul(total);
                 if bytes.is_empty() || needed > bytes.len() as u64 {
                     let message = format!(
-                        "there are {} bytes, {} are needed: give bytesPerChunk bytes for each chunk, or lower bytesPerChunk",
+                        "{} bytes where {} are required: provide bytesPerChunk bytes for each chunk, or lower bytesPerChunk",
                         bytes.len(),
                         needed.max(1)
                     );
@@ -235,7 +237,7 @@ fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Resul
             }
             Argument { constant: Some(_), .. } => {
                 if bytes.is_empty() {
-                    return refuse(format!("{path}.constant"), "InputTooShort", "there are no bytes: give at least one");
+                    return refuse(format!("{path}.constant"), "InputTooShort", "no bytes: expected at least one");
                 }
                 Kind::Constant(bytes)
             }
@@ -296,7 +298,7 @@ fn check_memory(arguments: &[WireArgument], total: u64, slice_bytes: u64) -> Res
         return refuse("spec.slice.vram", "SliceTooSmall", message);
     }
     if total == 0 {
-        return refuse("spec.chunks", INVALID, "there are no chunks");
+        return refuse("spec.chunks", INVALID, "no chunks");
     }
     Ok(())
 }
@@ -325,7 +327,7 @@ fn check_aggregate(aggregate: Option<&Aggregate>, layout: &Layout) -> Result<(),
         let found = usize::try_from(output).ok().and_then(|output| layout.outputs().get(output));
         let Some(found) = found else {
             let message = format!(
-                "there is no output {output}: the kernel has {}, counted from 0",
+                "output {output} not found: the kernel has {}, counted from 0",
                 layout.outputs().len()
             );
             return refuse(path, "UnknownOutput", message);

@@ -171,7 +171,7 @@ pub(super) fn decide(
                     set(READY, true, "AcceptingConnections", "clients may connect to its worker");
                     next.state = Some("Ready".to_owned());
                 } else {
-                    set(READY, false, "WaitingForWorker", "its worker has not said that clients may connect");
+                    set(READY, false, "WaitingForWorker", "waiting for the worker to accept clients");
                 }
             }
             None => {
@@ -249,7 +249,7 @@ fn ended(
     if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
         return Err(End {
             reason: "ExecutorLost",
-            message: format!("{}; what it held is gone with it: create another session", seen.load.ended),
+            message: format!("{}; its data is lost: create another session", seen.load.ended),
         });
     }
     let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
@@ -262,14 +262,14 @@ fn ended(
             return Err(End {
                 reason: "LeaseExpired",
                 message: format!(
-                    "its slice on {place} expired with what was on it{why}; its worker lives: create another, connect clients sooner, or \
-                     start operators with a longer --session-lease-ttl"
+                    "slice on {place} expired, its data is lost{why}; the worker is alive: create another session, connect clients \
+                     sooner, or start operators with a longer --session-lease-ttl"
                 ),
             });
         }
         return Err(End {
             reason: "WorkerLost",
-            message: format!("its slice on {place} is lost with what was on it{why}; sessions are never moved: create another"),
+            message: format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session"),
         });
     }
     let spec = &session.spec;
@@ -281,7 +281,7 @@ fn ended(
         return Err(End {
             reason: "TtlExpired",
             message: format!(
-                "its {} s (ttlSeconds) are over: create another, or one with a higher ttlSeconds",
+                "expired after {} s (ttlSeconds): create another session, or one with a higher ttlSeconds",
                 spec.ttl_seconds
             ),
         });
@@ -295,7 +295,7 @@ fn ended(
         return Err(End {
             reason: "IdleTimeout",
             message: format!(
-                "nothing was asked of it for {} s (idleTimeoutSeconds): create another when it is needed",
+                "idle for {} s (idleTimeoutSeconds): create another session when it is needed",
                 spec.idle_timeout_seconds
             ),
         });

@@ -61,7 +61,7 @@ async fn leadership_that_ends_without_a_renewal_is_told_with_the_cause() {
             .unwrap_err()
             .to_string();
         assert!(
-            end.starts_with("leadership was lost: the Lease sahasra-operator could not be renewed for 57s: ") && end.contains(cause),
+            end.starts_with("leadership lost: failed to renew the Lease sahasra-operator for 57s: ") && end.contains(cause),
             "{end}"
         );
     }

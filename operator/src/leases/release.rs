@@ -63,12 +63,12 @@ impl Releases {
         unanswered.retain(|_, since| since.elapsed() < FORGOTTEN);
         let limit = ttl + EXPIRY_MARGIN;
         let since = *unanswered.entry(owner.uid.clone()).or_insert_with(|| {
-            tracing::info!(owner = owner.name, namespace = owner.namespace, %error, ?limit, "finished or deleted: waiting for an agent to answer, or for the slices to expire");
+            tracing::info!(owner = owner.name, namespace = owner.namespace, %error, ?limit, "finished or deleted: waiting for an agent to respond, or for the slices to expire");
             Instant::now()
         });
         let elapsed = since.elapsed();
         if elapsed >= limit {
-            tracing::warn!(owner = owner.name, namespace = owner.namespace, %error, "finalizer removed after the expiry");
+            tracing::warn!(owner = owner.name, namespace = owner.namespace, %error, "finalizer removed after the slices expired");
             unanswered.remove(&owner.uid);
             return Release::Done;
         }

@@ -46,7 +46,7 @@ pub struct Lost {
 }
 
 /// Cause of a loss: the agent did not respond to calls, or not in time.
-pub(crate) const SILENT: &str = "its agent does not respond";
+pub(crate) const SILENT: &str = "agent does not respond";
 
 /// Causes of lost slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

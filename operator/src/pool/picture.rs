@@ -220,7 +220,7 @@ impl Picture {
             .collect();
         for name in gone {
             self.workers.remove(&name);
-            self.lose_worker(&name, "its worker is gone");
+            self.lose_worker(&name, "worker lost");
         }
         for worker in workers {
             let name: Name = worker.name.as_str().into();
@@ -229,9 +229,9 @@ impl Picture {
             let old = self.workers.get(&name);
             let same_boot = old.is_some_and(|old| old.boot_id == worker.boot_id && old.uid == worker.uid);
             if old.is_some() && !same_boot {
-                self.lose_worker(&name, "its agent restarted");
+                self.lose_worker(&name, "agent restarted");
             } else if old.is_some_and(|old| old.live) && worker.stale {
-                self.lose_worker(&name, "its worker's heartbeat stands still");
+                self.lose_worker(&name, "worker heartbeat timed out");
             }
             let mut old = self.workers.remove(&name).filter(|_| same_boot);
             let unclaimed = old.as_mut().map(|old| std::mem::take(&mut old.unclaimed)).unwrap_or_default();
@@ -343,7 +343,7 @@ impl Picture {
         }
         let lost = self.drop_grants(|_, held| (*held.device.worker == *worker).then_some(Loss::Worker(why)));
         if !lost.is_empty() {
-            tracing::warn!(worker, grants = lost.len(), why, "grants are lost");
+            tracing::warn!(worker, grants = lost.len(), why, "grants lost");
         }
     }
 
@@ -355,7 +355,7 @@ impl Picture {
             let before = dropped.len();
             claim.grants.retain(|held| {
                 let Some(loss) = why(&claim.request, held) else { return true };
-                tracing::debug!(owner = claim.request.owner.name, device = %held.device, slices = held.slices, %loss, "a grant is lost");
+                tracing::debug!(owner = claim.request.owner.name, device = %held.device, slices = held.slices, %loss, "grant lost");
                 self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
                 claim.losses += 1;
                 claim.lost = Some(held.lost(loss));

@@ -85,9 +85,9 @@ pub(super) fn lost_since(
     let named = named.find(|named| !is_adopted(named))?;
     let why = match boot(&named.worker) {
         _ if silent.contains(&named.worker) => Loss::Worker(SILENT),
-        None => Loss::Worker("its worker is gone"),
+        None => Loss::Worker("worker lost"),
         Some(boot) if named.id.starts_with(&format!("{boot}/")) => Loss::Expired,
-        Some(_) => Loss::Worker("its agent restarted"),
+        Some(_) => Loss::Worker("agent restarted"),
     };
     Some(Lost {
         device: format!("{}/{}", named.worker, named.device),

@@ -34,7 +34,7 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
     let worker_lost = view.lost.as_ref().filter(|lost| lost.why != Loss::Expired);
     let granted = match (&view.lost, worker_lost) {
         _ if !ended => match GrantedReason::of(view, u64::try_from(lease.spec.slices.min).unwrap_or_default()) {
-            GrantedReason::WaitingForAgents => (GrantedReason::WaitingForSlices, "waiting for agents to answer".to_owned()),
+            GrantedReason::WaitingForAgents => (GrantedReason::WaitingForSlices, "waiting for agents to respond".to_owned()),
             GrantedReason::WaitingForSlices => (GrantedReason::WaitingForSlices, view.why_not.clone().unwrap_or_default()),
             granted => (granted, "the slices are held".to_owned()),
         },
@@ -43,7 +43,7 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
         // Also true after `renewal` was changed: the lease is not claimed again.
         _ => (
             GrantedReason::Expired,
-            "it expired while renewal was Never; create another VramLease".to_owned(),
+            "expired while renewal was Never: create another VramLease".to_owned(),
         ),
     };
     let (granted, message) = (granted.0, granted.1.as_str());

@@ -185,7 +185,7 @@ fn a_lease_that_is_not_renewed_says_when_it_ends_and_one_that_is_does_not() {
     let status = next_status(&lease, &ended, 1, true, None);
     let told = events(&lease, &status, None);
     assert!(
-        matches!(&told[..], [(false, "Expired", note)] if note == "it expired while renewal was Never; create another VramLease"),
+        matches!(&told[..], [(false, "Expired", note)] if note == "expired while renewal was Never: create another VramLease"),
         "{told:?}"
     );
     // A change of `renewal` comes too late: the message still holds.

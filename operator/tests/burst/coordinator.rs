@@ -374,7 +374,7 @@ async fn a_burst_whose_manifest_cannot_be_written_fails_with_the_field_and_the_r
     for part in [
         "spec.output.store: ",
         "write the manifest",
-        "given up after 120 s",
+        "timed out after 120 s",
         "create the BurstJob again",
     ] {
         assert!(failed.message.contains(part), "{part} is missing in: {}", failed.message);

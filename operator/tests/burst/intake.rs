@@ -180,7 +180,7 @@ async fn inputs_fill_the_memory_that_an_operator_has_for_them_to_the_last_byte()
         waiting = waits.recv() => waiting.unwrap(),
     };
     assert_eq!(waiting.reason, "InputMemoryExhausted");
-    assert!(waiting.message.contains("hold 192 of the 192 MiB"), "{}", waiting.message);
+    assert!(waiting.message.contains("use 192 of the 192 MiB"), "{}", waiting.message);
     drop(held.pop());
     let outcome = tokio::time::timeout(LIMIT, last).await.expect("in time");
     assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome:?}");
@@ -442,7 +442,7 @@ async fn a_burst_has_a_minute_for_everything_that_it_reads_from_its_store() {
             panic!("{answers_after:?}: {outcome:?}")
         };
         assert_eq!((refused.reason, refused.may_pass), ("StoreReadFailed", true), "{}", refused.message);
-        assert!(refused.message.contains("within 60 s"), "{}", refused.message);
+        assert!(refused.message.contains("after 60 s"), "{}", refused.message);
         assert_eq!(began.elapsed().as_secs(), 60, "{answers_after:?}");
     }
 }

@@ -121,7 +121,7 @@ async fn a_deleted_lease_whose_agent_does_not_answer_costs_few_lines_and_calls()
     leases.delete("silent", &DeleteParams::default()).await.unwrap();
     costs_little(&pool, &lines, async || leases.get_opt("silent").await.unwrap().is_none()).await;
     let said = lines.all();
-    let waits = said.iter().filter(|line| line.contains("deleted: waiting for an agent to answer"));
+    let waits = said.iter().filter(|line| line.contains("deleted: waiting for an agent to respond"));
     assert_eq!(waits.count(), 1, "{said:#?}");
 }
 

@@ -75,7 +75,7 @@ async fn a_checkpoint_that_is_refused_for_good_fails_the_burst_while_it_runs_and
         stream.succeeded(1, 0, succeeded, "");
         let (status, reason, message) = failed(&pool, name).await;
         assert_eq!(reason, "CheckpointRejected", "{name}: {message}");
-        let remedy = "write the checkpoint: refused by the test: give spec.output.store, or make smaller BurstJobs";
+        let remedy = "failed to write the checkpoint: refused by the test: set spec.output.store, or create smaller BurstJobs";
         assert_eq!(message, remedy, "{name}");
         assert_eq!(
             (status.chunks.succeeded, status.slices.held),
@@ -142,8 +142,8 @@ async fn a_checkpoint_that_no_config_map_takes_fails_the_burst_with_the_remedy()
     assert_eq!(reason, "CheckpointTooLarge", "{message}");
     for part in [
         "spec.output: ",
-        "a ConfigMap takes 1048576",
-        "give output.store, or lower spec.maxFailedChunks",
+        "the 1048576 of a ConfigMap",
+        "set output.store, or lower spec.maxFailedChunks",
     ] {
         assert!(message.contains(part), "{part} is missing in: {message}");
     }
@@ -162,8 +162,8 @@ async fn a_status_that_is_refused_for_good_is_told_without_what_may_be_left_out(
     stream.succeeded(1, 0, 4, "");
     let (status, reason, message) = failed(&pool, "wordy").await;
     assert_eq!(reason, "StatusRejected", "{message}");
-    assert!(message.contains("write the status"), "{message}");
-    assert!(message.ends_with("aggregate and failures are left out"), "{message}");
+    assert!(message.contains("failed to write the status"), "{message}");
+    assert!(message.ends_with("aggregate and failures are omitted"), "{message}");
     assert_eq!((status.chunks.succeeded, status.aggregate), (4, None));
     nothing_held(&pool).await;
 }

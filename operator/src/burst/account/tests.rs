@@ -78,7 +78,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
     );
     assert_eq!(account.lost([&device(1)], FailureCode::Disconnected, "gone", now).failed, 1);
     assert!(account.is_finished());
-    assert_eq!(account.failures()[0].message, "gave up after 3 attempts: gone");
+    assert_eq!(account.failures()[0].message, "failed after 3 attempts: gone");
     assert_eq!(
         account.counts(),
         Counts {

@@ -38,7 +38,7 @@ impl Coordinator {
                     first = run.first,
                     count = run.count,
                     bytes = run.outputs.len(),
-                    "results of the wrong size"
+                    "ignoring results of the wrong size"
                 );
                 continue;
             }

@@ -93,7 +93,7 @@ impl Coordinator {
             .collect();
         for worker in lost {
             self.streams.remove(&worker);
-            self.lose_worker(&worker, "the worker is gone");
+            self.lose_worker(&worker, "worker lost");
         }
         self.open_streams();
     }
@@ -218,7 +218,7 @@ impl Coordinator {
             && now - *rebalanced >= 4 * REBALANCE_AFTER
         {
             *rebalanced = now;
-            tracing::debug!(worker = key.worker, device = key.device, "calling chunks back");
+            tracing::debug!(worker = key.worker, device = key.device, "withdrawing chunks");
             stream.send(client_frame::Kind::Withdraw(Withdraw { device: key.device }));
         }
     }
@@ -242,7 +242,7 @@ impl Coordinator {
         let now = self.context.clock.now();
         let overdue = self.overdue().into_iter();
         let overdue: Vec<DeviceKey> = overdue.filter(|(_, at)| *at <= now).map(|(key, _)| key).collect();
-        self.lose(&overdue, FailureCode::GrantExpired, "the grant ended");
+        self.lose(&overdue, FailureCode::GrantExpired, "the grant expired");
         self.lose_broken(now);
         if self.view.is_some() {
             self.open_streams();

@@ -94,12 +94,12 @@ impl Coordinator {
             match SaveError::from(error) {
                 // A burst that has ended must say so, so fields that the API server permanently rejects are left out.
                 error if error.refusal().is_some() && !self.lean => {
-                    tracing::warn!(error = %causes(&error), "the status is refused for good");
+                    tracing::warn!(error = %causes(&error), "status permanently rejected");
                     self.lean = true;
-                    let message = format!("{}: aggregate and failures are left out", causes(&error));
+                    let message = format!("{}: aggregate and failures are omitted", causes(&error));
                     verdicts = vec![
                         Verdict::new(FAILED, true, "StatusRejected", message),
-                        Verdict::new(COMPLETE, false, "StatusRejected", "the status was refused"),
+                        Verdict::new(COMPLETE, false, "StatusRejected", "the status was rejected"),
                     ];
                 }
                 error => self.patient(error, began, &mut failures).await?,
@@ -128,14 +128,16 @@ impl Coordinator {
                 released
             }
             Err(error) => {
-                tracing::error!(%error, "giving back was cut off");
+                tracing::error!(%error, "release task failed");
                 Err(Unreleased { workers: Vec::new() })
             }
         };
         match released {
             Ok(()) => self.objects.remove_finalizer().await?,
             // The reconciler removes the finalizer when the agents answer or the grants have expired.
-            Err(error) => tracing::warn!(%error, "finished without an answer: the release is repeated until the slices have expired"),
+            Err(error) => {
+                tracing::warn!(%error, "finished, but some agents did not respond: retrying the release until the slices have expired")
+            }
         }
         let mut job = BurstJob::clone(&self.job.borrow());
         job.status = Some(self.status.clone());
@@ -176,7 +178,8 @@ impl Coordinator {
             }
             if began.elapsed() > PATIENCE && matches!(error, SaveError::Store { .. }) {
                 let message = format!(
-                    "spec.output.store: {}: given up after {} s: check the store and the rights of its Secret, then create the BurstJob again",
+                    "spec.output.store: {}: timed out after {} s: check the store and the rights of its Secret, then create the BurstJob \
+                     again",
                     causes(&error),
                     PATIENCE.as_secs()
                 );
@@ -186,7 +189,7 @@ impl Coordinator {
                 self.refused = Some(refusal);
             }
             if self.refused.is_some() {
-                tracing::warn!(error = %causes(&error), "the results cannot be saved");
+                tracing::warn!(error = %causes(&error), "failed to save the results");
                 // The condition of a burst that has already failed describes the failed chunks instead.
                 return Ok(if end == End::Failed { end } else { End::Refused });
             }
@@ -198,7 +201,7 @@ impl Coordinator {
                 let admitted: Vec<Verdict> = self.was_admitted().into_iter().collect();
                 match self.write_status_now(&admitted).await {
                     Ok(()) => told = generation,
-                    Err(error) => tracing::debug!(error = %causes(&error), "what holds the end up was not told"),
+                    Err(error) => tracing::debug!(error = %causes(&error), "failed to write the cause of the delay to the status"),
                 }
             }
         }

@@ -19,7 +19,7 @@ impl Coordinator {
             })
             .collect();
         for worker in overdue {
-            self.lose_worker(&worker, "the stream to the agent broke, and it was not reached again in time");
+            self.lose_worker(&worker, "connection to the agent lost, and reconnecting timed out");
         }
     }
 

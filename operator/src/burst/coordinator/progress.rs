@@ -165,7 +165,7 @@ impl Coordinator {
                 .map(|why_not| Verdict::new(ADMITTED, false, GrantedReason::WaitingForSlices.reason(), why_not.clone()))
         };
         let saved = sahasra_crds::conditions::get(&next.conditions, CHECKPOINTED)
-            .map(|_| Verdict::new(CHECKPOINTED, true, "CheckpointWritten", "progress is saved again"));
+            .map(|_| Verdict::new(CHECKPOINTED, true, "CheckpointWritten", "checkpoint written"));
         let saved = self.saving_failed.clone().or(saved);
         let verdicts: Vec<Verdict> = admitted.into_iter().chain(saved).chain(self.suspending()).collect();
         let generation = self.job.borrow().metadata.generation;
@@ -296,7 +296,7 @@ impl Coordinator {
                 self.writing.lease = false;
                 if let Some(lease) = self.tolerate(outcome)? {
                     let note = format!(
-                        "its VramLease {:?} was deleted and is created again: to release the slices, set spec.suspend or delete the BurstJob",
+                        "its VramLease {:?} was deleted and recreated: to release the slices, set spec.suspend or delete the BurstJob",
                         lease.name_any()
                     );
                     self.adopt_lease(&lease);
@@ -312,7 +312,7 @@ impl Coordinator {
         match outcome {
             Ok(value) => Ok(Some(value)),
             Err(error @ WriteError::Api { .. }) => {
-                tracing::warn!(error = %causes(&error), "progress was not written");
+                tracing::warn!(error = %causes(&error), "failed to write progress");
                 Ok(None)
             }
             Err(error) => Err(error.into()),

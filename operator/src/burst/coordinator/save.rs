@@ -79,7 +79,7 @@ async fn delete_sets(stale: StoredSets, folder: Arc<dyn ObjectStore>) {
             tracing::debug!(
                 name,
                 error = &error as &dyn std::error::Error,
-                "a set of an earlier checkpoint stays"
+                "failed to delete a set of an earlier checkpoint"
             );
         }
     }
@@ -232,19 +232,19 @@ impl Coordinator {
     /// Handles a failed checkpoint: reports the error and lets the checkpoint be retried, or ends the burst if it can never be saved.
     pub(super) fn not_saved(&mut self, error: SaveError) -> Result<(), CoordinatorError> {
         if let Some(refusal) = error.refusal() {
-            tracing::warn!(error = %causes(&error), "the checkpoint is refused for good");
+            tracing::warn!(error = %causes(&error), "checkpoint permanently rejected");
             self.refused = Some(refusal);
             return Ok(());
         }
         match error {
             SaveError::Write(error @ (WriteError::Fenced(_) | WriteError::Gone | WriteError::NamesTaken { .. })) => Err(error.into()),
             error => {
-                tracing::warn!(error = %causes(&error), "progress was not saved, trying again");
+                tracing::warn!(error = %causes(&error), "failed to save progress, retrying");
                 self.saving_failed = Some(Verdict::new(
                     CHECKPOINTED,
                     false,
                     error.reason(),
-                    format!("progress is not saved: {}: it is tried again", causes(&error)),
+                    format!("failed to save progress: {}: retrying", causes(&error)),
                 ));
                 Ok(())
             }
@@ -261,12 +261,12 @@ impl Coordinator {
         if let Some(sets) = &sets {
             let missing = || SaveError::Store {
                 operation: "open the store of spec.output",
-                source: "the checkpoint needs it and the job names none".into(),
+                source: "the checkpoint requires it and the job specifies none".into(),
             };
             let folder = self.folder()?.ok_or_else(missing)?;
             let late = |_| SaveError::Store {
                 operation: READ_SETS,
-                source: format!("not done within {} s", READ_WITHIN.as_secs()).into(),
+                source: format!("timed out after {} s", READ_WITHIN.as_secs()).into(),
             };
             let read = timeout(READ_WITHIN, read_sets(sets, &*folder)).await.map_err(late)??;
             contents.binary_data.extend(read);
@@ -281,13 +281,13 @@ impl Coordinator {
     /// Reports in the status why the checkpoint of a predecessor cannot be used. The reconciler retries with a growing backoff.
     pub(super) async fn tell_unreadable(&mut self, error: &CoordinatorError) {
         let message = format!(
-            "{}: it is read again; delete the ConfigMap {} to start the burst again from its first chunk",
+            "{}: retrying; delete the ConfigMap {} to restart the burst from its first chunk",
             causes(error),
             self.objects.results_name()
         );
         let verdict = Verdict::new(ADMITTED, false, "InvalidCheckpoint", message);
         if let Err(error) = self.write_status_now(&[verdict]).await {
-            tracing::debug!(error = %causes(&error), "the unreadable checkpoint was not told");
+            tracing::debug!(error = %causes(&error), "failed to report the invalid checkpoint in the status");
         }
     }
 

@@ -80,7 +80,7 @@ impl Coordinator {
         if next.chunks.total == 0 {
             status::count(&mut next, &self.account);
         }
-        let accepted = Verdict::new(ACCEPTED, true, "Valid", "the spec was checked");
+        let accepted = Verdict::new(ACCEPTED, true, "Valid", "the spec is valid");
         status::judge(&mut next, job.metadata.generation, &[accepted], crate::clock::timestamp());
         let version = job.resource_version().unwrap_or_default();
         let written = self
@@ -91,7 +91,7 @@ impl Coordinator {
                 404 => CoordinatorError::Write(WriteError::Gone),
                 409 => CoordinatorError::Conflict(error),
                 _ => CoordinatorError::Write(WriteError::Api {
-                    operation: "take the term",
+                    operation: "write the new term to the status",
                     source: error,
                 }),
             })?;
@@ -128,7 +128,10 @@ impl Coordinator {
         adopted.retain(|(_, grant)| grant.term <= term);
         if !unclaimed.silent.is_empty() {
             let workers = unclaimed.silent.join(", ");
-            tracing::warn!(workers, "no inventory at takeover: what they hold for the job returns at expiry");
+            tracing::warn!(
+                workers,
+                "no inventory from agents at takeover: their grants for the job are released at expiry"
+            );
         }
         let counts = self.account.counts();
         tracing::info!(
@@ -144,7 +147,7 @@ impl Coordinator {
     /// Releases the slices of a job that was suspended or deleted while it had no coordinator. Results of running chunks are discarded.
     async fn give_back_what_a_predecessor_held(&mut self) -> Result<(), CoordinatorError> {
         if let Err(error) = self.context.pool.release_everywhere(&self.owner()).await {
-            tracing::warn!(%error, "taken over without an answer: the slices return at expiry");
+            tracing::warn!(%error, "took over, but some agents did not respond: the slices are released at expiry");
         }
         self.objects.delete_leases().await?;
         Ok(())
@@ -234,7 +237,7 @@ impl Coordinator {
         if self.view.take().is_some() {
             let released = self.context.pool.release(&self.owner().uid, true).await;
             if let Err(error) = released {
-                tracing::warn!(%error, "suspended without an answer: the release is repeated until the slices have expired");
+                tracing::warn!(%error, "suspended, but some agents did not respond: retrying the release until the slices have expired");
             }
         }
         self.held = Default::default();
@@ -246,7 +249,7 @@ impl Coordinator {
         }
         self.hold = Hold::Suspended;
         let verdicts = [
-            Verdict::new(SUSPENDED, true, "SuspendedBySpec", "spec.suspend is true: slices are given back"),
+            Verdict::new(SUSPENDED, true, "SuspendedBySpec", "spec.suspend is true: slices are released"),
             Verdict::new(sahasra_crds::conditions::ADMITTED, false, "Suspended", "spec.suspend is true"),
         ];
         self.write_status_now(&verdicts).await

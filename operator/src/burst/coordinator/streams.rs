@@ -155,7 +155,7 @@ impl Coordinator {
         match event {
             StreamEvent::Closed(error) => {
                 match &error {
-                    Some(error) => tracing::warn!(worker = id.worker, error = %causes(error), "stream broke"),
+                    Some(error) => tracing::warn!(worker = id.worker, error = %causes(error), "stream connection lost"),
                     None => tracing::debug!(worker = id.worker, "stream ended"),
                 }
                 self.close(&id.worker);
@@ -163,7 +163,7 @@ impl Coordinator {
             StreamEvent::Frame(frame) => match *frame {
                 server_frame::Kind::Opened(opened) => self.on_opened(&id.worker, &opened),
                 server_frame::Kind::Refused(refusal) => {
-                    tracing::warn!(worker = id.worker, code = %refusal.code(), message = refusal.message, "stream refused");
+                    tracing::warn!(worker = id.worker, code = %refusal.code(), message = refusal.message, "stream rejected");
                     if refusal.code() == RefusalCode::StaleTerm {
                         return Err(CoordinatorError::Superseded);
                     }
@@ -239,12 +239,12 @@ impl Coordinator {
             return;
         }
         let keys = self.keys_of(worker);
-        tracing::debug!(worker, ranges = chunks.len(), resumed, "chunks that did not reach the agent");
+        tracing::debug!(worker, ranges = chunks.len(), resumed, "chunks not delivered to the agent");
         if resumed {
             self.account.undelivered(&keys, &chunks);
             keys.iter().for_each(|key| self.recount(key));
         } else {
-            self.lose(&keys, FailureCode::Disconnected, "the agent knows nothing of them");
+            self.lose(&keys, FailureCode::Disconnected, "chunks not found on the agent");
         }
     }
 

@@ -36,13 +36,13 @@ pub(super) struct Covered {
 pub enum SaveError {
     #[error(transparent)]
     Write(#[from] WriteError),
-    #[error("{operation}")]
+    #[error("failed to {operation}")]
     Store {
         operation: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The checkpoint does not fit into a ConfigMap. The number is its size in bytes.
-    #[error("the checkpoint takes {0} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}")]
+    #[error("the checkpoint has {0} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of a ConfigMap")]
     TooLarge(usize),
 }
 
@@ -73,8 +73,8 @@ impl SaveError {
                 true,
                 self.reason(),
                 format!(
-                    "spec.output: which chunks succeeded and failed takes {bytes} bytes, a ConfigMap takes {MAX_CONFIG_MAP_BYTES}: \
-                     give output.store, or lower spec.maxFailedChunks"
+                    "spec.output: the indices of succeeded and failed chunks have {bytes} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of \
+                     a ConfigMap: set output.store, or lower spec.maxFailedChunks"
                 ),
             )),
             Self::Write(error) if error.is_final() => Some(Verdict::new(
@@ -82,7 +82,7 @@ impl SaveError {
                 true,
                 "CheckpointRejected",
                 format!(
-                    "{}: give spec.output.store, or make smaller BurstJobs",
+                    "{}: set spec.output.store, or create smaller BurstJobs",
                     error.rejection().unwrap_or_default()
                 ),
             )),

@@ -126,8 +126,7 @@ async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
         Outcome::Refused(Verdict {
             refused: Refused {
                 reason: "InternalError",
-                message: "spec.kernel: the check failed inside the operator, whose log has the cause: report it with this BurstJob; it is \
-                          checked again"
+                message: "spec.kernel: validation failed inside the operator: report the error in its log with this BurstJob; retrying"
                     .to_owned(),
                 may_pass: true,
             },
@@ -143,7 +142,7 @@ fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
     (*accepted != burst.digest).then(|| Refused {
         reason: "KernelChanged",
         message: format!(
-            "spec.kernel.ptx: it is {} now, accepted was {accepted}: put it back, or make another BurstJob",
+            "spec.kernel.ptx: its digest is {}, accepted was {accepted}: restore it, or create another BurstJob",
             burst.digest
         ),
         may_pass: true,
@@ -161,7 +160,7 @@ mod tests {
             panic!("{outcome:?}");
         };
         assert!(
-            refused.may_pass && refused.message.contains("whose log has the cause"),
+            refused.may_pass && refused.message.contains("failed inside the operator"),
             "{refused:?}"
         );
     }

@@ -25,7 +25,7 @@ const MAX_PARAMETER_BYTES: u64 = 32_764;
 pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
     let invalid = |message: String| refuse("spec.kernel.ptx", "InvalidPtx", message);
     let Ok(text) = std::str::from_utf8(ptx) else {
-        return invalid("it is not UTF-8 text".into());
+        return invalid("invalid PTX: expected UTF-8 text".into());
     };
     let outline = match Outline::of(text) {
         Ok(outline) => outline,
@@ -34,7 +34,7 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
     let Some(entry) = outline.entries.iter().find(|entry| entry.name == kernel.entry) else {
         let names: Vec<&str> = outline.entries.iter().map(|entry| entry.name.as_str()).collect();
         let message = format!(
-            "the PTX has no .entry {:?}; it has: {}",
+            ".entry {:?} not found in the PTX; it has: {}",
             kernel.entry,
             if names.is_empty() { "none".into() } else { names.join(", ") }
         );
@@ -52,7 +52,7 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
 fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chunks) -> Result<(), Invalid> {
     if declared.len() != kernel.args.len() {
         let message = format!(
-            ".entry {} takes {} arguments, {} are given: give one for each parameter, in the order of the PTX",
+            ".entry {} takes {} arguments, {} are specified: specify one for each parameter, in the order of the PTX",
             kernel.entry,
             declared.len(),
             kernel.args.len()
@@ -78,7 +78,7 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
         let (expected, number) = (parameter.bytes, number(parameter));
         if bytes != expected {
             let message = format!(
-                "parameter {index} of .entry {} has {expected} bytes, the argument has {bytes}: give a value of the parameter's type",
+                "parameter {index} of .entry {} has {expected} bytes, the argument has {bytes}: specify a value of the parameter's type",
                 kernel.entry
             );
             return refuse(path(), "ArgumentSizeMismatch", message);
@@ -91,8 +91,8 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
         };
         if let Some(number) = number.filter(|number| *number != given) {
             let message = format!(
-                "parameter {index} of .entry {} is {number}, the argument is {given}, and values are not converted: give a value of the \
-                 parameter's type, or declare the parameter as .b{} if the kernel interprets the bits itself",
+                "parameter {index} of .entry {} is {number}, the argument is {given}, and values are not converted: specify a value of \
+                 the parameter's type, or declare the parameter as .b{} if the kernel interprets the bits itself",
                 kernel.entry,
                 expected * 8
             );

@@ -67,7 +67,7 @@ impl Picture {
                 if grant.slices < request.slices {
                     claim
                         .refused
-                        .insert(device, (now + REFUSED_FOR, "granted what was free".to_owned()));
+                        .insert(device, (now + REFUSED_FOR, "granted only the free slices".to_owned()));
                 }
             }
             // The agent restarted after it had answered.
@@ -81,7 +81,7 @@ impl Picture {
     pub(super) fn refused(&mut self, id: &Name, device: DeviceId, refusal: &Refusal, now: u64) {
         let code = refusal.code();
         let Some(claim) = self.claims.get_mut(id) else { return };
-        tracing::debug!(owner = claim.request.owner.name, %device, %code, message = refusal.message, "refused");
+        tracing::debug!(owner = claim.request.owner.name, %device, %code, message = refusal.message, "acquire rejected");
         claim.fenced |= code == RefusalCode::StaleTerm;
         let mut message = format!("{code}: {}", refusal.message);
         message.truncate(message.floor_char_boundary(200));
@@ -168,11 +168,11 @@ impl Picture {
             view.known = false;
             view.answered = true;
             view.ask_at = Some(now + REFRESH_EVERY);
-            self.lose_worker(worker, "its agent restarted");
+            self.lose_worker(worker, "agent restarted");
             return Vec::new();
         }
         if let Some((since, _)) = view.failing.take() {
-            tracing::info!(worker = %worker, silent_milliseconds = now.saturating_sub(since), "an agent answers again");
+            tracing::info!(worker = %worker, silent_milliseconds = now.saturating_sub(since), "agent is responding again");
         }
         view.heard = Some(asked);
         view.trouble = None;
@@ -186,7 +186,7 @@ impl Picture {
             .map(|grant| &grant.id)
             .collect();
         let why = if inventory.shutting_down {
-            Loss::Worker("its agent is stopping")
+            Loss::Worker("agent is shutting down")
         } else {
             Loss::Expired
         };
@@ -195,7 +195,7 @@ impl Picture {
             is_gone.then_some(why)
         });
         if !gone.is_empty() {
-            tracing::warn!(worker = %worker, grants = gone.len(), %why, "grants are no longer there");
+            tracing::warn!(worker = %worker, grants = gone.len(), %why, "grants no longer exist");
         }
         // A grant to an owner with a claim belongs to this operator even while the answer to its acquire is still on its way.
         let mut ours: BTreeMap<&str, u64> = BTreeMap::new();
@@ -269,11 +269,11 @@ impl Picture {
                 let code = outcome.refusal();
                 claim.fenced |= code == RefusalCode::StaleTerm;
                 let why = match code {
-                    RefusalCode::BootMismatch => Loss::Worker("its agent restarted"),
-                    RefusalCode::StaleTerm => Loss::Worker("another operator acts for it"),
+                    RefusalCode::BootMismatch => Loss::Worker("agent restarted"),
+                    RefusalCode::StaleTerm => Loss::Worker("superseded by another operator"),
                     _ => Loss::Expired,
                 };
-                tracing::debug!(owner = owner.owner.name, device = %held.device, %code, "a grant was not renewed");
+                tracing::debug!(owner = owner.owner.name, device = %held.device, %code, "failed to renew a grant");
                 refused += 1;
                 self.metrics.released(u64::from(held.slices), claim.request.slice_bytes);
                 claim.losses += 1;
@@ -283,7 +283,7 @@ impl Picture {
             self.publish(&id);
         }
         if refused > 0 {
-            tracing::warn!(worker = %worker, grants = refused, "grants were not renewed: their agent holds them no more");
+            tracing::warn!(worker = %worker, grants = refused, "failed to renew grants: they no longer exist on the agent");
         }
     }
 }

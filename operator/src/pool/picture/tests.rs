@@ -223,7 +223,7 @@ fn a_grant_that_is_not_renewed_in_time_is_lost_with_its_silent_agent_or_has_expi
         Failed,
         Unanswered,
     }
-    let silent = Loss::Worker("its agent does not respond");
+    let silent = Loss::Worker("agent does not respond");
     for (renewal, why) in [
         (Renewal::NotDue, Loss::Expired),
         (Renewal::NotSent, Loss::Expired),
