@@ -83,17 +83,17 @@ impl WhyNot {
     /// Adjective for a count of devices with this reason: "2 full, 1 not ready".
     pub(crate) fn adjective(&self) -> &'static str {
         match self {
-            Self::PinnedTo { .. } => "not the session's own",
+            Self::PinnedTo { .. } => "not the session's device",
             Self::ClassMismatch { .. } => "of another class",
             Self::EngineUnsupported { .. } => "without the engine",
             Self::NotReady => "not ready",
             Self::Unhealthy => "unhealthy",
             Self::Cordoned => "cordoned",
             Self::TooSmall { .. } => "too small",
-            Self::RejectedRecently { .. } => "refused lately",
+            Self::RejectedRecently { .. } => "rejected recently",
             Self::ReservedFor { .. } => "reserved",
             Self::InsufficientVram { .. } => "full",
-            Self::TooFewSlices { .. } => "with room for too few",
+            Self::TooFewSlices { .. } => "with too few free slices",
         }
     }
 
@@ -118,7 +118,7 @@ impl WhyNot {
 impl fmt::Display for WhyNot {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PinnedTo { device } => write!(formatter, "the session lives on {device}"),
+            Self::PinnedTo { device } => write!(formatter, "the session is placed on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
             // Engine `xla` is a PJRT plugin, which a worker may lack.
             Self::EngineUnsupported { wanted } if &**wanted == "xla" => {
@@ -131,12 +131,12 @@ impl fmt::Display for WhyNot {
             Self::TooSmall { slice, allocatable } => {
                 write!(
                     formatter,
-                    "lends {} at most, slice needs {}",
+                    "{} allocatable, slice needs {}",
                     Bytes(*allocatable),
                     Against(*slice, *allocatable)
                 )
             }
-            Self::RejectedRecently { .. } => formatter.write_str("its agent refused a moment ago"),
+            Self::RejectedRecently { .. } => formatter.write_str("its agent rejected a recent request"),
             Self::ReservedFor { claim } => write!(formatter, "reserved for {claim}, which has waited longer"),
             Self::InsufficientVram { free, needed } => write!(formatter, "{} free, slice needs {}", Bytes(*free), Against(*needed, *free)),
             Self::TooFewSlices { fit, needed } => write!(formatter, "room for {fit} of the {needed} slices that must start together"),

@@ -36,7 +36,7 @@ fn reasons_read_well() {
             "worker-a/gpu0: 3 GiB free, slice needs 8 GiB",
             "worker-b/gpu0: worker is not ready",
             "worker-c/cpu0: class is cpu, wanted g5",
-            "worker-d/gpu0: lends 4 GiB at most, slice needs 8 GiB",
+            "worker-d/gpu0: 4 GiB allocatable, slice needs 8 GiB",
         ]
     );
     assert_eq!(
