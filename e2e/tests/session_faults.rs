@@ -74,7 +74,7 @@ async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and
         );
         assert_eq!(loss.worker, format!("{}/cpu-0", text(&session, "worker")));
         // The client detected the loss itself and did not wait for the operator, which reports it later, with another message.
-        assert!(loss.reason.contains("takes no connections"), "{loss}");
+        assert!(loss.reason.contains("refused the connection"), "{loss}");
         let (again, _) = work.ends(since).await;
         assert!(matches!(again, Error::WorkerLost(_)), "{again:?}");
         let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;

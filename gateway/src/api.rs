@@ -41,9 +41,9 @@ const OBJECT_BYTES: usize = 8 << 20;
 /// The API server cannot be called.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiServerError {
-    #[error("where is the API server? say --api-server-url URL and --api-server-ca-file FILE, or set KUBECONFIG")]
+    #[error("API server not found: set --api-server-url URL and --api-server-ca-file FILE, or KUBECONFIG")]
     Unknown(#[source] Box<kube::config::KubeconfigError>),
-    #[error("set up calls to the API server")]
+    #[error("failed to create the API client")]
     Client(#[source] Box<kube::Error>),
 }
 

@@ -53,7 +53,7 @@ fn number(text: &str) -> Result<usize, String> {
     const MOST: usize = 1 << 20;
     match text.parse() {
         Ok(number @ 1..=MOST) => Ok(number),
-        _ => Err(format!("write a whole number from 1 to {MOST}")),
+        _ => Err(format!("expected a whole number from 1 to {MOST}")),
     }
 }
 

@@ -65,7 +65,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the gateway cannot listen on its address, or does not know the address of the API server.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let stop = shutdown::on_signal().context("watch for signals")?;
+    let stop = shutdown::on_signal().context("failed to install signal handlers")?;
     let files = match (&args.tls_cert_file, &args.tls_private_key_file) {
         (Some(certificate), Some(key)) => Some(Files {
             certificate: certificate.clone(),
@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let door = Door::new(args.listen, files, tls::STALLED_FOR)?;
     let listener = TcpListener::bind(args.listen)
         .await
-        .with_context(|| format!("listen on {}", args.listen))?;
+        .with_context(|| format!("failed to listen on {}", args.listen))?;
     serve(args, Limits::default(), door, listener, stop).await
 }
 
@@ -89,7 +89,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<()> {
     let config = api::config(&args).await?;
     let client = api::client(config.clone())?;
-    let access = Access::of_api_server(config).context("set up questions to the API server")?;
+    let access = Access::of_api_server(config).context("failed to create the client of access reviews")?;
     let operator = args.operator_url.as_ref().map(Operator::new).transpose()?;
     let workers = args.worker_ca_file.as_ref().map(|authority| {
         Connector::new(Trust {
@@ -99,13 +99,13 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
             protocol: "http/1.1",
         })
     });
-    let workers = workers.transpose().context("--worker-ca-file")?;
+    let workers = workers.transpose().context("failed to load --worker-ca-file")?;
     let limits = Limits {
         streams: args.max_streams,
         ..limits
     };
-    let gateway = Gateway::new(client, access, operator, workers.clone(), limits, stop.clone()).context("register metrics")?;
-    let address = listener.local_addr().context("find the port")?;
+    let gateway = Gateway::new(client, access, operator, workers.clone(), limits, stop.clone()).context("failed to register metrics")?;
+    let address = listener.local_addr().context("failed to read the local address")?;
     tracing::info!(%address, tls = args.tls_cert_file.is_some(), "started");
     let limits = server::Limits {
         connections: args.max_connections,
@@ -129,7 +129,7 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
     });
     server::serve(listener, door, warp::service(gateway.routes()), limits, stop).await;
     if tokio::time::timeout(FAREWELL, gateway.streams_ended()).await.is_err() {
-        tracing::info!("open streams were cut off at shutdown");
+        tracing::info!("closed open streams at shutdown");
     }
     watching.abort();
     renewing.abort();

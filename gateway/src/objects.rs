@@ -59,11 +59,11 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
     let mut object: Value = serde_json::from_slice(body).map_err(|error| Refusal::NoJson(error.to_string()))?;
     let fields = object
         .as_object_mut()
-        .ok_or_else(|| Refusal::NoJson("it is no object".to_owned()))?;
+        .ok_or_else(|| Refusal::NoJson("expected an object".to_owned()))?;
     for (field, right) in [("apiVersion", API_VERSION), ("kind", kind.name())] {
         let given = fields.entry(field).or_insert_with(|| json!(right));
         if given != right {
-            return Err(Refusal::field(field, format!("has to be {right} here, or to be left out")));
+            return Err(Refusal::field(field, format!("must be {right}, or omitted")));
         }
     }
     // The API server would answer a create with a resource version with status 500.
@@ -71,7 +71,7 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
         .as_str()
         .is_some_and(|version| !version.is_empty())
     {
-        let problem = "is given by the API server when the object is made: leave it out";
+        let problem = "is set by the API server on creation: omit it";
         return Err(Refusal::field("metadata.resourceVersion", problem));
     }
     Ok(object)
@@ -92,7 +92,7 @@ pub(crate) async fn delete(
     let query = Query::parse(query, &["propagationPolicy"])?;
     let policy = query.get("propagationPolicy").unwrap_or("Background");
     if !["Background", "Foreground", "Orphan"].contains(&policy) {
-        let problem = "write Background, Foreground or Orphan";
+        let problem = "expected Background, Foreground or Orphan";
         return Err(Refusal::field("query.propagationPolicy", problem));
     }
     let path = format!("{}?propagationPolicy={policy}", path(kind, namespace, name));
@@ -128,7 +128,7 @@ mod tests {
             json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "spec": {}})
         );
         let refusal = completed(Kind::Session, &Bytes::from_static(b"{\"kind\": \"BurstJob\"}")).unwrap_err();
-        assert_eq!(refusal.to_string(), "kind: has to be GpuSession here, or to be left out");
+        assert_eq!(refusal.to_string(), "kind: must be GpuSession, or omitted");
         let refusal = completed(Kind::Session, &Bytes::from_static(b"{\"metadata\": {\"resourceVersion\": \"5\"}}")).unwrap_err();
         assert!(refusal.to_string().starts_with("metadata.resourceVersion: "), "{refusal}");
         for wrong in ["", "[]", "7", "{", "\"x\""] {

@@ -18,15 +18,15 @@ impl Query {
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
             if !known.contains(&name.as_ref()) {
                 let problem = match known {
-                    [] => "nothing is taken here: leave it out".to_owned(),
-                    known => format!("is not taken here: {} may stand here", known.join(", ")),
+                    [] => "is not supported: this path has no parameters".to_owned(),
+                    known => format!("is not supported: expected one of {}", known.join(", ")),
                 };
                 // Truncated, because the name comes from outside and becomes part of the answer.
                 let name: String = name.chars().take(64).collect();
                 return Err(Refusal::field(format!("query.{name}"), problem));
             }
             if pairs.iter().any(|(other, _)| *other == name) {
-                return Err(Refusal::field(format!("query.{name}"), "stands twice: give it once"));
+                return Err(Refusal::field(format!("query.{name}"), "is set more than once: set it once"));
             }
             pairs.push((name.into_owned(), value.into_owned()));
         }
@@ -48,7 +48,7 @@ impl Query {
             Ok(number) if (first..=last).contains(&number) => Ok(Some(number)),
             _ => Err(Refusal::field(
                 format!("query.{name}"),
-                format!("write a whole number from {first} to {last}"),
+                format!("expected a whole number from {first} to {last}"),
             )),
         }
     }
@@ -74,9 +74,9 @@ mod tests {
         for (wrong, said) in [
             (
                 "waitfor=Placed",
-                "query.waitfor: is not taken here: waitFor, timeoutSeconds may stand here",
+                "query.waitfor: is not supported: expected one of waitFor, timeoutSeconds",
             ),
-            ("waitFor=a&waitFor=b", "query.waitFor: stands twice"),
+            ("waitFor=a&waitFor=b", "query.waitFor: is set more than once"),
         ] {
             let refusal = Query::parse(Some(wrong), &known).unwrap_err().to_string();
             assert!(refusal.starts_with(said), "{refusal}");

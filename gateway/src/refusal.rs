@@ -10,16 +10,16 @@ const SHARE_AFTER: u32 = 5;
 /// Reason why a request is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("no token: send it as `Authorization: Bearer TOKEN` (`kubectl create token NAME` makes one)")]
+    #[error("no token: send it as `Authorization: Bearer TOKEN` (`kubectl create token NAME` creates one)")]
     NoToken,
     /// The bearer token is malformed.
-    #[error("the token holds characters that no token has: send it as `Authorization: Bearer TOKEN`")]
+    #[error("invalid characters in the token: send it as `Authorization: Bearer TOKEN`")]
     NoSuchToken,
     /// No route has this path.
-    #[error("there is nothing at this path: /openapi.json lists what there is")]
+    #[error("path not found: /openapi.json lists the paths")]
     NoSuchPath,
     /// The route does not take this method.
-    #[error("this path takes {allowed} alone")]
+    #[error("method not allowed: this path supports {allowed}")]
     MethodNotAllowed {
         /// Value of the `Allow` header.
         allowed: &'static str,
@@ -30,26 +30,26 @@ pub(crate) enum Refusal {
         field: String,
         problem: String,
     },
-    #[error("the body has to be application/json, an object with `metadata` and `spec`: {0}")]
+    #[error("invalid body: expected application/json, an object with `metadata` and `spec`: {0}")]
     NoJson(String),
     /// The body has another content type than JSON.
-    #[error("the body has to be application/json: send `Content-Type: application/json`")]
+    #[error("unsupported media type: send `Content-Type: application/json`")]
     MediaType,
-    #[error("the body has more than {limit} bytes: keep kernels in a ConfigMap or a store, and name them")]
+    #[error("the body exceeds {limit} bytes: put kernels into a ConfigMap or a store, and refer to them")]
     TooLarge {
         /// Maximum size, in bytes.
         limit: usize,
     },
-    #[error("the body did not come within {seconds} s")]
+    #[error("timed out reading the body after {seconds} s")]
     TooSlow {
         /// Time limit, in seconds.
         seconds: u64,
     },
     /// The connection broke before the body was complete.
-    #[error("the body broke off")]
+    #[error("connection lost while reading the body")]
     BrokenBody,
     /// A limit on concurrent requests or streams is reached.
-    #[error("too many {what} at the same time: try again in {after} s")]
+    #[error("too many concurrent {what}: retry in {after} s")]
     Busy {
         what: &'static str,
         /// Seconds until the client should retry.
@@ -57,7 +57,8 @@ pub(crate) enum Refusal {
     },
     /// The caller holds its share of the gateway's streams.
     #[error(
-        "you hold {own} of this gateway's {limit} streams, and only {free} are free for other callers: close one, or retry in {SHARE_AFTER} s"
+        "you hold {own} of this gateway's {limit} streams, and only {free} are free for other callers: close one, or retry in \
+         {SHARE_AFTER} s"
     )]
     Share {
         /// Streams of this caller.
@@ -68,18 +69,18 @@ pub(crate) enum Refusal {
         free: usize,
     },
     /// The API server could not be reached; with the error chain.
-    #[error("the API server cannot be asked: {0}")]
+    #[error("API server unreachable: {0}")]
     ApiServer(String),
-    #[error("the API server did not answer within {seconds} s: try again")]
+    #[error("API server timed out after {seconds} s: retry")]
     ApiServerTimeout {
         /// Time limit, in seconds.
         seconds: u64,
     },
-    #[error("the API server answered what cannot be read: {0}")]
+    #[error("failed to decode the response of the API server: {0}")]
     ApiServerAnswer(String),
-    #[error("this gateway does not know the operator: start it with --operator-url URL")]
+    #[error("operator URL not set: start this gateway with --operator-url URL")]
     NoOperator,
-    #[error("the operator cannot be asked: {0}")]
+    #[error("operator unreachable: {0}")]
     Operator(String),
     /// The object is not in the state that this request needs.
     #[error("{problem}")]
@@ -117,7 +118,7 @@ pub(crate) enum Refusal {
     #[error("this gateway is shutting down: connect again")]
     ShuttingDown,
     /// An answer of the API server with another status than 200, passed on unchanged.
-    #[error("the API server answered {}", .0.status())]
+    #[error("the API server responded with {}", .0.status())]
     Passed(Box<Answer>),
 }
 
@@ -232,14 +233,14 @@ mod tests {
 
     #[test]
     fn a_refusal_is_a_status_with_code_field_and_remedy() {
-        let refusal = Refusal::field("query.timeoutSeconds", "write a whole number from 1 to 300");
+        let refusal = Refusal::field("query.timeoutSeconds", "expected a whole number from 1 to 300");
         let status = refusal.status();
         assert_eq!(
             (status["code"].as_u64(), status["reason"].as_str()),
             (Some(400), Some("BadRequest"))
         );
         assert_eq!(status["details"]["causes"][0]["field"], "query.timeoutSeconds");
-        assert_eq!(status["message"], "query.timeoutSeconds: write a whole number from 1 to 300");
+        assert_eq!(status["message"], "query.timeoutSeconds: expected a whole number from 1 to 300");
         let answer = Refusal::MethodNotAllowed { allowed: "GET, POST" }.answer();
         assert_eq!(
             (answer.status(), &answer.headers()["allow"]),

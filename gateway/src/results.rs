@@ -38,7 +38,7 @@ pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &
     let as_json = match query.get("format") {
         None | Some("csv") => false,
         Some("json") => true,
-        Some(_) => return Err(Refusal::field("query.format", "write csv or json")),
+        Some(_) => return Err(Refusal::field("query.format", "expected csv or json")),
     };
     let burst = api.object(token, &objects::path(Kind::Burst, namespace, name)).await?;
     let config_map = config_map_of(&burst, name)?;
@@ -77,8 +77,8 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     let kept = burst["spec"]["results"].as_str().unwrap_or("All");
     if let (Some(url), true) = (url, matches!(kept, "All" | "Failed")) {
         let what = match kept {
-            "Failed" => format!("spec.results of {name} is Failed: index and cause of each failed chunk stand in {url}"),
-            _ => format!("the results of {name} stand in the segments that {url} lists"),
+            "Failed" => format!("spec.results of {name} is Failed: index and cause of each failed chunk are in {url}"),
+            _ => format!("the results of {name} are in the segments that {url} lists"),
         };
         let problem = format!("{what}: read them there with the store's own credentials");
         return Err(refusal("ResultsInStore", "status.results.url", url, problem));
@@ -86,13 +86,13 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     if kept != "All" {
         let instead = match (kept, burst["spec"]["output"].is_object()) {
             ("Failed", true) => {
-                "index and cause of each failed chunk stand in failed.csv in its store once status.results.url names it".to_owned()
+                "index and cause of each failed chunk are in failed.csv in its store once status.results.url names it".to_owned()
             }
             ("Failed", false) => format!(
-                "index and cause of each failed chunk stand, once it has ended, in the key failed.csv of the ConfigMap {}",
+                "index and cause of each failed chunk are, once it has ended, in the key failed.csv of the ConfigMap {}",
                 results["configMap"].as_str().unwrap_or("that status.results.configMap names")
             ),
-            _ => "status.aggregate and status.chunks are all there is".to_owned(),
+            _ => "only status.aggregate and status.chunks are available".to_owned(),
         };
         let problem = format!("spec.results of {name} is {kept}, which keeps no results (All does): {instead}");
         return Err(refusal("NoResults", "spec.results", kept, problem));
@@ -104,7 +104,7 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
             let problem = format!("{name} is not accepted, {}: {}", said("reason"), said("message"));
             return Err(refusal("NotAccepted", "status.conditions", &said("reason"), problem));
         }
-        let problem = format!("{name} is {state}: wait for it with GET ..?waitFor=Complete and ask again");
+        let problem = format!("{name} is {state}: wait for it with GET ..?waitFor=Complete and retry");
         return Err(refusal("NotFinished", "status.state", state, problem));
     }
     // The operator wrote the name, but it is checked because it becomes part of a path.
@@ -122,7 +122,7 @@ fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<
     if let Some(csv) = config_map["data"][CSV].as_str() {
         let lines: Vec<String> = csv.split_inclusive('\n').map(str::to_owned).collect();
         if !csv.starts_with("index") || !csv.ends_with('\n') {
-            return Err(format!("its key {CSV} is not whole"));
+            return Err(format!("its key {CSV} is truncated"));
         }
         let rows = lines.len() as u64 - 1;
         if let Some(expected) = expected.filter(|expected| *expected != rows) {
@@ -136,7 +136,7 @@ fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<
         Err(_) => Err(format!("its key {key} is not base64")),
     };
     let binary_data = keys.iter().map(decoded).collect::<Result<_, _>>()?;
-    let spec: BurstJobSpec = serde_json::from_value(spec.clone()).map_err(|error| format!("the spec is of another version: {error}"))?;
+    let spec: BurstJobSpec = serde_json::from_value(spec.clone()).map_err(|error| format!("spec of an unsupported version: {error}"))?;
     let table = Table::of(&spec, binary_data).map_err(|error| error.to_string())?;
     if let Some(expected) = expected.filter(|expected| *expected != table.rows()) {
         return Err(format!(

@@ -162,7 +162,7 @@ impl Gateway {
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         self.shared.metrics.answered(label, answer.status(), began.elapsed().as_secs_f64());
         if is_upgrade && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-            tracing::debug!(status = %answer.status(), "a stream was refused");
+            tracing::debug!(status = %answer.status(), "stream rejected");
         }
         answer
     }

@@ -119,13 +119,13 @@ impl Streams {
             let client = match upgrade.await {
                 Ok(client) => TokioIo::new(client),
                 // The client disconnected before it received the answer.
-                Err(error) => return tracing::debug!(%error, namespace, name, "no WebSocket came of it"),
+                Err(error) => return tracing::debug!(%error, namespace, name, "failed to upgrade to a WebSocket"),
             };
             metrics.open.inc();
             let end = relay::run(client, worker, pace, &metrics, &stop).await;
             metrics.open.dec();
             metrics.ended.with_label_values(&[end.label()]).inc();
-            tracing::debug!(namespace, name, %end, "a stream ended");
+            tracing::debug!(namespace, name, %end, "stream closed");
         });
 
         let mut answer = Answer::default();
@@ -213,7 +213,7 @@ fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
         return Err(Refusal::NotYet {
             reason: "SessionFailed",
             problem: format!(
-                "{name} has failed, {}: {}. Delete it and create another",
+                "{name} has failed, {}: {}. Delete it and create another session",
                 text(&failed["reason"]),
                 text(&failed["message"])
             ),
@@ -224,7 +224,7 @@ fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     if session["metadata"]["deletionTimestamp"].is_string() {
         return Err(Refusal::NotYet {
             reason: "SessionTerminating",
-            problem: format!("{name} is being deleted: create another"),
+            problem: format!("{name} is being deleted: create another session"),
             field: "metadata.deletionTimestamp",
             value: text(&session["metadata"]["deletionTimestamp"]),
         });

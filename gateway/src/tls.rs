@@ -20,8 +20,8 @@ pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 pub enum DoorError {
     /// The address is reachable from other machines, and no certificate is given.
     #[error(
-        "{0} can be reached from other machines, and without TLS every token would be there for them to read: \
-         give --tls-cert-file FILE and --tls-private-key-file FILE, or listen on 127.0.0.1"
+        "TLS required: {0} can be reached from other machines, which could read every token: set --tls-cert-file FILE and \
+         --tls-private-key-file FILE, or listen on 127.0.0.1"
     )]
     NotLoopback(SocketAddr),
     #[error(transparent)]

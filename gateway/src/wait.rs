@@ -46,7 +46,7 @@ pub(crate) async fn get(
         if seconds.is_some() {
             return Err(Refusal::field(
                 "query.timeoutSeconds",
-                "says nothing without waitFor: add waitFor, such as waitFor=Placed",
+                "requires waitFor: add waitFor, such as waitFor=Placed",
             ));
         }
         return api.pass(token, Method::GET, &path, None).await;
@@ -55,7 +55,7 @@ pub(crate) async fn get(
         let types = awaited(kind).join(", ");
         return Err(Refusal::field(
             "query.waitFor",
-            format!("a {} has the conditions {types}: write one of them", kind.name()),
+            format!("invalid condition of a {}: expected one of {types}", kind.name()),
         ));
     }
     let deadline = Instant::now() + Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));

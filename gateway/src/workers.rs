@@ -37,7 +37,7 @@ pub struct Operator {
 
 /// The value of `--operator-url` is not a valid URL.
 #[derive(Debug, thiserror::Error)]
-#[error("--operator-url {0}: write its URL as http://HOST:PORT")]
+#[error("invalid --operator-url {0}: expected http://HOST:PORT")]
 pub struct OperatorError(Uri);
 
 impl Operator {
@@ -66,12 +66,12 @@ impl Operator {
         let asked = async {
             let answer = self.client.request(request).await.map_err(|error| wrong(&error))?;
             if answer.status() != StatusCode::OK {
-                return Err(Refusal::Operator(format!("it answered {}", answer.status())));
+                return Err(Refusal::Operator(format!("it responded with {}", answer.status())));
             }
             let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
             Ok(body.map_err(|error| Refusal::Operator(error.to_string()))?.to_bytes())
         };
-        let late = |_| Refusal::Operator(format!("no answer within {} s", ANSWER_WITHIN.as_secs()));
+        let late = |_| Refusal::Operator(format!("timed out after {} s", ANSWER_WITHIN.as_secs()));
         timeout(ANSWER_WITHIN, asked).await.map_err(late)?
     }
 }

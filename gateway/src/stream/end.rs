@@ -63,14 +63,14 @@ impl fmt::Display for End {
         match self {
             Self::Client => formatter.write_str("the client closed the stream"),
             Self::ClientBroke(Error::Capacity(CapacityError::MessageTooLong { max_size, .. })) => {
-                write!(formatter, "a message has {max_size} bytes at most: send several")
+                write!(formatter, "a message exceeds {max_size} bytes: send several")
             }
-            Self::ClientBroke(error) => write!(formatter, "the client broke off: {error}"),
-            Self::ClientSilent(silence) => write!(formatter, "no sign of life for {} s", silence.as_secs_f32()),
-            Self::Text => formatter.write_str("binary messages alone are taken"),
-            Self::Worker => formatter.write_str("the worker ended the stream"),
-            Self::WorkerBroke(error) => write!(formatter, "the worker's connection broke: {error}"),
-            Self::Stopping => formatter.write_str("the gateway ends: connect again"),
+            Self::ClientBroke(error) => write!(formatter, "client connection lost: {error}"),
+            Self::ClientSilent(silence) => write!(formatter, "client timed out after {} s", silence.as_secs_f32()),
+            Self::Text => formatter.write_str("only binary messages are supported"),
+            Self::Worker => formatter.write_str("the worker closed the stream"),
+            Self::WorkerBroke(error) => write!(formatter, "worker connection lost: {error}"),
+            Self::Stopping => formatter.write_str("the gateway is shutting down: connect again"),
         }
     }
 }

@@ -29,17 +29,17 @@ impl Handshake {
         }
         let field = |name: &str, problem: &str| Refusal::field(format!("header.{name}"), problem);
         if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-            return Err(field("Sec-WebSocket-Version", "has to be 13 (RFC 6455)"));
+            return Err(field("Sec-WebSocket-Version", "must be 13 (RFC 6455)"));
         }
         let key = headers
             .get(header::SEC_WEBSOCKET_KEY)
             .map(HeaderValue::as_bytes)
             .unwrap_or_default();
         if STANDARD.decode(key).map(|nonce| nonce.len()) != Ok(16) {
-            return Err(field("Sec-WebSocket-Key", "has to be 16 bytes in base64 (RFC 6455 §4.1)"));
+            return Err(field("Sec-WebSocket-Key", "must be 16 bytes in base64 (RFC 6455 §4.1)"));
         }
         if !list(headers, &header::SEC_WEBSOCKET_PROTOCOL).any(|offered| offered == PROTOCOL) {
-            return Err(field("Sec-WebSocket-Protocol", "has to offer sahasra-session.v1"));
+            return Err(field("Sec-WebSocket-Protocol", "must offer sahasra-session.v1"));
         }
         let accept = HeaderValue::from_str(&derive_accept_key(key));
         let resume = headers.get(RESUME_HEADER).cloned().map(|mut resume| {
@@ -47,7 +47,7 @@ impl Handshake {
             resume
         });
         Ok(Self {
-            accept: accept.map_err(|_| field("Sec-WebSocket-Key", "has to be base64"))?,
+            accept: accept.map_err(|_| field("Sec-WebSocket-Key", "must be base64"))?,
             token: Token::of_websocket(headers, list(headers, &header::SEC_WEBSOCKET_PROTOCOL))?,
             resume,
         })

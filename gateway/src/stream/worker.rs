@@ -71,12 +71,16 @@ pub(super) async fn connect(
     };
     let broken = |problem| failed(StatusCode::BAD_GATEWAY, problem);
     let late = |problem| failed(StatusCode::GATEWAY_TIMEOUT, problem);
-    let uri: Uri = endpoint.parse().map_err(|_| broken("has no URL that is one".to_owned()))?;
+    let uri: Uri = endpoint.parse().map_err(|_| broken("has an invalid URL".to_owned()))?;
     let (port, tls) = match (uri.scheme_str(), connector) {
         (Some("http"), _) => (80, None),
         (Some("https"), Some(connector)) => (443, Some(connector)),
         (Some("https"), None) => return Err(broken(NO_AUTHORITY.to_owned())),
-        _ => return Err(broken("is reached over neither http:// nor https://".to_owned())),
+        _ => {
+            return Err(broken(
+                "has a URL of an unsupported scheme: expected http:// or https://".to_owned(),
+            ));
+        }
     };
     let authority = uri.authority().ok_or_else(|| broken("has a URL without a host".to_owned()))?;
     let connecting = TcpStream::connect((authority.host().trim_matches(['[', ']']), authority.port_u16().unwrap_or(port)));
@@ -84,24 +88,29 @@ pub(super) async fn connect(
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             return Err(Refusal::WorkerUnreachable {
-                problem: format!("the worker at {endpoint} takes no connections: it has ended, and its sessions with it"),
+                problem: format!("the worker at {endpoint} refused the connection: it has ended, and its sessions with it"),
             });
         }
         Ok(Err(error)) => {
             return Err(broken(format!(
-                "does not answer ({error}): the session's conditions say whether it is lost"
+                "is unreachable ({error}): the session's conditions say whether it is lost"
             )));
         }
-        Err(_) => return Err(late("does not answer: the session's conditions say whether it is lost".to_owned())),
+        Err(_) => return Err(late("timed out: the session's conditions say whether it is lost".to_owned())),
     };
     let watched = connection.set_nodelay(true).and_then(|()| Keepalive::CLUSTER.watch(&connection));
-    watched.map_err(|error| broken(format!("left again ({error})")))?;
+    watched.map_err(|error| broken(format!("closed the connection ({error})")))?;
     let connection: Connection = match tls {
         None => Either::Left(connection),
         Some(connector) => match timeout(CONNECT_WITHIN, connector.connect(authority.host(), connection)).await {
             Ok(Ok(connection)) => Either::Right(Box::new(connection)),
             Ok(Err(error)) => return Err(broken(untrusted(&error))),
-            Err(_) => return Err(broken(format!("did not shake hands within {} s", CONNECT_WITHIN.as_secs()))),
+            Err(_) => {
+                return Err(broken(format!(
+                    "timed out in the TLS handshake after {} s",
+                    CONNECT_WITHIN.as_secs()
+                )));
+            }
         },
     };
     let path = format!("/v1/namespaces/{namespace}/sessions/{name}/stream");
@@ -114,27 +123,29 @@ pub(super) async fn connect(
     match timeout(ANSWER_WITHIN, upgrade(connection, request)).await {
         Ok(Ok(worker)) => Ok(worker),
         Ok(Err(UpgradeError::Rejected { status, body })) => Err(refusal(endpoint, status, &body)),
-        Ok(Err(UpgradeError::Protocol)) => Err(broken(format!("speaks something else than {PROTOCOL}"))),
-        Ok(Err(error)) => Err(broken(format!("broke off ({})", causes(&error)))),
-        Err(_) => Err(late(format!("did not answer within {} s", ANSWER_WITHIN.as_secs()))),
+        Ok(Err(UpgradeError::Protocol)) => Err(broken(format!("does not support {PROTOCOL}"))),
+        Ok(Err(error)) => Err(broken(format!("closed the connection ({})", causes(&error)))),
+        Err(_) => Err(late(format!("timed out after {} s", ANSWER_WITHIN.as_secs()))),
     }
 }
 
 /// Problem of a worker that speaks TLS when no certificate authority is configured.
-const NO_AUTHORITY: &str = "speaks TLS, and its certificate cannot be verified: start this gateway with --worker-ca-file FILE, the \
-                            authority that signed it";
+const NO_AUTHORITY: &str = "uses TLS, but no CA is set to verify its certificate: start this gateway with --worker-ca-file FILE, the CA \
+                            that signed it";
 
 /// Describes why a TLS handshake failed, and the remedy.
 fn untrusted(error: &io::Error) -> String {
     match fault(error) {
         Some(TlsFault::Name(problem)) => {
-            format!("has a certificate for another name ({problem}): start this gateway with --worker-server-name NAME, one that it is for")
+            format!(
+                "has a certificate for another name ({problem}): start this gateway with --worker-server-name NAME, a name in the certificate"
+            )
         }
         Some(TlsFault::Certificate(problem)) => {
-            format!("has a certificate that is not accepted ({problem}): --worker-ca-file names who may have signed it")
+            format!("has a certificate that is not trusted ({problem}): set --worker-ca-file to the CA that signed it")
         }
-        Some(problem) => format!("did not come to TLS ({problem})"),
-        None => format!("broke off the handshake ({error})"),
+        Some(problem) => format!("failed the TLS handshake ({problem})"),
+        None => format!("closed the connection during the TLS handshake ({error})"),
     }
 }
 
@@ -151,7 +162,7 @@ fn refusal(endpoint: &str, code: StatusCode, body: &[u8]) -> Refusal {
         | StatusCode::SERVICE_UNAVAILABLE => Refusal::Worker { code, problem: sentence },
         other => Refusal::Worker {
             code: StatusCode::BAD_GATEWAY,
-            problem: format!("the worker at {endpoint} answered {other}: {sentence}"),
+            problem: format!("the worker at {endpoint} responded with {other}: {sentence}"),
         },
     }
 }

@@ -77,7 +77,7 @@ async fn what_is_wrong_is_told_by_field_with_the_remedy() {
     assert_eq!(wrong.json()["details"]["causes"][0]["field"], "spec.idleTimeoutSeconds");
     let kind = json!({"kind": "Secret", "metadata": {"name": "a"}});
     let kind = post(kind).await;
-    assert_eq!(kind.refusal(400), "kind: has to be GpuSession here, or to be left out");
+    assert_eq!(kind.refusal(400), "kind: must be GpuSession, or omitted");
     assert_eq!(kind.json()["details"]["causes"][0]["field"], "kind");
     let version = json!({"metadata": {"name": "a", "resourceVersion": "5"}, "spec": {"vram": "1Gi"}});
     assert!(post(version).await.refusal(400).starts_with("metadata.resourceVersion"));
@@ -87,9 +87,9 @@ async fn what_is_wrong_is_told_by_field_with_the_remedy() {
         ("?waitfor=Placed", "query.waitfor"),
         (
             "?waitFor=Pla%20ced",
-            "query.waitFor: a GpuSession has the conditions Placed, Ready, Failed",
+            "query.waitFor: invalid condition of a GpuSession: expected one of Placed, Ready, Failed",
         ),
-        ("?waitFor=Complete", "write one of them"),
+        ("?waitFor=Complete", "expected one of"),
         ("?timeoutSeconds=5", "add waitFor"),
         ("?waitFor=Placed&timeoutSeconds=301", "from 1 to 300"),
     ] {

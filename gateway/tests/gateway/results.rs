@@ -195,8 +195,8 @@ async fn results_that_are_not_whole_are_an_error() {
     cluster.report("BurstJob", "cut", status).await;
     let path = format!("{BURSTS}/cut/results");
     for (name, csv, told) in [
-        ("empty", "", "is not whole"),
-        ("cut", "index,output0\n0,1\n1,", "is not whole"),
+        ("empty", "", "is truncated"),
+        ("cut", "index,output0\n0,1\n1,", "is truncated"),
         ("none", "index,output0\n", "has 0 rows where 2 chunks succeeded"),
         ("one", "index,output0\n0,1\n", "has 1 rows where 2 chunks succeeded"),
     ] {

@@ -297,7 +297,7 @@ async fn a_worker_that_has_ended_is_told_from_one_that_cannot_be_reached() {
         .fold(headers, |head, (name, value)| head.header(name, value));
     let answer = cluster.send(STREAM, headers, Bytes::new()).await;
     assert_eq!(answer.json()["reason"], "WorkerUnreachable");
-    assert!(answer.refusal(502).contains("takes no connections"), "{answer:?}");
+    assert!(answer.refusal(502).contains("refused the connection"), "{answer:?}");
 }
 
 #[tokio::test]
@@ -313,7 +313,7 @@ async fn the_client_is_told_why_a_stream_ends() {
     worker.write_all(b"last words").await.expect("written");
     worker.shutdown().await.expect("ended");
     assert_eq!(message(&mut client).await, Message::Binary("last words".into()));
-    assert_eq!(close_of(&mut client).await, (1000, "the worker ended the stream".to_owned()));
+    assert_eq!(close_of(&mut client).await, (1000, "the worker closed the stream".to_owned()));
     ended(&mut worker).await;
 
     let (mut client, worker) = open(&cluster, &agent).await;
@@ -321,14 +321,11 @@ async fn the_client_is_told_why_a_stream_ends() {
     worker.set_zero_linger().expect("set");
     drop(worker);
     let (code, reason) = close_of(&mut client).await;
-    assert!(
-        code == 1011 && reason.starts_with("the worker's connection broke"),
-        "{code}: {reason}"
-    );
+    assert!(code == 1011 && reason.starts_with("worker connection lost"), "{code}: {reason}");
 
     let (mut client, mut worker) = open(&cluster, &agent).await;
     client.send(Message::Text("hello".into())).await.expect("sent");
-    assert_eq!(close_of(&mut client).await, (1003, "binary messages alone are taken".to_owned()));
+    assert_eq!(close_of(&mut client).await, (1003, "only binary messages are supported".to_owned()));
     ended(&mut worker).await;
 
     let (mut client, mut worker) = open(&cluster, &agent).await;

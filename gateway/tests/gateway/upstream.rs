@@ -143,7 +143,7 @@ async fn without_an_api_server_it_is_not_ready_and_says_so() {
     let _stop = stop.clone().drop_guard();
     let address = gateway(&["--api-server-url", "http://127.0.0.1:1"], Limits::default(), stop).await;
     for (path, code, said) in [
-        (SESSIONS, "503", "the API server cannot be asked"),
+        (SESSIONS, "503", "API server unreachable"),
         ("/readyz", "503", "waiting for: the API server"),
         ("/healthz", "200", "ok"),
     ] {
