@@ -29,9 +29,9 @@ def test_arrays_go_straight_to_a_worker_through_tls(client):
     ("options", "remedy"),
     [
         # The certificate is not valid for the host of the endpoint, which is an address.
-        ({"authority": "ca.crt"}, "give as server_name"),
-        ({"authority": "ca.crt", "server_name": "elsewhere"}, "elsewhere.*give as server_name"),
-        ({"authority": "clients.crt", "server_name": NAME}, "give as authority"),
+        ({"authority": "ca.crt"}, "set server_name"),
+        ({"authority": "ca.crt", "server_name": "elsewhere"}, "elsewhere.*set server_name"),
+        ({"authority": "clients.crt", "server_name": NAME}, "set authority"),
         ({"authority": "ca.crt", "server_name": "no name"}, "no name"),
     ],
 )

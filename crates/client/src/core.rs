@@ -235,15 +235,15 @@ impl Core {
     pub fn welcomed(&mut self, received: u64, welcome: &Welcome) -> Result<(), Error> {
         if welcome.version != VERSION {
             return Err(Error::protocol(format!(
-                "the session speaks version {} of the protocol",
+                "unsupported protocol version {} of the session",
                 welcome.version
             )));
         }
         if welcome.resumed != self.has_connected() {
-            return Err(Error::protocol("the session does not go on where the connection broke"));
+            return Err(Error::protocol("the session did not resume after the lost connection"));
         }
         if welcome.resume.is_empty() {
-            return Err(Error::protocol("the session gives no secret to resume with"));
+            return Err(Error::protocol("the session sent no resume secret"));
         }
         self.resume = welcome.resume.clone();
         self.theirs = Window {
@@ -260,7 +260,7 @@ impl Core {
 
     fn taken(&mut self, received: u64) -> Result<(), Error> {
         if received > self.sequence {
-            return Err(Error::protocol(format!("operation {received} was taken before it was sent")));
+            return Err(Error::protocol(format!("operation {received} was acknowledged before it was sent")));
         }
         while let Some(first) = self.operations.front()
             && first.message.sequence <= received
@@ -306,22 +306,25 @@ impl Core {
             return Err(Error::Failed(failed.clone().into()));
         }
         if frame.sequence == 0 {
-            return Err(Error::protocol("an answer has no number"));
+            return Err(Error::protocol("response without a number"));
         }
         if frame.sequence <= self.received {
             return Ok(Incoming::Nothing);
         }
         if frame.sequence != self.received + 1 {
-            return Err(Error::protocol(format!("answer {} follows {}", frame.sequence, self.received)));
+            return Err(Error::protocol(format!(
+                "response {} follows response {}",
+                frame.sequence, self.received
+            )));
         }
         if let server_frame::Kind::Part(part) = kind {
             return self.part(frame.sequence, part, payload_bytes);
         }
         if payload_bytes > 0 {
-            return Err(Error::protocol("an answer has a payload that it should not have"));
+            return Err(Error::protocol("unexpected payload in a response"));
         }
         if self.arriving.is_some() {
-            return Err(Error::protocol("an answer comes in the middle of a tensor"));
+            return Err(Error::protocol("response in the middle of a tensor"));
         }
         let answer = match kind {
             server_frame::Kind::Compiled(compiled) => {
@@ -347,7 +350,7 @@ impl Core {
                     |wanted| matches!(wanted, Wanted::Array(expected) if expected.is_none_or(|expected| expected == bytes)),
                 )?;
                 let memory = Filling::new(usize::try_from(bytes).unwrap_or(usize::MAX));
-                let memory = memory.map_err(|error| Error::protocol(format!("a tensor cannot be taken: {error}")))?;
+                let memory = memory.map_err(|error| Error::protocol(format!("failed to receive a tensor: {error}")))?;
                 let array = Array {
                     element_type: tensor.element_type,
                     dimensions: tensor.dimensions,
@@ -368,10 +371,10 @@ impl Core {
                 }
             }
             server_frame::Kind::Welcome(_) | server_frame::Kind::Refused(_) => {
-                return Err(Error::protocol("the session greets twice"));
+                return Err(Error::protocol("duplicate greeting of the session"));
             }
             // Handled above.
-            server_frame::Kind::Part(_) => return Err(Error::protocol("a part belongs to no tensor")),
+            server_frame::Kind::Part(_) => return Err(Error::protocol("part without a tensor")),
         };
         self.count(frame.sequence, 0);
         Ok(answer)
@@ -381,9 +384,9 @@ impl Core {
         match self.wanted.remove(&request) {
             Some(wanted) if fits(wanted) => Ok(()),
             Some(_) => Err(Error::protocol(format!(
-                "the answer to request {request} is of another kind or size"
+                "unexpected kind or size of the response to request {request}"
             ))),
-            None => Err(Error::protocol(format!("nobody asked request {request}"))),
+            None => Err(Error::protocol(format!("response to unknown request {request}"))),
         }
     }
 

@@ -81,7 +81,7 @@ impl Token {
             Source::File(path) => read(path)?,
         };
         let mut value = HeaderValue::try_from(format!("Bearer {}", text.trim()))
-            .map_err(|_| Error::Configuration("the token has characters that no header may have".to_owned()))?;
+            .map_err(|_| Error::Configuration("invalid characters in the token".to_owned()))?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
@@ -136,13 +136,13 @@ fn port_here(url: &str) -> Option<u16> {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(|error| Error::Configuration(format!("the token in {} cannot be read: {error}", path.display())))
+    fs::read_to_string(path).map_err(|error| Error::Configuration(format!("failed to read the token in {}: {error}", path.display())))
 }
 
 /// Returns the token of the current context's user, if the user has one.
 fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
     let config: Value = serde_saphyr::from_str(&read(path)?)
-        .map_err(|error| Error::Configuration(format!("{} is no kubeconfig: {error}", path.display())))?;
+        .map_err(|error| Error::Configuration(format!("invalid kubeconfig {}: {error}", path.display())))?;
     let named = |list: &str, name: &Value| config[list].as_array()?.iter().find(|entry| entry["name"] == *name);
     let context = named("contexts", &config["current-context"]);
     let user = context.and_then(|context| named("users", &context["context"]["user"]));

@@ -10,7 +10,7 @@ pub enum Error {
     /// An operation failed; the session continues.
     #[error("{0}")]
     Failed(Failure),
-    #[error("{peer} cannot be reached")]
+    #[error("failed to connect to {peer}")]
     Unreachable {
         peer: String,
         #[source]
@@ -27,10 +27,10 @@ pub enum Error {
     },
     #[error("{0}")]
     Protocol(String),
-    #[error("the session refuses the connection: {message}")]
+    #[error("the session rejected the connection: {message}")]
     Refused { code: RefusalCode, message: String },
     /// The connection broke and could not be replaced within the grace period. The session's tensors and programs are lost.
-    #[error("the connection to the session is lost and could not be taken up again")]
+    #[error("connection to the session lost, and reconnecting timed out")]
     Lost(#[source] Arc<Error>),
     /// The executor that held the session's tensors is gone, and all its tensors with it.
     #[error("{0}")]
@@ -44,7 +44,7 @@ pub enum Error {
     #[error("no device has room for the session: {0}")]
     NoCapacity(String),
     /// The operation took longer than its timeout.
-    #[error("{0} did not come about within the time given")]
+    #[error("timed out waiting for {0}")]
     Timeout(&'static str),
     #[error("{0}")]
     Invalid(String),
@@ -78,7 +78,7 @@ impl fmt::Display for Loss {
             write!(formatter, " of session {}", self.session)?;
         }
         let verb = if self.is_executor { "has ended" } else { "is lost" };
-        write!(formatter, " {verb}, with all that the session had there")?;
+        write!(formatter, " {verb}, with all data of the session")?;
         if !self.operation.is_empty() {
             write!(formatter, ", during {}", self.operation)?;
         }

@@ -99,7 +99,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             shared.end(if closing { Error::Closed } else { end });
             return;
         }
-        tracing::debug!(error = %error.chain(), "the connection to the session is gone: another attempt follows");
+        tracing::debug!(error = %error.chain(), "connection to the session lost: reconnecting");
         // The random pause keeps many sessions that lost the same worker or gateway from reconnecting at the same moment.
         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
         pause = (pause * 2).min(LAST_PAUSE);
@@ -122,7 +122,7 @@ fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
         Error::Unreachable { source, peer } => {
             // A worker that refuses TCP connections is gone, and its executors with it. A gateway may come back.
             let gone = connected && matches!(way, Way::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
-            gone.then(|| Error::worker_lost(format!("{peer} takes no connections any more")))
+            gone.then(|| Error::worker_lost(format!("{peer} refused the connection")))
         }
         // Reason with which a gateway reports that the worker is gone.
         Error::Http { reason, message, .. } if connected && reason == "WorkerUnreachable" => Some(Error::worker_lost(message)),
@@ -235,7 +235,7 @@ async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> 
     };
     match tokio::time::timeout(WELCOME, greet(shared, &mut connection, target)).await {
         Ok(greeted) => greeted.map(|()| connection),
-        Err(_) => Err(Error::Timeout("a greeting")),
+        Err(_) => Err(Error::Timeout("the session's greeting")),
     }
 }
 
@@ -253,7 +253,7 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) ->
     loop {
         if let Some((message, payload_bytes)) = message(&mut connection.read)? {
             if payload_bytes > 0 {
-                return Err(Error::protocol("a greeting has a payload"));
+                return Err(Error::protocol("greeting with a payload"));
             }
             return match message.kind {
                 Some(Kind::Welcome(welcome)) => {
@@ -273,7 +273,7 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) ->
                 }
                 Some(Kind::Refused(refused)) => Err(refused.into()),
                 Some(Kind::Failed(failed)) => Err(Error::Failed(failed.into())),
-                _ => Err(Error::protocol("the session does not greet")),
+                _ => Err(Error::protocol("the session sent no greeting")),
             };
         }
         connection.reader.read(&mut connection.read, READ_BYTES).await.map_err(broken)?;
@@ -325,7 +325,7 @@ async fn stalled(shared: &Shared, pulse: &Pulse) -> Error {
             Instant::now()
         };
         if since.elapsed() > silence {
-            let what = format!("nothing was heard from the gateway for {} s", silence.as_secs_f32());
+            let what = format!("no data from the gateway for {} s", silence.as_secs_f32());
             return broken(io::Error::new(io::ErrorKind::TimedOut, what));
         }
     }

@@ -90,7 +90,7 @@ impl Gateway {
             return Ok(session);
         }
         let why = condition(&session, "Placed").and_then(|placed| placed["message"].as_str());
-        Err(Error::NoCapacity(why.unwrap_or("it was not looked at in time").to_owned()))
+        Err(Error::NoCapacity(why.unwrap_or("timed out waiting for the operator").to_owned()))
     }
 
     /// Waits until a session has failed or `time` has elapsed, and returns the `GpuSession`.
@@ -120,7 +120,7 @@ impl Gateway {
     pub async fn burst_results_csv(&self, namespace: &str, name: &str) -> Result<String, Error> {
         let path = format!("{}/results?format=csv", object(namespace, "bursts", name)?);
         let body = self.exchange(Method::GET, &path, None, PATIENCE).await?;
-        String::from_utf8(body.into()).map_err(|_| Error::protocol("the results are no text"))
+        String::from_utf8(body.into()).map_err(|_| Error::protocol("invalid results: expected text"))
     }
 
     /// Deletes a burst. A burst that does not exist is not an error.
@@ -164,8 +164,12 @@ impl Gateway {
 
     async fn call(&self, method: Method, path: &str, body: Option<&Value>, time: Duration) -> Result<Value, Error> {
         let answer = self.exchange(method, path, body, time).await?;
-        serde_json::from_slice(&answer)
-            .map_err(|error| Error::protocol(format!("{} answers {path} with no JSON: {error}", self.peer.authority())))
+        serde_json::from_slice(&answer).map_err(|error| {
+            Error::protocol(format!(
+                "invalid response of {} to {path}: expected JSON: {error}",
+                self.peer.authority()
+            ))
+        })
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<&Value>, time: Duration) -> Result<Bytes, Error> {
@@ -230,7 +234,7 @@ pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
     let mut message = field("message").unwrap_or_else(sentence);
     // The API server's complete message, which does not say what is wrong.
     if status == StatusCode::UNAUTHORIZED && message == "Unauthorized" {
-        message = "the token is not one that the API server knows, or has expired".to_owned();
+        message = "invalid or expired token".to_owned();
     }
     Error::Http {
         status: status.as_u16(),
@@ -304,7 +308,7 @@ pub(crate) fn stream_path(namespace: &str, name: &str) -> Result<String, Error> 
 
 fn segment(name: &str) -> Result<String, Error> {
     if name.is_empty() || name == "." || name == ".." {
-        return Err(Error::Invalid(format!("{name:?} is no name")));
+        return Err(Error::Invalid(format!("invalid name {name:?}")));
     }
     Ok(form_urlencoded::byte_serialize(name.as_bytes()).collect())
 }
@@ -337,7 +341,7 @@ mod tests {
             |reason: &str| json!({"status": {"conditions": [{"type": "Failed", "status": "True", "reason": reason, "message": "why"}]}});
         assert!(matches!(session_end(&failed("WorkerLost")), Some(Error::WorkerLost(loss)) if loss.reason == "why"));
         let executor = session_end(&failed("ExecutorLost")).unwrap().about("team/mine", "node-1/cpu-0", "");
-        let said = "the executor on node-1/cpu-0 of session team/mine has ended, with all that the session had there: why";
+        let said = "the executor on node-1/cpu-0 of session team/mine has ended, with all data of the session: why";
         assert_eq!(executor.to_string(), said);
         assert!(matches!(session_end(&failed("TtlExpired")), Some(Error::Ended { reason, .. }) if reason == "TtlExpired"));
         let mut placed = json!({"status": {"conditions": [{"type": "Failed", "status": "False"}, {"type": "Placed", "status": "True"}]}});

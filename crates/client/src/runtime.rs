@@ -74,7 +74,7 @@ struct Driver {
 fn driver() -> Result<&'static Driver, Error> {
     static DRIVER: OnceLock<Result<&'static Driver, Error>> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
-        let failed = |error| Error::Configuration(format!("no thread for connections: {error}"));
+        let failed = |error| Error::Configuration(format!("failed to start a thread for connections: {error}"));
         let driver: &Driver = Box::leak(Box::new(Driver {
             runtime: Builder::new_current_thread().enable_all().build().map_err(failed)?,
             state: Mutex::new(State {
@@ -115,7 +115,7 @@ pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> 
     let (promise, answer) = pending();
     start(async move {
         let outcome = tokio::spawn(request).await;
-        promise.keep(outcome.unwrap_or_else(|error| Err(Error::Configuration(format!("the request ended without an answer: {error}")))));
+        promise.keep(outcome.unwrap_or_else(|error| Err(Error::Configuration(format!("the request ended without a response: {error}")))));
     })?;
     Ok(answer)
 }

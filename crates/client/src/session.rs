@@ -272,7 +272,7 @@ impl Session {
             self.own(&tensor.0)?;
         }
         if donated.iter().any(|&place| place as usize >= arguments.len()) {
-            return Err(Error::Invalid("a place that is donated has no argument".to_owned()));
+            return Err(Error::Invalid("a donated index has no argument".to_owned()));
         }
         let is_given_twice = |place: u32| {
             let name = arguments[place as usize].0.name;
@@ -280,7 +280,7 @@ impl Session {
         };
         if let Some(place) = donated.iter().find(|&&place| is_given_twice(place)) {
             return Err(Error::Invalid(format!(
-                "argument {place} is donated and given twice: give another tensor, or donate neither"
+                "argument {place} is donated and passed twice: pass another tensor, or donate neither"
             )));
         }
         // The varint of a number has at most ten bytes.
@@ -354,7 +354,7 @@ impl Session {
         if Arc::ptr_eq(&named.shared, self.shared()) {
             Ok(())
         } else {
-            Err(Error::Invalid("a tensor or program is of another session".to_owned()))
+            Err(Error::Invalid("a tensor or program belongs to another session".to_owned()))
         }
     }
 

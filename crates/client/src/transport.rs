@@ -58,18 +58,18 @@ impl Peer {
     /// Creates a peer. An `https` peer is verified with the CA certificates in `authorities_pem`, or with those of the system if there are
     /// none.
     pub(crate) fn new(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
-        let wrong = |why: String| Error::Configuration(format!("{url} cannot be used: {why}"));
+        let wrong = |why: String| Error::Configuration(format!("invalid URL {url}: {why}"));
         if !url.contains("://") {
-            return Err(wrong(format!("begin with http:// or https://, as in http://{url}")));
+            return Err(wrong(format!("expected http:// or https://, as in http://{url}")));
         }
         let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
         if parsed.host_str().is_none() {
-            return Err(wrong("it names no host".to_owned()));
+            return Err(wrong("expected a host".to_owned()));
         }
         let tls = match parsed.scheme() {
             "http" => None,
             "https" => Some(Arc::new(tls_config(authorities_pem)?)),
-            other => return Err(wrong(format!("{other} is neither http nor https"))),
+            other => return Err(wrong(format!("scheme {other} is neither http nor https"))),
         };
         Ok(Self {
             url: parsed,
@@ -81,7 +81,7 @@ impl Peer {
     /// Sets the name for which the peer's certificate must be valid.
     pub(crate) fn named(mut self, name: &str) -> Result<Self, Error> {
         let parsed = ServerName::try_from(name.to_owned());
-        self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("{name:?} is no name of a server: {error}")))?);
+        self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("invalid server name {name:?}: {error}")))?);
         Ok(self)
     }
 
@@ -126,7 +126,7 @@ impl Peer {
         let name = match &self.server_name {
             Some(name) => name.clone(),
             None => ServerName::try_from(self.host().to_owned())
-                .map_err(|error| Error::Configuration(format!("{} cannot be verified: {error}", self.host())))?,
+                .map_err(|error| Error::Configuration(format!("failed to verify {}: {error}", self.host())))?,
         };
         match TlsConnector::from(tls.clone()).connect(name, stream).await {
             Ok(stream) => Ok(Box::new(stream)),
@@ -141,8 +141,10 @@ fn untrusted(authority: &str, error: &io::Error) -> Option<Error> {
         return None;
     };
     let remedy = match problem {
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "give as server_name a name that it is for",
-        _ => "give as authority the certificate of the authority that signed it",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "set server_name to a name in the certificate"
+        }
+        _ => "set authority to the certificate of the CA that signed it",
     };
     Some(Error::Configuration(format!(
         "the certificate of {authority} is not accepted: {problem}; {remedy}"
@@ -155,11 +157,11 @@ fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
         Some(pem) => {
             use rustls::pki_types::{CertificateDer, pem::PemObject};
             for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                let certificate = certificate
-                    .map_err(|error| Error::Configuration(format!("the certificate of the authority cannot be read: {error}")))?;
+                let certificate =
+                    certificate.map_err(|error| Error::Configuration(format!("failed to read the CA certificate: {error}")))?;
                 roots
                     .add(certificate)
-                    .map_err(|error| Error::Configuration(format!("the certificate of the authority cannot be used: {error}")))?;
+                    .map_err(|error| Error::Configuration(format!("invalid CA certificate: {error}")))?;
             }
         }
         None => {
@@ -168,9 +170,7 @@ fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
         }
     }
     if roots.is_empty() {
-        return Err(Error::Configuration(
-            "no certificate of an authority is there to verify the peer with".to_owned(),
-        ));
+        return Err(Error::Configuration("no CA certificate to verify the peer".to_owned()));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -349,7 +349,7 @@ async fn next_message(stream: &mut SplitStream<WebSocketStream<Box<dyn Io>>>) ->
                     format!("the gateway closed the connection ({}): {}", u16::from(close.code), close.reason),
                 ));
             }
-            Some(Ok(Message::Text(_))) => return Err(io::Error::new(io::ErrorKind::InvalidData, "text came where bytes were to come")),
+            Some(Ok(Message::Text(_))) => return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected text message")),
             Some(Ok(_)) => {}
             Some(Err(tungstenite::Error::Io(error))) => return Err(error),
             Some(Err(error)) => return Err(io::Error::other(error)),

@@ -229,7 +229,7 @@ async fn a_client_is_told_at_once_what_is_wrong_with_the_certificate() {
     );
     let wrong_authority = target(url, &Certificates::new(), "mine");
     let text = problem(wrong_authority).await;
-    assert!(text.contains("is not accepted") && text.contains("give as authority"), "{text}");
+    assert!(text.contains("is not accepted") && text.contains("set authority"), "{text}");
     // Plain HTTP is rejected: everything is served through TLS.
     let mut plain = TcpStream::connect(address(&place.agent)).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

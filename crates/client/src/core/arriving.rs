@@ -53,11 +53,11 @@ impl Taking {
 impl Core {
     pub(super) fn part(&mut self, sequence: u64, part: Part, payload_bytes: u64) -> Result<Incoming, Error> {
         let Some(arriving) = &mut self.arriving else {
-            return Err(Error::protocol("a part belongs to no tensor"));
+            return Err(Error::protocol("part without a tensor"));
         };
         let is_raw = part.encoding == i32::from(Encoding::Raw);
         if !is_raw && self.mode == Mode::Never {
-            return Err(Error::protocol("a part is encoded in a way that was not asked for"));
+            return Err(Error::protocol("encoding of a part that was not requested"));
         }
         let payload_bytes = usize::try_from(payload_bytes).unwrap_or(usize::MAX);
         let bytes = part.bytes(payload_bytes);
@@ -69,12 +69,12 @@ impl Core {
             true => None,
             false => {
                 let payload = Filling::new(payload_bytes);
-                let payload = payload.map_err(|error| Error::protocol(format!("a part cannot be taken: {error}")))?;
+                let payload = payload.map_err(|error| Error::protocol(format!("failed to receive a part: {error}")))?;
                 Some((part, payload))
             }
         };
         let Some(memory) = arriving.memory.take() else {
-            return Err(Error::protocol("a part comes in the middle of another"));
+            return Err(Error::protocol("part in the middle of another part"));
         };
         arriving.part = Some((bytes, sequence));
         Ok(Incoming::Fill(Taking { memory, encoded }))
@@ -86,14 +86,14 @@ impl Core {
     /// [`Error::Protocol`] when no part was expected or its size is wrong.
     pub fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
         let Some(mut arriving) = self.arriving.take() else {
-            return Err(Error::protocol("a payload belongs to no tensor"));
+            return Err(Error::protocol("payload without a tensor"));
         };
         let Some((bytes, sequence)) = arriving.part.take() else {
-            return Err(Error::protocol("a payload belongs to no part"));
+            return Err(Error::protocol("payload without a part"));
         };
         arriving.filled += bytes;
         if buffer.filled() as u64 != arriving.filled {
-            return Err(Error::protocol("a payload is not as long as it was to be"));
+            return Err(Error::protocol("unexpected length of a payload"));
         }
         self.count(sequence, bytes);
         if arriving.filled < arriving.bytes {

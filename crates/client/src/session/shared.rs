@@ -49,7 +49,7 @@ impl Waiting {
             ($promise:ident, $event:pat => $value:expr) => {
                 $promise.keep(answer.and_then(|event| match event {
                     $event => Ok($value),
-                    _ => Err(Error::protocol("an answer is of another kind")),
+                    _ => Err(Error::protocol("unexpected kind of a response")),
                 }))
             };
         }
