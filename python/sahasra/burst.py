@@ -73,7 +73,7 @@ def spec_of(
         raise InvalidArgumentError(f"parameters has a column {reserved[0]}, which is the name of a column of the results: rename it")
     lengths = {column.shape for column in columns.values()}
     if not columns or len(lengths) != 1 or len(next(iter(lengths))) != 1:
-        shapes = ", ".join(f"{name} has the shape {column.shape}" for name, column in columns.items()) or "there is no column"
+        shapes = ", ".join(f"{name} has the shape {column.shape}" for name, column in columns.items()) or "no columns"
         raise InvalidArgumentError(f"parameters are columns of one length: a DataFrame or a dict of one-dimensional arrays. Here, {shapes}")
     count = next(iter(lengths))[0]
     if not 1 <= count <= MAX_VALUES:
@@ -180,7 +180,7 @@ def _difference(names: Sequence[str], columns: Sequence[str]) -> str:
     """Returns a sentence that names the parameters without a column, or the columns without a parameter."""
     missing = [name for name in names if name not in columns]
     spare = [name for name in columns if name not in names]
-    lacking = f"There is no column {', '.join(missing)}. " if missing else ""
+    lacking = f"Column not found: {', '.join(missing)}. " if missing else ""
     return lacking + (f"No parameter is called {', '.join(spare)}. " if spare else "")
 
 
@@ -238,11 +238,11 @@ def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[A
         # Object columns come from pandas if values are missing, and from Python integers of more than 64 bits.
         for row, value in enumerate(column):
             if not isinstance(value, (bool, int, float, np.number, np.bool_)):
-                raise refused(row, f"{value!r} is no number: fill or drop what is missing")
+                raise refused(row, f"{value!r} is not a number: fill or drop what is missing")
         if not all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in column):
             column = column.astype(np.float64)
     elif kind is None or column.dtype.kind not in "biuf":
-        raise InvalidArgumentError(f"column {name} of {column.dtype} is no parameter of a kernel")
+        raise InvalidArgumentError(f"column {name} of {column.dtype} cannot be a parameter of a kernel")
     dtype = _DTYPES[kind or "s64"]
     if dtype.kind == "f":
         with np.errstate(over="ignore"):

@@ -59,7 +59,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     """
     found = _FROM_XLA.get(name)
     if found is None:
-        raise InvalidArgumentError(f"elements of type {name} are not known here")
+        raise InvalidArgumentError(f"unknown element type {name}")
     return np.dtype(getattr(ml_dtypes, found, found))
 
 

@@ -96,7 +96,7 @@ def aval_of(leaf: Any, *, described: bool = False, remedy: str = NAME_AS_STATIC)
             # An array of NumPy cannot be hashed, and so cannot be static.
             other = "" if isinstance(leaf, np.ndarray) and remedy == NAME_AS_STATIC else f", or {remedy}"
             raise TypeError(f"{type(leaf).__name__} of dtype {array.dtype}, which JAX does not have: convert it to numbers{other}")
-        raise TypeError(f"{type(leaf).__name__} is no array: {remedy}")
+        raise TypeError(f"{type(leaf).__name__} is not an array: {remedy}")
     return (array.shape, np.dtype(jax.dtypes.canonicalize_dtype(native(array))), False)
 
 

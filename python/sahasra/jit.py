@@ -338,7 +338,7 @@ def _refuse_unknown(function: Callable[..., Any], name: str, kind: str, numbers:
             raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, a positional-only parameter of {name}: use {kind}_argnums={number}")
         if given not in named and inspect.Parameter.VAR_KEYWORD not in kinds:
             those = ", ".join(named) or "none that can be named"
-            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, which is no parameter of {name}: it has {those}")
+            raise InvalidArgumentError(f"{kind}_argnames contains {given!r}, which is not a parameter of {name}: it has {those}")
 
 
 def any_nan(*arrays: Any) -> Any:

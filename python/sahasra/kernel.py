@@ -74,12 +74,12 @@ def parameters_of(ptx: str, entry: str) -> list[Parameter]:
     found = re.search(r"\.entry\s+" + re.escape(entry) + r"(?![\w$])\s*(?:\(([^)]*)\))?", text)
     if found is None:
         names = ", ".join(entries_of(ptx)) or "none"
-        raise InvalidArgumentError(f"the PTX has no .entry {entry}; it has: {names}")
+        raise InvalidArgumentError(f".entry {entry} not found in the PTX; it has: {names}")
     parameters = []
     for parameter in filter(None, (part.strip() for part in (found.group(1) or "").split(","))):
         kind = re.search(r"\.(%s)\b" % "|".join(_SCALARS), parameter)
         if kind is None:
-            raise InvalidArgumentError(f"parameter {parameter!r} of {entry} has a type that is not known")
+            raise InvalidArgumentError(f"parameter {parameter!r} of {entry} has an unknown type")
         name = re.search(r"(?<![.\w$%])([A-Za-z_$%][\w$%]*)\s*(?:\[[^]]*\])?$", parameter)
         called = name.group(1) if name else ""
         size = re.search(r"\[\s*(0[xX][0-9a-fA-F]+|\d+)U?\s*\]", parameter)
@@ -118,7 +118,7 @@ def scalar_bytes(value: Any, kind: str) -> bytes:
         number = np.asarray(value)
     if number.ndim or number.dtype.kind not in "biuf" or (dtype.kind in "iu" and number.dtype.kind == "f"):
         wanted = "a whole number, or a tensor of the session" if kind in _ADDRESSES else "a whole number" if dtype.kind in "iu" else "a number"
-        raise InvalidArgumentError(f"{value!r} is no value for a parameter of type {kind}: pass {wanted}")
+        raise InvalidArgumentError(f"{value!r} is not a value for a parameter of type {kind}: pass {wanted}")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
         raise InvalidArgumentError(does_not_fit)
     with np.errstate(over="ignore"):
@@ -138,7 +138,7 @@ def extent(what: str, given: int | Sequence[int]) -> list[int]:
     except TypeError:
         numbers = []
     if not 1 <= len(numbers) <= 3 or any(not 1 <= number < 1 << 32 for number in numbers):
-        raise InvalidArgumentError(f"{what}={given!r}: one to three whole numbers from 1 are taken")
+        raise InvalidArgumentError(f"{what}={given!r}: expected one to three whole numbers from 1")
     return numbers
 
 
@@ -152,7 +152,7 @@ def whole(what: str, value: Any, least: int, most: int) -> int:
     except TypeError:
         number = least - 1
     if not least <= number <= most:
-        raise InvalidArgumentError(f"{what}={value!r}: a whole number from {least} to {most} is taken")
+        raise InvalidArgumentError(f"{what}={value!r}: expected a whole number from {least} to {most}")
     return number
 
 
@@ -198,7 +198,7 @@ class RemoteKernel:
             if kind not in _ADDRESSES:
                 raise InvalidArgumentError(f"a tensor is an address of 64 bits, and the parameter is of type {kind}")
             if argument._session is not self._session:
-                raise InvalidArgumentError(f"{argument!r} is of another session")
+                raise InvalidArgumentError(f"{argument!r} belongs to another session")
             return argument._handle()
         if isinstance(argument, (list, tuple)) or np.ndim(argument):
             what = "a NumPy array" if isinstance(argument, np.ndarray) else f"an object of type {type(argument).__name__}"

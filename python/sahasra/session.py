@@ -305,7 +305,7 @@ class RemoteJaxSession:
         try:
             dimensions = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
         except TypeError:
-            raise InvalidArgumentError(f"shape={shape!r}: a whole number or several of them are taken") from None
+            raise InvalidArgumentError(f"shape={shape!r}: expected a whole number or several of them") from None
         kind = np.dtype(dtype).newbyteorder("=") if not np.dtype(dtype).isnative else np.dtype(dtype)
         return RemoteTensor(self, self._native.allocate(element_type(kind), dimensions), (dimensions, kind, False))
 

@@ -62,7 +62,7 @@ fn format(py: Python<'_>, name: &str) -> PyResult<Format> {
         "stablehlo" => Format::StableHlo,
         "hlo" => Format::Hlo,
         "ptx" => Format::Ptx,
-        other => return Err(raise(py, &Error::Invalid(format!("{other} is no format of code")))),
+        other => return Err(raise(py, &Error::Invalid(format!("invalid format of code: {other}")))),
     })
 }
 
@@ -120,7 +120,7 @@ impl Session {
                 })
             }
             (Some(gateway), None) => Target::through(&gateway.0, namespace, name),
-            (None, None) => Err(Error::Invalid("neither a gateway nor an endpoint is given".to_owned())),
+            (None, None) => Err(Error::Invalid("neither a gateway nor an endpoint is specified".to_owned())),
         };
         let target = target.map(|target| match worker {
             Some(worker) => target.on(worker),

@@ -243,7 +243,7 @@ def scaled(x, n, *, mode="plain"):
 @pytest.mark.parametrize(
     ("option", "given", "why"),
     [
-        ("static_argnames", "m", "'m'.*no parameter of scaled: it has x, n, mode"),
+        ("static_argnames", "m", "'m'.*not a parameter of scaled: it has x, n, mode"),
         ("static_argnames", ("n", "m"), "'m'"),
         ("donate_argnames", "y", "'y'"),
         ("static_argnums", 2, "contains 2, and scaled has 2 positional parameters: x, n"),

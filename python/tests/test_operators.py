@@ -203,7 +203,7 @@ def test_what_is_no_operand_is_refused_as_python_does(session):
         gone + 1
     with pytest.raises(sahasra.InvalidArgumentError, match="argument of the function"):
         session.jit(lambda y: y + x)(X)
-    for value, why in (("x", "str is no array"), (np.array(["x"]), "ndarray of dtype <U1"), (np.datetime64(1, "s"), r"datetime64 of dtype datetime64\[s\]")):
+    for value, why in (("x", "str is not an array"), (np.array(["x"]), "ndarray of dtype <U1"), (np.datetime64(1, "s"), r"datetime64 of dtype datetime64\[s\]")):
         with pytest.raises(TypeError, match=f"^{why}.*leave it out of the tree$"):
             session.put(value)
         with pytest.raises(TypeError, match=rf"^leaf \['a'\]\[1\]: {why}"):
