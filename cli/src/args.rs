@@ -222,7 +222,7 @@ fn folder(text: &str) -> Result<PathBuf, String> {
     let folder = PathBuf::from(text);
     match folder.is_dir() {
         true => Ok(folder),
-        false => Err("no such folder: create it, or name another".to_owned()),
+        false => Err("directory not found: create it, or specify another".to_owned()),
     }
 }
 
@@ -231,7 +231,7 @@ fn plugin(text: &str) -> Result<PathBuf, String> {
     let plugin = PathBuf::from(text);
     match text.is_empty() || plugin.is_file() {
         true => Ok(plugin),
-        false => Err("no such file: name the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so".to_owned()),
+        false => Err("file not found: specify the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so".to_owned()),
     }
 }
 
@@ -239,7 +239,7 @@ fn class(text: &str) -> Result<String, String> {
     if crate::manifests::is_label(text) {
         Ok(text.to_owned())
     } else {
-        Err("a class is 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends".to_owned())
+        Err("invalid class: expected 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends".to_owned())
     }
 }
 

@@ -26,21 +26,21 @@ pub enum Exit {
 /// Exit codes in `sahasra up --help`.
 pub const CODES_OF_UP: &str = "\
 Exit codes:
-  0    it was told to end (Ctrl-C, SIGTERM, SIGHUP) and every slice was given back
-  1    it did not come up, or cannot go on
-  2    the command line is wrong
-  4    slices were still lent at the end";
+  0    stopped by a signal (Ctrl-C, SIGTERM, SIGHUP), all slices released
+  1    failed to start or to continue
+  2    invalid command line
+  4    slices were still allocated at the end";
 
 /// Exit codes in `sahasra run --help`.
 pub const CODES: &str = "\
 Exit codes:
   0    every burst is complete
-  1    a burst failed, or something on this machine went wrong
-  2    the command line, a manifest or a kernel is wrong
-  3    a burst needs what this pool does not have
-  4    slices were still lent at the end
+  1    a burst failed, or an error on this machine
+  2    invalid command line, manifest or kernel
+  3    a burst needs devices that this pool does not have
+  4    slices were still allocated at the end
   124  --timeout passed
-  130  Ctrl-C (143: SIGTERM, 129: SIGHUP); every slice was given back first";
+  130  Ctrl-C (143: SIGTERM, 129: SIGHUP), all slices released";
 
 impl Exit {
     pub fn code(self) -> u8 {

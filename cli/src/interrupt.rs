@@ -21,7 +21,7 @@ impl Interrupt {
             loop {
                 let signal = signals.next().await;
                 if ends_at_once(ending, signal) {
-                    output::say("ended at once: executors end with this process");
+                    output::say("stopped at once: executors exit with this process");
                     std::process::exit(i32::from(of(signal).code()));
                 }
                 if !ending {

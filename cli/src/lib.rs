@@ -63,6 +63,6 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
 fn on_runtime(work: impl Future<Output = Exit>) -> Exit {
     match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime.block_on(work),
-        Err(error) => Exit::Failed.because(&format!("no threads: {error}")),
+        Err(error) => Exit::Failed.because(&format!("failed to start threads: {error}")),
     }
 }

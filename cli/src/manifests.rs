@@ -86,11 +86,11 @@ pub enum ManifestError {
     #[error("{origin}: {reason}")]
     NoObject { origin: Origin, reason: String },
     #[error(
-        "{origin}: no matches for kind {kind:?} in version {version:?}: a pool on this machine takes {}",
+        "{origin}: no matches for kind {kind:?} in version {version:?}: a pool on this machine supports {}",
         known()
     )]
     UnknownKind { origin: Origin, kind: String, version: String },
-    #[error("{second}: {kind} {name:?} stands in {first} already")]
+    #[error("{second}: duplicate {kind} {name:?}, already defined in {first}")]
     Twice {
         first: Origin,
         second: Origin,
@@ -214,7 +214,7 @@ fn manifest(origin: Origin, mut object: Value, namespace: &str) -> Result<Manife
     };
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     if !object.is_object() {
-        return Err(no_object("it is no object: apiVersion, kind, metadata and spec are expected"));
+        return Err(no_object("invalid object: expected apiVersion, kind, metadata and spec"));
     }
     let (version, kind, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
     let missing: Vec<&str> = [(&version, "apiVersion not set"), (&kind, "kind not set")]
@@ -306,14 +306,14 @@ mod tests {
                 "{apiVersion: v1, kind: ConfigMap}",
                 "all.yaml, document 1: metadata.name: Required value",
             ),
-            ("---\n---\n- 1\n", "all.yaml, document 2: it is no object"),
+            ("---\n---\n- 1\n", "all.yaml, document 2: invalid object"),
             (
                 "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}",
                 "all.yaml, document 1: no matches for kind \"Deployment\" in version \"apps/v1\"",
             ),
             (
                 "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}",
-                "all.yaml, document 2: ConfigMap \"x\" stands in all.yaml, document 1 already",
+                "all.yaml, document 2: duplicate ConfigMap \"x\", already defined in all.yaml, document 1",
             ),
             (
                 "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: Bad_ns}}",

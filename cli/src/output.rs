@@ -17,7 +17,7 @@ pub fn print(text: &str) -> Exit {
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Exit::Success,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-        Err(error) => Exit::Failed.because(&format!("standard output is not whole: {error}")),
+        Err(error) => Exit::Failed.because(&format!("failed to write to standard output: {error}")),
     }
 }
 

@@ -53,19 +53,19 @@ const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 /// The pool did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    #[error("no random source for a token")]
+    #[error("failed to generate a token")]
     Random(#[source] std::io::Error),
-    #[error("cannot listen on loopback")]
+    #[error("failed to listen on loopback")]
     Listen(#[source] std::io::Error),
-    #[error("the operator did not start")]
+    #[error("failed to start the operator")]
     Operator(#[source] prometheus::Error),
-    #[error("the embedded control plane did not start")]
+    #[error("failed to start the embedded control plane")]
     ControlPlane(#[source] Box<kube::Error>),
-    #[error("a worker did not start: {0}")]
+    #[error("failed to start a worker: {0}")]
     Worker(String),
-    #[error("the worker of --gpu did not start: {0}: leave out --gpu to use the CPU engine")]
+    #[error("failed to start the worker of --gpu: {0}: omit --gpu to use the CPU backend")]
     GpuWorker(String),
-    #[error("the pool was not ready after {} s", READY_WITHIN.as_secs())]
+    #[error("timed out after {} s waiting for the pool", READY_WITHIN.as_secs())]
     NotReady,
 }
 
@@ -171,7 +171,7 @@ impl Pool {
             let (stop, readiness, ended) = (stop.clone(), readiness.clone(), ended.clone());
             tokio::spawn(async move {
                 if let Err(error) = operator.run(readiness, &stop).await {
-                    tracing::error!(%error, "the operator ended");
+                    tracing::error!(%error, "operator stopped");
                     let _ = ended.set(error);
                     stop.cancel();
                 }
@@ -273,7 +273,7 @@ impl Pool {
             if let Some(ended) = self.agents.iter_mut().find(|agent| agent.task.is_finished()) {
                 let outcome = (&mut ended.task).await;
                 let cause = match outcome {
-                    Ok(Ok(())) => "it ended".to_owned(),
+                    Ok(Ok(())) => "it exited".to_owned(),
                     Ok(Err(error)) => format!("{error:#}"),
                     Err(error) => error.to_string(),
                 };
@@ -316,7 +316,7 @@ impl Pool {
         let mut devices = Vec::new();
         for agent in &self.agents {
             let inventory = self.agent_client.inventory(&agent.endpoint).await;
-            let inventory = inventory.map_err(|error| format!("{} does not answer: {error}", agent.name))?;
+            let inventory = inventory.map_err(|error| format!("{} does not respond: {error}", agent.name))?;
             for device in inventory.devices {
                 let grants = inventory.grants.iter().filter(|grant| grant.device == device.name);
                 devices.push(DeviceLedger {
@@ -353,8 +353,8 @@ impl Pool {
         for agent in self.agents {
             match agent.task.await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(worker = agent.name, error = format!("{error:#}"), "ended badly"),
-                Err(error) => tracing::warn!(worker = agent.name, %error, "ended badly"),
+                Ok(Err(error)) => tracing::warn!(worker = agent.name, error = format!("{error:#}"), "worker failed"),
+                Err(error) => tracing::warn!(worker = agent.name, %error, "worker failed"),
             }
         }
         let _ = self.leading.await;
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn a_worker_without_a_gpu_is_told_with_the_remedy() {
         let told = not_started(true, "no device".to_owned()).to_string();
-        assert!(told.contains("no device: leave out --gpu"), "{told}");
+        assert!(told.contains("no device: omit --gpu"), "{told}");
         assert!(!not_started(false, "no port".to_owned()).to_string().contains("--gpu"));
     }
 }

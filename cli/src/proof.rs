@@ -14,17 +14,24 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(20);
 
 pub async fn of(pool: &Pool) -> (String, Exit) {
     match pool.all_returned(RETURNED_WITHIN).await {
-        Ok(ledger) if is_empty(&ledger) => (format!("Every lease is back:\n{}", table(&ledger)), Exit::Success),
+        Ok(ledger) if is_empty(&ledger) => (format!("All slices are released:\n{}", table(&ledger)), Exit::Success),
         Ok(ledger) => (
-            format!("NOT every lease is back after {} s:\n{}", RETURNED_WITHIN.as_secs(), table(&ledger)),
+            format!(
+                "NOT all slices are released after {} s:\n{}",
+                RETURNED_WITHIN.as_secs(),
+                table(&ledger)
+            ),
             Exit::StillLent,
         ),
-        Err(reason) => (format!("whether every lease is back is not known: {reason}"), Exit::StillLent),
+        Err(reason) => (
+            format!("failed to check whether all slices are released: {reason}"),
+            Exit::StillLent,
+        ),
     }
 }
 
 pub fn table(ledger: &[DeviceLedger]) -> String {
-    let mut table = Table::new(&["WORKER", "DEVICE", "CLASS", "VRAM", "LENT", "SLICES LENT"]);
+    let mut table = Table::new(&["WORKER", "DEVICE", "CLASS", "VRAM", "ALLOCATED", "SLICES"]);
     for device in ledger {
         let cells = [
             device.device.clone(),

@@ -73,7 +73,7 @@ fn prepare(arguments: &RunArgs) -> Result<(Vec<Manifest>, Option<Folder>), Strin
 async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Manifest]) -> Exit {
     let mut interrupt = match Interrupt::listen() {
         Ok(interrupt) => interrupt,
-        Err(error) => return Exit::Failed.because(&format!("cannot listen for signals: {error}")),
+        Err(error) => return Exit::Failed.because(&format!("failed to install signal handlers: {error}")),
     };
     let pool = match Pool::start(settings(&arguments.pool, arguments.devices, manifests)).await {
         Ok(pool) => pool,
@@ -100,11 +100,11 @@ async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Mani
         let stopped = tokio::select! {
             () = follow(&pool, &mut following) => None,
             exit = interrupt.came() => {
-                output::say("\ninterrupted: giving every slice back (Ctrl-C again ends at once)");
+                output::say("\ninterrupted: releasing all slices (Ctrl-C again exits at once)");
                 Some(exit)
             }
             () = timeout => {
-                output::say("\nthe time is over: giving every slice back");
+                output::say("\ntimed out: releasing all slices");
                 Some(Exit::TimedOut)
             }
         };

@@ -41,19 +41,19 @@ const POLL_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 enum UpError {
-    #[error("port {0} is taken, perhaps by another `sahasra up`: end that one, or choose with --port (0 takes any that is free)")]
+    #[error("port {0} is in use, perhaps by another `sahasra up`: stop it, or set --port (0 selects a free port)")]
     PortTaken(u16),
-    #[error("cannot listen on port {port}")]
+    #[error("failed to listen on port {port}")]
     Listen { port: u16, source: io::Error },
-    #[error("cannot listen for signals")]
+    #[error("failed to install signal handlers")]
     Signals(#[source] io::Error),
-    #[error("the gateway did not start")]
+    #[error("failed to start the gateway")]
     Gateway(#[source] prometheus::Error),
     #[error(transparent)]
     Pool(#[from] PoolError),
-    #[error("--pjrt-plugin {}: {reason}: name the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so", path.display())]
+    #[error("invalid --pjrt-plugin {}: {reason}: specify the library of a PJRT plugin, such as pjrt_c_api_cpu_plugin.so", path.display())]
     Plugin { path: PathBuf, reason: String },
-    #[error("the current folder is not known")]
+    #[error("failed to read the current directory")]
     Folder(#[source] io::Error),
     #[error(transparent)]
     Access(#[from] AccessError),
@@ -164,7 +164,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         exit = interrupt.came() => exit,
         () = pool.stopped().cancelled() => Exit::Failed.because(&operator_ended(pool.end())),
     };
-    output::say("\nending: giving every slice back (Ctrl-C again ends at once)");
+    output::say("\nshutting down: releasing all slices (Ctrl-C again exits at once)");
     end_sessions(&pool).await;
     stop.cancel();
     pool.control_plane.close_watches();
@@ -194,7 +194,7 @@ async fn end_sessions(pool: &Pool) {
         }
     };
     if tokio::time::timeout(SESSIONS_END, ended).await.is_err() {
-        output::complain("some sessions have not ended in time: their clients may wait for their grace period");
+        output::complain("timed out ending sessions: their clients may wait for their grace period");
     }
 }
 
@@ -202,11 +202,10 @@ async fn end_sessions(pool: &Pool) {
 fn operator_ended(reason: Option<&LeaderError>) -> String {
     match reason {
         Some(error @ LeaderError::Silent { .. }) => format!(
-            "the operator ended: {error}; the machine slept for long, or is overloaded: start it again, with fewer --workers if it is \
-             overloaded"
+            "operator stopped: {error}; the machine was suspended or is overloaded: restart it, with fewer --workers if it is overloaded"
         ),
-        Some(error) => format!("the operator ended: {error}"),
-        None => "the operator ended: --log-level info says more".to_owned(),
+        Some(error) => format!("operator stopped: {error}"),
+        None => "operator stopped: set --log-level info for details".to_owned(),
     }
 }
 
@@ -268,7 +267,7 @@ async fn welcome(pool: &Pool, address: SocketAddr, serves: &Serves, kubeconfig: 
          They and bursts as REST, with the token in {token_file}:\n\n\
          \x20 curl -H \"Authorization: Bearer $(cat {token_file})\" http://{address}/v1/namespaces/default/sessions\n\n\
          {python}\
-         Load and figures are open on this machine:\n\n\
+         Status and metrics need no token on this machine:\n\n\
          \x20 curl http://{address}/workers\n\
          \x20 curl http://{address}/metrics\n"
     ))
@@ -297,14 +296,12 @@ mod tests {
         };
         let told = operator_ended(Some(&silent));
         assert!(
-            told.starts_with(
-                "the operator ended: leadership lost: failed to renew the Lease sahasra-operator for 57s: connection refused;"
-            ),
+            told.starts_with("operator stopped: leadership lost: failed to renew the Lease sahasra-operator for 57s: connection refused;"),
             "{told}"
         );
-        assert!(told.contains("slept"), "{told}");
+        assert!(told.contains("suspended"), "{told}");
         let told = operator_ended(Some(&LeaderError::Deposed("other".to_owned())));
-        assert_eq!(told, "the operator ended: leadership lost to other");
+        assert_eq!(told, "operator stopped: leadership lost to other");
     }
 
     #[test]

@@ -180,7 +180,7 @@ async fn the_documented_commands_work_on_a_pool_that_stays_up() {
             }
         }
         let said = up.end().await;
-        assert!(said.contains("Every lease is back:"), "{said}");
+        assert!(said.contains("All slices are released:"), "{said}");
     }
 }
 

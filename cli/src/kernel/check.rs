@@ -47,7 +47,7 @@ pub fn run(arguments: &CheckArgs) -> Exit {
 
 fn read(path: &Path) -> Result<Description, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-    let text = String::from_utf8(bytes).map_err(|_| "it is not text: a cubin? sahasra takes PTX".to_owned())?;
+    let text = String::from_utf8(bytes).map_err(|_| "invalid PTX: expected text, not a binary such as a cubin".to_owned())?;
     describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
 }
 
@@ -83,11 +83,11 @@ fn text(description: &Description) -> String {
     let runs = match cuda.runs {
         Some(true) => "yes",
         Some(false) => {
-            why = "the text is wrong: see above".to_owned();
+            why = "invalid PTX: see above".to_owned();
             "no"
         }
         None => {
-            why = format!("a statement is unknown to this program: see above; if it is PTX: {why}");
+            why = format!("unknown statement: see above; if it is valid PTX: {why}");
             "not checked"
         }
     };

@@ -24,7 +24,7 @@ pub fn run(arguments: &CompileArgs) -> Exit {
 enum CompileError {
     #[error("{0}")]
     Read(#[source] std::io::Error),
-    #[error("{path} cannot be written: {source}")]
+    #[error("failed to write {path}: {source}")]
     Write { path: String, source: std::io::Error },
     #[error(transparent)]
     Nvrtc(#[from] NvrtcError),

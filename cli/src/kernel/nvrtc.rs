@@ -34,14 +34,14 @@ pub enum NvrtcError {
         looked: String,
     },
     /// The library given by `--nvrtc-library` cannot be loaded, or lacks a function.
-    #[error("{} cannot be loaded: {source}", path.display())]
+    #[error("failed to load {}: {source}", path.display())]
     Load {
         path: PathBuf,
         /// Error of the dynamic linker.
         source: libloading::Error,
     },
     /// A name, an option or the source contains a NUL byte.
-    #[error("{0} holds a NUL byte")]
+    #[error("{0} contains a NUL byte")]
     Nul(&'static str),
     #[error("the source does not compile:\n{log}")]
     Compile {

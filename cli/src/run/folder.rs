@@ -19,7 +19,7 @@ pub enum FolderError {
     #[error("--results {}: {source}: name a folder that you can write to; one that does not exist is created", path.display())]
     Unusable { path: PathBuf, source: std::io::Error },
     #[error(
-        "--results: BurstJob {0} and {1} would both write {2}: give one of them another metadata.name, or run them one after the other \
+        "--results: BurstJob {0} and {1} would both write {2}: set another metadata.name for one of them, or run them one after the other \
          into two folders"
     )]
     Twice(String, String, String),

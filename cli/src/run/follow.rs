@@ -121,9 +121,7 @@ impl Following {
             return Some(Ending::Failed(format!("{}: {}", failed.reason, failed.message)));
         }
         if conditions::is_true(conditions, SUSPENDED) {
-            return Some(Ending::Refused(
-                "spec.suspend: it is true, and nobody can resume it here".to_owned(),
-            ));
+            return Some(Ending::Refused("spec.suspend is true, and a run cannot resume it".to_owned()));
         }
         // All objects of the manifests have been created, so whatever the burst lacks stays missing.
         if let Some(accepted) = conditions::get(conditions, ACCEPTED).filter(|accepted| accepted.status == "False") {

@@ -86,7 +86,7 @@ fn headline(job: &BurstJob, ending: &Ending) -> String {
             }
         }
         Ending::Failed(why) => format!("FAILED: {why}"),
-        Ending::Refused(why) => format!("refused: {why}"),
+        Ending::Refused(why) => format!("rejected: {why}"),
         Ending::Unplaceable(why) => {
             format!("cannot start here: {why}\n  --class, --vram and --devices say what devices this pool has")
         }

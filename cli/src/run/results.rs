@@ -13,15 +13,15 @@ pub enum ResultsError {
     None(String),
     #[error("the results of {0} are not kept: results: All in its spec keeps them")]
     NotKept(String),
-    #[error("the results of {name} stand in {url}")]
+    #[error("the results of {name} are stored in {url}")]
     Elsewhere { name: String, url: String },
-    #[error("the results of {name} are gone: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
+    #[error("results of {name} not found: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
     Gone { name: String, config_map: String },
     #[error("ConfigMap {config_map} does not hold the results")]
     Damaged { config_map: String, source: TableError },
-    #[error("the results of {0} are gone with the job: its ttlSecondsAfterFinished was over before they could be read")]
+    #[error("the results of {0} were deleted with the job: its ttlSecondsAfterFinished expired before they could be read")]
     Job(String),
-    #[error("the results cannot be read")]
+    #[error("failed to read the results")]
     Api(#[source] Box<kube::Error>),
 }
 

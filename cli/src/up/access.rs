@@ -23,12 +23,12 @@ const TOKEN_DIGITS: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    #[error("no random source for a token")]
+    #[error("failed to generate a token")]
     Random(#[source] io::Error),
-    #[error("no certificate can be had")]
+    #[error("failed to create a certificate")]
     Certificate(#[source] ServeError),
     #[error(
-        "{} is the file of another `sahasra up` that runs: end that one, or choose another with --kubeconfig and --token-file",
+        "{} is in use by another `sahasra up`: stop it, or set other files with --kubeconfig and --token-file",
         path.display()
     )]
     Held { path: PathBuf },
@@ -38,11 +38,11 @@ pub enum AccessError {
         path.display()
     )]
     Foreign { path: PathBuf, option: &'static str },
-    #[error("the folder {} of {option} does not exist: create it, or name another file", folder.display())]
+    #[error("directory {} of {option} not found: create it, or specify another file", folder.display())]
     NoFolder { folder: PathBuf, option: &'static str },
-    #[error("--kubeconfig and --token-file name the same file, {}: give them different ones", path.display())]
+    #[error("--kubeconfig and --token-file name the same file, {}: specify different files", path.display())]
     Same { path: PathBuf },
-    #[error("{} cannot be written", path.display())]
+    #[error("failed to write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
 }
 
@@ -183,7 +183,7 @@ impl Held {
     pub fn remove(self, access: &Access) {
         let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(access.token()));
         if ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the file with the token was not removed");
+            tracing::warn!(path = %self.path.display(), %error, "failed to remove the token file");
         }
     }
 }

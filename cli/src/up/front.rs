@@ -151,7 +151,7 @@ fn with_remedy(mut answer: Answer, token_file: &str) -> Answer {
 }
 
 fn misdirected() -> Answer {
-    let text = "this port is for this machine: call it by 127.0.0.1 or localhost\n";
+    let text = "this port serves this machine only: connect to 127.0.0.1 or localhost\n";
     answer::text(StatusCode::MISDIRECTED_REQUEST, text)
 }
 

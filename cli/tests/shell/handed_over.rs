@@ -72,7 +72,10 @@ fn output_that_cannot_be_written_fails() {
         let output = command.stdout(full).stderr(Stdio::piped()).output().expect("sahasra runs");
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
-        assert!(told.contains("standard output is not whole: No space left on device"), "{told}");
+        assert!(
+            told.contains("failed to write to standard output: No space left on device"),
+            "{told}"
+        );
     }
 }
 

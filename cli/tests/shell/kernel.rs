@@ -83,11 +83,7 @@ fn without_nvrtc_the_remedy_is_told() {
         .output()
         .expect("sahasra runs");
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        text(&output.stderr).contains("libnvrtc.so cannot be loaded"),
-        "{}",
-        text(&output.stderr)
-    );
+    assert!(text(&output.stderr).contains("failed to load "), "{}", text(&output.stderr));
 
     // An empty environment: no CUDA_HOME, no virtual environment, no python3 on the path.
     let output = Command::new(env!("CARGO_BIN_EXE_sahasra"))
@@ -125,7 +121,7 @@ fn help_version_and_completions_are_given() {
     let help = text(&sahasra(&["run", "--help"]).stdout);
     assert!(help.contains("130  Ctrl-C"), "{help}");
     let help = text(&sahasra(&["up", "--help"]).stdout);
-    assert!(help.contains("0    it was told to end") && !help.contains("130"), "{help}");
+    assert!(help.contains("0    stopped by a signal") && !help.contains("130"), "{help}");
     assert_eq!(sahasra(&["run", "FILE", "--gpu", "--devices", "2"]).status.code(), Some(2));
     let version = text(&sahasra(&["--version"]).stdout);
     assert_eq!(version, format!("sahasra {}\n", env!("CARGO_PKG_VERSION")));

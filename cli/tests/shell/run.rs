@@ -49,7 +49,7 @@ fn the_example_finds_its_best_configuration_and_gives_everything_back() {
         "1000 succeeded, 0 failed",
         "at chunk 70",
         "learningRate",
-        "Every lease is back:",
+        "All slices are released:",
     ] {
         assert!(shown.contains(expected), "{expected} is missing in:\n{shown}");
     }
@@ -103,7 +103,7 @@ fn results_come_as_json_yaml_and_csv_on_standard_output_alone() {
         .filter_map(|row| row.split(',').nth(1)?.parse::<f64>().ok())
         .sum();
     assert_eq!(job["status"]["aggregate"]["values"][0].as_f64(), Some(sum));
-    assert!(text(&csv.stderr).contains("Every lease is back:"));
+    assert!(text(&csv.stderr).contains("All slices are released:"));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn what_only_the_operator_sees_to_be_wrong_ends_the_run_too() {
     let output = Sahasra::new(["run"]).arg(&file).output();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
     let shown = text(&output.stdout) + &text(&output.stderr);
-    assert!(shown.contains("refused: EntryNotFound: spec.kernel.entry:"), "{shown}");
+    assert!(shown.contains("rejected: EntryNotFound: spec.kernel.entry:"), "{shown}");
 
     let missing = burst("b", STEPS, "steps", 3, "").replace("inline: |", "configMapKeyRef: {name: absent, key: k.ptx}\n#");
     let missing: String = missing
@@ -241,7 +241,7 @@ fn a_failed_burst_is_told_apart_and_gives_everything_back() {
     assert!(
         shown.contains("FAILED: Trap: 1 chunk failed, 0 may: chunk 5")
             && shown.contains("chunk 5 after 1 attempt: ")
-            && shown.contains("Every lease is back:"),
+            && shown.contains("All slices are released:"),
         "{shown}"
     );
 }
@@ -277,7 +277,7 @@ fn a_lease_is_granted_and_given_back() {
     let news = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{news}");
     assert!(news.contains("VramLease default/mine: granted"), "{news}");
-    assert!(text(&output.stdout).contains("Every lease is back:"));
+    assert!(text(&output.stdout).contains("All slices are released:"));
 }
 
 #[test]
@@ -316,9 +316,9 @@ fn an_interrupt_gives_every_slice_back_and_says_so() {
         let mut shown = String::new();
         child.stdout.take().expect("output").read_to_string(&mut shown).expect("output");
         assert_eq!(status.code(), Some(code), "{rest}");
-        assert!(rest.contains("interrupted: giving every slice back"), "{rest}");
+        assert!(rest.contains("interrupted: releasing all slices"), "{rest}");
         assert!(rest.contains("BurstJob default/b: stopped with 0 of 4 chunks done"), "{rest}");
-        assert!(shown.contains("Every lease is back:"), "{shown}{rest}");
+        assert!(shown.contains("All slices are released:"), "{shown}{rest}");
         wait("no executor is left", || {
             executors.iter().all(|id| !crate::program::is_alive(*id)).then_some(())
         });
@@ -347,8 +347,16 @@ fn a_timeout_gives_every_slice_back() {
     let output =
         Sahasra::new(["run", "-", "--timeout", "1s"]).output_with_input(&burst("b", ENDLESS, "endless", 4, "  slices: {max: 2}\n"));
     assert_eq!(output.status.code(), Some(124), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("the time is over"), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("Every lease is back:"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stderr).contains("timed out: releasing all slices"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert!(
+        text(&output.stdout).contains("All slices are released:"),
+        "{}",
+        text(&output.stdout)
+    );
 }
 
 /// A run whose chunks never end, returned when it holds slices.

@@ -102,9 +102,9 @@ fn files_and_folders_that_are_not_there_are_refused_at_once() {
         (
             "--pjrt-plugin",
             "/nosuch/plugin.so",
-            "no such file: name the library of a PJRT plugin",
+            "file not found: specify the library of a PJRT plugin",
         ),
-        ("--file-store-root", "/nosuch/store", "no such folder: create it"),
+        ("--file-store-root", "/nosuch/store", "directory not found: create it"),
     ] {
         let output = Sahasra::new(["up", "--port", "0", option, path]).output();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -161,7 +161,7 @@ fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
     let address = up.address.clone();
     let (rest, code) = up.end("INT");
     assert_eq!(code, Some(0), "{rest}");
-    assert!(rest.contains("Every lease is back:"), "{rest}");
+    assert!(rest.contains("All slices are released:"), "{rest}");
     assert!(!kubeconfig.exists(), "the kubeconfig goes with it");
     assert!(!token_file.exists(), "so does the token");
     assert!(TcpStream::connect(address).is_err(), "the port is free");
@@ -246,7 +246,7 @@ fn what_is_applied_runs_and_what_still_runs_at_the_end_is_given_back() {
     });
     let (rest, code) = up.end("TERM");
     assert_eq!(code, Some(0), "{rest}");
-    assert!(rest.contains("Every lease is back:"), "{rest}");
+    assert!(rest.contains("All slices are released:"), "{rest}");
     wait("no executor is left", || {
         executors.iter().all(|id| !crate::program::is_alive(*id)).then_some(())
     });
@@ -321,7 +321,7 @@ fn a_port_that_is_taken_is_told_with_the_remedy() {
     assert_eq!(output.status.code(), Some(1));
     let complaint = text(&output.stderr);
     assert!(
-        complaint.contains(&format!("port {port} is taken")) && complaint.contains("--port"),
+        complaint.contains(&format!("port {port} is in use")) && complaint.contains("--port"),
         "{complaint}"
     );
     assert!(!kubeconfig.exists());

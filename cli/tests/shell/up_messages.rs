@@ -57,10 +57,7 @@ fn a_kubeconfig_in_a_folder_that_does_not_exist_is_refused() {
             .expect("sahasra runs");
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(
-            told.contains(&format!("{} of {option} does not exist", missing.display())),
-            "{told}"
-        );
+        assert!(told.contains(&format!("{} of {option} not found", missing.display())), "{told}");
         assert!(!missing.exists());
     }
 }
