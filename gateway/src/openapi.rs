@@ -31,7 +31,7 @@ pub(crate) fn document() -> String {
                 "kind": {"type": "string", "const": format!("{name}List")},
                 "metadata": {"type": "object", "properties": {
                     "resourceVersion": {"type": "string"},
-                    "continue": {"type": "string", "description": "there are more: ask again with ?continue= and this"},
+                    "continue": {"type": "string", "description": "set if there are more objects: request them with ?continue= and this value"},
                 }},
                 "items": {"type": "array", "items": {"$ref": format!("#/components/schemas/{name}")}},
             },
