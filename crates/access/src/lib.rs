@@ -99,19 +99,19 @@ pub enum AccessError {
     /// The request has no bearer token, or a malformed one.
     #[error("no token: send the header `Authorization: Bearer TOKEN`")]
     NoToken,
-    #[error("the token is not known here: it is wrong, or it has expired")]
+    #[error("invalid token: it is unknown, or it has expired")]
     UnknownToken,
     /// The caller is authenticated, but not allowed to do this.
-    #[error("you may not {action}: a Role must allow it{}", in_brackets(.reason))]
+    #[error("not allowed to {action}: a Role must allow it{}", in_brackets(.reason))]
     Forbidden {
         action: Box<Action>,
         /// The API server's reason; often empty.
         reason: String,
     },
     /// The review failed or its response was invalid, so there is no verdict.
-    #[error("the API server cannot be asked who may do that: try again")]
+    #[error("failed to check the permission with the API server: retry")]
     Unavailable(#[source] Box<kube::Error>),
-    #[error("the API server did not say within {} s who may do that: try again", ANSWER_WITHIN.as_secs())]
+    #[error("timed out after {} s while checking the permission with the API server: retry", ANSWER_WITHIN.as_secs())]
     Timeout,
     /// There is no API server: every request is rejected ([`Access::deny_all`]).
     #[error("this agent runs with --no-kubernetes and rejects session streams: start it without that flag")]
@@ -437,7 +437,7 @@ mod tests {
             action: Box::new(Action::stream("team", "mine")),
             reason: String::new(),
         };
-        let text = "you may not create gpusessions/stream of sahasra.dev (team/mine): a Role must allow it";
+        let text = "not allowed to create gpusessions/stream of sahasra.dev (team/mine): a Role must allow it";
         assert_eq!(error.to_string(), text);
         assert_eq!(Action::list("gpuworkers").to_string(), "list gpuworkers of sahasra.dev");
     }

@@ -128,18 +128,18 @@ async fn a_stream_is_refused_by_cause_before_anything_runs() {
     coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
 
     refused(agent, "mine", None, &UPGRADE, "401", "authorization: bearer").await;
-    refused(agent, "mine", Some("wrong"), &UPGRADE, "401", "the token is not known").await;
+    refused(agent, "mine", Some("wrong"), &UPGRADE, "401", "invalid token").await;
     refused(
         agent,
         "mine",
         Some("known"),
         &UPGRADE,
         "403",
-        "you may not create gpusessions/stream",
+        "not allowed to create gpusessions/stream",
     )
     .await;
     // A client without access learns nothing about which sessions exist.
-    refused(agent, "other", Some("known"), &UPGRADE, "403", "you may not create").await;
+    refused(agent, "other", Some("known"), &UPGRADE, "403", "not allowed to create").await;
     refused(
         agent,
         "other",
@@ -165,7 +165,7 @@ async fn a_stream_is_refused_by_cause_before_anything_runs() {
             &UPGRADE,
         )
         .await;
-        if answer.starts_with("http/1.1 503 ") && answer.contains("the api server cannot be asked") {
+        if answer.starts_with("http/1.1 503 ") && answer.contains("failed to check the permission") {
             break;
         }
         assert!(start.elapsed() < PATIENCE, "{answer}");
@@ -301,11 +301,19 @@ async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_as
         ("zz".to_owned(), Some("other")),
     ] {
         let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, secret.as_str())];
-        refused(&place.agent, "mine", token, &headers, "503", "cannot be asked").await;
+        refused(&place.agent, "mine", token, &headers, "503", "failed to check the permission").await;
     }
     let right = shown(&welcome.resume);
     let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, right.as_str())];
-    refused(&place.agent, "other", Some("other"), &headers, "503", "cannot be asked").await;
+    refused(
+        &place.agent,
+        "other",
+        Some("other"),
+        &headers,
+        "503",
+        "failed to check the permission",
+    )
+    .await;
     // A client that shows the secret needs no token that the API server knows.
     let (answer, mut stream) = open(&place.agent, "mine", None, &headers).await;
     assert!(answer.starts_with("http/1.1 101 "), "{answer}");
@@ -332,7 +340,7 @@ async fn what_cannot_be_resumed_any_more_starts_nothing() {
     coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
     let secret = resume_value(&[7; 32]);
     let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, secret.as_str())];
-    refused(&place.agent, "mine", Some("right"), &headers, "410", "could be resumed").await;
+    refused(&place.agent, "mine", Some("right"), &headers, "410", "cannot be resumed").await;
     assert_eq!(place.agent.executors().len(), 0);
 }
 
