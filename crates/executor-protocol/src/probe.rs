@@ -58,18 +58,18 @@ impl Walls {
     pub fn missing(&self, gpu: bool) -> Vec<&'static str> {
         let mut missing = Vec::new();
         match self.landlock {
-            0 => missing.push("Landlock (read and write what the agent may: its token, its key, other namespaces' programs and memory)"),
-            1 | 2 => missing.push("Landlock 3, of Linux 6.2 (truncate files that it may read)"),
+            0 => missing.push("Landlock (access to the agent's token and key, and to programs and memory of other namespaces)"),
+            1 | 2 => missing.push("Landlock 3, Linux 6.2 (truncation of readable files)"),
             _ => {}
         }
         if gpu && (1..4).contains(&self.landlock) {
-            missing.push("Landlock 4, of Linux 6.7 (turn a connection that it was handed into one to elsewhere)");
+            missing.push("Landlock 4, Linux 6.7 (reconnecting an inherited socket to another address)");
         }
         if gpu && (1..6).contains(&self.landlock) {
-            missing.push("Landlock 6, of Linux 6.12 (speak to abstract sockets of others)");
+            missing.push("Landlock 6, Linux 6.12 (connections to abstract sockets of other processes)");
         }
         if !self.seccomp {
-            missing.push("seccomp (open connections, start programs, signal the agent)");
+            missing.push("seccomp (opening connections, starting programs, signaling the agent)");
         }
         missing
     }
@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(missing(complete.0, complete.1, complete.2), "");
         }
         assert!(missing(5, true, true).starts_with("Landlock 6") && missing(3, true, true).contains("Landlock 4"));
-        assert!(missing(2, true, false).contains("truncate"));
+        assert!(missing(2, true, false).contains("truncation"));
         assert!(missing(0, true, true).starts_with("Landlock (") && !missing(0, true, true).contains("seccomp"));
         assert!(missing(7, false, false).starts_with("seccomp"));
         assert!(missing(0, false, false).contains("Landlock") && missing(0, false, false).contains("seccomp"));

@@ -53,7 +53,7 @@ impl ProgramCache {
         if !is_label {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{namespace:?} names no namespace"),
+                format!("invalid namespace {namespace:?}"),
             ));
         }
         let path = self.folder.join(namespace);

@@ -42,7 +42,7 @@ impl<const WORDS: usize> SharedPage<WORDS> {
     pub(crate) fn map(file: impl AsFd) -> std::io::Result<Self> {
         let is_sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if rustix::fs::fstat(&file)?.st_size != Self::BYTES as i64 || !is_sealed {
-            return Err(std::io::Error::other("not a status board"));
+            return Err(std::io::Error::other("not a status page"));
         }
         // SAFETY: a new mapping at an address that the kernel chooses; the file is sealed, so its pages cannot disappear.
         let pointer = unsafe {
@@ -55,7 +55,7 @@ impl<const WORDS: usize> SharedPage<WORDS> {
                 0,
             )?
         };
-        let words = NonNull::new(pointer.cast()).ok_or_else(|| std::io::Error::other("mapped at null"))?;
+        let words = NonNull::new(pointer.cast()).ok_or_else(|| std::io::Error::other("failed to map the status page: null address"))?;
         Ok(Self { words })
     }
 

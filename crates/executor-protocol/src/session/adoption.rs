@@ -37,13 +37,13 @@ pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8
         .ok()
         .filter(|_| already_read.len() <= MAX_ALREADY_READ);
     let length = length
-        .ok_or_else(|| io::Error::other("too much was read from the connection"))?
+        .ok_or_else(|| io::Error::other("too many bytes read from the connection"))?
         .to_le_bytes();
     let descriptors = [connection];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut attached = SendAncillaryBuffer::new(&mut space);
     if !attached.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(io::Error::other("no room for a descriptor"));
+        return Err(io::Error::other("failed to attach the file descriptor"));
     }
     let total = length.len() + already_read.len();
     let mut sent = 0;
@@ -78,7 +78,10 @@ pub fn receive(control: &UnixStream) -> io::Result<Option<Adopted>> {
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_ALREADY_READ {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "more came with a connection than may"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "invalid connection message: too many bytes",
+        ));
     }
     let mut already_read = vec![0; length];
     if length > 0 && !fill(control, &mut already_read, &mut None)? {
@@ -88,7 +91,7 @@ pub fn receive(control: &UnixStream) -> io::Result<Option<Adopted>> {
         Some(connection) => Ok(Some(Adopted { connection, already_read })),
         None => Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "a connection came without its descriptor",
+            "invalid connection message: file descriptor not found",
         )),
     }
 }
@@ -110,13 +113,19 @@ fn fill(control: &UnixStream, buffer: &mut [u8], descriptor: &mut Option<OwnedFd
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for one in descriptors {
                     if descriptor.replace(one).is_some() || filled > 0 {
-                        return Err(io::Error::new(io::ErrorKind::InvalidData, "a descriptor came where none belongs"));
+                        return Err(io::Error::new(
+                            io::ErrorKind::InvalidData,
+                            "invalid connection message: unexpected file descriptor",
+                        ));
                     }
                 }
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors came than one"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "invalid connection message: more than one file descriptor",
+            ));
         }
         match received.bytes {
             0 if filled == 0 => return Ok(false),
