@@ -40,7 +40,7 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
     let mut reader = match socket.try_clone() {
         Ok(reader) => reader,
         Err(error) => {
-            eprintln!("socket cannot be shared: {error}");
+            eprintln!("failed to clone the socket: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -61,7 +61,7 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
         watched.watch.run(&watched.board, look, give_up)
     });
     if let Err(error) = watch {
-        eprintln!("no thread to watch chunks: {error}");
+        eprintln!("failed to spawn the chunk timeout thread: {error}");
         return ExitCode::FAILURE;
     }
     shared.reporter.send_all([message(Kind::Ready(Ready { lanes: lanes as u32 }))]);
@@ -75,7 +75,7 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
             Ok(read) => decoder.extend(&buffer[..read]),
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
-                eprintln!("cannot read from the agent: {error}");
+                eprintln!("failed to read from the agent: {error}");
                 end_process();
             }
         }
@@ -90,7 +90,7 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    eprintln!("the agent's words make no sense: {error}");
+                    eprintln!("invalid message from the agent: {error}");
                     end_process();
                 }
             }
@@ -142,7 +142,7 @@ fn start_lane<D: Device>(shared: &Arc<lane::Shared<D>>, number: usize) {
         of_lane.reporter.end_process()
     });
     if let Err(error) = started {
-        eprintln!("lane {number} has no thread: {error}");
+        eprintln!("failed to spawn the thread of lane {number}: {error}");
         shared.reporter.end_process();
     }
 }

@@ -132,7 +132,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let inherited = match sandbox::enter(agent_pid, own_memory, &reach) {
                 Ok(inherited) => inherited,
                 Err(error) => {
-                    eprintln!("cannot enter the sandbox: {}", causes(&error));
+                    eprintln!("failed to enter the sandbox: {}", causes(&error));
                     return ExitCode::FAILURE;
                 }
             };
@@ -140,7 +140,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             let board = match Board::map(&inherited.board) {
                 Ok(board) => board,
                 Err(error) => {
-                    eprintln!("no status board: {error}");
+                    eprintln!("failed to map the status page: {error}");
                     return ExitCode::FAILURE;
                 }
             };
@@ -163,7 +163,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
     let inherited = match sandbox::enter(arguments.agent_pid, own_memory, &reach) {
         Ok(inherited) => inherited,
         Err(error) => {
-            eprintln!("cannot enter the sandbox: {}", causes(&error));
+            eprintln!("failed to enter the sandbox: {}", causes(&error));
             return ExitCode::FAILURE;
         }
     };
@@ -171,7 +171,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
     let board = match sahasra_executor_protocol::session::status_page::Board::map(&inherited.board) {
         Ok(board) => board,
         Err(error) => {
-            eprintln!("no board: {error}");
+            eprintln!("failed to map the status page: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -185,7 +185,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
                 }),
             },
             (SessionEngine::Xla, None) => {
-                eprintln!("engine xla needs --plugin");
+                eprintln!("engine xla requires --plugin");
                 return ExitCode::FAILURE;
             }
             (SessionEngine::Ptx, _) => EngineChoice::Ptx,

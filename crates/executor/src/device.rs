@@ -40,13 +40,13 @@ pub enum DeviceError {
     #[error("out of device memory: {0}")]
     OutOfMemory(String),
     /// The PTX cannot be loaded.
-    #[error("PTX does not load: {0}")]
+    #[error("failed to load PTX: {0}")]
     Load(String),
     /// The PTX uses a feature that the engine lacks.
     #[error("PTX not supported: {0}")]
     Unsupported(String),
     /// The launch was rejected: no such entry, wrong arguments, wrong shape.
-    #[error("launch refused: {0}")]
+    #[error("launch rejected: {0}")]
     Launch(String),
     /// The kernel executed `trap`, or an assertion failed.
     #[error("{0}")]

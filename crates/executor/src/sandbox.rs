@@ -44,17 +44,17 @@ pub struct Inherited {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The agent ended in the meantime.
-    #[error("the agent is gone")]
+    #[error("the agent has exited")]
     AgentGone,
     /// The process has this number of threads: restrictions apply only to the calling thread and to threads that it starts.
-    #[error("there are {0} threads already")]
+    #[error("process has {0} threads: expected 1")]
     Threads(usize),
     /// A system call on an inherited descriptor, a limit, or the rights of the process failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    #[error("cannot restrict files")]
+    #[error("failed to restrict file access")]
     Files(#[from] files::FilesError),
-    #[error("cannot restrict system calls")]
+    #[error("failed to restrict system calls")]
     Calls(#[from] calls::CallsError),
 }
 

@@ -107,13 +107,13 @@ pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
         });
     });
     let opened = match started {
-        Ok(_) => told.recv().unwrap_or_else(|_| Err("the engine's thread ended".to_owned())),
-        Err(error) => Err(format!("no thread for the engine: {error}")),
+        Ok(_) => told.recv().unwrap_or_else(|_| Err("the engine thread ended".to_owned())),
+        Err(error) => Err(format!("failed to spawn the engine thread: {error}")),
     };
     match opened {
         Ok(hub) => serve_connections(&control, &hub),
         Err(reason) => {
-            eprintln!("the engine does not open: {reason}");
+            eprintln!("failed to open the engine: {reason}");
             refuse(&control, &reason);
             ExitCode::FAILURE
         }
@@ -125,28 +125,28 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
     let watch = std::thread::Builder::new().name("session-expiry".to_owned());
     if let Err(error) = watch.spawn(move || watch_expiry(&watching)) {
         // The session still works: its agent can end it.
-        eprintln!("nobody watches how long the session lasts: {error}");
+        eprintln!("failed to spawn the session expiry thread: {error}");
     }
     let connections = Connections::default();
     loop {
         match adoption::receive(control) {
             Ok(Some(adopted)) => {
                 if let Err(error) = connections.serve(hub, adopted) {
-                    eprintln!("a connection cannot be served: {error}");
+                    eprintln!("failed to serve a connection: {error}");
                 }
             }
             Ok(None) => {
                 // If the agent has died, the client finds out itself: it reconnects to the worker and reports what was lost.
                 if hub.board().is_over() {
                     hub.end(
-                        "the session is over: it was deleted, was idle for too long, or its time is up",
+                        "the session has ended: it was deleted, exceeded its idle timeout, or expired",
                         LAST_WORDS,
                     );
                 }
                 end_process()
             }
             Err(error) => {
-                eprintln!("no connections come from the agent any more: {error}");
+                eprintln!("failed to receive a connection from the agent: {error}");
                 end_process()
             }
         }
@@ -163,7 +163,7 @@ fn watch_expiry(hub: &Hub) -> ! {
                 Some(left) => Duration::from_nanos(left + 1),
                 None => {
                     hub.end(
-                        "the session is over: its worker's agent has stopped answering, and has not extended it in time",
+                        "the session has expired: the agent of its worker stopped responding and did not extend it in time",
                         LAST_WORDS,
                     );
                     end_process()

@@ -304,7 +304,7 @@ fn the_process_ends_when_the_time_that_its_agent_last_said_is_over() {
     match client.answer() {
         server_frame::Kind::Failed(failed) => {
             assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended));
-            assert!(failed.message.contains("has not extended it"), "{}", failed.message);
+            assert!(failed.message.contains("did not extend it"), "{}", failed.message);
         }
         other => panic!("{other:?}"),
     }

@@ -319,7 +319,7 @@ fn the_arguments_of_a_kernel_have_at_most_32764_bytes() {
     launch(&mut client, 1, "last", &[1], &[1], vec![tensor(1), scalar(&[0; 32_765])]);
     let failed = client.synchronise().unwrap_err();
     assert_eq!(code(&failed), FailureCode::InvalidArgument, "{failed:?}");
-    assert!(failed.message.contains("32765 bytes, 1 to 32764"), "{failed:?}");
+    assert!(failed.message.contains("32765 bytes, expected 1 to 32764"), "{failed:?}");
     let failed = client.compile(2, Format::Ptx, kernel(32_760)).unwrap_err();
     assert_eq!(code(&failed), FailureCode::CompileFailed, "{failed:?}");
     assert!(failed.message.contains("32768 bytes of parameters"), "{failed:?}");

@@ -126,7 +126,7 @@ fn a_donated_tensor_ends_and_its_memory_is_the_results() {
     assert_eq!(client.download_floats(2), [2., 4., 6., 8.]);
     let failed = client.download(1).unwrap_err();
     assert!(
-        code(&failed) == FailureCode::InvalidArgument && failed.message.contains("no tensor 1"),
+        code(&failed) == FailureCode::InvalidArgument && failed.message.contains("tensor 1 not found"),
         "{failed:?}"
     );
     // An argument that is not donated stays, although the program would accept a donation.

@@ -82,7 +82,7 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
     let mut stream = match shared.device.stream() {
         Ok(stream) => stream,
         Err(error) => {
-            eprintln!("lane {lane} has no stream: {error}");
+            eprintln!("failed to create the stream of lane {lane}: {error}");
             return;
         }
     };
@@ -232,7 +232,7 @@ impl<D: Device> Lane<'_, D> {
             Err(failed) if failed.code == FailureCode::ChunkTimeout => {
                 self.cancel = Cancel::new();
                 let failed = match revoked {
-                    Some(code) => Failed::new(code, "its slice was taken back while it ran"),
+                    Some(code) => Failed::new(code, "its slice was revoked while it ran"),
                     None => Failed::new(
                         failed.code,
                         format!("ran longer than {} ms; {}", timeout.as_millis(), failed.message),

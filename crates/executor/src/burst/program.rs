@@ -77,13 +77,14 @@ impl Code {
     /// # Errors
     /// `LoadFailed`, `LaunchFailed` or `ParameterFailed`, which then applies to all chunks.
     pub fn new(encoded: &[u8]) -> Result<Self, Failed> {
-        let program = Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("program: {error}")))?;
+        let program =
+            Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("invalid program: {error}")))?;
         let chunks: Chunks = serde_json::from_slice(&program.chunks_json)
-            .map_err(|error| Failed::new(FailureCode::ParameterFailed, format!("chunks: {error}")))?;
+            .map_err(|error| Failed::new(FailureCode::ParameterFailed, format!("invalid chunks: {error}")))?;
         let formula =
             sahasra_parameters::Program::compile(&chunks).map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
         let three = |name: &str, sizes: &[u32]| {
-            <[u32; 3]>::try_from(sizes).map_err(|_| Failed::new(FailureCode::LaunchFailed, format!("{name} needs three sizes")))
+            <[u32; 3]>::try_from(sizes).map_err(|_| Failed::new(FailureCode::LaunchFailed, format!("invalid {name}: expected three sizes")))
         };
         let shape = LaunchShape {
             grid: three("grid", &program.grid)?,
@@ -116,15 +117,23 @@ impl Code {
                     let position = formula.position(name).ok_or_else(|| {
                         Failed::new(
                             FailureCode::ParameterFailed,
-                            format!("argument {place}: there is no parameter {name}"),
+                            format!("argument {place}: parameter {name} not found"),
                         )
                     })?;
                     (Source::Parameter(position), size_of_type(formula.parameters()[position].type_))
                 }
-                None => return Err(Failed::new(FailureCode::LaunchFailed, format!("argument {place} has no kind"))),
+                None => {
+                    return Err(Failed::new(
+                        FailureCode::LaunchFailed,
+                        format!("invalid argument {place}: kind is not set"),
+                    ));
+                }
             };
             if !matches!(size, 1 | 2 | 4 | 8) {
-                return Err(Failed::new(FailureCode::LaunchFailed, format!("argument {place} has {size} bytes")));
+                return Err(Failed::new(
+                    FailureCode::LaunchFailed,
+                    format!("invalid argument {place}: {size} bytes, expected 1, 2, 4 or 8"),
+                ));
             }
             sources.push(source);
             sizes.push(size);
@@ -151,7 +160,7 @@ impl Code {
     /// # Errors
     /// `LoadFailed` if the bytes are not UTF-8.
     pub fn ptx(&self) -> Result<&str, Failed> {
-        std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not text: {error}")))
+        std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not UTF-8: {error}")))
     }
 
     /// Checks that one chunk fits a slice, including everything that chunks share: shared memory counts in full because a burst may hold

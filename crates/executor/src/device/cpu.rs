@@ -171,7 +171,7 @@ impl Device for CpuDevice {
         arguments: &Arguments,
     ) -> Result<CpuKernel, DeviceError> {
         let Some(kernel) = instance.loaded.entry(entry) else {
-            return Err(DeviceError::Launch(format!("the PTX has no entry {entry}")));
+            return Err(DeviceError::Launch(format!("entry {entry} not found in the PTX")));
         };
         let prepared = CpuKernel {
             kernel,
@@ -189,7 +189,7 @@ impl Device for CpuDevice {
         let declared = prepared.kernel.parameters();
         if declared.len() != arguments.len() {
             return Err(DeviceError::Launch(format!(
-                "the kernel has {} parameters, {} arguments are given",
+                "the kernel has {} parameters, {} arguments were passed",
                 declared.len(),
                 arguments.len()
             )));

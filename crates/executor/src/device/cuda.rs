@@ -78,7 +78,7 @@ impl CudaDevice {
         let mut version = 0;
         let mut total = 0;
         let mut context = std::ptr::null_mut();
-        let ordinal = i32::try_from(ordinal).map_err(|_| DeviceError::Unavailable(format!("there is no GPU {ordinal}")))?;
+        let ordinal = i32::try_from(ordinal).map_err(|_| DeviceError::Unavailable(format!("GPU {ordinal} not found")))?;
         // SAFETY: the driver is present; `cuInit` is called first; every pointer is to a local of the type that the driver writes.
         unsafe {
             unavailable("cuInit", sys::cuInit(0))?;
@@ -127,7 +127,7 @@ impl CudaDevice {
         }
         if declared != arguments.len() {
             return Err(DeviceError::Launch(format!(
-                "the kernel has {declared} parameters, {} arguments are given",
+                "the kernel has {declared} parameters, {} arguments were passed",
                 arguments.len()
             )));
         }
@@ -292,7 +292,7 @@ impl Device for CudaDevice {
         // SAFETY: the module is loaded and outlives the function, because the kernel holds the instance.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, instance.module, name.as_ptr()) };
         if found == CUresult::CUDA_ERROR_NOT_FOUND {
-            return Err(DeviceError::Launch(format!("the PTX has no entry {entry}")));
+            return Err(DeviceError::Launch(format!("entry {entry} not found in the PTX")));
         }
         check_launch("cuModuleGetFunction", found)?;
         self.check_parameters(function, arguments)?;
@@ -311,7 +311,7 @@ impl Device for CudaDevice {
         let threads = shape.block.iter().map(|size| u64::from(*size)).product::<u64>();
         if threads > most_threads.max(0) as u64 {
             return Err(DeviceError::Launch(format!(
-                "a block of {threads} threads is more than the {most_threads} that this kernel can have"
+                "block of {threads} threads exceeds the limit of {most_threads} of this kernel"
             )));
         }
         let shared = i32::try_from(shape.dynamic_shared_bytes)

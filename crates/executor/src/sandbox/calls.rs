@@ -34,10 +34,10 @@ const FILE_SETATTR: c_long = 469;
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
     /// The filter cannot be built.
-    #[error("no filter of system calls")]
+    #[error("failed to build the seccomp filter")]
     Filter(#[from] seccompiler::BackendError),
     /// The kernel rejects the filter.
-    #[error("the kernel does not take the filter of system calls")]
+    #[error("failed to install the seccomp filter")]
     Apply(#[from] seccompiler::Error),
 }
 

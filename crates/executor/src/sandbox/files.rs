@@ -95,7 +95,7 @@ pub enum FilesError {
     #[error("Landlock: {0}")]
     Ruleset(#[from] RulesetError),
     /// A required folder cannot be opened.
-    #[error("cannot open {path}")]
+    #[error("failed to open {path}")]
     Missing {
         /// Path of the folder.
         path: PathBuf,

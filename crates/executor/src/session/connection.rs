@@ -48,7 +48,7 @@ impl Connections {
     pub fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
         let open = Open(Arc::clone(&self.open));
         if open.0.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            return Err(io::Error::other("too many connections at once"));
+            return Err(io::Error::other("too many connections"));
         }
         let (stream, already_read) = prepare(adopted)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
@@ -138,14 +138,14 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
     let Some((hello, payload)) = reader.hello()? else {
         return reader.refuse(Refused {
             code: RefusalCode::Malformed.into(),
-            message: "the first frame is no frame of a session stream".to_owned(),
+            message: "invalid first frame: expected a frame of a session stream".to_owned(),
         });
     };
     let received = hello.received;
     let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
         return reader.refuse(Refused {
             code: RefusalCode::Malformed.into(),
-            message: "the first frame of a connection is a Hello, of number 0 and without payload".to_owned(),
+            message: "invalid first frame: expected a Hello with number 0 and no payload".to_owned(),
         });
     };
     let connection = Arc::new(Connection {

@@ -40,7 +40,7 @@ impl Fault {
     pub fn unsupported(what: &str, engine: &str) -> Self {
         Self::new(
             FailureCode::Unsupported,
-            format!("{what} needs a session of the other engine; this one has engine {engine}"),
+            format!("{what} requires a session of the other engine: this session has engine {engine}"),
         )
     }
 }
@@ -129,7 +129,7 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         if self.outcome.told.get().is_none() {
-            self.tell(Err(Fault::new(FailureCode::Internal, "nobody said how it ended")));
+            self.tell(Err(Fault::new(FailureCode::Internal, "the engine reported no outcome")));
         }
     }
 }

@@ -245,7 +245,10 @@ impl Hub {
                     }
                     Err(error) => Err(format!("operation {}: {error}", frame.sequence)),
                 },
-                (Ok(true), _) => Err(format!("frame {} is neither an operation nor none", frame.sequence)),
+                (Ok(true), _) => Err(format!(
+                    "invalid frame {}: sequence number and content do not match",
+                    frame.sequence
+                )),
             };
             match arrival {
                 Ok((Arrival::New, kind, bytes)) => inner.inbox.push_back(Input::Operation {

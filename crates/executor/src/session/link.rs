@@ -86,7 +86,7 @@ pub enum Arrival {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// The client skipped an operation number.
-    #[error("operation {found} comes where {expected} is expected")]
+    #[error("invalid operation number {found}: expected {expected}")]
     Gap {
         /// Number of the received operation.
         found: u64,
@@ -94,7 +94,7 @@ pub enum LinkError {
         expected: u64,
     },
     /// The client confirmed answers that were not sent.
-    #[error("answers up to {received} are said to have come, {sent} were sent")]
+    #[error("invalid acknowledgement of response {received}: {sent} were sent")]
     Future {
         /// Number that the client confirmed.
         received: u64,
@@ -102,7 +102,7 @@ pub enum LinkError {
         sent: u64,
     },
     /// The client exceeded the window.
-    #[error("more is outstanding than the window allows ({} frames, {} bytes of payload)", WINDOW.frames, WINDOW.bytes)]
+    #[error("window exceeded: at most {} frames and {} bytes of payload may be outstanding", WINDOW.frames, WINDOW.bytes)]
     Window,
 }
 
@@ -175,7 +175,7 @@ impl Link {
         };
         if hello.lowest_version > VERSION || hello.highest_version < VERSION {
             let message = format!(
-                "version {VERSION} of the stream is spoken here, the client speaks {} to {}",
+                "unsupported stream version: the worker supports {VERSION}, the client supports {} to {}",
                 hello.lowest_version, hello.highest_version
             );
             return Err(refused(RefusalCode::Version, message));
@@ -188,7 +188,7 @@ impl Link {
         let live = self.client.as_mut().filter(|client| client.ending.is_none());
         if !hello.resume.is_empty() {
             let Some(client) = live.filter(|client| same(&client.resume, &hello.resume)) else {
-                let message = "what is to be resumed is not here any more: the grace is over, or another client began anew";
+                let message = "the stream to resume was not found: its grace period expired, or another client replaced it";
                 return Err(refused(RefusalCode::Unknown, message.to_owned()));
             };
             if let Err(error) = client.confirm(received) {
@@ -211,7 +211,7 @@ impl Link {
         }
         let replaced = live.and_then(|client| client.connection);
         if replaced.is_some() && !hello.replace {
-            let message = "another client is connected; it has to close, or this one to say that it replaces it";
+            let message = "another client is connected: close it, or replace it explicitly";
             return Err(refused(RefusalCode::Busy, message.to_owned()));
         }
         self.generation += 1;

@@ -187,13 +187,13 @@ impl<E: Engine> State<E> {
         // Does not wait, because the caller passes no operation while a program compiles.
         self.finish_compilation();
         if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
-            return Err(malformed("an upload has begun, and this is no part of it"));
+            return Err(malformed("invalid operation during an upload: expected a part of it"));
         }
         if !payload.is_empty() && !matches!(kind, Operation::Part(_) | Operation::Compile(_)) {
-            return Err(malformed("it has a payload and should have none"));
+            return Err(malformed("unexpected payload"));
         }
         match kind {
-            Operation::Hello(_) => return Err(malformed("a connection begins only once")),
+            Operation::Hello(_) => return Err(malformed("duplicate Hello")),
             Operation::Upload(upload) => self.upload(sequence, upload),
             Operation::Part(part) => self.part(part, payload).map_err(|error| malformed(&error.to_string()))?,
             Operation::Allocate(allocate) => self.allocate(sequence, &allocate),
@@ -328,7 +328,7 @@ impl<E: Engine> State<E> {
                 }
             },
             None => {
-                let message = format!("there is no tensor {}", download.tensor);
+                let message = format!("tensor {} not found", download.tensor);
                 let fault = Fault::new(FailureCode::InvalidArgument, message);
                 Err(Failure::new(sequence, operation(), fault))
             }

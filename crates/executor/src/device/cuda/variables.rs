@@ -14,7 +14,7 @@ pub(super) struct Variables {
 
 impl Variables {
     pub(super) fn of(ptx: &str) -> Result<Self, DeviceError> {
-        let outline = Outline::of(ptx).map_err(|error| DeviceError::Load(format!("its variables cannot be counted: {error}")))?;
+        let outline = Outline::of(ptx).map_err(|error| DeviceError::Load(format!("failed to count its variables: {error}")))?;
         Ok(Self {
             global: outline.global_bytes,
             constant: outline.constant_bytes,

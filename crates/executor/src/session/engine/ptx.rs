@@ -113,7 +113,7 @@ impl<D: Device> PtxEngine<D> {
             | DeviceError::Cancelled(_) => FailureCode::ExecutionFailed,
             DeviceError::Poisoned { .. } => {
                 self.is_lost = true;
-                let message = format!("{message}; the device's context is lost with it: close the session's client and begin anew");
+                let message = format!("{message}; the device context is lost: close the session's client and create a new one");
                 return Fault::new(FailureCode::Internal, message);
             }
             DeviceError::Unavailable(_) | DeviceError::Driver { .. } => FailureCode::Internal,
@@ -158,7 +158,7 @@ impl<D: Device> PtxEngine<D> {
                 Some(argument::Kind::Tensor(_)) => size_of::<u64>(),
                 Some(argument::Kind::Scalar(bytes)) if (1..=PARAMETER_LIMIT).contains(&bytes.len()) => bytes.len(),
                 Some(argument::Kind::Scalar(bytes)) => {
-                    let message = format!("argument {place} has {} bytes, 1 to {PARAMETER_LIMIT} can be", bytes.len());
+                    let message = format!("invalid argument {place}: {} bytes, expected 1 to {PARAMETER_LIMIT}", bytes.len());
                     return Err(DeviceError::Launch(message));
                 }
                 None => return Err(DeviceError::Launch(format!("argument {place} is neither a tensor nor a scalar"))),
@@ -231,7 +231,7 @@ fn three(sizes: &[u32], what: &str) -> Result<[u32; 3], DeviceError> {
         [x, y] => Ok([*x, *y, 1]),
         [x, y, z] => Ok([*x, *y, *z]),
         _ => Err(DeviceError::Launch(format!(
-            "the {what} has {} dimensions, 1 to 3 can be",
+            "invalid {what}: {} dimensions, expected 1 to 3",
             sizes.len()
         ))),
     }

@@ -48,14 +48,14 @@ pub enum OpenError {
     #[error(transparent)]
     Plugin(#[from] LoadError),
     /// The plugin cannot open its device.
-    #[error("the plugin {plugin:?} opens no device")]
+    #[error("plugin {plugin:?} failed to open a device")]
     Client {
         /// Path of the plugin.
         plugin: PathBuf,
         source: Error,
     },
     /// The GPU does not exist.
-    #[error("there is no GPU {ordinal}: {reason}")]
+    #[error("GPU {ordinal} not found: {reason}")]
     Gpu {
         ordinal: u32,
         /// Reason, as the driver reports it.
@@ -306,7 +306,10 @@ impl Engine for XlaEngine {
                 code: code.clone(),
                 began,
             }),
-            Err(error) => Err(Fault::new(FailureCode::Internal, format!("no thread to compile on: {error}"))),
+            Err(error) => Err(Fault::new(
+                FailureCode::Internal,
+                format!("failed to spawn the compiler thread: {error}"),
+            )),
         }
     }
 
@@ -322,7 +325,7 @@ impl Engine for XlaEngine {
             Compiling::Thread { thread, key, code, began } => (thread, key, code, began),
         };
         let Ok(made) = thread.join() else {
-            return Err(Fault::new(FailureCode::Internal, "the compiler's thread ended without a result"));
+            return Err(Fault::new(FailureCode::Internal, "the compiler thread ended without a result"));
         };
         let (executable, cached) = made.map_err(|error| refusals::fault(&error, &code, &self.description))?;
         if !cached

@@ -25,7 +25,7 @@ impl<E: Engine> State<E> {
             Some(Ok(program)) => Ok(Rc::clone(program)),
             Some(Err(failure)) => Err(Rc::clone(failure)),
             None => {
-                let fault = Fault::new(FailureCode::InvalidArgument, format!("there is no program {name}"));
+                let fault = Fault::new(FailureCode::InvalidArgument, format!("program {name} not found"));
                 Err(self.fail(sequence, || format!("{verb} of program {name}"), fault))
             }
         }
@@ -44,7 +44,7 @@ impl<E: Engine> State<E> {
                 None => {
                     let fault = Fault::new(
                         FailureCode::InvalidArgument,
-                        format!("there is no tensor {name}: it was never made, was deleted or was donated"),
+                        format!("tensor {name} not found: it was never created, was deleted or was donated"),
                     );
                     return Err(self.fail(sequence, operation, fault));
                 }
@@ -113,7 +113,7 @@ impl<E: Engine> State<E> {
         self.check_context()?;
         let results = program.output_bytes.len();
         if execute.outputs.len() != results {
-            let message = format!("it has {results} results, {} are named", execute.outputs.len());
+            let message = format!("the program has {results} results, {} are named", execute.outputs.len());
             return Err(Fault::new(FailureCode::InvalidArgument, message));
         }
         let mut is_donated = vec![false; arguments.len()];
@@ -121,7 +121,7 @@ impl<E: Engine> State<E> {
             match is_donated.get_mut(*place as usize) {
                 Some(donated) => *donated = true,
                 None => {
-                    let message = format!("argument {place} is donated, {} are given", arguments.len());
+                    let message = format!("donated argument {place} not found: {} arguments were passed", arguments.len());
                     return Err(Fault::new(FailureCode::InvalidArgument, message));
                 }
             }

@@ -27,10 +27,10 @@ pub(super) struct Incoming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedPart {
     /// No upload is in progress.
-    #[error("a part of no upload")]
+    #[error("part without an upload")]
     Stray,
     /// The part exceeds the upload.
-    #[error("more bytes than the upload has")]
+    #[error("part exceeds the size of the upload")]
     More,
     /// The part is invalid in itself.
     #[error(transparent)]
@@ -98,7 +98,7 @@ impl Gathered {
 pub(super) fn shape(name: &str, dimensions: &[i64]) -> Result<(Shape, u64), Fault> {
     let invalid = |message: String| Fault::new(FailureCode::InvalidArgument, message);
     let Some(element_type) = element_type(name) else {
-        return Err(invalid(format!("there is no element type {name:?}")));
+        return Err(invalid(format!("unknown element type {name:?}")));
     };
     let shape = Shape {
         element_type,
@@ -106,7 +106,7 @@ pub(super) fn shape(name: &str, dimensions: &[i64]) -> Result<(Shape, u64), Faul
     };
     match shape.host_bytes() {
         Some(bytes) if dimensions.len() <= MAX_DIMENSIONS => Ok((shape, bytes as u64)),
-        _ => Err(invalid(format!("{name}{dimensions:?} is no shape of an array"))),
+        _ => Err(invalid(format!("invalid array shape {name}{dimensions:?}"))),
     }
 }
 
@@ -115,7 +115,7 @@ impl<E: Engine> State<E> {
         let outcome = shape(&upload.element_type, &upload.dimensions).and_then(|(shape, bytes)| {
             self.check_context()?;
             if bytes != upload.bytes {
-                let message = format!("{} bytes are announced, {shape} has {bytes}", upload.bytes);
+                let message = format!("invalid size of {} bytes: {shape} has {bytes}", upload.bytes);
                 return Err(Fault::new(FailureCode::InvalidArgument, message));
             }
             self.reserve(self.engine.device_bytes(bytes), 0)?;

@@ -97,7 +97,7 @@ impl<P: Clone> Cache<P> {
         let Some(folder) = &self.folder else { return };
         let bytes = [Sha256::digest(program).as_slice(), program].concat();
         if let Err(error) = folder.write(&key.name(), &bytes) {
-            eprintln!("a compiled program is not kept: {error}");
+            eprintln!("failed to cache a compiled program: {error}");
         }
     }
 }

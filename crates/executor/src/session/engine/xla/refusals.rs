@@ -21,7 +21,7 @@ pub fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
     }
     if CALLS.iter().any(|some| words.contains(some)) {
         let message = format!(
-            "the program calls what platform {} does not have here; avoid the operation that needs it, or run that part locally: {error}",
+            "the program uses a call that platform {} does not support: avoid the operation that needs it, or run that part locally: {error}",
             here.platform
         );
         return Fault::new(FailureCode::Incompatible, message);
@@ -30,7 +30,7 @@ pub fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
         && newer(&version, &here.stablehlo_version)
     {
         let message = format!(
-            "the program was written by StableHLO {version}, {} is the newest that is read here: export for that version: {error}",
+            "the program was exported for StableHLO {version}, the newest supported version is {}: export for that version: {error}",
             here.stablehlo_version
         );
         return Fault::new(FailureCode::Incompatible, message);
