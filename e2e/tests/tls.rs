@@ -117,7 +117,7 @@ async fn bursts_and_sessions_run_over_tls_while_the_certificate_is_renewed() {
     // Another certificate of the same authority: existing connections stay open, and new connections get the new certificate.
     certificates.renew().expect("another certificate");
     let log = || std::fs::read_to_string(pool.control_plane.log_directory().join("agent-0.log")).unwrap_or_default();
-    let taken = eventually(WITHIN, async || log().contains("the certificate has changed").then_some(()));
+    let taken = eventually(WITHIN, async || log().contains("certificate reloaded").then_some(()));
     taken.await.expect("the agent takes it");
     carries(&straight, 3).await;
     carries(&through, 4).await;

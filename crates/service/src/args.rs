@@ -16,7 +16,7 @@ const LONGEST_HOURS: u64 = 876_000;
 pub fn duration(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_secs(LONGEST_HOURS * 3600);
     match parse_duration(text) {
-        Ok(Duration::ZERO) => Err("the time must not be zero".to_owned()),
+        Ok(Duration::ZERO) => Err("duration must not be zero".to_owned()),
         Ok(duration) if duration <= longest => Ok(duration),
         Ok(_) | Err(DurationError::NumberOverflow) => Err(format!("{text:?} is too large: the maximum is {LONGEST_HOURS}h")),
         Err(_) => Err(format!(
@@ -46,7 +46,7 @@ pub fn deviating_variables(command: &clap::Command) -> Vec<String> {
 /// # Errors
 /// When `text` is neither a DNS name nor an IP address.
 pub fn server_name(text: &str) -> Result<ServerName<'static>, String> {
-    ServerName::try_from(text.to_owned()).map_err(|_| "write a DNS name or an IP address".to_owned())
+    ServerName::try_from(text.to_owned()).map_err(|_| "expected a DNS name or an IP address".to_owned())
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
         for wrong in ["", "15", "s", "0s", "0", "-1s", "1 apple", "soon"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(duration("0s"), Err("the time must not be zero".to_owned()));
+        assert_eq!(duration("0s"), Err("duration must not be zero".to_owned()));
         for wrong in ["99999999999999999999h", "5124095576030431h", "876001h"] {
             let problem = duration(wrong).unwrap_err();
             assert!(problem.contains("too large: the maximum is 876000h"), "{problem}");

@@ -18,14 +18,14 @@ pub enum LogFormat {
 /// # Errors
 /// A description of the invalid part, with an example.
 pub fn filter(text: &str) -> Result<String, String> {
-    const EXAMPLE: &str = "write a level (off, error, warn, info, debug or trace), and with commas a level per module, such as \
+    const EXAMPLE: &str = "expected a level (off, error, warn, info, debug or trace), and with commas a level per module, such as \
                            info,sahasra_operator=debug";
     // The parts of a filter by spans contain further commas and equals signs.
     if !text.contains(['[', '{']) {
         for part in text.split(',').map(str::trim) {
             let level = part.split_once('=').map_or(part, |(_, level)| level);
             if level.parse::<LevelFilter>().is_err() {
-                return Err(format!("{level:?} is no level: {EXAMPLE}"));
+                return Err(format!("{level:?} is not a log level: {EXAMPLE}"));
             }
         }
     }
@@ -47,7 +47,7 @@ pub fn start(filter: &str, format: LogFormat) {
         LogFormat::Json => builder.json().try_init(),
     };
     if let Err(error) = outcome {
-        eprintln!("logging was already started: {error}");
+        eprintln!("logging is already initialized: {error}");
     }
 }
 

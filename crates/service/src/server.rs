@@ -138,7 +138,7 @@ where
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // The process ran out of file descriptors, or the client disconnected: neither is a reason to stop serving.
-                    tracing::warn!(%error, "accept failed");
+                    tracing::warn!(%error, "failed to accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }
@@ -152,8 +152,8 @@ where
             let _slot = slot;
             let stream = match tokio::time::timeout(header_timeout, handshake.handshake(stream)).await {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return tracing::debug!(%error, "handshake failed"),
-                Err(_) => return tracing::debug!("handshake timed out"),
+                Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+                Err(_) => return tracing::debug!("TLS handshake timed out"),
             };
             let service = Of {
                 service,
@@ -170,7 +170,7 @@ where
     }
     drop(listener);
     if tokio::time::timeout(limits.drain_timeout, graceful.shutdown()).await.is_err() {
-        tracing::info!("open requests were cut off at shutdown");
+        tracing::info!("drain timeout expired, closing open requests");
     }
 }
 

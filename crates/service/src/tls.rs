@@ -37,24 +37,24 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file cannot be read.
-    #[error("read {}", path.display())]
+    #[error("failed to read {}", path.display())]
     Read {
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
     /// The file does not contain the expected item.
-    #[error("{} holds no {what} in PEM", path.display())]
+    #[error("{}: {what} in PEM format not found", path.display())]
     Pem {
         path: PathBuf,
         /// The expected item: certificate or private key.
         what: &'static str,
     },
     /// Certificate and key do not match, or are not supported.
-    #[error("certificate and key cannot be used")]
+    #[error("invalid certificate or key")]
     Use(#[source] rustls::Error),
     /// The certificates cannot be used as an authority.
-    #[error("{} cannot be used as an authority", path.display())]
+    #[error("invalid CA certificate {}", path.display())]
     Authority {
         path: PathBuf,
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -121,15 +121,11 @@ impl<S: Source> Renewing<S> {
                 Ok(renewed) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = renewed;
                     complained_of = None;
-                    tracing::info!(files, "the certificate has changed");
+                    tracing::info!(files, "certificate reloaded");
                 }
                 Err((error, contents)) => {
                     let error = causes(&error);
-                    tracing::warn!(
-                        files,
-                        error,
-                        "the certificate has changed into what cannot be used; the one before stays"
-                    );
+                    tracing::warn!(files, error, "failed to reload the certificate, keeping the previous one");
                     complained_of = Some(contents);
                 }
             }

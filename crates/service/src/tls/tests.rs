@@ -205,7 +205,7 @@ fn files_that_hold_something_else_are_named() {
             ..right.clone()
         })
         .unwrap()
-        .contains("tls.key holds no certificate")
+        .contains("tls.key: certificate in PEM format not found")
     );
     let certificate = right.certificate.clone();
     assert!(
@@ -214,7 +214,7 @@ fn files_that_hold_something_else_are_named() {
             ..right.clone()
         })
         .unwrap()
-        .contains("tls.crt holds no private key")
+        .contains("tls.crt: private key in PEM format not found")
     );
     let none = folder.0.path().join("none");
     assert!(
@@ -239,13 +239,13 @@ fn files_that_hold_something_else_are_named() {
     assert!(
         problem(Files { client_authority, ..right })
             .unwrap()
-            .contains("tls.key holds no certificate")
+            .contains("tls.key: certificate in PEM format not found")
     );
     let trust = Trust {
         authority: key,
         ..folder.trust()
     };
-    assert!(causes(&Connector::new(trust).err().unwrap()).contains("tls.key holds no certificate"));
+    assert!(causes(&Connector::new(trust).err().unwrap()).contains("tls.key: certificate in PEM format not found"));
 }
 
 #[tokio::test]
