@@ -35,7 +35,7 @@ enum HostPattern {
 
 /// Error of parsing an [`Endpoint`], with the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no endpoint: write http:// or https://, a host, *.domain or *, and a port or * if it is not the scheme's")]
+#[error("invalid endpoint {0:?}: expected http:// or https://, a host, *.domain or *, and a port or * if it is not the scheme's")]
 pub struct EndpointError(String);
 
 impl FromStr for Endpoint {
@@ -144,7 +144,7 @@ pub enum Forbidden {
     Endpoint(String),
     /// Its host is this machine, on its link, or a metadata service, and not allowed by its exact name. With the host.
     #[error(
-        "the host {0} is this machine, on its link or a metadata service: stores.allowedEndpoints of the chart (--allowed-store-endpoints) must name it"
+        "the host {0} is local, link-local or a metadata service: stores.allowedEndpoints of the chart (--allowed-store-endpoints) must name it"
     )]
     Local(String),
 }

@@ -84,7 +84,7 @@ impl HttpService for Guarded {
         Box::pin(async move {
             let url = request.uri().to_string();
             let forbidden = |forbidden| HttpError::new(HttpErrorKind::Unknown, forbidden);
-            let url = Url::parse(&url).map_err(|_| forbidden(Forbidden::Endpoint("of no URL".to_owned())))?;
+            let url = Url::parse(&url).map_err(|_| forbidden(Forbidden::Endpoint("(invalid URL)".to_owned())))?;
             self.endpoints.check(&url).map_err(forbidden)?;
             let response = self.http.call(request).await?;
             if response.status().is_success() {

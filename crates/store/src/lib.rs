@@ -87,28 +87,28 @@ impl StorePolicy {
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("store URL {url:?} cannot be read")]
+    #[error("invalid store URL {url:?}")]
     Url { url: String, source: url::ParseError },
-    #[error("store URL {0:?} is none of s3://, gs://, az:// or file://")]
+    #[error("invalid store URL {0:?}: expected s3://, gs://, az:// or file://")]
     Scheme(String),
     #[error(
-        "file stores are not allowed here ({0:?}): --file-store-root (fileStore in the chart's values) names the folder below which they are"
+        "file stores are not allowed ({0:?}): set --file-store-root (fileStore in the chart's values) to the folder that contains them"
     )]
     NoFiles(String),
-    #[error("file stores are not allowed in {path:?}: they have to be below {}, which --file-store-root names (fileStore in the chart's values)", root.display())]
+    #[error("file stores are not allowed in {path:?}: they must be below {}, which --file-store-root sets (fileStore in the chart's values)", root.display())]
     FileNotAllowed { path: String, root: PathBuf },
-    #[error("store URL {0:?} names no object")]
+    #[error("invalid store URL {0:?}: expected the name of an object")]
     NoObject(String),
     /// The setting is unknown, or would use credentials that are not the job's.
-    #[error("store setting {0:?} is unknown or not a job's to use")]
+    #[error("store setting {0:?} is unknown or not allowed for jobs")]
     Setting(String),
     #[error("store setting {setting:?}: {forbidden}")]
     Endpoint { setting: String, forbidden: Forbidden },
-    #[error("store setting {0:?} cannot be read")]
+    #[error("invalid store setting {0:?}")]
     Unreadable(String),
-    #[error("store cannot be opened")]
+    #[error("failed to open the store")]
     Store(#[from] object_store::Error),
-    #[error("{} cannot be reached: {source}", path.display())]
+    #[error("failed to open {}: {source}", path.display())]
     Folder { path: PathBuf, source: std::io::Error },
 }
 
@@ -240,9 +240,9 @@ struct ServiceAccount {
 pub fn summary(error: &object_store::Error) -> String {
     use object_store::Error;
     match error {
-        Error::NotFound { .. } => "there is no such object or bucket".to_owned(),
-        Error::PermissionDenied { .. } => "the store refuses: check the rights of the keys in the Secret".to_owned(),
-        Error::Unauthenticated { .. } => "the store does not know the keys: check the Secret".to_owned(),
+        Error::NotFound { .. } => "object or bucket not found".to_owned(),
+        Error::PermissionDenied { .. } => "the store denied access: check the rights of the keys in the Secret".to_owned(),
+        Error::Unauthenticated { .. } => "the store rejected the keys: check the Secret".to_owned(),
         other => {
             let causes = std::iter::successors(Some(other as &(dyn std::error::Error + 'static)), |error| error.source());
             for cause in causes {
@@ -250,8 +250,8 @@ pub fn summary(error: &object_store::Error) -> String {
                     return forbidden.to_string();
                 }
                 match cause.downcast_ref::<HttpError>().map(HttpError::kind) {
-                    Some(HttpErrorKind::Connect) => return "the store cannot be reached: check its endpoint".to_owned(),
-                    Some(HttpErrorKind::Timeout) => return "the store did not answer in time".to_owned(),
+                    Some(HttpErrorKind::Connect) => return "failed to connect to the store: check its endpoint".to_owned(),
+                    Some(HttpErrorKind::Timeout) => return "the store timed out".to_owned(),
                     _ => {}
                 }
                 if let Some(error) = cause.downcast_ref::<std::io::Error>() {

@@ -113,13 +113,13 @@ async fn files_stay_below_the_root() {
         told.contains("--file-store-root") && told.contains(&format!("below {},", root.display())),
         "{told}"
     );
-    assert!(!told.contains("allowed here"), "{told}");
+    assert!(!told.contains("stores are not allowed ("), "{told}");
     assert!(!outside.join("job").exists(), "nothing is made outside");
     let none = StorePolicy::default();
     let told = open(&none, &url(&root), &BTreeMap::new()).err().map(|error| error.to_string());
     assert!(
         told.as_ref()
-            .is_some_and(|told| told.contains("file stores are not allowed here") && told.contains("--file-store-root")),
+            .is_some_and(|told| told.contains("file stores are not allowed (") && told.contains("--file-store-root")),
         "{told:?}"
     );
     for missing in ["job/absent", "absent/x"] {
@@ -128,7 +128,7 @@ async fn files_stay_below_the_root() {
             .map(|error| error.to_string());
         assert!(
             told.as_ref()
-                .is_some_and(|told| told.contains("absent cannot be reached") || told.contains("absent/x cannot be reached")),
+                .is_some_and(|told| told.contains("absent: ") || told.contains("absent/x: ")),
             "{told:?}"
         );
     }
@@ -136,10 +136,7 @@ async fn files_stay_below_the_root() {
     let told = open(&policy, &url(&root.join("file/below")), &BTreeMap::new())
         .err()
         .map(|error| error.to_string());
-    assert!(
-        told.as_ref().is_some_and(|told| told.contains("file/below cannot be reached")),
-        "{told:?}"
-    );
+    assert!(told.as_ref().is_some_and(|told| told.contains("file/below: ")), "{told:?}");
 }
 
 /// A server that gives every request the same answer and sends the first line of each to the receiver.
@@ -220,9 +217,9 @@ async fn no_setting_leads_a_request_elsewhere() {
 #[tokio::test]
 async fn what_a_store_says_when_it_refuses_is_not_passed_on() {
     for (status, said) in [
-        ("404 Not Found", "no such object"),
+        ("404 Not Found", "object or bucket not found"),
         ("403 Forbidden", "rights of the keys"),
-        ("401 Unauthorized", "does not know the keys"),
+        ("401 Unauthorized", "rejected the keys"),
         ("418 I'm a teapot", "418"),
         ("302 Found\r\nlocation: http://127.0.0.1:1/secret", ""),
     ] {

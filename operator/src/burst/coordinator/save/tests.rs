@@ -9,6 +9,6 @@ fn a_store_that_refuses_is_told_of_with_a_remedy_and_without_its_own_words() {
     let error = store("write the manifest to the store of spec.output")(refused);
     assert_eq!(
         causes(&error),
-        "failed to write the manifest to the store of spec.output: the store refuses: check the rights of the keys in the Secret"
+        "failed to write the manifest to the store of spec.output: the store denied access: check the rights of the keys in the Secret"
     );
 }
