@@ -48,7 +48,7 @@ pub enum UpgradeError {
     Connection(#[from] hyper::Error),
     #[error("rejected with status {status}")]
     Rejected { status: StatusCode, body: Bytes },
-    #[error("the peer does not speak {PROTOCOL}")]
+    #[error("the peer does not support {PROTOCOL}")]
     Protocol,
 }
 

@@ -16,7 +16,7 @@ pub const MAX_FRAME_BYTES: usize = 64 << 20;
 pub enum FrameError {
     #[error("frame of {0} bytes exceeds the limit of {MAX_FRAME_BYTES}")]
     TooLarge(usize),
-    #[error("frame does not decode")]
+    #[error("failed to decode the frame")]
     Decode(#[from] prost::DecodeError),
 }
 

@@ -18,7 +18,7 @@ pub enum FrameError {
     MessageTooLarge(usize),
     #[error("payload of {0} bytes exceeds the limit of {MAX_PAYLOAD_BYTES}")]
     PayloadTooLarge(usize),
-    #[error("message does not decode")]
+    #[error("failed to decode the message")]
     Decode(#[from] prost::DecodeError),
 }
 

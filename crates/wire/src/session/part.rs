@@ -61,15 +61,15 @@ pub fn element_width(element_type: &str) -> u32 {
 /// Error in a received part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartError {
-    #[error("a part in an unknown encoding")]
+    #[error("unknown encoding of a part")]
     Encoding,
     /// The payload is longer than its decoded size, or the decoded size is 0 or above [`PART_BYTES`].
-    #[error("an encoded part that is longer than its bytes, or of more than {PART_BYTES} of them")]
+    #[error("invalid size of a part: expected at most {PART_BYTES} decoded bytes, and no more encoded bytes")]
     Length,
-    #[error("a part with elements of a width that there is not")]
+    #[error("invalid element width of a part")]
     Width,
     /// The payload does not decode, or not to the announced size.
-    #[error("a part that does not decode to what it says")]
+    #[error("failed to decode a part to its announced size")]
     Broken,
 }
 
