@@ -37,7 +37,7 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
         Err(_) => {
             return refuse(
                 "spec.chunks.seed",
-                format!("{} is negative: give a whole number from 0", chunks.seed),
+                format!("{} is negative: set a whole number from 0", chunks.seed),
             );
         }
     };
@@ -68,7 +68,7 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
             };
             return refuse(
                 format!("{path}.name"),
-                format!("{:?} is {other}: give each parameter its own name", axis.name),
+                format!("{:?} is {other}: use a unique name for each parameter", axis.name),
             );
         }
         stride /= axis.list.len() as u64;
@@ -95,21 +95,18 @@ fn count(chunks: &Chunks) -> Result<u64, CompileError> {
     match (chunks.count, &chunks.product) {
         (Some(count), None) => match u64::try_from(count) {
             Ok(count) if (1..=MOST_CHUNKS).contains(&count) => Ok(count),
-            _ => refuse(
-                "spec.chunks.count",
-                format!("{count} chunks: give a number from 1 to {MOST_CHUNKS}"),
-            ),
+            _ => refuse("spec.chunks.count", format!("{count} chunks: set a number from 1 to {MOST_CHUNKS}")),
         },
         (None, Some(axes)) => combinations(axes),
-        (Some(_), Some(_)) => refuse("spec.chunks", "both count and product are given: give exactly one of them"),
-        (None, None) => refuse("spec.chunks", "neither count nor product is given: give exactly one of them"),
+        (Some(_), Some(_)) => refuse("spec.chunks", "both count and product are set: set exactly one of them"),
+        (None, None) => refuse("spec.chunks", "neither count nor product is set: set exactly one of them"),
     }
 }
 
 fn combinations(axes: &[ProductAxis]) -> Result<u64, CompileError> {
     let path = "spec.chunks.product";
     if axes.is_empty() || axes.len() > MOST_AXES {
-        return refuse(path, format!("{} lists: give from 1 to {MOST_AXES}", axes.len()));
+        return refuse(path, format!("{} lists: specify from 1 to {MOST_AXES}", axes.len()));
     }
     let mut count: u64 = 1;
     for (at, axis) in axes.iter().enumerate() {
@@ -135,13 +132,13 @@ fn check_name(path: &str, name: &str) -> Result<(), CompileError> {
     }
     refuse(
         path,
-        format!("{name:?} is no parameter name: use 1 to {LONGEST_NAME} letters, digits and underscores, no digit first"),
+        format!("{name:?} is not a parameter name: use 1 to {LONGEST_NAME} letters, digits and underscores, no digit first"),
     )
 }
 
 fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
     match list.len() {
-        0 => refuse(path, "the list is empty: give it at least one value"),
+        0 => refuse(path, "the list is empty: specify at least one value"),
         length if length > LONGEST_LIST => refuse(
             path,
             format!("{length} values: a list has at most {LONGEST_LIST}, use cel or range"),
@@ -159,8 +156,8 @@ fn source(path: &str, name: &str, spec: &ParameterSpec, seed: u64, count: u64) -
             stream: Stream::new(seed, name),
             distribution: distribution(&format!("{path}.random"), spec.type_, spec_random)?,
         }),
-        (None, None, None, None) => refuse(path, "no source of values: give exactly one of cel, list, range, random"),
-        _ => refuse(path, "more than one source of values: give exactly one of cel, list, range, random"),
+        (None, None, None, None) => refuse(path, "no source of values: set exactly one of cel, list, range, random"),
+        _ => refuse(path, "more than one source of values: set exactly one of cel, list, range, random"),
     }
 }
 
@@ -212,7 +209,7 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
         (Some(step), None) => {
             let path = format!("{path}.step");
             if !step.is_finite() || is_integer(type_) && (step.trunc() != step || step.abs() > EXACT) {
-                return refuse(path, format!("{step} is no step: {}", takes(type_)));
+                return refuse(path, format!("{step} is not a step: {}", takes(type_)));
             }
             let source = if is_integer(type_) {
                 let (start, step) = (range.start as i128, step as i128);
@@ -240,7 +237,7 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                 return refuse(
                     path,
                     format!(
-                        "{count} chunks from {start} to {stop} are {steps} steps of {}, not whole as {} demands: give step, or another stop",
+                        "{count} chunks from {start} to {stop} are {steps} steps of {}, not whole as {} demands: set step, or another stop",
                         distance as f64 / steps as f64,
                         type_name(type_)
                     ),
@@ -251,8 +248,8 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                 step: distance / steps,
             })
         }
-        (Some(_), Some(_)) => refuse(path, "both step and stop are given: give exactly one of them"),
-        (None, None) => refuse(path, "neither step nor stop is given: give exactly one of them"),
+        (Some(_), Some(_)) => refuse(path, "both step and stop are set: set exactly one of them"),
+        (None, None) => refuse(path, "neither step nor stop is set: set exactly one of them"),
     }
 }
 
@@ -275,7 +272,7 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             let path = format!("{path}.logUniform");
             let (min, max) = bounds(&path, type_, interval)?;
             if min <= 0.0 {
-                return refuse(format!("{path}.min"), format!("{min} has no logarithm: give a min above 0"));
+                return refuse(format!("{path}.min"), format!("{min} has no logarithm: set a min above 0"));
             }
             let log_min = libm::log(min);
             Ok(Distribution::LogUniform {
@@ -286,8 +283,8 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             })
         }
         (None, None, Some(choice)) => values(&format!("{path}.choice"), type_, choice).map(Distribution::Choice),
-        (None, None, None) => refuse(path, "no distribution: give exactly one of uniform, logUniform, choice"),
-        _ => refuse(path, "more than one distribution: give exactly one of uniform, logUniform, choice"),
+        (None, None, None) => refuse(path, "no distribution: set exactly one of uniform, logUniform, choice"),
+        _ => refuse(path, "more than one distribution: set exactly one of uniform, logUniform, choice"),
     }
 }
 

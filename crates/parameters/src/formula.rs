@@ -94,8 +94,8 @@ fn parse_and_check(text: &str, count: i64) -> Result<Formula, String> {
         match parser {
             Ok(parser) => parser
                 .join()
-                .unwrap_or_else(|_| Err("not a CEL expression: the parser gave it up".to_owned())),
-            Err(error) => Err(format!("cannot be parsed for lack of a thread: {error}")),
+                .unwrap_or_else(|_| Err("not a CEL expression: the parser failed".to_owned())),
+            Err(error) => Err(format!("failed to spawn the parser thread: {error}")),
         }
     })
 }

@@ -83,12 +83,12 @@ fn every_refusal_names_the_field_and_the_remedy() {
         (
             "{product: [{name: a, type: u8, list: [1]}, {name: a, type: u8, list: [1]}]}".to_owned(),
             "spec.chunks.product[1].name",
-            "its own name",
+            "a unique name",
         ),
         (
             "{product: [{name: a, type: u8, list: [1]}], parameters: {a: {type: u8, list: [1]}}}".to_owned(),
             "spec.chunks.product[0].name",
-            "its own name",
+            "a unique name",
         ),
         (
             "{count: 1, parameters: {a-b: {type: u8, list: [1]}}}".to_owned(),

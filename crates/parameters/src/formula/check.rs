@@ -57,7 +57,7 @@ impl Checker {
                 name => Err(format!("unknown variable `{name}`: a formula sees index and count")),
             },
             Expr::Call(call) => self.call(call),
-            Expr::List(_) => Err("a list is no number: take an element, such as `[0.1, 0.2][index % 2]`".to_owned()),
+            Expr::List(_) => Err("a list is not a number: take an element, such as `[0.1, 0.2][index % 2]`".to_owned()),
             Expr::Select(select) => Err(format!(
                 "`.{}` selects a field, but there are only numbers: a formula sees index and count",
                 select.field
@@ -138,7 +138,7 @@ impl Checker {
                 Typed::Double(operand) => Ok(Typed::Integer(Integer::Truncate(Box::new(operand)))),
                 Typed::Boolean(_) => Err("`int` needs a number: write `condition ? 1 : 0`".to_owned()),
             },
-            ("double" | "int", arguments) => Err(format!("`{name}` takes 1 argument, {} are given", arguments.len())),
+            ("double" | "int", arguments) => Err(format!("`{name}` takes 1 argument, {} were passed", arguments.len())),
             ("uint", _) => Err("uint is not available: an int becomes the declared type".to_owned()),
             ("min", _) => Err("unknown function `min`: CEL's is math.least".to_owned()),
             ("max", _) => Err("unknown function `max`: CEL's is math.greatest".to_owned()),
@@ -167,7 +167,7 @@ impl Checker {
                 DoubleOperator::Power,
                 Box::new((self.double("math.pow", base)?, self.double("math.pow", exponent)?)),
             ))),
-            ("pow", arguments) => Err(format!("`math.pow` takes 2 arguments, {} are given", arguments.len())),
+            ("pow", arguments) => Err(format!("`math.pow` takes 2 arguments, {} were passed", arguments.len())),
             (name, arguments) => {
                 let function: fn(f64) -> f64 = match name {
                     "sign" => sign,
@@ -189,7 +189,7 @@ impl Checker {
                         function,
                         Box::new(self.double(&format!("math.{name}"), operand)?),
                     ))),
-                    _ => Err(format!("`math.{name}` takes 1 argument, {} are given", arguments.len())),
+                    _ => Err(format!("`math.{name}` takes 1 argument, {} were passed", arguments.len())),
                 }
             }
         }
@@ -290,7 +290,7 @@ impl Checker {
         match (integers.is_empty(), doubles.is_empty()) {
             (false, true) => Ok(List::Integers(integers.into())),
             (true, false) => Ok(List::Doubles(doubles.into())),
-            (true, true) => Err("the list is empty: give it numbers".to_owned()),
+            (true, true) => Err("the list is empty: expected numbers".to_owned()),
             (false, false) => Err("the list mixes ints and doubles: write every element with a decimal point, or none".to_owned()),
         }
     }
