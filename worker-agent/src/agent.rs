@@ -236,7 +236,7 @@ impl Agent {
     fn apply(&self, effect: Effect) {
         match effect {
             Effect::Kill { device, owner_uid, .. } => {
-                tracing::warn!(device, owner = owner_uid, "grace is over: killing the executor");
+                tracing::warn!(device, owner = owner_uid, "grace period expired: killing the executor");
                 self.end_session(&owner_uid);
                 if let Some(burst) = self.burst(&owner_uid) {
                     burst.kill(&device, FailureCode::GrantExpired);

@@ -67,7 +67,7 @@ where
             }
             match Q::decode(body) {
                 Ok(request) => protobuf(&answer(&agent, &request)),
-                Err(error) => text(StatusCode::BAD_REQUEST, format!("body cannot be read: {error}")),
+                Err(error) => text(StatusCode::BAD_REQUEST, format!("failed to read the body: {error}")),
             }
         })
 }
@@ -133,16 +133,20 @@ async fn rejected(rejection: Rejection) -> Result<Response, Infallible> {
     let (status, message) = if rejection.is_not_found() {
         (
             StatusCode::NOT_FOUND,
-            format!("no such path: the API is {}, {} and their like", path::INVENTORY, path::ACQUIRE),
+            format!(
+                "path not found: the API is {}, {} and similar paths",
+                path::INVENTORY,
+                path::ACQUIRE
+            ),
         )
     } else if rejection.find::<warp::reject::PayloadTooLarge>().is_some() {
         (StatusCode::PAYLOAD_TOO_LARGE, "body is too large".to_owned())
     } else if rejection.find::<warp::reject::LengthRequired>().is_some() {
         (StatusCode::LENGTH_REQUIRED, "content-length is required".to_owned())
     } else if rejection.find::<warp::reject::MethodNotAllowed>().is_some() {
-        (StatusCode::METHOD_NOT_ALLOWED, "method is not allowed here".to_owned())
+        (StatusCode::METHOD_NOT_ALLOWED, "method not allowed".to_owned())
     } else {
-        (StatusCode::BAD_REQUEST, "request cannot be read".to_owned())
+        (StatusCode::BAD_REQUEST, "failed to read the request".to_owned())
     };
     Ok(text(status, message))
 }

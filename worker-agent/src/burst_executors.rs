@@ -48,15 +48,15 @@ pub use run::{Event, Events, Run, SubmitError};
 /// Errors of the pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
-    #[error("there is no device {0}")]
+    #[error("device {0} not found")]
     UnknownDevice(String),
     #[error("the executors have shut down")]
     ShutDown,
     /// No GPU was found, and the CPU engine is disabled.
-    #[error("no device: no GPU was found and the CPU engine is not to be used")]
+    #[error("no device found: no GPU is available, and the CPU backend is disabled")]
     NoDevice,
     /// The thread that starts processes cannot be created.
-    #[error("no thread to start executors from")]
+    #[error("failed to spawn the thread that starts executors")]
     Spawner(#[source] std::io::Error),
 }
 

@@ -38,7 +38,7 @@ pub struct ClassRule {
 #[derive(Debug, thiserror::Error)]
 pub enum ClassError {
     /// The file is not a valid class table.
-    #[error("class table cannot be read")]
+    #[error("invalid class table")]
     Syntax(#[from] sahasra_crds::yaml::ParseError),
     /// The class is not a valid label value.
     #[error("classes[{place}].class: {class:?} must be 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")]
@@ -48,7 +48,7 @@ pub enum ClassError {
         class: String,
     },
     /// The rule has no condition and would match every device.
-    #[error("classes[{place}]: class {class:?} says neither model nor nodeLabels")]
+    #[error("classes[{place}]: class {class:?} sets neither model nor nodeLabels")]
     Empty {
         /// Index of the rule, from 0.
         place: usize,
@@ -241,7 +241,7 @@ mod tests {
     fn wrong_tables_are_refused_with_the_field() {
         for (rule, expected) in [
             ("{class: Big, model: x}", "classes[1].class: \"Big\" must be"),
-            ("{class: big}", "classes[1]: class \"big\" says neither model nor nodeLabels"),
+            ("{class: big}", "classes[1]: class \"big\" sets neither model nor nodeLabels"),
             (
                 "{class: big, model: x, memory: much}",
                 "classes[1].memory: \"much\" is not an amount",

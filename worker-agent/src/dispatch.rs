@@ -81,7 +81,7 @@ impl State {
     /// Marks all ranges as outstanding, or none when it returns an error.
     fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a AttemptRange> + Clone) -> Result<(), Refusal> {
         if self.stream != stream {
-            return Err(invalid("another stream has taken over".to_owned()));
+            return Err(invalid("replaced by another stream".to_owned()));
         }
         let submitted = ranges.clone().fold(0u64, |sum, range| sum.saturating_add(range.count));
         if self.outstanding.chunks().saturating_add(submitted) > limit {
@@ -93,7 +93,9 @@ impl State {
                     self.outstanding.remove(*taken);
                 }
                 let (first, count) = (range.first, range.count);
-                return Err(invalid(format!("{count} chunks from {first} on: none, or some are outstanding")));
+                return Err(invalid(format!(
+                    "invalid range of {count} chunks from {first}: it is empty, or some are outstanding"
+                )));
             }
         }
         Ok(())
@@ -272,7 +274,7 @@ impl Burst {
         if let Some(unknown) = ranges.iter().find(|range| host.pool().load(&range.device).is_none()) {
             return Err(Refusal {
                 code: RefusalCode::UnknownDevice as i32,
-                ..invalid(format!("no device {:?} here", unknown.device))
+                ..invalid(format!("device {:?} not found", unknown.device))
             });
         }
         let mut by_device: Vec<(&str, Vec<AttemptRange>)> = Vec::new();

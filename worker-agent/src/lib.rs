@@ -81,19 +81,19 @@ fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
     // This process holds a token and a private key: keep processes with the same uid from reading its memory, and keep the key out of core
     // dumps.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "others with this uid may read this process's memory");
+        tracing::warn!(%error, "failed to protect the memory of this process from processes with the same uid");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
         .max_blocking_threads(8)
         .enable_all()
         .build()
-        .context("no runtime")?;
+        .context("failed to build the Tokio runtime")?;
     runtime.block_on(async {
         let listener = TcpListener::bind(arguments.listen)
             .await
-            .with_context(|| format!("cannot listen on {}", arguments.listen))?;
-        let shutdown = shutdown::on_signal().context("cannot listen for signals")?;
+            .with_context(|| format!("failed to listen on {}", arguments.listen))?;
+        let shutdown = shutdown::on_signal().context("failed to register signal handlers")?;
         run(arguments, listener, shutdown).await
     })
 }
@@ -105,7 +105,7 @@ fn program_cache(arguments: &AgentArguments) -> Option<ProgramCache> {
     match ProgramCache::open(folder, arguments.program_cache_limit) {
         Ok(cache) => Some(cache),
         Err(error) => {
-            tracing::warn!(folder = %folder.display(), %error, "no program cache: what a session compiles is kept in memory alone");
+            tracing::warn!(folder = %folder.display(), %error, "failed to open the program cache: compiled programs are kept in memory only");
             None
         }
     }
@@ -132,8 +132,8 @@ async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyho
 pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: CancellationToken) -> anyhow::Result<()> {
     let classes = match &arguments.device_classes_file {
         Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            classes::ClassTable::parse(&text).with_context(|| format!("{} is not a valid file of device classes", path.display()))?
+            let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+            classes::ClassTable::parse(&text).with_context(|| format!("invalid device classes file {}", path.display()))?
         }
         None => classes::ClassTable::default(),
     };
@@ -143,7 +143,7 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
         (None, Access::deny_all())
     } else {
         let reached = kubernetes(arguments, &requests).await;
-        let (client, access) = reached.context("no access to an API server (--no-kubernetes goes without)")?;
+        let (client, access) = reached.context("failed to configure access to the API server (use --no-kubernetes to run without one)")?;
         (Some(client), access)
     };
     serve(arguments, classes, client, access, metrics, listener, shutdown).await
@@ -163,7 +163,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let acceptor = arguments.tls().map(Acceptor::new).transpose().context("no TLS")?;
+    let acceptor = arguments.tls().map(Acceptor::new).transpose().context("failed to configure TLS")?;
     let limits = AgentLimits {
         shutdown_grace: arguments.drain_timeout,
         session_context_bytes: arguments.gpu_context_memory,
@@ -178,7 +178,7 @@ pub async fn serve(
     let program = config.program.clone();
     let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
     let executors = Executors {
-        sessions: Some(Arc::new(launcher.context("no thread to start executors from")?)),
+        sessions: Some(Arc::new(launcher.context("failed to spawn the thread that starts executors")?)),
         chunks: ExecutorPool::start(config).await?,
     };
     let gpu = executors.chunks.devices().iter().any(|device| device.kind == DeviceKind::Cuda);
@@ -189,7 +189,7 @@ pub async fn serve(
             worker: arguments.node_name.clone(),
             classes,
         },
-        agent::new_boot_id().context("no random source")?,
+        agent::new_boot_id().context("failed to generate the boot id")?,
         limits,
         executors,
         metrics,

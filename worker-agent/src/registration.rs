@@ -65,7 +65,7 @@ pub enum RegistrationError {
     /// The API server rejected the call or cannot be reached.
     #[error("API server: {0}")]
     Api(#[from] kube::Error),
-    #[error("API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
+    #[error("API server timed out after {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
     /// Another holder wrote the heartbeat `Lease` of this name meanwhile.
     #[error("Lease {0} was written by another holder; retrying")]
@@ -166,7 +166,7 @@ impl Registration {
         }
         let mut written = status::Written::default();
         if let Err(error) = self.write_status(&mut written, Some("the agent is shutting down")).await {
-            tracing::warn!(%error, "the API server was not told of the shutdown");
+            tracing::warn!(%error, "failed to report the shutdown to the API server");
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Registration {
             let pause = match beat {
                 Ok(()) => {
                     if failing {
-                        tracing::info!("heartbeat goes on");
+                        tracing::info!("heartbeat resumed");
                     }
                     if hold.beat() {
                         self.claimed.cancel();
@@ -203,7 +203,7 @@ impl Registration {
                     // takes the heartbeat back before then.
                     let is_taken = hold.held && !failing && matches!(error, RegistrationError::Moved(_));
                     if !failing {
-                        tracing::warn!(%error, "heartbeat failed: serving on and trying again");
+                        tracing::warn!(%error, "heartbeat failed, retrying");
                     }
                     failing = true;
                     // Once the API server is back, every second counts, so the pause never exceeds the heartbeat interval.
@@ -291,7 +291,7 @@ impl Registration {
                 }
                 Err(error) => {
                     if !failing {
-                        tracing::warn!(%error, "status was not written: serving on and trying again");
+                        tracing::warn!(%error, "failed to write the status, retrying");
                     }
                     failing = true;
                     written.look_again();

@@ -13,9 +13,9 @@ use crate::burst_executors::ProgramSpec;
 /// Errors of writing a segment.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("store cannot be opened: {0}")]
+    #[error("failed to open the store: {0}")]
     Open(#[from] sahasra_store::OpenError),
-    #[error("segment cannot be written: {}", sahasra_store::summary(.0))]
+    #[error("failed to write a segment: {}", sahasra_store::summary(.0))]
     Put(#[from] object_store::Error),
 }
 

@@ -133,7 +133,7 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     cluster.kubectl("wait --for=create gpuworkers/node0 --timeout=30s").await;
     cluster.kubectl("wait --for=condition=Ready gpuworkers/node0 --timeout=30s").await;
     let log = cluster.kubectl("logs -n sahasra-system daemonset/sahasra-worker").await;
-    assert_eq!(log.contains("executors are walled in"), has_walls, "{log}");
+    assert_eq!(log.contains("executors are sandboxed"), has_walls, "{log}");
 
     cluster.kubectl("apply --server-side -f examples/hyperparameter-search/").await;
     cluster

@@ -78,7 +78,7 @@ impl Agent {
             }
         };
         if tokio::time::timeout(self.limits.shutdown_grace, settled).await.is_err() {
-            tracing::warn!("grace is over: killing executors");
+            tracing::warn!("grace period expired: killing executors");
             bursts.iter().for_each(|burst| burst.kill_all(FailureCode::ShuttingDown));
         }
         self.end_sessions().await;
@@ -89,7 +89,7 @@ impl Agent {
             }
         };
         if tokio::time::timeout(telling, told).await.is_err() {
-            tracing::warn!("coordinators did not take everything before the agent stopped");
+            tracing::warn!("timed out waiting for coordinators to read their last results");
         }
     }
 }

@@ -174,7 +174,7 @@ impl Agent {
             }
         };
         if tokio::time::timeout(ENDING, ended).await.is_err() {
-            tracing::warn!("executors of sessions did not end in time");
+            tracing::warn!("timed out waiting for executors of sessions to end");
         }
     }
 }

@@ -25,13 +25,13 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum StreamError {
     #[error("the coordinator ended the stream")]
     Ended,
-    #[error("the connection broke")]
+    #[error("connection lost")]
     Broken,
     /// The request is not allowed. The coordinator receives the rejection.
     #[error("{}", .0.message)]
     Refused(Refusal),
     /// The bytes are not a valid frame. The coordinator receives the error.
-    #[error("a frame cannot be read")]
+    #[error("failed to read a frame")]
     Frame(#[from] FrameError),
 }
 
@@ -68,7 +68,7 @@ where
     async fn next(&mut self) -> Result<client_frame::Kind, StreamError> {
         loop {
             if let Some(frame) = self.decoder.next_message::<ClientFrame>()? {
-                return frame.kind.ok_or_else(|| invalid("a frame without content".to_owned()).into());
+                return frame.kind.ok_or_else(|| invalid("invalid frame: no content".to_owned()).into());
             }
             match self.body.next().await {
                 Some(Ok(bytes)) => self.decoder.extend(bytes),
@@ -132,7 +132,7 @@ where
 {
     let first = tokio::time::timeout(OPEN_WITHIN, reader.next())
         .await
-        .map_err(|_| invalid("no Open came in time".to_owned()))??;
+        .map_err(|_| invalid("timed out waiting for Open".to_owned()))??;
     let client_frame::Kind::Open(open) = first else {
         return Err(invalid("the first frame must be Open".to_owned()).into());
     };
@@ -143,7 +143,7 @@ where
         covered,
     } = *open;
     if boot_id != agent.boot_id() {
-        let message = format!("this is boot {}, not {boot_id}", agent.boot_id());
+        let message = format!("boot id is {}, not {boot_id}", agent.boot_id());
         return Err(StreamError::Refused(Refusal {
             code: RefusalCode::BootMismatch as i32,
             ..invalid(message)
@@ -154,7 +154,7 @@ where
         return Err(Agent::shutting_down().into());
     }
     let outputs = Outputs::take(&mut program);
-    let spec = ProgramSpec::new(program).map_err(|error| invalid(format!("program: {error}")))?;
+    let spec = ProgramSpec::new(program).map_err(|error| invalid(format!("invalid program: {error}")))?;
     let mut attached = None;
     let burst = agent.burst_or(&owner.uid, |known, sequence| {
         let burst = match known {
@@ -193,7 +193,7 @@ where
             return refusal.into();
         }
         match frame {
-            client_frame::Kind::Open(_) => return invalid("a second Open".to_owned()).into(),
+            client_frame::Kind::Open(_) => return invalid("duplicate Open".to_owned()).into(),
             client_frame::Kind::Submit(submit) => {
                 if let Err(refusal) = burst.submit(&host, stream, &submit.ranges) {
                     return refusal.into();
@@ -228,7 +228,7 @@ async fn write(agent: &Agent, burst: &Burst, stream: u64, answers: &mpsc::Sender
             Outgoing::Replaced(term) => {
                 return StreamError::Refused(Refusal {
                     code: RefusalCode::StaleTerm as i32,
-                    message: format!("a stream of term {term} has taken over"),
+                    message: format!("replaced by a stream of term {term}"),
                     free_bytes: 0,
                 });
             }

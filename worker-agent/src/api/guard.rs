@@ -23,11 +23,11 @@ use tower_service::Service;
 /// Paths without authentication.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Response body when a certificate is required.
-const REFUSAL: &str = "this path is the operator's: show a certificate of the authority in this agent's --client-ca-file (an operator is \
-                       given one by --worker-client-cert-file FILE and --worker-client-key-file FILE)\n";
+const REFUSAL: &str = "this path is for the operator: present a certificate of the CA in this agent's --client-ca-file (flags of the \
+                       operator: --worker-client-cert-file FILE and --worker-client-key-file FILE)\n";
 
 /// Response body when a token is required.
-const REFUSAL_BY_TOKEN: &str = "this path needs the operator's bearer token of the `sahasra up` process that started this agent\n";
+const REFUSAL_BY_TOKEN: &str = "this path requires the operator's bearer token of the `sahasra up` process that started this agent\n";
 
 /// Response of the service, or a rejection.
 type Answer<B> = Response<Either<B, Full<Bytes>>>;
@@ -97,7 +97,7 @@ where
             let served: fn(Response<B>) -> Answer<B> = |answer| answer.map(Either::Left);
             return future::Either::Left(self.service.call(request).map_ok(served));
         }
-        tracing::debug!(path = request.uri().path(), guard = ?self.guard, "a call of no operator was refused");
+        tracing::debug!(path = request.uri().path(), guard = ?self.guard, "rejected a request without the operator's credentials");
         let refusal = match self.guard {
             Guard::Token(_) => REFUSAL_BY_TOKEN,
             Guard::Open | Guard::Certificate => REFUSAL,

@@ -38,7 +38,7 @@ pub async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes,
     // Drop this handle, because the process ends when its last handle is dropped; a relayed client must not keep it alive.
     drop(process);
     let ended = between(client, ours).await;
-    tracing::debug!(?ended, "a stream through TLS is over");
+    tracing::debug!(?ended, "TLS stream closed");
     Ok(())
 }
 

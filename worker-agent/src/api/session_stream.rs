@@ -69,7 +69,7 @@ where
         Box::pin(async move {
             let answer = open(&agent, &access, &namespace, &name, request).await;
             let answer = answer.unwrap_or_else(|refusal| {
-                tracing::debug!(namespace, name, %refusal, "a stream was refused");
+                tracing::debug!(namespace, name, %refusal, "rejected a session stream");
                 refusal.answer()
             });
             Ok(answer.map(Either::Right))
@@ -82,15 +82,15 @@ where
 enum Refusal {
     #[error(transparent)]
     Access(#[from] AccessError),
-    #[error("a stream is opened by GET")]
+    #[error("invalid method: expected GET")]
     Method,
     #[error(
         "session {namespace}/{name} does not run on this worker: it has ended, or status.endpoint of the GpuSession names another worker"
     )]
     NoSession { namespace: String, name: String },
-    #[error("a stream is an HTTP/1.1 connection that is upgraded: send `Connection: Upgrade` and `Upgrade: {PROTOCOL}`")]
+    #[error("expected an HTTP/1.1 upgrade: send `Connection: Upgrade` and `Upgrade: {PROTOCOL}`")]
     NoUpgrade,
-    #[error("nothing of session {namespace}/{name} is left that could be resumed: its process has ended")]
+    #[error("session {namespace}/{name} cannot be resumed: its process has ended")]
     NothingToResume { namespace: String, name: String },
     #[error("the worker is shutting down")]
     ShuttingDown,
@@ -213,7 +213,7 @@ fn asks_for_upgrade(headers: &HeaderMap) -> bool {
 async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
     let upgraded = match upgrade.await {
         Ok(upgraded) => upgraded,
-        Err(error) => return tracing::debug!(%error, "a stream's connection ended before it began"),
+        Err(error) => return tracing::debug!(%error, "connection closed before the upgrade"),
     };
     let number = process.id();
     let handed = match downcast::<TokioIo<TcpStream>>(upgraded) {
@@ -223,11 +223,11 @@ async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
         },
         Err(upgraded) => match downcast::<TokioIo<<Acceptor as Handshake>::Stream>>(upgraded) {
             Ok(parts) => relay::through_tls(parts.io.into_inner(), parts.read_buf, process).await,
-            Err(_) => Err(std::io::Error::other("it is neither a socket nor TLS on one")),
+            Err(_) => Err(std::io::Error::other("invalid connection: expected a socket, or TLS on a socket")),
         },
     };
     if let Err(error) = handed {
-        tracing::info!(process = number, %error, "a stream was not taken by the session's executor");
+        tracing::info!(process = number, %error, "failed to pass a stream to the session's executor");
     }
 }
 

@@ -34,20 +34,20 @@ pub(super) struct Loss<'a> {
 pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavailable: Option<&str>, poisoned: bool) -> String {
     match (cause, unavailable) {
         (Some(Cause::Killed { .. }), _) => {
-            return "its slice was taken back while it ran, and its executor ended with it".to_owned();
+            return "its slice was revoked while it ran, and its executor was killed".to_owned();
         }
         (Some(Cause::Hung), _) => return "executor hung and was killed".to_owned(),
         (Some(Cause::NotReady), _) => return "executor did not become ready".to_owned(),
         (Some(Cause::Nonsense(what)), _) => return format!("executor sent {what} and was killed"),
-        (Some(Cause::ShutDown), _) => return "the agent shuts down".to_owned(),
-        (None, Some(reason)) => return format!("device cannot be opened: {reason}"),
+        (Some(Cause::ShutDown), _) => return "the agent is shutting down".to_owned(),
+        (None, Some(reason)) => return format!("failed to open the device: {reason}"),
         (None, None) if poisoned => return "executor's context was poisoned by a kernel".to_owned(),
         (None, None) => {}
     }
     match status.and_then(|status| status.signal()) {
-        Some(signal) => format!("executor was ended by signal {signal}"),
+        Some(signal) => format!("executor was killed by signal {signal}"),
         None => format!(
-            "executor ended with status {}",
+            "executor exited with status {}",
             status.and_then(|status| status.code()).unwrap_or(-1)
         ),
     }
@@ -91,7 +91,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
                 charged = true;
                 let (code, message) = if overran(&slot) {
                     let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
-                    let message = format!("ran longer than {} ms and could not be ended in its process", timeout.as_millis());
+                    let message = format!("ran longer than {} ms and could not be stopped in its process", timeout.as_millis());
                     (FailureCode::ChunkTimeout, message)
                 } else if poisoned && !entry.alone.contains(&index) {
                     entry.suspects.push(range);
@@ -163,7 +163,7 @@ mod tests {
             board,
             now: monotonic_nanoseconds(),
             cause,
-            how: "executor was ended by signal 9",
+            how: "executor was killed by signal 9",
             ready: true,
             fruitless: 1,
             timeouts,

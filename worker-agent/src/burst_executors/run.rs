@@ -68,14 +68,14 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// An index is outstanding already, or occurs twice in the submission.
-    #[error("chunks {first} to {last} overlap what is outstanding or have no index")]
+    #[error("chunks {first} to {last} overlap outstanding chunks, or have no index")]
     Overlap {
         first: u64,
         /// Last index, inclusive.
         last: u64,
     },
     /// Too many chunks would be outstanding.
-    #[error("{chunks} chunks would be outstanding, at most {limit} may be")]
+    #[error("{chunks} chunks would be outstanding: the limit is {limit}")]
     TooMany {
         /// Number of chunks that would be outstanding.
         chunks: u64,

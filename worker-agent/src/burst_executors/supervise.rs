@@ -235,7 +235,11 @@ impl Supervisor {
             let launched = pool.launcher.launch(device, &namespace).await;
             let mut launched = launched.map_err(|error| error.to_string())?;
             if let Body::Process(started) = &mut launched.body {
-                let words = stderr::log(started.words.take().ok_or("no pipe")?, device.name.clone(), namespace.clone());
+                let words = stderr::log(
+                    started.words.take().ok_or("stderr pipe not found")?,
+                    device.name.clone(),
+                    namespace.clone(),
+                );
                 part::spawn(words);
             }
             Process::new(launched, permit).map_err(|error| error.to_string())
@@ -265,12 +269,12 @@ impl Supervisor {
             device = self.device(),
             namespace = self.namespace,
             reason,
-            "executor does not start"
+            "failed to start an executor"
         );
         self.fruitless += 1;
         self.pool.states[self.place].failed_to_start();
         for run in self.runs.values_mut() {
-            run.fail_all(FailureCode::ExecutorLost, &format!("executor does not start: {reason}"));
+            run.fail_all(FailureCode::ExecutorLost, &format!("failed to start an executor: {reason}"));
         }
     }
 

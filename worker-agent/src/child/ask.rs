@@ -14,12 +14,12 @@ const ANSWER: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
     /// The child process cannot be started.
-    #[error("the probe does not start: {0}")]
+    #[error("failed to start the probe: {0}")]
     Start(io::Error),
-    #[error("the probe cannot be read: {0}")]
+    #[error("failed to read the output of the probe: {0}")]
     Read(io::Error),
     /// The child did not answer in time and was killed.
-    #[error("the probe did not answer within {} s", .0.as_secs())]
+    #[error("the probe timed out after {} s", .0.as_secs())]
     Silent(Duration),
     /// The child exited without a valid answer.
     #[error("the probe crashed ({0})")]

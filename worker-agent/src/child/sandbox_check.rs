@@ -11,19 +11,19 @@ use super::spawn;
 /// Timeout of the child process, generous for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
 /// Advice for a machine that lacks part of the sandbox.
-const REMEDY: &str = "a kernel from 6.12 on with CONFIG_SECURITY_LANDLOCK and `landlock` among the `lsm=` of its command line (6.2 for executors of \
-                      the CPU engine), and a container runtime that lets Landlock and seccomp through";
+const REMEDY: &str = "use Linux 6.12 or newer (6.2 for executors of the CPU backend) with CONFIG_SECURITY_LANDLOCK and `landlock` in the `lsm=` \
+                      of its command line, and a container runtime that permits Landlock and seccomp";
 
 /// Reason why executors must not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WallsError {
-    #[error("nothing is known of the walls of executors")]
+    #[error("failed to check the sandbox of executors")]
     Unknown(#[from] AskError),
     /// The sandbox cannot be applied.
-    #[error("the walls of executors do not come about: {0}")]
+    #[error("failed to apply the sandbox of executors: {0}")]
     Broken(String),
     /// The sandbox is required, and this machine lacks part of it.
-    #[error("the walls of executors are required, and this machine lacks {missing}; what helps: {REMEDY}")]
+    #[error("the sandbox of executors is required, and this machine lacks {missing}: {REMEDY}")]
     Missing {
         /// Description of the missing parts.
         missing: String,
@@ -39,14 +39,14 @@ pub(crate) async fn check(program: &Path, gpu: bool, required: bool) -> Result<(
     let walls = walls.map_err(WallsError::Broken)?;
     let missing = walls.missing(gpu).join("; ");
     if missing.is_empty() {
-        tracing::info!(landlock = walls.landlock, "executors are walled in");
+        tracing::info!(landlock = walls.landlock, "executors are sandboxed");
     } else if required {
         return Err(WallsError::Missing { missing });
     } else {
         tracing::warn!(
             missing,
             remedy = REMEDY,
-            "EXECUTORS ARE NOT WALLED IN: one that a tenant breaks into can do more than it should"
+            "EXECUTORS ARE NOT FULLY SANDBOXED: a compromised executor has more access than intended"
         );
     }
     Ok(())

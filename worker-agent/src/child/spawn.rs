@@ -48,7 +48,7 @@ impl Spawner {
     /// Calls `start` with the program on the thread, and returns its result.
     pub(crate) async fn on_thread<T: Send + 'static>(&self, start: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
         let (answer, answered) = oneshot::channel();
-        let gone = || io::Error::other("the thread that starts executors is gone");
+        let gone = || io::Error::other("the thread that starts executors has ended");
         let start: Start = Box::new(move |program| {
             // If the caller has gone, dropping the result here ends the process.
             let _ = answer.send(start(program));

@@ -16,9 +16,14 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Copies lines into the log until the process has ended.
 pub(crate) async fn log(words: OwnedFd, device: String, namespace: String) {
-    let dropped = follow(words, |line| tracing::info!(device, namespace, line, "executor says")).await;
+    let dropped = follow(words, |line| tracing::info!(device, namespace, line, "executor stderr")).await;
     if dropped > 0 {
-        tracing::info!(device, namespace, lines = dropped, "executor said more than is logged");
+        tracing::info!(
+            device,
+            namespace,
+            lines = dropped,
+            "executor stderr exceeded the log limit, dropping lines"
+        );
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
             reason: Some(error.to_string()),
         });
         if let Some(reason) = &probe.reason {
-            tracing::info!(reason, gpus = probe.gpus.len(), "looked for GPUs");
+            tracing::info!(reason, gpus = probe.gpus.len(), "GPU discovery finished");
         }
         let probe = match probe.gpus.len() {
             0 => probe,
@@ -64,7 +64,7 @@ async fn within_walls(program: &Path, config: &DeviceConfig, count: usize) -> Pr
             reason,
             gpus = probe.gpus.len(),
             of = count,
-            "a GPU cannot be opened within the walls of executors, and is left out"
+            "failed to open a GPU in the sandbox of executors, skipping it"
         );
     }
     probe

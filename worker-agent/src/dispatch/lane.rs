@@ -319,7 +319,7 @@ impl Worker {
                     tracing::warn!(
                         segment = name.text(),
                         error = &error as &dyn std::error::Error,
-                        "segment was not written"
+                        "failed to write a segment"
                     );
                     let mut batch = Batch::default();
                     for (range, _) in succeeded {

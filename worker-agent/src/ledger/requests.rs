@@ -26,11 +26,11 @@ impl Ledger {
         }
         if let Some(known) = self.owners.get_mut(&owner.uid) {
             if owner.term < known.term {
-                let message = format!("term {} is stale: {} has spoken for {}", owner.term, known.term, owner.name);
+                let message = format!("term {} is stale: the latest term is {} for {}", owner.term, known.term, owner.name);
                 return Err(refusal(RefusalCode::StaleTerm, 0, message));
             }
             if owner.namespace != known.namespace {
-                let message = format!("owner {} is of namespace {:?}", owner.uid, known.namespace);
+                let message = format!("owner {} belongs to namespace {:?}", owner.uid, known.namespace);
                 return Err(refusal(RefusalCode::InvalidRequest, 0, message));
             }
             known.term = owner.term;
@@ -58,12 +58,12 @@ impl Ledger {
     pub fn acquire(&mut self, now: Duration, request: &AcquireRequest) -> Result<Grant, Refusal> {
         self.expire(now);
         if request.boot_id != self.boot_id {
-            let message = format!("this is boot {}, not {}", self.boot_id, request.boot_id);
+            let message = format!("boot id is {}, not {}", self.boot_id, request.boot_id);
             return Err(refusal(RefusalCode::BootMismatch, 0, message));
         }
         self.hear(now, &request.owner)?;
         let Some(place) = self.place(&request.device) else {
-            let message = format!("no device {:?} here", request.device);
+            let message = format!("device {:?} not found", request.device);
             return Err(refusal(RefusalCode::UnknownDevice, 0, message));
         };
         let load = self.devices[place].load;
@@ -78,7 +78,7 @@ impl Ledger {
             return Err(refusal(RefusalCode::ShuttingDown, free, message));
         }
         if !load.healthy {
-            let message = format!("device {} reported an error that only a reset mends", request.device);
+            let message = format!("device {} reported an error that requires a reset", request.device);
             return Err(refusal(RefusalCode::Unhealthy, free, message));
         }
         let invalid = |message: &str| Err(refusal(RefusalCode::InvalidRequest, free, message.to_owned()));
@@ -90,7 +90,7 @@ impl Ledger {
             return invalid("slice size and slices must be above 0, at_least no more than slices");
         }
         if ttl.is_zero() || ttl > MAX_DURATION || grace > MAX_DURATION {
-            return invalid("time to live must be above 0, it and the grace at most 30 days");
+            return invalid("time to live must be above 0, and time to live and grace period at most 30 days");
         }
         let owner = self.owners.get_mut(&request.owner.uid).expect("the owner was just heard");
         if let Some(holding) = owner.holdings.get(&place)
@@ -101,16 +101,16 @@ impl Ledger {
         let slices = (free / request.slice_bytes).min(u64::from(request.slices)) as u32;
         if slices < request.at_least.max(1) || self.grants >= MAX_GRANTS {
             let message = if self.grants >= MAX_GRANTS {
-                format!("{MAX_GRANTS} grants are held, which is the limit of an agent")
+                format!("grant limit of {MAX_GRANTS} reached")
             } else {
                 format!(
-                    "{} slices of {} bytes are wanted, {slices} are free on {}",
+                    "{} slices of {} bytes requested, {slices} are free on {}",
                     request.at_least.max(1),
                     request.slice_bytes,
                     request.device,
                 ) + &match beside {
                     0 => String::new(),
-                    bytes => format!(" beside the {} MiB that the session's context takes", bytes.div_ceil(1 << 20)),
+                    bytes => format!(" in addition to {} MiB for the session's context", bytes.div_ceil(1 << 20)),
                 }
             };
             return Err(refusal(RefusalCode::InsufficientVram, free, message));
@@ -226,7 +226,7 @@ impl Ledger {
         self.expire(now);
         let heard = self.hear(now, &request.owner).and_then(|()| {
             if request.grants.is_empty() && request.keep_slices > 0 {
-                let message = "keep_slices applies to grants that are named".to_owned();
+                let message = "keep_slices requires a list of grants".to_owned();
                 return Err(refusal(RefusalCode::InvalidRequest, 0, message));
             }
             Ok(())

@@ -119,11 +119,7 @@ fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
     assert_eq!(free(&ledger), GIB + GIB / 2, "it has one process");
     let refusal = ledger.acquire(seconds(0), &session("b", 2)).unwrap_err();
     assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, GIB));
-    assert!(
-        refusal.message.contains("512 MiB that the session's context takes"),
-        "{}",
-        refusal.message
-    );
+    assert!(refusal.message.contains("512 MiB for the session's context"), "{}", refusal.message);
     let other = ledger.acquire(seconds(0), &session("b", 1)).unwrap();
     assert_eq!(free(&ledger), 0);
     // The context counts for as long as the session's process runs.
@@ -421,7 +417,7 @@ fn an_agent_holds_65536_grants_draining_ones_included_and_refuses_the_next() {
     let next = one(65_536);
     let refusal = ledger.acquire(seconds(0), &next).unwrap_err();
     assert_eq!(refusal.code(), RefusalCode::InsufficientVram);
-    assert!(refusal.message.starts_with("65536 grants are held"), "{}", refusal.message);
+    assert!(refusal.message.starts_with("grant limit of 65536 reached"), "{}", refusal.message);
     assert_eq!(ledger.occupy(seconds(0), "owner-0", "gpu0", 1), 1);
     ledger.release(seconds(0), &release("owner-0", &[&grants[0]]));
     assert!(ledger.acquire(seconds(0), &next).is_err(), "it drains");

@@ -44,7 +44,7 @@ pub type Probe = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>
 
 /// Error: the node has another agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("node {node} has an agent already, boot {boot}{}: a node has one; stop that one, or start this one with another --node-name", at(.endpoint))]
+#[error("node {node} already has an agent, boot {boot}{}: stop that agent, or set another --node-name for this one", at(.endpoint))]
 pub struct Occupied {
     pub node: String,
     /// Boot id of the other agent.
@@ -142,7 +142,7 @@ impl Registration {
             tracing::error!(
                 boot = other,
                 endpoint,
-                "another agent has claimed this node: it is told to end. A node has one agent; give each a --node-name of its own"
+                "another agent has claimed this node and is requested to stop: set a unique --node-name for each agent"
             );
             return Ok(lease.metadata.resource_version);
         }

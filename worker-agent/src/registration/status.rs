@@ -91,7 +91,7 @@ pub(super) fn desired(
     let shutting_down = shutting_down.or(inventory.shutting_down.then_some("the agent is shutting down"));
     let (ready, reason, message) = match shutting_down {
         Some(message) => (false, SHUTTING_DOWN, message),
-        None => (true, "Serving", "the agent takes work"),
+        None => (true, "Serving", "the agent accepts work"),
     };
     conditions::set(&mut conditions, conditions::READY, ready, reason, message, None, now);
     GpuWorkerStatus {

@@ -13,17 +13,17 @@ use crate::devices::{DeviceDescription, DeviceKind};
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The agent has no launcher.
-    #[error("this agent runs no sessions")]
+    #[error("this agent does not support sessions")]
     NoLauncher,
     /// The device has no engine of the requested name.
-    #[error("the device {device} has no engine {engine}")]
+    #[error("device {device} does not support engine {engine}")]
     NoEngine {
         device: String,
         /// Name of the requested engine.
         engine: String,
     },
     /// The process cannot be started.
-    #[error("the session's executor does not start")]
+    #[error("failed to start the session's executor")]
     Start(#[from] io::Error),
 }
 

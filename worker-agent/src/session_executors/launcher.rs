@@ -51,7 +51,7 @@ impl Launcher {
                     Some((path, platform))
                 }
                 Err(reason) => {
-                    tracing::warn!(plugin = %path.display(), reason, "no engine xla: the PJRT plugin does not serve");
+                    tracing::warn!(plugin = %path.display(), reason, "failed to probe the PJRT plugin, engine xla is disabled");
                     None
                 }
             },
@@ -112,7 +112,7 @@ impl Launcher {
                 format!("--program-cache-limit-bytes={}", folder.limit_bytes),
             ],
             Some(Err(error)) => {
-                tracing::warn!(namespace, %error, "a session keeps its programs in memory alone");
+                tracing::warn!(namespace, %error, "failed to open the program cache of a session: its programs are kept in memory only");
                 Vec::new()
             }
             None => Vec::new(),

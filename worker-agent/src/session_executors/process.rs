@@ -86,7 +86,7 @@ impl Process {
     pub(super) fn new(started: Started) -> io::Result<Self> {
         let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("a process without a number"))?;
+        let pid = pid.ok_or_else(|| io::Error::other("process id not found"))?;
         // The process has not been reaped yet, so no other process can have its id.
         let exit = pidfd_open(pid, PidfdFlags::empty())?;
         // SAFETY: the wrapper owns the descriptor until it is dropped, and nothing here takes the descriptor out or closes it.
@@ -96,7 +96,7 @@ impl Process {
         let kept = Arc::clone(&last_words);
         let words = tokio::spawn(async move {
             stderr::follow(started.words, |line| {
-                tracing::info!(process = id, line, "a session's executor says");
+                tracing::info!(process = id, line, "session executor stderr");
                 let mut kept = kept.lock();
                 if kept.len() == KEPT_LINES {
                     kept.pop_front();
@@ -198,8 +198,8 @@ impl Process {
 fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>) -> String {
     let how = match status {
         Some(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("its executor ended with status {code}"),
-            (None, Some(signal)) => format!("its executor was ended by signal {signal}"),
+            (Some(code), _) => format!("its executor exited with status {code}"),
+            (None, Some(signal)) => format!("its executor was killed by signal {signal}"),
             (None, None) => "its executor ended".to_owned(),
         },
         None => "its executor ended".to_owned(),
@@ -221,9 +221,9 @@ mod tests {
     #[test]
     fn an_end_says_how_and_what_was_said_last() {
         let end = describe(Some(ExitStatus::from_raw(9)), ["one", "two"].into_iter());
-        assert_eq!(end, "its executor was ended by signal 9: one / two");
+        assert_eq!(end, "its executor was killed by signal 9: one / two");
         let end = describe(Some(ExitStatus::from_raw(3 << 8)), std::iter::empty());
-        assert_eq!(end, "its executor ended with status 3");
+        assert_eq!(end, "its executor exited with status 3");
         let long = "é".repeat(TEXT);
         assert!(describe(None, [long.as_str()].into_iter()).len() <= TEXT);
     }

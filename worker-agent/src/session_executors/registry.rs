@@ -353,7 +353,7 @@ mod tests {
         let sessions = Sessions::new(None);
         sessions.granted("lease-1", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(0));
         let session = sessions.of_owner("lease-1").unwrap();
-        sessions.lost(&session, "its executor was ended by signal 9".to_owned(), seconds(1));
+        sessions.lost(&session, "its executor was killed by signal 9".to_owned(), seconds(1));
         sessions.gone("lease-1");
         let told = sessions.loads(seconds(2));
         assert_eq!((told.len(), told[0].name.as_str()), (1, "mine"));

@@ -160,8 +160,8 @@ async fn over_submission_and_nonsense_refuse_the_stream() {
         [
             (vec![range(0, limit + 1, 1)], RefusalCode::InvalidRequest, "outstanding"),
             (vec![range(5, 1, 1), range(5, 1, 1)], RefusalCode::InvalidRequest, "outstanding"),
-            (vec![range(5, 0, 1)], RefusalCode::InvalidRequest, "none"),
-            (vec![range(u64::MAX, 2, 1)], RefusalCode::InvalidRequest, "none"),
+            (vec![range(5, 0, 1)], RefusalCode::InvalidRequest, "empty"),
+            (vec![range(u64::MAX, 2, 1)], RefusalCode::InvalidRequest, "empty"),
             (vec![elsewhere], RefusalCode::UnknownDevice, "gpu-9"),
         ]
     };

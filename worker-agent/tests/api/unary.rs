@@ -83,7 +83,7 @@ async fn what_is_no_request_is_answered_with_its_cause() {
             CONTENT_TYPE,
             Bytes::from_static(b"\xff\xff"),
             400,
-            "cannot be read",
+            "failed to read the body",
         ),
         (
             Method::POST,

@@ -88,9 +88,13 @@ fn says(words: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
 
 pub fn without_walls(probe: &Path, agent: &Path) -> Result<(), Failed> {
     let told = words(old_kernel(probe, agent, &[]), |_| Ok(()))?;
-    says(&told, &["WARN", "NOT WALLED IN", "Landlock", "seccomp", "lsm=", "serving"], &[])?;
+    says(
+        &told,
+        &["WARN", "NOT FULLY SANDBOXED", "Landlock", "seccomp", "lsm=", "serving"],
+        &[],
+    )?;
     let told = words(old_kernel(probe, agent, &["--require-sandbox"]), |_| Ok(()))?;
-    says(&told, &["are required", "Landlock", "seccomp", "lsm="], &["serving"])
+    says(&told, &["is required", "Landlock", "seccomp", "lsm="], &["serving"])
 }
 
 pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
@@ -108,7 +112,7 @@ pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
             Err(format!("its memory is open to its uid: {owner}").into())
         }
     })?;
-    says(&told, &["walled in", "serving"], &["NOT WALLED IN"])
+    says(&told, &["are sandboxed", "serving"], &["NOT FULLY SANDBOXED"])
 }
 
 /// Checks that a plugin opens in a folder that is closed to others (and owned by another user, if the test runs as root), and through a

@@ -84,6 +84,6 @@ async fn an_executor_that_ends_with_status_0_by_itself_is_lost_and_its_grant_goe
     let inventory = agent.inventory();
     assert!(inventory.grants.is_empty(), "{inventory:?}");
     assert_eq!(inventory.sessions.len(), 1);
-    assert_eq!(inventory.sessions[0].ended, "its executor ended with status 0");
+    assert_eq!(inventory.sessions[0].ended, "its executor exited with status 0");
     assert!(agent.sessions().find("team", "mine").is_none());
 }

@@ -126,7 +126,7 @@ impl Supervisor {
                     }));
                 }
                 if !sensible {
-                    self.kill(Cause::Nonsense("results of chunks that it does not have"));
+                    self.kill(Cause::Nonsense("results of chunks that are not assigned to it"));
                 }
             }
             from_executor::Kind::Returned(returned) => {
@@ -146,7 +146,7 @@ impl Supervisor {
                     }
                 }
                 if !sensible {
-                    self.kill(Cause::Nonsense("chunks back that it does not have"));
+                    self.kill(Cause::Nonsense("back chunks that are not assigned to it"));
                 } else if is_kept {
                     self.hand_over(returned.run);
                 }
