@@ -5,11 +5,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     hash::{DefaultHasher, Hasher},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use sahasra_local::ControlPlane;
 use tokio::{sync::oneshot, time::Instant};
 
@@ -115,7 +114,7 @@ struct Trace {
 
 /// Locks a mutex even after a panic of its holder, which is reported elsewhere.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl World {

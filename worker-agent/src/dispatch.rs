@@ -31,9 +31,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    burst_executors::{ExecutorPool, Outstanding, ProgramSpec},
+    burst_executors::{Outstanding, ProgramSpec},
     metrics::SUCCEEDED,
-    store::StorePolicy,
 };
 
 mod batch;
@@ -279,7 +278,7 @@ impl Burst {
         }
         let mut by_device: Vec<(&str, Vec<AttemptRange>)> = Vec::new();
         for range in ranges {
-            let work = AttemptRange::from(&range);
+            let work = AttemptRange::from(range);
             match by_device.last_mut() {
                 Some((device, ranges)) if *device == range.device => ranges.push(work),
                 _ => by_device.push((&range.device, vec![work])),
@@ -339,11 +338,11 @@ impl Burst {
     fn publish(&self, host: &dyn Host, device: &str, ended: batch::Ended) {
         let mut state = self.state();
         for run in &ended.runs {
-            state.outstanding.remove(AttemptRange::from(&run));
+            state.outstanding.remove(AttemptRange::from(run));
             host.count_chunks(SUCCEEDED, run.count);
         }
         for failure in &ended.failures {
-            state.outstanding.remove(AttemptRange::from(&failure));
+            state.outstanding.remove(AttemptRange::from(failure));
             host.count_chunks(failure.code().label(), failure.count);
         }
         if !ended.runs.is_empty() {

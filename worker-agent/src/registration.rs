@@ -35,7 +35,9 @@ use crate::agent::Agent;
 pub mod claim;
 mod status;
 
-use claim::{BeatError, Hold, Occupied, Probe};
+use claim::{BeatError, Hold, Probe};
+
+pub use claim::Occupied;
 
 /// Timeout of a call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
