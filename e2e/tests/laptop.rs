@@ -173,7 +173,7 @@ async fn the_documented_commands_work_on_a_pool_that_stays_up() {
             let said = up.kubectl(&command).await;
             match command.split(' ').next() {
                 Some("wait") => assert!(said.contains("condition met"), "{said}"),
-                Some("describe") => assert!(said.contains("AllChunksFinished") && said.contains("Best:"), "{said}"),
+                Some("describe") => assert!(said.contains("AllChunksDone") && said.contains("Best:"), "{said}"),
                 Some("get") if command.ends_with("gpuworkers") => assert_eq!(said.lines().count(), 5, "{said}"),
                 Some("get") => assert!(said.contains("Complete"), "{said}"),
                 _ => {}

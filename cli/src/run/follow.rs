@@ -258,7 +258,7 @@ mod tests {
     fn a_run_ends_when_every_burst_has() {
         let now = Instant::now();
         let mut following = following(&["a", "b", "c"]);
-        let done = job("a", &[(COMPLETE, "True", "AllChunksFinished")]);
+        let done = job("a", &[(COMPLETE, "True", "AllChunksDone")]);
         let failed = job("b", &[(FAILED, "True", "Trap"), (COMPLETE, "False", "Trap")]);
         following.observe(
             vec![done.clone(), failed.clone(), job("c", &[(ADMITTED, "True", "SlicesGranted")])],
@@ -284,7 +284,7 @@ mod tests {
         let runs = job("b", &[(ADMITTED, "True", "SlicesGranted")]);
         following.observe(vec![waits.clone(), runs], vec![], now);
         assert_eq!(following.wake(), None, "the other may make room");
-        let done = job("b", &[(COMPLETE, "True", "AllChunksFinished")]);
+        let done = job("b", &[(COMPLETE, "True", "AllChunksDone")]);
         following.observe(vec![waits.clone(), done.clone()], vec![], now);
         assert_eq!(following.wake(), Some(now + PATIENCE));
         following.observe(vec![waits.clone(), done.clone()], vec![], now + PATIENCE / 2);

@@ -35,7 +35,7 @@ fn a_kernel_is_described_with_parameters_registers_and_memory() {
     assert!(entry["constantBytes"].as_u64().is_some_and(|bytes| bytes > 5000), "{entry}");
 
     let table = text(&sahasra(&["kernel", "check", "examples/saxpy/saxpy.ptx"]).stdout);
-    for expected in ["cpu      yes", "cuda     yes", ".entry saxpy", "u64"] {
+    for expected in ["cpu       yes", "cuda      yes", ".entry saxpy", "u64"] {
         assert!(table.contains(expected), "{expected} is missing in:\n{table}");
     }
 }
@@ -54,7 +54,7 @@ fn what_the_cpu_engine_refuses_is_named_and_counts_only_where_it_was_asked_for()
     assert_eq!(any.status.code(), Some(0));
     let table = text(&any.stdout);
     assert!(
-        table.contains("line 6: `wgmma.fence.sync.aligned") && table.contains("9.0 and no other") && table.contains("cuda     not checked"),
+        table.contains("line 6: `wgmma.fence.sync.aligned") && table.contains("9.0 and no other") && table.contains("cuda      not checked"),
         "{table}"
     );
     assert!(table.contains("u64"), "the signature is shown all the same:\n{table}");

@@ -103,7 +103,7 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     // The kernel is the same outside a container. If it supports the complete sandbox there, the container runtime's seccomp profile must not
     // prevent it in pods.
     let worker = tools::binaries().await.expect("binaries").join("sahasra-worker");
-    let walls: serde_json::Value = serde_json::from_str(&cluster.run(worker, &["executor", "walls"]).await).expect("JSON");
+    let walls: serde_json::Value = serde_json::from_str(&cluster.run(worker, &["executor", "check-sandbox"]).await).expect("JSON");
     let has_walls = walls["Ok"]["landlock"].as_u64() >= Some(3) && walls["Ok"]["seccomp"] == true;
     if !has_walls {
         eprintln!("SKIPPED: this kernel has {walls}, so that no walls are required of agents in pods");

@@ -26,7 +26,7 @@ async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
         .report(
             "BurstJob",
             "search",
-            json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksFinished")]}),
+            json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksDone")]}),
         )
         .await;
     assert_eq!(cluster.get(&path).await.json()["reason"], "NoResults");
@@ -101,7 +101,7 @@ async fn results_that_are_not_kept_are_told_with_what_is_kept_and_where_it_stand
             "{early}"
         );
         let complete = json!({
-            "state": "Complete", "conditions": [condition("Complete", "AllChunksFinished")],
+            "state": "Complete", "conditions": [condition("Complete", "AllChunksDone")],
             "results": {"configMap": format!("{name}-results"), "url": in_store.then_some(url)},
         });
         cluster.report("BurstJob", name, complete).await;
@@ -157,7 +157,7 @@ async fn results_whose_text_is_too_long_for_the_config_map_come_whole() {
     job["spec"]["kernel"]["args"] = json!([{"output": {"type": "f32", "count": 1}}]);
     assert_eq!(cluster.call(Method::POST, BURSTS, Some(&job)).await.status, 201);
     let results = json!({"configMap": "large-results", "bytes": 4 * CHUNKS});
-    let status = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksFinished")], "results": results, "chunks": succeeded(CHUNKS)});
+    let status = json!({"state": "Complete", "conditions": [condition("Complete", "AllChunksDone")], "results": results, "chunks": succeeded(CHUNKS)});
     cluster.report("BurstJob", "large", status).await;
     let records: Vec<u8> = (0..CHUNKS).flat_map(|chunk| (chunk as f32).to_le_bytes()).collect();
     let counted = sahasra_results::IndexSet::full(CHUNKS as u64).encode();
@@ -189,7 +189,7 @@ async fn results_that_are_not_whole_are_an_error() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, BURSTS, Some(&burst("cut"))).await;
     let status = json!({
-        "state": "Complete", "conditions": [condition("Complete", "AllChunksFinished")],
+        "state": "Complete", "conditions": [condition("Complete", "AllChunksDone")],
         "chunks": succeeded(2),
     });
     cluster.report("BurstJob", "cut", status).await;

@@ -159,7 +159,7 @@ async fn gauges_show_what_there_is() {
         by_label(&shown, "sahasra_operator_pending_claims"),
         "BurstJob=1 GpuSession=1 VramLease=2"
     );
-    for kind in ["burst", "lease", "session"] {
+    for kind in ["BurstJob", "VramLease", "GpuSession"] {
         // The oldest is the first of the two.
         let oldest = shown[&format!("sahasra_operator_oldest_pending_claim_age_seconds{{kind=\"{kind}\"}}")];
         assert!((58.0..=61.0).contains(&oldest), "{kind}: {oldest} s");

@@ -244,7 +244,7 @@ impl Coordinator {
                     counts.succeeded, counts.total
                 ),
             };
-            return vec![Verdict::new(COMPLETE, true, "AllChunksFinished", message)];
+            return vec![Verdict::new(COMPLETE, true, "AllChunksDone", message)];
         }
         if let (End::Refused, Some(refusal)) = (end, &self.refused) {
             let complete = Verdict::new(COMPLETE, false, &refusal.reason, "the burst failed");
