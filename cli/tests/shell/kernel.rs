@@ -54,7 +54,9 @@ fn what_the_cpu_engine_refuses_is_named_and_counts_only_where_it_was_asked_for()
     assert_eq!(any.status.code(), Some(0));
     let table = text(&any.stdout);
     assert!(
-        table.contains("line 6: `wgmma.fence.sync.aligned") && table.contains("9.0 and no other") && table.contains("cuda      not checked"),
+        table.contains("line 6: `wgmma.fence.sync.aligned")
+            && table.contains("9.0 and no other")
+            && table.contains("cuda      not checked"),
         "{table}"
     );
     assert!(table.contains("u64"), "the signature is shown all the same:\n{table}");
