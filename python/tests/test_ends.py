@@ -97,7 +97,7 @@ def test_what_waits_for_room_is_interrupted_by_a_signal(worker):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_whoever_asks_while_there_is_no_room_lets_other_threads_run(worker):
+def test_a_call_that_waits_for_room_lets_other_threads_run(worker):
     with full(worker) as (session, tensor):
         asks = [threading.Thread(target=ask, daemon=True) for ask in (session.synchronise, tensor.numpy, session.load)]
         for ask in asks:

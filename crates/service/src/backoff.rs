@@ -7,7 +7,6 @@ use std::time::Duration;
 pub struct Backoff {
     /// Wait after the first failure.
     pub first: Duration,
-    /// Maximum wait.
     pub longest: Duration,
 }
 

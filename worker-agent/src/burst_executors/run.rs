@@ -25,7 +25,7 @@ pub(super) enum Command {
     Withdraw(u64),
     /// Resumes a run after its events were taken.
     Resume(u64),
-    /// Removes a run whose events nobody takes any more.
+    /// Removes a run whose events have no receiver any more.
     Close(u64),
     /// Ends the running chunks of a run, together with the process if nothing else can end them.
     Kill(u64, FailureCode),

@@ -155,7 +155,7 @@ fn drives(platform: &PluginPlatform, kind: DeviceKind) -> bool {
     }
 }
 
-/// Loads the plugin in a separate process of `program`, so that a crash or a hang harms nobody, and returns its platform.
+/// Loads the plugin in a separate process of `program`, so that a crash or a hang affects nothing else, and returns its platform.
 ///
 /// # Errors
 /// The reason why the plugin does not serve.

@@ -131,7 +131,11 @@ pub fn plugin_opens(agent: &Path) -> Result<(), Failed> {
         chown(home.path(), Some(NOBODY), Some(NOBODY))?;
     }
     for path in [copy, link] {
-        let output = Command::new(agent).args(["executor", "probe-plugin"]).arg(&path).env_clear().output()?;
+        let output = Command::new(agent)
+            .args(["executor", "probe-plugin"])
+            .arg(&path)
+            .env_clear()
+            .output()?;
         says(&String::from_utf8_lossy(&output.stdout), &["Ok", "cpu"], &["Err"])?;
     }
     Ok(())
