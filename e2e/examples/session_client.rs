@@ -1,10 +1,10 @@
 //! Measures the overhead of sessions for a client in Rust, and prints JSON lines; `session_pool` starts the pool.
 //!
-//!     session_client steps PLACES STEP ROUNDS           a training step, dependent steps: seconds of each round here and there
-//!     session_client many PLACES STEP ROUNDS COUNT...   so many sessions at once on one worker: seconds of each round, and memory
+//!     session_client steps PLACES STEP ROUNDS           dependent training steps: seconds of each round, local and remote
+//!     session_client many PLACES STEP ROUNDS COUNT...   COUNT concurrent sessions on one worker: seconds of each round, and memory
 //!
-//! PLACES is the output of `session_pool`. STEP is the path, without suffix, of the files that `bench/sessions/export_step.py` wrote. "Here"
-//! is the plugin that `SAHASRA_PJRT_PLUGIN` names, in this process.
+//! PLACES is the output of `session_pool`. STEP is the path, without suffix, of the files that `bench/sessions/export_step.py` wrote. Local
+//! rounds run in this process, on the plugin that `SAHASRA_PJRT_PLUGIN` names.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -33,7 +33,7 @@ pub enum BurstError {
     /// The status or the results of a burst are wrong.
     #[error("{what}: {found}")]
     Wrong {
-        /// Expectation.
+        /// Expected value.
         what: String,
         /// Actual value.
         found: String,
@@ -266,7 +266,7 @@ impl Pool {
     /// Checks that RBAC never rejected a request of the operator or an agent.
     ///
     /// # Errors
-    /// The rejected writes, or the line of a log.
+    /// The rejected writes, or a line of a log.
     pub async fn nothing_forbidden(&self) -> Result<(), BurstError> {
         let ours = format!("system:serviceaccount:{NAMESPACE}:");
         let refused = |write: &Write| write.code == 403 && write.user.starts_with(&ours);

@@ -108,7 +108,8 @@ impl std::fmt::Debug for WorkerCertificates {
 }
 
 impl WorkerCertificates {
-    /// The only name in the agents' certificate. The agents' endpoints are addresses, so clients must be told this name.
+    /// The only name in the agents' certificate. The agents' endpoints are addresses, so clients need this name to
+    /// verify the certificate.
     pub const NAME: &str = "sahasra-worker";
 
     /// Creates `directory`, and in it `ca.crt`, `worker.{crt,key}`, `clients.crt` and `operator.{crt,key}`.

@@ -89,8 +89,8 @@ impl Default for PoolOptions {
 }
 
 impl PoolOptions {
-    /// Options for tests of sessions: two agents, each with one CPU device of 1 GiB, and an operator that considers a worker lost, or another
-    /// operator gone, after 5 s.
+    /// Options for tests of sessions: two agents, each with one CPU device of 1 GiB, and an operator that considers a worker or a leader
+    /// lost after 5 s.
     #[must_use]
     pub fn watchful() -> Self {
         let agent = ["--no-cuda", "--cpu-device-memory", "1Gi", "--heartbeat-interval", "1s"];

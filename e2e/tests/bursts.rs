@@ -394,7 +394,7 @@ async fn columns_tell_what_runs_and_what_became_of_it() {
         }
         let mut table = kubectl(&pool, &format!("get {kind} -n {namespace}")).await;
         if kind == "gpusessions" {
-            // Both nodes are equally loaded, up to what each reported last.
+            // The session may be placed on either node, since both have about the same load.
             table = table.replace("node-1", "node-0");
         }
         printed += &format!("$ kubectl get {kind}\n{}\n", without_age(&table));

@@ -1,5 +1,5 @@
-//! Leases and idle sessions while operators come and go: an operator that is killed repeatedly, and an API server that is unavailable for
-//! longer than half of the leader election's timeout. etcd writes to the disk as in production.
+//! Leases and idle sessions while operators are replaced: an operator is killed repeatedly, and an API server is unavailable for longer
+//! than half of the leader election's timeout. etcd writes to the disk as in production.
 //!
 //! `SAHASRA_E2E_KILL_COUNT` is the number of times that the operator is killed (default 6); from 24 on the test has 50 leases and 20 sessions.
 

@@ -39,7 +39,7 @@ async fn in_the_middle(pool: &Turn, name: &str) {
     pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
 }
 
-/// Checks that the burst completes with every index counted once, then deletes it and checks that nothing is held.
+/// Checks that the burst completes with every index counted once, then deletes it and checks that no slice is leased.
 async fn completes_exactly(pool: &mut Turn, name: &str) -> DynamicObject {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
     pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
@@ -159,7 +159,7 @@ async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_
 async fn the_lease_of_a_running_burst_is_created_again_when_somebody_deletes_it() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "lease-deleted", CHUNKS, STEPS).expect("a burst");
-    // With one slice, most of it remains when the lease has been deleted.
+    // One slice, so that most of the burst remains when its lease is deleted.
     let burst = burst.with("slices", json!({"min": 1, "max": 1}));
     pool.in_the_middle_of(&burst, 1, WITHIN).await.expect("chunks are done");
     let is_granted = |lease: Option<&DynamicObject>| lease.is_some_and(|lease| true_condition(lease, "Granted").is_some());

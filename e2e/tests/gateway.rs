@@ -19,7 +19,7 @@ use tokio::{
 /// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(120);
 
-/// Longer than any poll in these tests.
+/// Timeout for an answer, which exceeds the longest poll in these tests.
 const ANSWER_WITHIN: Duration = Duration::from_secs(240);
 
 /// A gateway and an HTTP client for it.

@@ -152,7 +152,7 @@ impl Up {
     }
 }
 
-/// Returns the kubectl commands in the indented block of a page that begins with `sahasra up`, without comments after `#`.
+/// Returns the kubectl commands in the indented block that begins with `sahasra up` in a page of the documentation, without comments.
 fn documented(page: &str) -> Vec<String> {
     let text = std::fs::read_to_string(tools::workspace_root().join(page)).expect("a page");
     let block = text.split_once("sahasra up --workers 4\n").expect("the page shows sahasra up").1;

@@ -1,7 +1,7 @@
 //! Tests on a complete node: kubelet, containerd and the scheduler on this machine, in Linux namespaces of their own.
 //!
 //! `the_whole_node` checks whether this machine supports this, builds the images and runs this same executable inside the cluster, with the
-//! tests of `in_cluster` one after the other. On a machine that does not support it the test says so and passes, unless
+//! tests of `in_cluster` one after the other. On a machine that does not support it the test prints the reason and passes, unless
 //! `SAHASRA_E2E_NODE=require`.
 
 #[path = "node/in_cluster.rs"]

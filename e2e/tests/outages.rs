@@ -34,7 +34,7 @@ async fn pool() -> Turn {
     POOL.borrow().await.expect("Sahasra starts")
 }
 
-/// Checks that the burst completes with every index counted once, and that nothing is held.
+/// Checks that the burst completes with every index counted once, and that no slice is leased.
 async fn completes_exactly(pool: &mut Turn, name: &str) {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
     pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");

@@ -28,7 +28,7 @@ async fn made_by(program: &str) -> Option<PathBuf> {
 
 /// Writes to stderr past the test harness, which captures the output of passing tests.
 fn say(text: &str) {
-    // Stderr may be closed.
+    // An error is ignored, because stderr may be closed.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 

@@ -167,7 +167,7 @@ async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back()
 
 #[tokio::test]
 async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_over() {
-    // On the pool whose grants last for seconds.
+    // This pool grants slices for seconds only, so that the test does not wait for a minute.
     let mut place = Place::start(&OUTAGE).await;
     let session = place.session("alone", json!({})).await;
     let mut work = Work::start(place.target(&session, true), Options::default()).await;
@@ -304,7 +304,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
             work.around().await;
             steps += 10;
         }
-        // A hundred steps a second are as good a test as a thousand.
+        // Limits the load: a hundred steps per second find the same errors as a thousand.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for (name, _, work) in &works {

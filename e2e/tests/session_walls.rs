@@ -45,7 +45,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
         let endpoint = text(session, "endpoint");
         let (mut other, own) = Visitor::welcomed(endpoint, namespace, name, token).await;
         assert_ne!(own.resume, welcome.resume);
-        // A name of a tensor is known only in the session that created the tensor.
+        // A tensor's name is valid only in the session that created the tensor.
         let failed = other.download(1).await.expect_err("it is another session's");
         assert_eq!(failed.code(), FailureCode::InvalidArgument, "{failed:?}");
         assert!(failed.message.contains("tensor 1 not found"), "{failed:?}");
@@ -72,7 +72,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
         other.send(Kind::Delete(delete), &[]).await;
         other.put(1, &[9; 4]).await;
         assert_eq!(other.download(1).await.expect("its own"), [9; 4]);
-        // The secret of one session does not open another: not at its agent, with any token ...
+        // The agent rejects the secret of another session, with any token.
         let url = format!("{endpoint}{}", path::stream(namespace, name));
         let (secret, wrong) = (resume_value(&welcome.resume), "Bearer nobody-s-token");
         let headers = [
@@ -82,7 +82,7 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
             (RESUME_HEADER, secret.as_str()),
         ];
         assert_eq!(get_with(&url, &headers).await.expect("an answer").0.as_u16(), 401);
-        // ... and not at its executor, for a caller that may connect to the session.
+        // The executor rejects the secret of another session, even from a caller that may connect to the session.
         let mut again = Visitor::open(endpoint, namespace, name, token).await.expect("it may connect");
         let refused = again.greet(&welcome.resume).await.expect_err("it is another session's");
         assert_eq!(refused.code(), RefusalCode::Unknown, "{refused:?}");

@@ -1,4 +1,4 @@
-//! Sessions: placed on one device, kept there, released, and never moved.
+//! Sessions: each is placed on one device, stays there and is never moved, and releases its slice at its end.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
     session.data["status"][field].as_str().unwrap_or_default()
 }
 
-/// Deletes a session, waits until its object is deleted, and checks that nothing is held.
+/// Deletes a session, waits until its object is deleted, and checks that no slice is leased.
 async fn delete(pool: &mut Turn, name: &str) {
     pool.control_plane.delete("GpuSession", "default", name).await.expect("deleted");
     let gone = |session: Option<&DynamicObject>| session.is_none();
@@ -194,7 +194,7 @@ async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
         let session = wait(&pool, name, |session| true_condition(session, "Failed").is_some()).await;
         let (reason, message) = why(&session, "Failed");
         assert_eq!(reason, expected, "{message}");
-        // The condition stays as long as the session exists, and the session holds nothing.
+        // The condition stays as long as the session exists, and the session has no slice.
         pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
         delete(&mut pool, name).await;
     }

@@ -375,8 +375,8 @@ impl Limits {
         Ok(format!("{SESSIONS} sessions"))
     }
 
-    /// Eight namespaces have work for the whole case, as many as a device has executors. The other namespaces must get their turns
-    /// nevertheless.
+    /// Eight namespaces, as many as a device has executors, have work during the whole case. The chunks of the other namespaces
+    /// must still run.
     async fn namespaces(&self) -> Result<String, Failure> {
         const EXECUTORS: usize = 8;
         let one = json!({"min": 1, "max": 1});
