@@ -41,8 +41,8 @@ pub struct Arguments {
     /// Visit every state of the model of grants instead of running seeds.
     #[arg(long)]
     check_model: bool,
-    /// Bounds of the model: messages of each coordinator, of them in flight and duplicated; kernels; restarts. Default: two sets of bounds,
-    /// one after the other.
+    /// Bounds of the model: messages of each coordinator, messages in flight, duplicated messages, kernels, restarts. Default: two sets
+    /// of bounds, one after the other.
     #[arg(
         long,
         value_name = "messages=N,in-flight=N,duplicates=N,kernels=N,restarts=N",
@@ -52,7 +52,7 @@ pub struct Arguments {
     model_bounds: Option<Bounds>,
 }
 
-/// Parses bounds of the model. Those that are absent are the small ones.
+/// Parses bounds of the model. Bounds that are absent from `text` are those of [`Bounds::small`].
 fn bounds(text: &str) -> Result<Bounds, String> {
     let mut bounds = Bounds::small();
     for part in text.split(',') {

@@ -1,4 +1,5 @@
-//! Running agents, and an observer's account of their grants: kept from the responses of an agent, independently of its ledger.
+//! Running agents, and a record of their grants that is derived from the responses of the agents, independently of their
+//! ledgers.
 
 use std::{
     collections::BTreeMap,
@@ -74,7 +75,7 @@ impl Drop for Running {
 }
 
 impl Live {
-    /// Creates the account of an agent without grants.
+    /// Creates the record of an agent without grants.
     pub fn new(place: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             place,

@@ -99,7 +99,7 @@ impl Launcher for Models {
 }
 
 fn nanoseconds(world: &World) -> u64 {
-    // Starts at 1 s, because the times on a board must not be 0. Boards distinguish idle from busy by the slot's state.
+    // Starts at 1 s, because a time on a status page must not be 0.
     1_000_000_000 + u64::try_from(world.elapsed().as_nanos()).unwrap_or(u64::MAX / 2)
 }
 
@@ -128,7 +128,7 @@ struct Executor {
     runs: BTreeMap<u64, Run>,
     free: Vec<usize>,
     busy: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// A suspect is running alone.
+    /// Whether a chunk that is suspected of ending its executor runs alone.
     alone: bool,
 }
 

@@ -45,7 +45,7 @@ pub fn without_randomised_addresses() {
 pub struct Child {
     process: libc::pid_t,
     said: File,
-    /// Limit of its processor time.
+    /// Limit of the child's processor time.
     patience: Duration,
     began: Instant,
 }
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) } as libc::c_int;
     }
     let elapsed = sahasra_simulation::virtual_time();
-    // The origins are arbitrary, and large enough for every subtraction.
+    // The time at the start of a run is arbitrary, but large enough that no subtraction underflows.
     let origin = if clock == libc::CLOCK_REALTIME { 1_800_000_000 } else { 1_000_000 };
     // SAFETY: the caller guarantees that `time` can be written.
     unsafe {

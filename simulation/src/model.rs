@@ -32,10 +32,11 @@ pub const COORDINATORS: usize = 2;
 
 const DEVICE: &str = "device";
 const SLICE_BYTES: u64 = 1 << 20;
-/// Slices that fit a device.
+/// Number of slices that a device has room for.
 const ROOM: u32 = 2;
-/// Time to live of a grant in ticks. `GRACE` is the grace of chunks that still run afterwards, also in ticks.
+/// Time to live of a grant, in ticks.
 const TTL: u8 = 2;
+/// Time after the end of a grant for which its running chunks may continue, in ticks.
 const GRACE: u8 = 1;
 /// Duration of a tick.
 const TICK: Duration = Duration::from_secs(1);

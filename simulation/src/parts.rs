@@ -33,7 +33,8 @@ use crate::{
     world::{Node, World, locked},
 };
 
-/// Silence after which a worker counts as stale, and a leader is replaced.
+/// Time without a heartbeat after which a worker counts as stale, or without a renewal after which a leader is
+/// replaced.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Delay before a process that ended restarts.
 const RESTART: Duration = Duration::from_millis(500);

@@ -134,7 +134,7 @@ pub struct SessionPlan {
 pub struct Fault {
     /// Start, in milliseconds.
     pub at: u64,
-    /// Duration in milliseconds, of a fault that lasts.
+    /// Duration in milliseconds; ignored if the fault is a single event.
     pub lasts: u64,
     pub kind: Kind,
 }
@@ -170,7 +170,7 @@ pub enum Kind {
     Break(usize),
     /// The devices of an agent are slower by this factor.
     Slow(usize, u64),
-    /// Somebody else writes to a burst.
+    /// A client that is neither operator nor agent writes to a burst.
     Meddle(usize),
     /// A burst is suspended for the duration of the fault.
     Suspend(usize),
@@ -297,7 +297,7 @@ impl Plan {
         }
     }
 
-    /// Returns whether only kernels themselves can cost attempts: at most connections break.
+    /// Returns whether the only faults are broken connections, so that only kernels can make an attempt fail.
     pub fn loses_no_attempts(&self) -> bool {
         self.faults.iter().all(|fault| matches!(fault.kind, Kind::Break(_)))
     }

@@ -27,7 +27,7 @@ const STANDING: u64 = 5;
 /// Time within which the end of all work is visible everywhere: a resumed heartbeat is noticed within 20 s, and an agent reads what others
 /// wrote to its object once per minute.
 pub(crate) const SETTLING: Duration = Duration::from_secs(90);
-/// Time without writes that follows.
+/// Time after [`SETTLING`] during which nothing may be written.
 pub(crate) const QUIET: Duration = Duration::from_secs(70);
 /// Interval at which the agents are checked.
 const LOOK: Duration = Duration::from_millis(500);

@@ -162,7 +162,7 @@ impl Users {
         if let Some(bucket) = plan.bucket {
             let url = format!("s3://{}/{}", bucket.name(), store::URL_PREFIX);
             job["spec"]["output"] = json!({"store": {"url": url, "secretRef": {"name": SECRET}}});
-            // A store is down for longer than an executor.
+            // An outage of the store lasts longer than one of an executor, so it needs more attempts.
             let retries = if plan.is_refused() { 5 } else { 50 };
             job["spec"]["retryPolicy"] = json!({"maxRetries": retries, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
         }

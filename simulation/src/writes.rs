@@ -17,7 +17,7 @@ pub struct Writes {
     total: u64,
 }
 
-/// Limit of `last`.
+/// Number of latest writes that the report shows.
 const REMEMBERED: usize = 64;
 
 impl Writes {

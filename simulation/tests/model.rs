@@ -1,4 +1,4 @@
-//! The model of grants holds in every state.
+//! The properties of the model of grants hold in every state that it can reach.
 
 use sahasra_simulation::model::Bounds;
 

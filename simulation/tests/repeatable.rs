@@ -1,12 +1,12 @@
-//! A seed is all that it takes to see again what happened.
+//! A seed determines a run: repeating it gives the same trace.
 
 use std::process::Command;
 
-/// What the program prints of its seeds.
+/// Runs the simulation with these arguments and returns its output. `padding` is an environment variable.
 fn simulation(arguments: &[&str], padding: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_sahasra-simulation"))
         .args(arguments)
-        // Shifts where the stack begins.
+        // The size of the environment shifts the start of the stack, which must not change a trace.
         .env("PADDING", padding)
         .output()
         .expect("the program was built for this test");
@@ -39,7 +39,8 @@ fn a_seed_does_not_depend_on_those_before_it() {
     assert!(text.contains(&format!("traces {alone:016x}")), "{alone:016x} is not in {text}");
 }
 
-/// Faults that have found an error, without those that it does not need. They repeat it as long as the requests before it stay the same.
+/// Sets of faults that have found an error, without faults that are unnecessary for it. A set repeats its error only while the run sends
+/// the same requests as then.
 #[test]
 fn seeds_that_have_found_an_error_hold() {
     for (seed, left_out) in [("749", "0,2,3,4,5,6,7,8,10"), ("3325", "3,4,8,9,10")] {

@@ -13,7 +13,7 @@ pub enum Call {
     Release(Name),
 }
 
-/// Name of a grant.
+/// Identity of a grant: the boot of its agent, and a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     pub(super) boot: u8,

@@ -12,13 +12,13 @@ use super::{
     see,
 };
 
-/// Knowledge of a coordinator.
+/// State of a coordinator, which it derives from the responses it has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Coordinator {
     pub(super) sent: u8,
     /// Boots of the agents, as last reported to the coordinator.
     pub(super) boots: [u8; AGENTS],
-    /// Leases by agent and grant.
+    /// Leases of the grants that the coordinator knows, by agent and grant.
     pub(super) grants: BTreeMap<(usize, Name), usize>,
 }
 

@@ -38,7 +38,7 @@ impl Bounds {
                     actions.push(Action::Send(message));
                 }
             };
-            // Agents are interchangeable too.
+            // Agents are interchangeable, so the first message of all goes to the first agent.
             for to in 0..if fresh == 0 { 1 } else { AGENTS } {
                 for lease in 0..LEASES.min(fresh + 1) {
                     // The second lease requests more than the first one leaves.
@@ -103,7 +103,7 @@ impl Model for Bounds {
                             !draining && !coordinator.grants.contains_key(&(place, name))
                         }))
             };
-            // The first coordinator starts without grants to adopt.
+            // The first coordinator is skipped: when it starts, there are no grants to adopt.
             for (coordinator, _) in state.coordinators.iter().enumerate().skip(1).filter(unknown) {
                 actions.push(Action::Adopt { coordinator, agent: place });
             }
