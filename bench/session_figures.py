@@ -28,20 +28,22 @@ def per_step(seconds, steps):
 
 
 def round_trips_more(far, near, round_trip_far, round_trip_near):
-    """Number of round trips over a slow line that a loop takes more than without the line: medians of each."""
+    """Number of round trips over a slow link that a loop takes in addition to those without the link, computed from medians."""
     line = statistics.median(round_trip_far) - statistics.median(round_trip_near)
     return (statistics.median(far) - statistics.median(near)) / line
 
 
 def of_overhead(line, way, peer, place):
-    """Overhead of `way` over `place`, divided by that of `peer` over the same place (medians of the rounds). `None` if the peer has no overhead."""
+    """Overhead of the transport `way` over `place`, divided by that of `peer` over the same place, as medians of the rounds. `None` if the peer
+    has no overhead.
+    """
     seconds, steps = line["seconds"], line["steps"]
     ours, theirs = (statistics.median(overhead(seconds[each], seconds[place], steps)) for each in (way, peer))
     return ours / theirs if theirs > 0 else None
 
 
 def overheads(area, line, goals, places, ways):
-    """Yields the results of one JSON line with seconds by place: for each way, its overhead over each place of local JAX, with the way's goal."""
+    """Yields the results of one JSON line with seconds by place: for each transport, its overhead over each place of local JAX, and its goal."""
     seconds, steps = line["seconds"], line["steps"]
     for way in ways:
         peers = {place: per_step(seconds[place], steps) for place in places} | {way: per_step(seconds[way], steps)}
@@ -52,8 +54,8 @@ def overheads(area, line, goals, places, ways):
 
 
 def bulk(lines, goal):
-    """Yields the results of bulk transfers: GB/s by size, direction and way. For sessions also the percentage of the raw copies in the same
-    rounds: of `raw`, into newly allocated memory, which has the goal if the way is direct, and of `raw_warm`, into memory used before.
+    """Yields the results of bulk transfers: GB/s by size, direction and transport. For sessions also the percentage of the raw copies in the same
+    rounds: of `raw`, into newly allocated memory, which has the goal if the connection is direct, and of `raw_warm`, into memory used before.
     """
     seconds = {(line["mebibytes"], line["direction"], line["way"]): line["seconds"] for line in lines}
     for (size, direction, way), ours in seconds.items():
@@ -67,8 +69,8 @@ def bulk(lines, goal):
 
 
 def paced(lines):
-    """Yields the results of arrays over lines of limited bandwidth: the throughput with adaptive compression as a percentage of that without
-    compression in the same rounds (with both throughputs in 10⁶ array bytes per second), and the bytes on the line. Without such a line
+    """Yields the results of arrays over links of limited bandwidth: the throughput with adaptive compression as a percentage of that without
+    compression in the same rounds (with both throughputs in 10⁶ array bytes per second), and the bytes on the link. Without such a link
     (0 megabits) also the additional CPU time of the client.
     """
     found = {(line["megabits"], line["kind"], line["direction"], line["mode"]): line for line in lines}

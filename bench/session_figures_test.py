@@ -18,7 +18,7 @@ class Figures(unittest.TestCase):
         self.assertAlmostEqual(figures.rate(256, [0.5])[0], 0.536870912)
 
     def test_a_loop_is_counted_in_round_trips_of_the_line_alone(self):
-        # Without the line a round trip takes 1 ms. The line adds 30 ms to a round trip and 45 ms to the loop.
+        # Without the link a round trip takes 1 ms. The link adds 30 ms to a round trip and 45 ms to the loop.
         self.assertAlmostEqual(figures.round_trips_more([0.055], [0.010], [0.031], [0.001]), 1.5)
 
     def test_each_way_has_its_own_goal_and_every_place_of_local_jax_as_a_peer(self):

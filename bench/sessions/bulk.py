@@ -1,5 +1,5 @@
 """Bulk transfers in both directions, in sessions and as a raw TCP copy over loopback, alternating. Prints the seconds of every round by size,
-direction and way.
+direction and transport.
 
     bulk.py PLACES ROUNDS MIB...
     bulk.py --peer               # the other end of the raw copy, a process of its own: prints its port

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that forwards all data after a delay, in each direction, without limiting the rate: a line of unlimited bandwidth.
+"""A TCP proxy on loopback that forwards all data after a delay, in each direction, without limiting the rate: a link of unlimited bandwidth.
 
     delay_proxy.py HOST:PORT MILLISECONDS      # prints its own port
 

@@ -1,8 +1,8 @@
-"""A loop of 100 dependent steps through the gateway, over a line with a delay in each direction and without a line, alternating.
+"""A loop of 100 dependent steps through the gateway, over a link with a delay in each direction and without that link, alternating.
 
     delayed.py PLACES MILLISECONDS ROUNDS      # MILLISECONDS: delay in each direction
 
-Prints the seconds of every round with and without the line, and the seconds of round trips.
+Prints the seconds of every round with and without the link, and the seconds of round trips.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Arrays of several kinds over lines of limited bandwidth through the gateway, with adaptive compression and without, alternating.
+"""Arrays of several kinds over links of limited bandwidth through the gateway, with adaptive compression and without, alternating.
 
-    paced.py PLACES ROUNDS MIB MEGABITS...      # 0 megabits: loopback without a line
+    paced.py PLACES ROUNDS MIB MEGABITS...      # 0 megabits: loopback without a link
 
-Prints the seconds of every round and the bytes on the line, by line, kind, direction and compression mode, and the CPU seconds of this process,
+Prints the seconds of every round and the bytes on the link, by link, kind, direction and compression mode, and the CPU seconds of this process,
 which includes the client.
 """
 
@@ -43,7 +43,7 @@ def kinds(size):
 
 
 def timed(session, work, index):
-    """Returns seconds, CPU seconds, bytes on the line, and the result."""
+    """Returns seconds, CPU seconds, bytes on the link, and the result."""
     bytes_before, cpu_before, began = session.traffic[index], time.process_time(), time.perf_counter()
     result = work()
     return time.perf_counter() - began, time.process_time() - cpu_before, session.traffic[index] - bytes_before, result
@@ -81,7 +81,7 @@ def measure(megabits, rounds, mebibytes):
             for turn in range(-1, rounds):
                 for mode, session in sessions.items():
                     for direction, figure in one_way(session, array).items():
-                        # In the first turn, adaptive compression still measures the line.
+                        # The first round is not recorded, because adaptive compression still measures the link.
                         if turn >= 0:
                             figures[mode][direction].append(figure)
             for mode, directions in figures.items():

@@ -1,8 +1,8 @@
-"""A TCP proxy on loopback that limits the rate in each direction to MEGABITS per second: a line of that bandwidth and of no delay.
+"""A TCP proxy on loopback that limits the rate in each direction to MEGABITS per second: a link of that bandwidth without a delay.
 
     paced_proxy.py HOST:PORT MEGABITS      # prints its own port
 
-Data in excess of the rate waits at the sender, as with a real line. Ends when its standard input is closed.
+Data in excess of the rate waits at the sender, as on a real link. Ends when its standard input is closed.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from proxying import until_told
 READ_BYTES = 64 << 10
 # Size of the proxy's socket buffers in each direction: small, so that a sender notices the limited rate soon.
 SOCKET_BYTES = 128 << 10
-# Seconds of transfer that may be caught up after the line was idle or the event loop was late.
+# Seconds of transfer that may be caught up after the link was idle or the event loop was late.
 BURST_SECONDS = 0.005
 
 

@@ -9,7 +9,7 @@ import sys
 from sahasra import RemoteJaxSession, SahasraClient
 
 PLACES = json.loads(sys.argv[1])
-# Ways to reach a session, as accepted by `opened`.
+# Transports to a session, as accepted by `opened`.
 WAYS = ("direct", "direct_tls", "gateway", "gateway_tls")
 
 
@@ -21,7 +21,7 @@ def client(way="gateway", url=None):
 
 @contextlib.contextmanager
 def opened(way, vram="1Gi", url=None, compression="adaptive"):
-    """A session reached by `way`, through the gateway at `url` if given."""
+    """Opens a session over a transport of `WAYS`, through the gateway at `url` if given."""
     options = {"gpu_class": "cpu", "direct": way.startswith("direct"), "compression": compression}
     if way == "direct_tls":
         # A separate worker, because a worker accepts either TLS or plain connections.
@@ -33,7 +33,7 @@ def opened(way, vram="1Gi", url=None, compression="adaptive"):
 
 @contextlib.contextmanager
 def behind(program, figure):
-    """Starts a proxy program of this folder, which simulates a line with this `figure`. Yields the URL of the gateway behind it."""
+    """Starts a proxy program of this folder, which simulates a link with this delay or bandwidth. Yields the URL of the gateway behind it."""
     command = [sys.executable, pathlib.Path(__file__).with_name(program), PLACES["gateway"].removeprefix("http://"), str(figure)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

@@ -19,11 +19,11 @@ BULK_ROUNDS = 5
 PEER_ROUNDS = 5
 MANY_ROUNDS = 3
 PACED_ROUNDS = 3
-# Size of the arrays over lines of limited bandwidth, and the bandwidths in megabits per second; 0 means without a line.
+# Size of the arrays over links of limited bandwidth, and the bandwidths in megabits per second; 0 means without a link.
 PACED_MEBIBYTES, LINES = 16, (100, 1000, 0)
 SIZES = (64, 256)
 COUNTS = (1, 8, 64)
-# Delay of the line in milliseconds, in each direction.
+# Delay of the link in milliseconds, in each direction.
 DELAY, DELAYED_ROUNDS = 15, 7
 # Goals: overhead of a step over local JAX, in microseconds; throughput of long steps as a percentage of the local one; milliseconds that a
 # readback may take beyond a round trip; throughput of bulk transfers as a percentage of a raw copy.
@@ -34,7 +34,7 @@ LONG_GOAL = 95
 PIPE_GOAL = 1.2
 READBACK_GOAL = 1
 BULK_GOAL = 80
-# Round trips that a loop over a long line may take in addition: one, and a tenth for the proxy that simulates the line.
+# Round trips that a loop over a slow link may take in addition: one, and a tenth for the proxy that simulates the link.
 DELAYED_GOAL = 1.1
 STEPS_OF = ("mlp_600", "mlp_32")
 WITHIN = 600

@@ -1,7 +1,8 @@
-//! What ptoxide, a scalar interpreter of PTX, takes for the kernels that it runs: the data and checks of `kernel_times`.
+//! Measures the scalar PTX interpreter ptoxide on the kernels that it can parse, with the data and checks of
+//! `kernel_times`.
 //!
-//! `ptoxide-times FOLDER`, the folder with the kernels' PTX. Prints one JSON object a line. Of a file it is given the
-//! one kernel only: it cannot parse everything that stands beside it.
+//! `ptoxide-times FOLDER`, the folder with the kernels' PTX. Prints one JSON object per line. Each kernel is extracted
+//! from its file, because ptoxide cannot parse all of the other kernels in the file.
 
 use std::error::Error;
 use std::path::Path;
@@ -14,13 +15,13 @@ const RUNS: usize = 3;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// The module's head and the kernel of this name.
+/// Returns a module with the head of a PTX file and only the kernel `name`.
 fn kernel(folder: &Path, file: &str, name: &str) -> Outcome<String> {
     let text = std::fs::read_to_string(folder.join(file))?;
     let head = text.find(".visible").ok_or("no kernel")?;
     let start = text.find(&format!(".visible .entry {name}(")).ok_or("no such kernel")?;
     let end = text[start..].find("\n}").ok_or("no end")? + start + 2;
-    // It knows no `.nc`, which is a hint to caches.
+    // ptoxide does not support the cache hint `.nc`, which does not change results.
     Ok(format!("{}{}\n", &text[..head], &text[start..end]).replace("ld.global.nc.", "ld.global."))
 }
 
