@@ -64,7 +64,7 @@ impl Action {
         }
     }
 
-    /// Listing a kind of ours of the cluster: `list` on that plural.
+    /// Listing a cluster-scoped kind of Sahasra: `list` on its plural name.
     pub fn list(resource: &'static str) -> Self {
         Self {
             verb: "list",
@@ -198,7 +198,7 @@ impl<V: Clone> Cache<V> {
         if entries.len() >= MAX_ANSWERS {
             entries.retain(|_, (until, _)| *until > now);
         }
-        // More callers than entries within the time that entries are kept: their reviews are repeated.
+        // No entry has expired: all of them are dropped, and later checks repeat their reviews.
         if entries.len() >= MAX_ANSWERS {
             entries.clear();
         }
@@ -214,7 +214,8 @@ enum Verdict {
 }
 
 impl Access {
-    /// Asks the API server of `config`. Uses its address and its certificate authority, and drops its credentials.
+    /// Authorises callers by reviews at the API server of `config`. Uses the address and the certificate authority of `config`, and drops
+    /// its credentials.
     ///
     /// # Errors
     /// When `config` makes no valid client.
@@ -243,7 +244,7 @@ impl Access {
     /// Checks that the caller with `token` may perform `action`. Verdicts are cached for a few seconds.
     ///
     /// # Errors
-    /// [`AccessError`] when the action is not allowed, or when the API server cannot be asked.
+    /// [`AccessError`] when the action is not allowed, or when the review fails.
     pub async fn check(&self, token: &str, action: &Action) -> Result<(), AccessError> {
         if token.is_empty() {
             return Err(AccessError::NoToken);
@@ -266,7 +267,7 @@ impl Access {
     /// Name under which the streams of the token's user are counted; not for authorisation. `None` if there is a single identity.
     ///
     /// # Errors
-    /// [`AccessError`] if the token is unknown, or the API server cannot be asked.
+    /// [`AccessError`] if the token is unknown, or the review fails.
     pub async fn caller(&self, token: &str) -> Result<Option<Arc<str>>, AccessError> {
         match &self.0 {
             Authority::ApiServer(reviews) => reviews.caller(token).await.map(Some),

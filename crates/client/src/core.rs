@@ -373,7 +373,7 @@ impl Core {
             server_frame::Kind::Welcome(_) | server_frame::Kind::Refused(_) => {
                 return Err(Error::protocol("duplicate greeting of the session"));
             }
-            // Handled above.
+            // [`Core::part`] handles parts before this `match`.
             server_frame::Kind::Part(_) => return Err(Error::protocol("part without a tensor")),
         };
         self.count(frame.sequence, 0);

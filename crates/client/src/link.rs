@@ -40,7 +40,7 @@ const LEAST_SILENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(25);
 /// Timeout for closing a connection.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Timeout for asking the gateway why the session ended.
+/// Timeout for querying the gateway for the reason why the session ended.
 const EXPLANATION: Duration = Duration::from_secs(5);
 /// Time within which the operator learns that a session's executor has ended: it reads the inventories every five seconds.
 const INVENTORY: Duration = Duration::from_secs(8);
@@ -78,7 +78,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             return;
         }
         if let Some(end) = fatal(&error, &target.way, connected) {
-            // A peer that rejects connections is lost for certain, so the gateway need not be asked.
+            // A peer that rejects connections is lost for certain, so the gateway is not queried for the reason.
             let is_clear = matches!(&error, Error::Unreachable { .. } | Error::Http { status: 502, .. });
             let end = match end {
                 end if is_clear => end,
@@ -158,8 +158,9 @@ fn is_over(error: &Error) -> bool {
     matches!(error, Error::Http { status: 404 | 410, .. })
 }
 
-/// Asks the gateway why the session ended. Returns `None` if the session has not ended or the gateway does not answer in time. A session that
-/// `is_over` at its worker has failed, or will as soon as the operator has read the worker's inventory: the gateway waits for that.
+/// Queries the gateway for the reason why the session ended. Returns `None` if the session has not ended or the gateway does not answer in
+/// time. A session that `is_over` at its worker has failed, or will as soon as the operator has read the worker's inventory: the gateway
+/// waits for that.
 async fn explain(target: &Target, closing: bool, is_over: bool) -> Option<Error> {
     if closing {
         return Some(Error::Closed);

@@ -94,7 +94,7 @@ impl Peer {
             .trim_end_matches(']')
     }
 
-    /// Returns the host, with the port if the URL has one, for people and for the `Host` header.
+    /// Returns the host, with the port if the URL has one, for messages and for the `Host` header.
     pub(crate) fn authority(&self) -> String {
         match self.url.port() {
             Some(port) => format!("{}:{port}", self.url.host_str().unwrap_or_default()),

@@ -34,7 +34,7 @@ impl fmt::Display for DeviceId {
 pub struct Problem {
     /// All known devices, including unusable ones. Of devices with the same id all but one are ignored.
     pub devices: Vec<Device>,
-    /// All owners that hold or want slices. Of claims with the same id all but one are ignored.
+    /// All owners that hold or request slices. Of claims with the same id all but one are ignored.
     pub claims: Vec<Claim>,
 }
 

@@ -12,7 +12,7 @@ use warp::Reply;
 /// Response of a route.
 pub type Answer = warp::reply::Response;
 
-/// Returns a response with a text for people.
+/// Returns a response with a plain text.
 pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     whole(status, "text/plain; charset=utf-8", text.into())
 }

@@ -6,10 +6,10 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt};
 /// Form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// One line of text per event.
     #[default]
     Text,
-    /// For collectors.
+    /// One JSON object per event, for log collectors.
     Json,
 }
 

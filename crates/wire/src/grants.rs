@@ -25,7 +25,7 @@ pub struct Owner {
     /// Namespace of the owning object. Executors are never shared between namespaces.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Kind and name of the owning object for people, such as `BurstJob/hyperparameter-search`.
+    /// Kind and name of the owning object for messages, such as `BurstJob/hyperparameter-search`.
     #[prost(string, tag = "3")]
     pub name: String,
     /// Term of the owner's coordinator. An agent rejects a term lower than the highest that it has seen for the owner.

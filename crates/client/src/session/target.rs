@@ -78,7 +78,7 @@ impl Target {
         self
     }
 
-    /// Sets a gateway that is asked why the session ended.
+    /// Sets a gateway that the client queries for the reason when the session ends.
     #[must_use]
     pub fn explained_by(mut self, gateway: &Gateway, namespace: &str, name: &str) -> Self {
         self.gateway = Some((gateway.clone(), namespace.to_owned(), name.to_owned()));

@@ -207,7 +207,7 @@ fn target(worker: &Worker, web_socket: bool) -> Target {
     let token = Token::text(TOKEN);
     if web_socket {
         let mut target = Target::through(&Gateway::new(&worker.url, token, None).unwrap(), "default", "mine").unwrap();
-        // There is no gateway to ask why the session ended.
+        // Without a gateway, the client cannot find out why the session ended.
         target.gateway = None;
         return target;
     }
@@ -261,7 +261,7 @@ fn the_largest_frame_goes_through_a_web_socket_in_messages_that_a_gateway_takes(
     let url = format!("http://{}", listener.local_addr().unwrap());
     let gateway = thread::spawn(move || {
         let stream = listener.accept().unwrap().0;
-        // The limit of a gateway.
+        // Message limit of a gateway.
         let config = tungstenite::protocol::WebSocketConfig::default()
             .max_message_size(Some(16 << 20))
             .max_frame_size(Some(16 << 20));

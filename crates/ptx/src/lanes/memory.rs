@@ -23,7 +23,7 @@ pub(crate) struct Resolved {
     pub(crate) base: *mut u8,
     pub(crate) stride: usize,
     pub(crate) shape: Shape,
-    /// Lanes in a row: 8 or 16.
+    /// Number of lanes in each row: 8 or 16.
     pub(crate) row: u8,
     /// Bit r: row r is uniform. Otherwise the row is contiguous.
     pub(crate) uniform_rows: u8,

@@ -80,7 +80,7 @@ struct Way {
     decoding: f64,
 }
 
-/// Knowledge about data with elements of one width.
+/// Compression results so far for data with elements of one width.
 #[derive(Clone, Copy, Debug, Default)]
 struct Data {
     known: Option<Outcome>,

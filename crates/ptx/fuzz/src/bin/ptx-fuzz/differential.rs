@@ -101,7 +101,7 @@ impl Run {
     }
 }
 
-/// Runs programs on `jobs` threads, each with two further processes. A program depends only on its seed.
+/// Runs programs on `jobs` threads, each with two child processes. A program depends only on its seed.
 pub fn run(first: u64, programs: u64, jobs: NonZero<u64>) -> anyhow::Result<ExitCode> {
     let run = Run {
         vocabulary: vocabulary(),

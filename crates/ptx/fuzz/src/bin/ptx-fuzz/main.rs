@@ -30,53 +30,53 @@ enum Command {
         /// Seed of the first program.
         #[arg(long, default_value_t = 1)]
         first: u64,
-        /// Programs.
+        /// Number of programs.
         #[arg(long, default_value_t = 20_000)]
         programs: u64,
-        /// Threads, each with two processes beside it; as many as there are cores unless given.
+        /// Number of threads, each with two child processes [default: the number of cores].
         #[arg(long)]
         jobs: Option<NonZero<u64>>,
     },
-    /// Runs one program again, and makes it small where it differs.
+    /// Runs one program again, and shrinks it if the results differ.
     Program {
-        /// Its seed.
+        /// Seed of the program.
         seed: u64,
-        /// On this instruction set.
+        /// Instruction set to run the program on.
         #[arg(long, default_value = "avx512")]
         level: Level,
-        /// Prints the program even where nothing differs.
+        /// Prints the program even if the results agree.
         #[arg(long)]
         print: bool,
     },
-    /// Prints a digest for each program: what `differential` asks of other instruction sets.
+    /// Prints a digest for each program. `differential` runs this command for other instruction sets.
     #[command(hide = true)]
     Digests { first: u64, programs: u64, level: Level },
     /// Loads and runs damaged PTX.
     Damage {
-        /// Seed of the first text.
+        /// Seed of the first damaged text.
         #[arg(long, default_value_t = 1)]
         first: u64,
-        /// Seconds to go on for.
+        /// Duration in seconds.
         #[arg(long, default_value_t = 120)]
         seconds: u64,
         /// Folder with PTX files to damage.
         #[arg(long, default_value = "crates/ptx/tests")]
         corpus: PathBuf,
-        /// Threads; as many as there are cores unless given.
+        /// Number of threads [default: the number of cores].
         #[arg(long)]
         jobs: Option<NonZero<u64>>,
     },
-    /// Prints a module with one kernel for each instruction form there is a model of.
+    /// Prints a module with one kernel for each instruction form that has a model.
     Forms,
-    /// Has NVIDIA's assembler check the module of `forms`, and programs: what the generator writes is valid.
+    /// Checks with NVIDIA's assembler that the module of `forms` and generated programs are valid.
     Assemble {
         /// Seed of the first program.
         #[arg(long, default_value_t = 1)]
         first: u64,
-        /// Programs.
+        /// Number of programs.
         #[arg(long, default_value_t = 200)]
         programs: u64,
-        /// The assembler; the wheel nvidia-cuda-nvcc-cu12 has one.
+        /// Path of the assembler, which the wheel nvidia-cuda-nvcc-cu12 contains.
         #[arg(long, default_value = "ptxas")]
         ptxas: PathBuf,
     },
