@@ -5,10 +5,10 @@
 
 use clap::ValueEnum;
 
-/// A step of a burst after which the process may be told to die.
+/// A step of a burst after which the process can be made to crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Step {
-    /// The `VramLease` that says what is about to be acquired is written.
+    /// The `VramLease` is written, before any slice is acquired.
     Intent,
     /// An agent granted slices.
     Grant,
@@ -16,7 +16,7 @@ pub enum Step {
     Dispatch,
     /// A checkpoint is written.
     Checkpoint,
-    /// The status says Complete or Failed.
+    /// The status `Complete` or `Failed` is written.
     Completion,
 }
 

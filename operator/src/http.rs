@@ -20,7 +20,7 @@ use crate::{
 
 /// Timeout of the request for an agent's current load. After it, `/workers` shows the statistics of the `GpuWorker`'s status.
 const ANSWER_WITHIN: Duration = Duration::from_millis(250);
-/// Maximum number of agents that are asked at the same time.
+/// Maximum number of agents that are queried at the same time.
 const AT_ONCE: usize = 64;
 /// Time for which an answer is cached. In this time, requests to `/workers` cause at most one call to each agent.
 const GOOD_FOR: Duration = Duration::from_secs(1);

@@ -27,9 +27,9 @@ pub(crate) enum Release {
 /// The agents that a release calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// Those of the owner's claim in this pool, which ends.
+    /// The agents with grants of the owner's claim in this pool. The release ends the claim.
     Claim,
-    /// All, because any of them may hold grants of an earlier term.
+    /// All agents, because any of them may hold grants of an earlier term.
     Everywhere,
 }
 

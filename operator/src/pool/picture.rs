@@ -28,7 +28,8 @@ mod strays;
 mod tests;
 mod waiting;
 
-/// Time for which a device that rejected an acquire is not asked again, in milliseconds. Chunks of other owners end within this time.
+/// Time for which a device that rejected an acquire receives no further acquire, in milliseconds. Chunks of other owners end within this
+/// time.
 const REFUSED_FOR: u64 = 500;
 /// Waits before an agent that did not answer is called again.
 const UNREACHABLE: Backoff = Backoff::milliseconds(250, 5_000);

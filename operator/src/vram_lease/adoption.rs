@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Agents do not answer, and the slices must not be acquired again elsewhere.
+/// Fails if agents do not answer and the lease's slices must not be acquired again on other devices.
 pub(super) async fn adopt(
     context: &Context,
     lease: &VramLease,
@@ -24,8 +24,8 @@ pub(super) async fn adopt(
     let found = leases::adopt(&context.pool, uid, slice_bytes).await;
     let (mut adopted, mut silent) = (adopted_by(lease, found.grants), found.silent);
     if adopted.is_empty() && is_served_once(lease) && was_granted(lease) {
-        // Slices that are not found now are lost permanently. A predecessor may have been granted slices after the agents were asked, so
-        // ask them again.
+        // Slices that are not found now are lost permanently. A predecessor may have been granted slices after the agents were queried, so
+        // they are queried again.
         silent.clear();
         let mut held = Vec::new();
         for (worker, inventory) in context.pool.inventories(&named_workers(lease)).await {

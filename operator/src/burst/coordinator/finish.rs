@@ -69,7 +69,7 @@ impl Coordinator {
         // Aborted if the end fails, because the next coordinator then adopts the grants and the lease, which must not be released
         // afterwards.
         let mut returning = AbortOnDropHandle::new(returning);
-        // From here on, the status must show that nothing is held.
+        // From here on, the status must show no slices.
         self.view = None;
         self.held = Default::default();
         let end = self.save_end(end).await?;
@@ -92,7 +92,7 @@ impl Coordinator {
             }
             let CoordinatorError::Write(error) = error else { return Err(error) };
             match SaveError::from(error) {
-                // A burst that has ended must say so, so fields that the API server permanently rejects are left out.
+                // The status must show the end of the burst, so fields that the API server permanently rejects are left out.
                 error if error.refusal().is_some() && !self.lean => {
                     tracing::warn!(error = %causes(&error), "status permanently rejected");
                     self.lean = true;

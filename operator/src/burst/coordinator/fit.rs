@@ -150,9 +150,9 @@ mod tests {
 
     #[test]
     fn slices_with_chunks_are_kept_and_no_more_than_there_are_chunks() {
-        // A suspended burst keeps only those with chunks.
+        // A burst that is being suspended keeps only the slices with chunks.
         assert_eq!(kept(&slices(&[(32, 0), (32, 1)]), 0), [0, 1]);
-        // A straggler, and a chunk that waits for its retry.
+        // The remaining chunks: one that still runs, and one that waits for its retry.
         assert_eq!(kept(&slices(&[(32, 0), (32, 1)]), 2), [1, 1]);
         assert_eq!(kept(&slices(&[(4, 1), (4, 4)]), 100), [4, 4]);
         assert_eq!(kept(&[], 3), [0; 0]);

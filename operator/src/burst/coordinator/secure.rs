@@ -259,7 +259,7 @@ impl Coordinator {
         let job: Arc<BurstJob> = self.job.borrow().clone();
         self.write_intent(&job, 0).await?;
         let now = self.context.clock.now();
-        // As at the start: the intervals have grown meanwhile, and the next changes must be reported soon.
+        // The intervals between writes start again from their minimum, so that the next changes are reported soon.
         (self.status_pace, self.lease_pace) = (progress::status_pace(now), progress::lease_pace(now));
         if sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) {
             self.write_status_now(&[Verdict::new(SUSPENDED, false, "Resumed", "spec.suspend is false")])

@@ -106,7 +106,7 @@ fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
 fn an_attempt_that_was_taken_for_lost_and_goes_on_costs_none() {
     let mut account = Account::new(1, POLICY, 0);
     account.take(&device(0), 1, 0);
-    // More often than the retry limit.
+    // Repeated more often than the retry limit allows.
     for now in 0..10 {
         let devices = [device(0), DeviceKey::unknown("worker-0")];
         assert_eq!(account.lost(&devices, FailureCode::Disconnected, "gone", now).retried, 1);

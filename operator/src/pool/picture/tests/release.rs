@@ -29,11 +29,11 @@ fn a_release_without_an_answer_is_repeated_less_and_less_often_until_the_agent_c
 
 #[test]
 fn a_release_is_not_repeated_once_the_grant_is_gone() {
-    // It has expired.
+    // The grant has expired, so its release is not repeated.
     let (mut picture, release) = ended();
     picture.release_failed(&"a".into(), &release, 10);
     assert_eq!(releases(&picture.plan(TTL).0), []);
-    // The agent has restarted.
+    // The agent has restarted, which released its grants.
     let (mut picture, release) = ended();
     picture.release_failed(&"a".into(), &release, 10);
     picture.observe(&[worker("a", "next boot")], 11);
@@ -43,7 +43,7 @@ fn a_release_is_not_repeated_once_the_grant_is_gone() {
     picture.release_failed(&"a".into(), &release, 10);
     picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 11, 12);
     assert_eq!(releases(&picture.plan(3_000).0), []);
-    // Another operator acts for the owner.
+    // Another operator acts for the owner, so this one repeats no release.
     let (mut picture, release) = ended();
     picture.release_failed(&"a".into(), &release, 10);
     picture.leave_to_others("one");

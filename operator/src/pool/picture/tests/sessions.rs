@@ -79,7 +79,7 @@ fn what_is_said_of_a_session_where_it_is_not_is_not_heard() {
     picture.observe(&[worker("a", "boot"), worker("b", "other")], 1);
     picture.inventoried(&"a".into(), &says(0, true), 10, 10);
     picture.take_changed_sessions();
-    // Agent `b` was asked first and its answer was lost. A session without clients has existed there since.
+    // The slice was requested from agent `b` first, and its answer was lost. A session without clients has existed there since.
     let mut elsewhere = says(90_000, false);
     (elsewhere.boot_id, elsewhere.grants) = ("other".into(), vec![grant("lease", "other", 1, 1)]);
     let returned = picture.inventoried(&"b".into(), &elsewhere, 20, 20);
