@@ -92,12 +92,12 @@ pub struct RunArgs {
 /// Output format of `sahasra run`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RunOutput {
-    /// A summary.
+    /// A summary for the terminal.
     #[default]
     Table,
-    /// The finished BurstJobs.
+    /// The finished BurstJobs as JSON.
     Json,
-    /// The finished BurstJobs.
+    /// The finished BurstJobs as YAML.
     Yaml,
     /// Index, parameters and outputs of each chunk, or with `results: Failed` index and cause of each that failed; for one BurstJob at a time.
     Csv,
@@ -162,15 +162,15 @@ pub enum Structure {
     Yaml,
 }
 
-/// Implementation of a device.
+/// Backend that `sahasra kernel check` requires to run a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// At least one of them.
+    /// Either backend.
     #[default]
     Any,
-    /// The SIMT engine for CPUs.
+    /// The CPU backend, a SIMT engine.
     Cpu,
-    /// The CUDA driver.
+    /// The CUDA backend, NVIDIA's driver.
     Cuda,
 }
 

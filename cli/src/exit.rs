@@ -57,7 +57,7 @@ impl Exit {
         }
     }
 
-    /// Returns the outcome and tells the reason on standard error.
+    /// Prints the reason on standard error and returns the outcome.
     #[must_use]
     pub fn because(self, reason: &str) -> Self {
         crate::output::complain(reason);

@@ -53,7 +53,7 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
             clap_complete::generate(shell, &mut Args::command(), "sahasra", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
-        // Handled above.
+        // The executor runs before the command line is matched here.
         Command::Executor { .. } => Exit::Refused,
     };
     exit.into()

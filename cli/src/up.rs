@@ -86,7 +86,7 @@ fn token_name(port: u16) -> String {
     format!("token-{port}")
 }
 
-/// Writes both files, unless the user named a plugin that is none.
+/// Writes the kubeconfig and the token file, unless the user named a plugin that cannot be loaded.
 fn write(
     access: &Access,
     address: SocketAddr,

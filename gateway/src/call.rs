@@ -9,6 +9,6 @@ pub(crate) struct Call {
     pub method: Method,
     pub query: Option<String>,
     pub headers: HeaderMap,
-    /// The client's connection, if the request may upgrade it: only HTTP/1.1 can.
+    /// Connection of the client, if the request may upgrade it, which only HTTP/1.1 requests can.
     pub upgrade: Option<OnUpgrade>,
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use tokio::time::timeout;
 
-/// Maximum number of bytes read. A client usually sends no more than one file or tensor before it looks at the answer.
+/// Maximum number of bytes read. A client usually sends no more than one file or tensor before it reads the answer.
 const MOST_BYTES: usize = 64 << 20;
 /// Time limit of reading: on a slow link it is better that the client loses the answer than that it holds the connection.
 const LONGEST: Duration = Duration::from_secs(5);

@@ -64,7 +64,7 @@ impl Default for Limits {
     }
 }
 
-/// The gateway. Cheap to clone: clones are handles of the same.
+/// The gateway. Cheap to clone: clones are handles of the same gateway.
 #[derive(Clone)]
 pub struct Gateway {
     shared: Arc<Shared>,
@@ -129,7 +129,7 @@ impl Gateway {
         let gateway = self.clone();
         let query = warp::query::raw().map(Some).or(warp::any().map(|| None)).unify();
         warp::method()
-            // A path of warp would ignore a slash at the end.
+            // A path filter of warp would ignore a trailing slash.
             .and(warp::path::full())
             .and(query)
             .and(warp::header::headers_cloned())

@@ -62,7 +62,7 @@ fn verdict(description: &Description, backend: Backend) -> Exit {
     if runs { Exit::Success } else { Exit::Refused }
 }
 
-/// Formats a description for people.
+/// Formats a description as text for the terminal.
 fn text(description: &Description) -> String {
     let mut text = format!(
         "{}: PTX {} for {}, {}-bit addresses\n\n",

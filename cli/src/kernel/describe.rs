@@ -68,7 +68,7 @@ pub struct CudaVerdict {
     /// Whether a CUDA driver accepts the PTX, as far as its text shows. `None` if that was not checked: the PTX has a statement that this
     /// program does not know, which may be one of a newer PTX or none at all.
     pub runs: Option<bool>,
-    /// Description of the devices, for people.
+    /// Description of the devices, for messages.
     pub devices: String,
     /// Oldest CUDA version whose driver supports this version of PTX, from NVIDIA's PTX release notes.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Report of a finished burst, for people.
+//! Report of a finished burst as text for the terminal.
 
 use std::fmt::Write as _;
 

@@ -34,7 +34,7 @@ impl Serves {
         Self::without_devices(plugin, outcome)
     }
 
-    /// Why no device has the engine, given what the plugin says when it is loaded.
+    /// Why no device has the engine, given the plugin's answer when it is loaded.
     fn without_devices(plugin: PathBuf, outcome: Result<PluginPlatform, String>) -> Self {
         match outcome {
             Ok(platform) => Self::OtherDevices {
@@ -45,7 +45,7 @@ impl Serves {
         }
     }
 
-    /// The line about sessions in the welcome.
+    /// Line about sessions in the message that `sahasra up` prints once the pool is ready.
     pub fn line(&self) -> String {
         match self {
             Self::NoPlugin => "Sessions run kernels; for JAX functions there is no PJRT plugin (--pjrt-plugin FILE).".to_owned(),

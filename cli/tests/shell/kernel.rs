@@ -94,7 +94,7 @@ fn without_nvrtc_the_remedy_is_told() {
         .env_clear()
         .output()
         .expect("sahasra runs");
-    // On a machine with the CUDA toolkit the file is compiled.
+    // On a machine with the CUDA toolkit, the compilation succeeds instead.
     if output.status.success() {
         assert!(text(&output.stdout).contains(".entry saxpy"));
     } else {

@@ -185,7 +185,7 @@ fn a_closed_standard_error_does_not_stop_the_shutdown() {
     let mut command = Sahasra::new(["up", "--port", "0", "--workers", "1", "--log-level", "info", "--kubeconfig"])
         .arg(&kubeconfig)
         .command();
-    // Every write fails, as to a terminal that is gone.
+    // Every write fails, as to a terminal that was closed.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
     let mut child = command.stdout(Stdio::null()).stderr(full).spawn().expect("sahasra runs");
     let _limit = Limit::of(&child);
@@ -202,7 +202,7 @@ fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
     let program = Sahasra::new(["up", "--port", "0", "--workers", "1", "--kubeconfig"])
         .arg(&kubeconfig)
         .command();
-    // As nohup does.
+    // SIGHUP is ignored, as by nohup.
     let mut command = std::process::Command::new("sh");
     command
         .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])

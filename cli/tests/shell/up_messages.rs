@@ -1,4 +1,4 @@
-//! What `sahasra up` prints and refuses.
+//! Messages of `sahasra up`, and arguments that it rejects.
 
 use std::{io::Read, process::Stdio};
 

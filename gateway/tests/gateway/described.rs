@@ -58,7 +58,7 @@ async fn every_route_answers_as_the_document_says() {
             let method: Method = method.to_uppercase().parse().expect("a method");
             let body = (method == Method::POST).then(|| if path.contains("bursts") { &generated } else { &session });
             let open = operation["security"] == json!([]);
-            // An object that exists, and one that does not.
+            // Each route is called for an object that exists, and for one that does not.
             for name in ["there", "nowhere"] {
                 cluster
                     .call(Method::POST, "/v1/namespaces/default/bursts", Some(&burst("there")))

@@ -111,7 +111,7 @@ async fn bytes_go_both_ways_through_a_workers_tls() {
     let both = async { tokio::join!(up, echo) };
     let (heard, ()) = tokio::time::timeout(WITHIN, both).await.expect("all of it");
     assert!(heard == data);
-    // The end of one side ends the other.
+    // When the worker closes its connection, the gateway closes the client's.
     drop(worker);
     loop {
         match tokio::time::timeout(WITHIN, client.next()).await.expect("it ends") {
