@@ -20,7 +20,7 @@ class AuthenticationError(SahasraError):
 
     def __str__(self) -> str:
         text = super().__str__()
-        # The server says this, which cannot know where this process looks for a token.
+        # The server's message cannot name the places where this process looks for a token, so they are appended here.
         return f"{text}. {_NO_TOKEN}" if "no token:" in text else text
 
 

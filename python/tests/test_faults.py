@@ -56,7 +56,7 @@ session = sahasra.RemoteJaxSession.create(client, engine="ptx", vram="256Mi", na
 x = session.put(np.ones(1 << 20, np.float32))
 session.synchronise()
 print("there", flush=True)
-# An upload that does not come to its end.
+# An upload that the kill interrupts.
 while True:
     y = session.put(np.ones(16 << 20, np.float32))
 """

@@ -229,7 +229,7 @@ def test_a_job_that_waits_says_for_what():
 
 
 class Native:
-    """The native part of a session, of which nothing is asked here."""
+    """The native part of a session, which these tests never call."""
 
     def compile(self, name, kind, code):
         assert isinstance(code, bytes)

@@ -1,4 +1,4 @@
-"""What a session says without a pool: refusals before anything is sent, and reports of its end."""
+"""Errors of a session that are raised before anything is sent, and reports of its end. No pool is needed."""
 
 import os
 
@@ -51,7 +51,7 @@ def test_a_failure_that_nothing_raised_is_reported_at_the_end_of_the_program(cap
     made.give_back(Ended(sahasra.ExecutionError("step: it failed")), [])
     said = capsys.readouterr().err
     assert "session default/offline failed" in said and "ExecutionError: step: it failed" in said and "with block" in said
-    # The one that execute_jitted left came first.
+    # The failure that execute_jitted found earlier is reported instead of the later one.
     made.give_back(Ended(sahasra.ExecutionError("later")), [sahasra.CompileError("earlier")])
     said = capsys.readouterr().err
     assert "CompileError: earlier" in said and "later" not in said

@@ -233,7 +233,7 @@ def test_an_estimate_says_why_not(session):
 def test_an_estimate_counts_what_is_there(session):
     outer = lambda x, *, y: jnp.outer(x, y)
     column = jax.ShapeDtypeStruct((6144,), jnp.float32)
-    # 144 MiB of 256.
+    # The result takes 144 MiB, and the session has 256 MiB.
     estimate = session.estimate_jitted(outer, (column,), {"y": column})
     assert (estimate.feasible, estimate.output_bytes) == (True, 144 << 20)
     there = session.zeros(160 << 18)

@@ -127,11 +127,11 @@ def attempt(use):
         return
     sys.exit(f"{use} is had by a process that was forked")
 
-# JAX warns of forks, and has no part in this.
+# JAX warns about forks, but the forked processes do not use JAX.
 warnings.simplefilter("ignore")
 with sahasra.RemoteJaxSession.create(sahasra.SahasraClient(sys.argv[1])) as session:
     for number in range(30):
-        # Its connection is at work while it forks.
+        # The session's connection transfers data during the fork.
         x, block = session.put(np.ones(3)), session.zeros(5).numpy()
         download = x._handle().download(x.nbytes)
         child = os.fork()
