@@ -64,7 +64,7 @@ use metrics::Metrics;
 use pool::Pool;
 
 /// Drain timeout of the HTTP server when the process is stopped.
-const FAREWELL: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Default limit of the memory for the PTX and inputs of all bursts: room for three bursts of the largest size, 56 MiB. The Helm chart
 /// limits the operator to 512 MiB.
@@ -228,7 +228,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .context("failed to register metrics")?;
     let service = warp::service(http::routes(context.clone(), readiness.clone()));
     let limits = server::Limits {
-        drain_timeout: FAREWELL,
+        drain_timeout: DRAIN_TIMEOUT,
         ..server::Limits::default()
     };
     let server = tokio::spawn(server::serve(listener, server::Cleartext, service, limits, stop.clone()));

@@ -5,7 +5,7 @@
 //! and shrinks claims when others need room. Its knowledge of an agent comes from the agent's own answers: inventories, grants and
 //! rejections. The `GpuWorker`s only show which agents exist, and when to request an inventory.
 //!
-//! `picture` makes the decisions and is pure; this module carries them out.
+//! `state` makes the decisions and is pure; this module carries them out.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -27,12 +27,12 @@ use crate::{
 };
 
 mod claim;
-mod picture;
+mod state;
 
 pub(crate) use claim::SILENT;
 pub use claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SeenSession};
-pub use picture::Unclaimed;
-use picture::{Action, Picture};
+pub use state::Unclaimed;
+use state::{Action, State};
 
 /// Maximum number of concurrent calls to agents. Renewals have a limit of their own, so that many acquires cannot let grants expire.
 const CONCURRENT_CALLS: usize = 64;
@@ -46,10 +46,10 @@ pub struct Pool {
     directory: Arc<Directory>,
     clock: Clock,
     faults: Faults,
-    picture: Mutex<Picture>,
+    state: Mutex<State>,
     changed: Notify,
     sessions_changed: Notify,
-    strays_found: Notify,
+    orphans_found: Notify,
     heard: Notify,
     calls: Semaphore,
     renewals: Semaphore,
@@ -69,10 +69,10 @@ impl Pool {
             directory,
             clock,
             faults,
-            picture: Mutex::new(Picture::new(metrics)),
+            state: Mutex::new(State::new(metrics)),
             changed: Notify::new(),
             sessions_changed: Notify::new(),
-            strays_found: Notify::new(),
+            orphans_found: Notify::new(),
             heard: Notify::new(),
             calls: Semaphore::new(CONCURRENT_CALLS),
             renewals: Semaphore::new(CONCURRENT_CALLS),
@@ -88,7 +88,7 @@ impl Pool {
                 workers.mark_unchanged();
                 self.observe();
             }
-            let (actions, wake) = self.picture.lock().plan(self.clock.now());
+            let (actions, wake) = self.state.lock().plan(self.clock.now());
             for action in actions {
                 let pool = self.clone();
                 part::spawn(async move { pool.perform(action).await });
@@ -116,8 +116,8 @@ impl Pool {
     /// Reads the workers from the directory. Must be called once the directory knows all workers, before grants are adopted.
     pub fn observe(&self) {
         {
-            let mut picture = self.picture.lock();
-            picture.observe(&self.directory.workers(), self.clock.now());
+            let mut state = self.state.lock();
+            state.observe(&self.directory.workers(), self.clock.now());
         }
         self.heard.notify_waiters();
         self.changed.notify_one();
@@ -125,14 +125,14 @@ impl Pool {
 
     /// Registers a claim. `adopted` are its grants from an earlier term, with their workers; the pool renews them under the new term.
     pub fn claim(&self, request: ClaimRequest, adopted: Vec<(String, Grant)>) -> watch::Receiver<ClaimView> {
-        let view = self.picture.lock().claim(request, adopted, self.clock.now());
+        let view = self.state.lock().claim(request, adopted, self.clock.now());
         self.changed.notify_one();
         view
     }
 
     /// Changes the minimum, maximum and priority of a claim.
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
-        self.picture.lock().resize(uid, min, max, priority);
+        self.state.lock().resize(uid, min, max, priority);
         self.changed.notify_one();
     }
 
@@ -145,24 +145,24 @@ impl Pool {
                 .map(|((worker, device), slices)| (DeviceId::new(*worker, *device), *slices))
                 .collect()
         });
-        self.picture.lock().limit(uid, limits);
+        self.state.lock().limit(uid, limits);
         self.changed.notify_one();
     }
 
     /// Changes the maximum time for which a client can keep a session's slice.
     pub fn keep(&self, uid: &str, milliseconds: u64) {
-        self.picture.lock().keep(uid, milliseconds);
+        self.state.lock().keep(uid, milliseconds);
     }
 
     /// The state of a session as its agent last reported it, by the UID of the session's lease.
     pub fn session(&self, lease_uid: &str) -> Option<SeenSession> {
-        self.picture.lock().session(lease_uid, self.clock.now())
+        self.state.lock().session(lease_uid, self.clock.now())
     }
 
     /// Waits until agents report changes of sessions. Returns the namespace and name of each. Must have only one caller.
     pub async fn changed_sessions(&self) -> Vec<(String, String)> {
         loop {
-            let changed = self.picture.lock().take_changed_sessions();
+            let changed = self.state.lock().take_changed_sessions();
             if !changed.is_empty() {
                 return changed;
             }
@@ -172,40 +172,40 @@ impl Pool {
 
     /// Waits until agents hold slices of sessions that have been without a claim for a while. Returns the owners of the slices. Must have
     /// only one caller, which receives the same owners again every few seconds while the slices are still held.
-    pub async fn strays(&self) -> Vec<Owner> {
+    pub async fn orphans(&self) -> Vec<Owner> {
         loop {
-            self.strays_found.notified().await;
-            let strays = self.picture.lock().strays(self.clock.now());
-            if !strays.is_empty() {
-                return strays;
+            self.orphans_found.notified().await;
+            let orphans = self.state.lock().orphans(self.clock.now());
+            if !orphans.is_empty() {
+                return orphans;
             }
         }
     }
 
     /// Kind of each claim that waits for its minimum, and the time for which it has waited, in milliseconds.
     pub fn waiting(&self) -> Vec<(ClaimKind, u64)> {
-        self.picture.lock().waiting(self.clock.now())
+        self.state.lock().waiting(self.clock.now())
     }
 
     /// Requests an inventory of a worker, because a stream to it broke.
     pub fn suspect(&self, worker: &str) {
-        self.picture.lock().suspect(worker, self.clock.now());
+        self.state.lock().suspect(worker, self.clock.now());
         self.changed.notify_one();
     }
 
     /// Ends a claim and releases its slices. With `immediately`, running work is killed. Nothing is acquired for the claim afterwards.
     /// Fails if agents do not answer.
     pub async fn release(&self, uid: &str, immediately: bool) -> Result<(), Unreleased> {
-        let Some(mut view) = self.picture.lock().end(uid) else {
+        let Some(mut view) = self.state.lock().end(uid) else {
             return Ok(());
         };
         // A pending acquire may still be granted, so wait for its answer. Each call has a timeout.
-        while self.picture.lock().is_acquiring(uid) {
+        while self.state.lock().is_acquiring(uid) {
             if view.changed().await.is_err() {
                 break;
             }
         }
-        let actions = self.picture.lock().take_out(uid, immediately, self.clock.now());
+        let actions = self.state.lock().take_out(uid, immediately, self.clock.now());
         let mut calls: FuturesUnordered<_> = actions.into_iter().map(|action| self.perform(action)).collect();
         let mut workers = Vec::new();
         while let Some(failed) = calls.next().await {
@@ -218,10 +218,10 @@ impl Pool {
     /// Removes a claim without releasing its grants, because another operator acts for the owner, or soon will.
     pub fn forget(&self, uid: &str) {
         {
-            let (mut picture, now) = (self.picture.lock(), self.clock.now());
-            picture.request_inventories(uid, now);
-            picture.take_out(uid, false, now);
-            picture.leave_to_others(uid);
+            let (mut state, now) = (self.state.lock(), self.clock.now());
+            state.request_inventories(uid, now);
+            state.take_out(uid, false, now);
+            state.leave_to_others(uid);
         }
         self.changed.notify_one();
     }
@@ -229,7 +229,7 @@ impl Pool {
     /// Releases all grants of the owner on all agents, including those of other operators and earlier terms. Fails if agents do not answer; the
     /// caller then has to repeat it, because the pool no longer does.
     pub async fn release_everywhere(&self, owner: &Owner) -> Result<(), Unreleased> {
-        self.picture.lock().leave_to_others(&owner.uid);
+        self.state.lock().leave_to_others(&owner.uid);
         let workers = self.directory.workers();
         let calls = workers
             .iter()
@@ -265,7 +265,7 @@ impl Pool {
             let mut heard = std::pin::pin!(self.heard.notified());
             heard.as_mut().enable();
             let late = tokio::time::Instant::now() >= deadline;
-            if let Some(found) = self.picture.lock().unclaimed(owner_uid, late, self.clock.now()) {
+            if let Some(found) = self.state.lock().unclaimed(owner_uid, late, self.clock.now()) {
                 return found;
             }
             let _ = tokio::time::timeout_at(deadline, heard).await;
@@ -305,7 +305,7 @@ impl Pool {
                             (None, refusal) => Err(refusal.unwrap_or_default()),
                         };
                         let granted = outcome.is_ok();
-                        let undo = self.picture.lock().acquired(&worker, &request, outcome, asked, now);
+                        let undo = self.state.lock().acquired(&worker, &request, outcome, asked, now);
                         if granted {
                             self.faults.reached(Step::Grant);
                         }
@@ -315,7 +315,7 @@ impl Pool {
                     }
                     Err(error) => {
                         self.failed(&worker, &error, "acquire failed");
-                        self.picture.lock().acquire_failed(&worker, &request, now);
+                        self.state.lock().acquire_failed(&worker, &request, now);
                     }
                 }
             }
@@ -327,17 +327,17 @@ impl Pool {
                     self.failed(&worker, error, "renewal failed");
                 }
                 let outcomes = answer.as_ref().ok().map(|answer| answer.outcomes.as_slice());
-                self.picture.lock().renewed(&worker, &request, outcomes, asked, now);
+                self.state.lock().renewed(&worker, &request, outcomes, asked, now);
             }
             Action::Inventory { worker, endpoint } => {
                 let answer = self.agents.inventory(&endpoint).await;
                 let now = self.clock.now();
                 match answer {
                     Ok(inventory) => {
-                        let releases = self.picture.lock().inventoried(&worker, &inventory, asked, now);
+                        let releases = self.state.lock().inventoried(&worker, &inventory, asked, now);
                         self.heard.notify_waiters();
                         self.sessions_changed.notify_one();
-                        self.strays_found.notify_one();
+                        self.orphans_found.notify_one();
                         for action in releases {
                             if let Action::Release { worker, endpoint, request } = action {
                                 self.give_back(&worker, &endpoint, &request).await;
@@ -346,7 +346,7 @@ impl Pool {
                     }
                     Err(error) => {
                         self.failed(&worker, &error, "inventory failed");
-                        self.picture.lock().inventory_failed(&worker, now);
+                        self.state.lock().inventory_failed(&worker, now);
                         self.heard.notify_waiters();
                     }
                 }
@@ -361,9 +361,9 @@ impl Pool {
     fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
         let is_news = {
-            let mut picture = self.picture.lock();
-            let is_first = trouble.is_none() && !picture.is_failing(worker);
-            picture.troubled(worker, trouble) || is_first
+            let mut state = self.state.lock();
+            let is_first = trouble.is_none() && !state.is_failing(worker);
+            state.troubled(worker, trouble) || is_first
         };
         if is_news {
             tracing::warn!(worker = %worker, error = %causes(error), "{what}: retrying until the agent responds");
@@ -380,9 +380,9 @@ impl Pool {
                     if let Some(refusal) = answer.refusal {
                         tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
                     }
-                    let mut picture = self.picture.lock();
-                    picture.confirmed(worker, request);
-                    picture.released(worker, self.clock.now());
+                    let mut state = self.state.lock();
+                    state.confirmed(worker, request);
+                    state.released(worker, self.clock.now());
                     return None;
                 }
                 Err(error) => {
@@ -394,7 +394,7 @@ impl Pool {
                 }
             }
         }
-        self.picture.lock().release_failed(worker, request, self.clock.now());
+        self.state.lock().release_failed(worker, request, self.clock.now());
         Some(worker.to_string())
     }
 }

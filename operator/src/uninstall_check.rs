@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::objects::{code, is_held};
 
 /// Poll interval. An object that is being deleted needs a moment.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of objects that a report names.
 const NAMED: usize = 10;
 const PAGE: u32 = 500;
@@ -34,7 +34,7 @@ pub async fn run(client: &Client, within: Duration) -> anyhow::Result<()> {
         if began.elapsed() >= within {
             bail!(report(&held));
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

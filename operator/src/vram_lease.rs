@@ -96,14 +96,14 @@ pub async fn run(context: Arc<Context>) {
     });
     let _ = context.caches.leases.set(store.clone());
     let reconciling = reconcile_all(store, queue, reconciler, reconcile, on_error);
-    tokio::join!(reconciling, end_strays(&context));
+    tokio::join!(reconciling, end_orphans(&context));
 }
 
 /// Releases the slices that agents hold for leases of sessions that no longer exist.
-async fn end_strays(context: &Context) {
+async fn end_orphans(context: &Context) {
     loop {
         let mut by_namespace: BTreeMap<String, Vec<Owner>> = BTreeMap::new();
-        for owner in context.pool.strays().await {
+        for owner in context.pool.orphans().await {
             by_namespace.entry(owner.namespace.clone()).or_default().push(owner);
         }
         for (namespace, owners) in by_namespace {

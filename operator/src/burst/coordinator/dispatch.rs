@@ -251,15 +251,15 @@ impl Coordinator {
 
     /// Devices with chunks but without slices, and the times at which these chunks count as lost.
     fn overdue(&self) -> Vec<(DeviceKey, u64)> {
-        let patience = self.burst.chunk_timeout_milliseconds + OVERDUE;
+        let overdue_after = self.burst.chunk_timeout_milliseconds + OVERDUE;
         let known = (self.devices.iter()).filter(|(_, device)| device.outstanding() > 0);
-        let known = known.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + patience)));
+        let known = known.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + overdue_after)));
         // These chunks may be on any of the worker's devices, so all devices must be without slices.
         let unknown = self.account.workers_with_unknown_devices().filter_map(|worker| {
             let devices = self.devices.range(DeviceKey::unknown(worker)..);
             let mut devices = devices.take_while(|(key, _)| key.worker == worker);
             let since = devices.try_fold(0, |since, (_, device)| Some(device.empty_since?.max(since)))?;
-            Some((DeviceKey::unknown(worker), since + patience))
+            Some((DeviceKey::unknown(worker), since + overdue_after))
         });
         known.chain(unknown).collect()
     }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Timeout of the retries of a final write that the API server or the object store does not accept.
-const PATIENCE: Duration = Duration::from_secs(120);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum time for which the reported end of a burst is delayed by the release of its slices.
 const RETURNED_WITHIN: Duration = Duration::from_secs(1);
 const RETRY: Backoff = Backoff::milliseconds(100, 5_000);
@@ -176,12 +176,12 @@ impl Coordinator {
                 texts.clear();
                 continue;
             }
-            if began.elapsed() > PATIENCE && matches!(error, SaveError::Store { .. }) {
+            if began.elapsed() > RETRY_TIMEOUT && matches!(error, SaveError::Store { .. }) {
                 let message = format!(
                     "spec.output.store: {}: timed out after {} s: check the store and the rights of its Secret, then create the BurstJob \
                      again",
                     causes(&error),
-                    PATIENCE.as_secs()
+                    RETRY_TIMEOUT.as_secs()
                 );
                 self.saving_failed = Some(Verdict::new(CHECKPOINTED, false, error.reason(), message.clone()));
                 self.refused = Some(Verdict::new(FAILED, true, "StoreUnavailable", message));
@@ -208,10 +208,10 @@ impl Coordinator {
     }
 
     /// Waits before a write is retried, or until the job changes. Fails with an error that is not transient, or that has persisted for
-    /// [`PATIENCE`].
+    /// [`RETRY_TIMEOUT`].
     async fn patient(&mut self, error: SaveError, began: Instant, failures: &mut u32) -> Result<(), CoordinatorError> {
         let passing = matches!(&error, SaveError::Write(WriteError::Api { .. }) | SaveError::Store { .. });
-        if !passing || began.elapsed() > PATIENCE {
+        if !passing || began.elapsed() > RETRY_TIMEOUT {
             return Err(error.into());
         }
         self.not_saved(error)?;
@@ -279,7 +279,7 @@ fn chunks_failed(count: u64) -> String {
 async fn delete_lease(objects: &Objects, name: &str) -> Result<(), WriteError> {
     let (began, mut failures) = (Instant::now(), 0);
     let mut outcome = objects.delete_lease(name).await;
-    while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < PATIENCE {
+    while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < RETRY_TIMEOUT {
         failures += 1;
         tokio::time::sleep(RETRY.after(failures)).await;
         // The name may belong to another lease by now, so only leases of the job are deleted.

@@ -2,9 +2,9 @@
 
 use sahasra_scheduler::ClaimKind;
 
-use super::Picture;
+use super::State;
 
-impl Picture {
+impl State {
     /// Kind of each claim that waits for its minimum, and the time since it was registered, in milliseconds.
     pub(in crate::pool) fn waiting(&self, now: u64) -> Vec<(ClaimKind, u64)> {
         let waits = self.claims.values().filter(|claim| {

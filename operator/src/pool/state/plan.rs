@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest};
 
-use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, Picture, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, Unconfirmed, sooner};
+use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, State, Unconfirmed, sooner};
 
-impl Picture {
+impl State {
     /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
     pub(in crate::pool) fn plan(&mut self, now: u64) -> (Vec<Action>, Option<u64>) {
         let mut actions = Vec::new();

@@ -4,30 +4,30 @@
 use sahasra_scheduler::Name;
 use sahasra_wire::{grants::Owner, inventory::Inventory};
 
-use super::Picture;
+use super::State;
 
 /// Time in milliseconds after which a session without a claim counts as an orphan. An operator that has just begun to lead needs time to
 /// adopt sessions.
-const STRAY_AFTER: u64 = 10_000;
+const ORPHAN_AFTER: u64 = 10_000;
 
 #[derive(Debug)]
-pub(super) struct Stray {
+pub(super) struct Orphan {
     pub(super) worker: Name,
     owner: Owner,
     since: u64,
 }
 
-impl Picture {
+impl State {
     /// Owners of the slices that have been without a claim for long enough. The caller must check with the API server whether their objects
     /// still exist.
-    pub(in crate::pool) fn strays(&self, now: u64) -> Vec<Owner> {
-        let old = self.strays.values().filter(|stray| stray.since + STRAY_AFTER <= now);
-        old.map(|stray| stray.owner.clone()).collect()
+    pub(in crate::pool) fn orphans(&self, now: u64) -> Vec<Owner> {
+        let old = self.orphans.values().filter(|orphan| orphan.since + ORPHAN_AFTER <= now);
+        old.map(|orphan| orphan.owner.clone()).collect()
     }
 
     /// Records the sessions of an agent that have no claim.
-    pub(super) fn hear_of_strays(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
-        let mut strays = std::mem::take(&mut self.strays);
+    pub(super) fn record_orphans(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
+        let mut orphans = std::mem::take(&mut self.orphans);
         let mut found = Vec::new();
         for load in inventory.sessions.iter().filter(|load| load.ended.is_empty()) {
             let held = |grant: &&sahasra_wire::grants::Grant| {
@@ -37,7 +37,7 @@ impl Picture {
             let Some(grant) = grant.filter(|_| !self.claims.contains_key(load.owner_uid.as_str())) else {
                 continue;
             };
-            let since = strays.get(load.owner_uid.as_str()).map_or(now, |stray| stray.since);
+            let since = orphans.get(load.owner_uid.as_str()).map_or(now, |orphan| orphan.since);
             let owner = Owner {
                 uid: load.owner_uid.clone(),
                 namespace: load.namespace.clone(),
@@ -45,15 +45,15 @@ impl Picture {
                 // The owner's object does not exist, so no other coordinator can have this term.
                 term: grant.term + 1,
             };
-            let stray = Stray {
+            let orphan = Orphan {
                 worker: worker.clone(),
                 owner,
                 since,
             };
-            found.push((Name::from(load.owner_uid.as_str()), stray));
+            found.push((Name::from(load.owner_uid.as_str()), orphan));
         }
-        strays.retain(|_, stray| stray.worker != *worker);
-        strays.extend(found);
-        self.strays = strays;
+        orphans.retain(|_, orphan| orphan.worker != *worker);
+        orphans.extend(found);
+        self.orphans = orphans;
     }
 }

@@ -13,17 +13,17 @@ use tokio::sync::watch;
 use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SILENT};
 use crate::{agents::Worker, metrics::Metrics};
 pub use adoption::Unclaimed;
+use orphans::Orphan;
 use release::Unconfirmed;
 use sessions::Seen;
-use strays::Stray;
 
 mod adoption;
 mod answers;
 mod assumed;
+mod orphans;
 mod plan;
 mod release;
 mod sessions;
-mod strays;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -180,7 +180,7 @@ impl Held {
 
 /// The state of the pool: all devices, grants and claims.
 #[derive(Debug)]
-pub(super) struct Picture {
+pub(super) struct State {
     metrics: Arc<Metrics>,
     workers: BTreeMap<Name, WorkerView>,
     claims: BTreeMap<Name, ClaimState>,
@@ -193,12 +193,12 @@ pub(super) struct Picture {
     /// States of sessions as agents reported them, by the UID of the grant's owner.
     sessions: BTreeMap<Name, Seen>,
     /// Sessions without a claim, by the UID of the grant's owner.
-    strays: BTreeMap<Name, Stray>,
+    orphans: BTreeMap<Name, Orphan>,
     /// Namespace and name of sessions whose reported state has changed.
     changed_sessions: BTreeSet<(String, String)>,
 }
 
-impl Picture {
+impl State {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             metrics,
@@ -208,7 +208,7 @@ impl Picture {
             unconfirmed: BTreeMap::new(),
             ended: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            strays: BTreeMap::new(),
+            orphans: BTreeMap::new(),
             changed_sessions: BTreeSet::new(),
         }
     }
@@ -338,7 +338,7 @@ impl Picture {
     /// Drops everything that is held on a worker.
     fn lose_worker(&mut self, worker: &str, why: &'static str) {
         self.sessions.retain(|_, seen| *seen.worker != *worker);
-        self.strays.retain(|_, stray| *stray.worker != *worker);
+        self.orphans.retain(|_, orphan| *orphan.worker != *worker);
         if let Some(view) = self.workers.get_mut(worker) {
             view.unclaimed.clear();
         }

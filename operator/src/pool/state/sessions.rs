@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sahasra_scheduler::{ClaimKind, Name};
 use sahasra_wire::inventory::{Inventory, SessionLoad};
 
-use super::Picture;
+use super::State;
 use crate::pool::claim::SeenSession;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Seen {
     at: u64,
 }
 
-impl Picture {
+impl State {
     /// The last reported state of the owner's session.
     pub(in crate::pool) fn session(&self, owner_uid: &str, now: u64) -> Option<SeenSession> {
         self.sessions.get(owner_uid).map(|seen| SeenSession {
@@ -72,6 +72,6 @@ impl Picture {
         let claims = self.claims.values().filter(|claim| claim.request.kind == ClaimKind::Session);
         let held = claims.flat_map(|claim| &claim.grants);
         let held = held.map(|held| &held.device.worker);
-        held.chain(self.strays.values().map(|stray| &stray.worker)).cloned().collect()
+        held.chain(self.orphans.values().map(|orphan| &orphan.worker)).cloned().collect()
     }
 }

@@ -8,12 +8,12 @@ use sahasra_wire::{
     inventory::Inventory,
 };
 
-use super::{Action, Held, Loss, Picture, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, UNREACHABLE, Unconfirmed, sooner};
+use super::{Action, Held, Loss, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_WITHIN, SILENT, State, UNREACHABLE, Unconfirmed, sooner};
 
 /// Maximum length of a misconfiguration's description. One condition contains the descriptions of several devices.
 const TROUBLE_BYTES: usize = 400;
 
-impl Picture {
+impl State {
     /// Records the answer to an acquire that was sent at `asked`. Returns a release that undoes the grant if the grant is no longer wanted.
     pub(in crate::pool) fn acquired(
         &mut self,
@@ -229,7 +229,7 @@ impl Picture {
             }
         }
         self.hear_of_sessions(worker, inventory, now);
-        self.hear_of_strays(worker, inventory, now);
+        self.record_orphans(worker, inventory, now);
         self.hear_of_unclaimed(worker, inventory, asked);
         actions
     }

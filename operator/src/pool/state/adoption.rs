@@ -6,7 +6,7 @@
 use sahasra_scheduler::Name;
 use sahasra_wire::{grants::Grant, inventory::Inventory};
 
-use super::Picture;
+use super::State;
 
 /// The grants that agents hold for one owner without a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Unclaimed {
     pub silent: Vec<String>,
 }
 
-impl Picture {
+impl State {
     /// Grants that agents hold for an owner without a claim. Returns `None` while inventories of live workers are missing, unless `late` is
     /// set.
     pub(in crate::pool) fn unclaimed(&self, owner_uid: &str, late: bool, now: u64) -> Option<Unclaimed> {

@@ -11,7 +11,7 @@ use sahasra_wire::{
 };
 use tokio::sync::watch;
 
-use super::{Action, ClaimState, Picture, WorkerView, sooner};
+use super::{Action, ClaimState, State, WorkerView, sooner};
 use crate::pool::claim::ClaimView;
 
 /// Waits before an unanswered release is repeated. By the first, an owner that repeats it itself has begun to.
@@ -59,7 +59,7 @@ impl Unconfirmed {
     }
 }
 
-impl Picture {
+impl State {
     /// Stops acquiring slices for a claim. Returns its view, or `None` if the claim does not exist.
     pub(in crate::pool) fn end(&mut self, uid: &str) -> Option<watch::Receiver<ClaimView>> {
         let claim = self.claims.get_mut(uid)?;

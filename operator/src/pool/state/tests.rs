@@ -95,13 +95,13 @@ fn grant(uid: &str, boot: &str, counter: u64, slices: u32) -> Grant {
 }
 
 /// A pool with one worker `a`, whose inventory is known and whose eight slices are free.
-fn picture() -> Picture {
-    let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
-    picture.observe(&[worker("a", "boot")], 0);
-    let (actions, _) = picture.plan(0);
+fn state() -> State {
+    let mut state = State::new(Arc::new(Metrics::new().unwrap()));
+    state.observe(&[worker("a", "boot")], 0);
+    let (actions, _) = state.plan(0);
     assert!(matches!(&actions[..], [Action::Inventory { .. }]), "{actions:?}");
-    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 0, 0);
-    picture
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 0, 0);
+    state
 }
 
 fn acquires(actions: &[Action]) -> Vec<AcquireRequest> {
@@ -121,83 +121,83 @@ fn releases(actions: &[Action]) -> Vec<ReleaseRequest> {
 }
 
 /// Grants the slices that are requested for the claim.
-fn granted(picture: &mut Picture, uid: &str, now: u64) {
-    let (actions, _) = picture.plan(now);
+fn granted(state: &mut State, uid: &str, now: u64) {
+    let (actions, _) = state.plan(now);
     for request in acquires(&actions).into_iter().filter(|request| request.owner.uid == uid) {
         let grant = grant(uid, "boot", now + 1, request.slices);
-        assert_eq!(picture.acquired(&"a".into(), &request, Ok(grant), now, now), None);
+        assert_eq!(state.acquired(&"a".into(), &request, Ok(grant), now, now), None);
     }
 }
 
 #[test]
 fn a_claim_grows_to_what_is_free_and_is_asked_for_once() {
-    let mut picture = picture();
-    let view = picture.claim(request("one", 1, 100), Vec::new(), 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = state();
+    let view = state.claim(request("one", 1, 100), Vec::new(), 0);
+    let (actions, _) = state.plan(0);
     let asked = acquires(&actions);
     assert_eq!((asked[0].slices, asked[0].at_least, asked[0].boot_id.as_str()), (8, 1, "boot"));
     // Nothing more is requested while the answer is pending.
-    assert_eq!(acquires(&picture.plan(1).0), []);
-    picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 8)), 0, 2);
+    assert_eq!(acquires(&state.plan(1).0), []);
+    state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 8)), 0, 2);
     assert_eq!(view.borrow().slices(), 8);
-    assert_eq!(acquires(&picture.plan(3).0), []);
+    assert_eq!(acquires(&state.plan(3).0), []);
 }
 
 #[test]
 fn a_refusal_teaches_what_is_free_and_is_explained() {
-    let mut picture = picture();
-    let view = picture.claim(request("one", 2, 100), Vec::new(), 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = state();
+    let view = state.claim(request("one", 2, 100), Vec::new(), 0);
+    let (actions, _) = state.plan(0);
     let asked = acquires(&actions);
     let refusal = Refusal {
         code: RefusalCode::InsufficientVram as i32,
         message: "1 slice is free".into(),
         free_bytes: SLICE,
     };
-    picture.acquired(&"a".into(), &asked[0], Err(refusal), 0, 1);
-    assert_eq!(acquires(&picture.plan(2).0), []);
+    state.acquired(&"a".into(), &asked[0], Err(refusal), 0, 1);
+    assert_eq!(acquires(&state.plan(2).0), []);
     let why_not = view.borrow().why_not.clone().unwrap();
     assert!(why_not.contains("1 slice is free"), "{why_not}");
     assert_eq!(why_not.matches("a/cpu0").count(), 1, "{why_not}");
     // Later the agent reports that there is room again.
-    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), REFUSED_FOR, REFUSED_FOR + 2);
-    assert_eq!(acquires(&picture.plan(REFUSED_FOR + 2).0).len(), 1);
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), REFUSED_FOR, REFUSED_FOR + 2);
+    assert_eq!(acquires(&state.plan(REFUSED_FOR + 2).0).len(), 1);
 }
 
 #[test]
 fn what_a_person_has_to_mend_at_a_worker_is_told_to_who_waits_until_it_answers() {
-    let mut picture = picture();
+    let mut state = state();
     let trouble = "its certificate is for another name: --worker-server-name";
-    picture.inventory_failed(&"a".into(), 1);
-    assert!(picture.troubled(&"a".into(), Some(trouble.to_owned())));
-    assert!(!picture.troubled(&"a".into(), Some(trouble.to_owned())), "it is no news");
+    state.inventory_failed(&"a".into(), 1);
+    assert!(state.troubled(&"a".into(), Some(trouble.to_owned())));
+    assert!(!state.troubled(&"a".into(), Some(trouble.to_owned())), "it is no news");
     assert!(
-        !picture.troubled(&"a".into(), None),
+        !state.troubled(&"a".into(), None),
         "a call that failed otherwise says nothing of it"
     );
-    let view = picture.claim(request("one", 1, 1), Vec::new(), 1);
-    assert_eq!(acquires(&picture.plan(2).0), []);
+    let view = state.claim(request("one", 1, 1), Vec::new(), 1);
+    assert_eq!(acquires(&state.plan(2).0), []);
     let why_not = view.borrow().why_not.clone().unwrap();
     assert!(why_not.contains(trouble), "{why_not}");
     // An update from the directory does not remove it.
-    picture.observe(&[worker("a", "boot")], 3);
-    picture.plan(3);
+    state.observe(&[worker("a", "boot")], 3);
+    state.plan(3);
     assert!(view.borrow().why_not.clone().unwrap().contains(trouble));
-    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 4, 4);
-    assert_eq!(acquires(&picture.plan(4).0).len(), 1);
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 4, 4);
+    assert_eq!(acquires(&state.plan(4).0).len(), 1);
 }
 
 #[test]
 fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_agent_says_so() {
-    let mut picture = picture();
-    let one = picture.claim(request("one", 1, 4), Vec::new(), 0);
-    granted(&mut picture, "one", 0);
-    let two = picture.claim(request("two", 1, 4), Vec::new(), 100);
-    granted(&mut picture, "two", 100);
+    let mut state = state();
+    let one = state.claim(request("one", 1, 4), Vec::new(), 0);
+    granted(&mut state, "one", 0);
+    let two = state.claim(request("two", 1, 4), Vec::new(), 100);
+    granted(&mut state, "two", 100);
     assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 4));
-    let (actions, wake) = picture.plan(200);
+    let (actions, wake) = state.plan(200);
     assert_eq!((actions, wake), (Vec::new(), Some(TTL / 3)));
-    let (actions, _) = picture.plan(TTL / 3);
+    let (actions, _) = state.plan(TTL / 3);
     let [Action::Renew { request, worker, .. }] = &actions[..] else {
         panic!("{actions:?}")
     };
@@ -207,7 +207,7 @@ fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_ag
         renewed,
         refusal: RefusalCode::InvalidRequest as i32,
     };
-    picture.renewed(worker, request, Some(&[outcome(0, true), outcome(1, false)]), TTL / 3, TTL / 3 + 1);
+    state.renewed(worker, request, Some(&[outcome(0, true), outcome(1, false)]), TTL / 3, TTL / 3 + 1);
     assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 0));
     let lost = two.borrow().lost.clone().unwrap();
     assert_eq!((lost.device.as_str(), lost.slices, lost.why), ("a/cpu0", 4, Loss::Expired));
@@ -230,19 +230,19 @@ fn a_grant_that_is_not_renewed_in_time_is_lost_with_its_silent_agent_or_has_expi
         (Renewal::Failed, silent),
         (Renewal::Unanswered, silent),
     ] {
-        let mut picture = picture();
+        let mut state = state();
         let request = ClaimRequest {
             renewed: !matches!(renewal, Renewal::NotDue),
             ..request("one", 1, 4)
         };
-        let view = picture.claim(request, Vec::new(), 0);
-        granted(&mut picture, "one", 0);
+        let view = state.claim(request, Vec::new(), 0);
+        granted(&mut state, "one", 0);
         match renewal {
             Renewal::NotSent => {}
-            Renewal::NotDue | Renewal::Failed => picture.call_failed(&"a".into(), TTL - 1),
-            Renewal::Unanswered => drop(picture.plan(TTL / 3)),
+            Renewal::NotDue | Renewal::Failed => state.call_failed(&"a".into(), TTL - 1),
+            Renewal::Unanswered => drop(state.plan(TTL / 3)),
         }
-        picture.plan(TTL);
+        state.plan(TTL);
         assert_eq!(view.borrow().slices(), 0);
         assert_eq!(view.borrow().lost.as_ref().map(|lost| lost.why), Some(why));
     }
@@ -253,94 +253,94 @@ fn another_boot_or_a_silent_heartbeat_ends_the_grants() {
     let mut stale = worker("a", "boot");
     stale.stale = true;
     for after in [worker("a", "boot-2"), stale] {
-        let mut picture = picture();
-        let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
-        granted(&mut picture, "one", 0);
-        picture.observe(&[after], 10);
+        let mut state = state();
+        let view = state.claim(request("one", 1, 4), Vec::new(), 0);
+        granted(&mut state, "one", 0);
+        state.observe(&[after], 10);
         assert_eq!(view.borrow().slices(), 0);
     }
 }
 
 #[test]
 fn what_an_agent_said_before_it_restarted_takes_nothing_of_what_it_granted_since() {
-    let mut picture = picture();
-    picture.observe(&[worker("a", "boot-2")], 20);
-    picture.inventoried(&"a".into(), &inventory("boot-2", Vec::new()), 20, 20);
-    let view = picture.claim(request("one", 1, 4), Vec::new(), 20);
-    let (actions, _) = picture.plan(20);
+    let mut state = state();
+    state.observe(&[worker("a", "boot-2")], 20);
+    state.inventoried(&"a".into(), &inventory("boot-2", Vec::new()), 20, 20);
+    let view = state.claim(request("one", 1, 4), Vec::new(), 20);
+    let (actions, _) = state.plan(20);
     let asked = acquires(&actions);
-    picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot-2", 1, 4)), 20, 21);
+    state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot-2", 1, 4)), 20, 21);
     // Requested from the old boot and answered by it, but received late.
-    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 22);
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 22);
     assert_eq!(view.borrow().slices(), 4);
 }
 
 #[test]
 fn an_answer_that_comes_too_late_is_given_back() {
-    let mut picture = picture();
-    picture.claim(request("one", 1, 4), Vec::new(), 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = state();
+    state.claim(request("one", 1, 4), Vec::new(), 0);
+    let (actions, _) = state.plan(0);
     let asked = acquires(&actions);
-    picture.take_out("one", true, 3);
-    let undo = picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 4)), 0, 5);
+    state.take_out("one", true, 3);
+    let undo = state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 4)), 0, 5);
     let undone = releases(&undo.into_iter().collect::<Vec<_>>());
     assert_eq!(undone[0].grants, [grant("one", "boot", 1, 4).id]);
 }
 
 #[test]
 fn an_inventory_shows_what_is_gone_and_what_nobody_knows_of() {
-    let mut picture = picture();
-    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
-    granted(&mut picture, "one", 0);
+    let mut state = state();
+    let view = state.claim(request("one", 1, 4), Vec::new(), 0);
+    granted(&mut state, "one", 0);
     let unknown = grant("one", "boot", 99, 2);
     let foreign = grant("someone", "boot", 98, 3);
-    let actions = picture.inventoried(&"a".into(), &inventory("boot", vec![unknown.clone(), foreign]), 10, 11);
+    let actions = state.inventoried(&"a".into(), &inventory("boot", vec![unknown.clone(), foreign]), 10, 11);
     assert_eq!(view.borrow().slices(), 0);
     assert_eq!(releases(&actions)[0].grants, [unknown.id]);
     // Five of the eight slices are free.
-    let asked = acquires(&picture.plan(12).0);
+    let asked = acquires(&state.plan(12).0);
     assert_eq!(asked[0].slices, 4);
 }
 
 #[test]
 fn a_claim_gives_room_to_another_of_the_same_importance() {
-    let mut picture = picture();
-    let one = picture.claim(request("one", 1, 100), Vec::new(), 0);
-    granted(&mut picture, "one", 0);
-    let two = picture.claim(request("two", 1, 100), Vec::new(), 10);
-    let (actions, _) = picture.plan(10);
+    let mut state = state();
+    let one = state.claim(request("one", 1, 100), Vec::new(), 0);
+    granted(&mut state, "one", 0);
+    let two = state.claim(request("two", 1, 100), Vec::new(), 10);
+    let (actions, _) = state.plan(10);
     let released = releases(&actions);
     assert_eq!((released.len(), released[0].keep_slices), (1, 4));
     assert_eq!(acquires(&actions), [], "what is not yet confirmed is not asked for");
     assert_eq!(one.borrow().slices(), 4);
     // Once the agent has confirmed the release, an inventory is requested. Then the other claim gets its share.
-    picture.released(&"a".into(), 11);
+    state.released(&"a".into(), 11);
     let kept = grant("one", "boot", 1, 4);
-    picture.inventoried(&"a".into(), &inventory("boot", vec![kept]), 12, 13);
-    granted(&mut picture, "two", 13);
+    state.inventoried(&"a".into(), &inventory("boot", vec![kept]), 12, 13);
+    granted(&mut state, "two", 13);
     assert_eq!(two.borrow().slices(), 4);
 }
 
 #[test]
 fn a_higher_term_at_an_agent_fences_the_claim() {
-    let mut picture = picture();
-    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = state();
+    let view = state.claim(request("one", 1, 4), Vec::new(), 0);
+    let (actions, _) = state.plan(0);
     let refusal = Refusal {
         code: RefusalCode::StaleTerm as i32,
         ..Refusal::default()
     };
-    picture.acquired(&"a".into(), &acquires(&actions)[0], Err(refusal), 0, 1);
+    state.acquired(&"a".into(), &acquires(&actions)[0], Err(refusal), 0, 1);
     assert!(view.borrow().fenced);
-    assert_eq!(acquires(&picture.plan(10_000).0), []);
+    assert_eq!(acquires(&state.plan(10_000).0), []);
 }
 
 #[test]
 fn what_is_on_its_way_back_is_not_taken_for_unknown() {
-    let mut picture = picture();
-    picture.claim(request("one", 1, 100), Vec::new(), 0);
-    granted(&mut picture, "one", 0);
-    picture.claim(
+    let mut state = state();
+    state.claim(request("one", 1, 100), Vec::new(), 0);
+    granted(&mut state, "one", 0);
+    state.claim(
         ClaimRequest {
             priority: 1,
             ..request("two", 8, 8)
@@ -348,56 +348,56 @@ fn what_is_on_its_way_back_is_not_taken_for_unknown() {
         Vec::new(),
         10,
     );
-    let (actions, _) = picture.plan(10);
+    let (actions, _) = state.plan(10);
     assert_eq!(releases(&actions)[0].keep_slices, 0, "{actions:?}");
     // An inventory that was created before the release still lists the grant.
     let listed = inventory("boot", vec![grant("one", "boot", 1, 8)]);
-    assert_eq!(releases(&picture.inventoried(&"a".into(), &listed, 11, 12)), []);
-    assert_eq!(acquires(&picture.plan(13).0), [], "nothing is free yet");
+    assert_eq!(releases(&state.inventoried(&"a".into(), &listed, 11, 12)), []);
+    assert_eq!(acquires(&state.plan(13).0), [], "nothing is free yet");
     // Much later, the release call must have been lost.
     let late = 10 + RETURNED_WITHIN;
-    assert_eq!(releases(&picture.inventoried(&"a".into(), &listed, late, late + 1)).len(), 1);
+    assert_eq!(releases(&state.inventoried(&"a".into(), &listed, late, late + 1)).len(), 1);
 }
 
 #[test]
 fn who_is_not_renewed_is_served_once() {
-    let mut picture = picture();
+    let mut state = state();
     let brief = ClaimRequest {
         renewed: false,
         ..request("brief", 1, 1)
     };
-    let view = picture.claim(brief, Vec::new(), 0);
-    granted(&mut picture, "brief", 0);
+    let view = state.claim(brief, Vec::new(), 0);
+    granted(&mut state, "brief", 0);
     assert_eq!(view.borrow().slices(), 1);
-    assert_eq!(picture.plan(TTL / 2).0, []);
-    let (actions, _) = picture.plan(TTL);
+    assert_eq!(state.plan(TTL / 2).0, []);
+    let (actions, _) = state.plan(TTL);
     assert_eq!((view.borrow().slices(), acquires(&actions)), (0, vec![]));
     // The slices are not free for other claims until the agent confirms their expiry.
-    picture.claim(request("one", 8, 8), Vec::new(), TTL + 1);
-    assert_eq!(acquires(&picture.plan(TTL + 1).0), []);
-    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), TTL + 2, TTL + 3);
-    assert_eq!(acquires(&picture.plan(TTL + 3).0)[0].slices, 8);
+    state.claim(request("one", 8, 8), Vec::new(), TTL + 1);
+    assert_eq!(acquires(&state.plan(TTL + 1).0), []);
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), TTL + 2, TTL + 3);
+    assert_eq!(acquires(&state.plan(TTL + 3).0)[0].slices, 8);
 }
 
 #[test]
 fn an_inventory_that_crosses_a_grant_does_not_end_it() {
-    let mut picture = picture();
-    let view = picture.claim(request("one", 1, 4), Vec::new(), 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = state();
+    let view = state.claim(request("one", 1, 4), Vec::new(), 0);
+    let (actions, _) = state.plan(0);
     // The acquire was sent at 0 and answered at 20. The inventory was requested at 10 and created before the grant.
-    picture.acquired(&"a".into(), &acquires(&actions)[0], Ok(grant("one", "boot", 1, 4)), 0, 20);
-    picture.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 21);
+    state.acquired(&"a".into(), &acquires(&actions)[0], Ok(grant("one", "boot", 1, 4)), 0, 20);
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 21);
     assert_eq!(view.borrow().slices(), 4);
 }
 
 #[test]
 fn ending_at_once_also_ends_what_was_making_room_for_others() {
-    let mut picture = picture();
-    picture.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
-    picture.plan(0);
-    picture.inventoried(&"b".into(), &inventory("boot-b", Vec::new()), 0, 0);
-    let one = picture.claim(request("one", 1, 16), Vec::new(), 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = state();
+    state.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
+    state.plan(0);
+    state.inventoried(&"b".into(), &inventory("boot-b", Vec::new()), 0, 0);
+    let one = state.claim(request("one", 1, 16), Vec::new(), 0);
+    let (actions, _) = state.plan(0);
     for request in acquires(&actions) {
         let (worker, boot) = if request.boot_id == "boot" {
             ("a", "boot")
@@ -405,7 +405,7 @@ fn ending_at_once_also_ends_what_was_making_room_for_others() {
             ("b", "boot-b")
         };
         let grant = grant("one", boot, 1, request.slices);
-        assert_eq!(picture.acquired(&worker.into(), &request, Ok(grant), 0, 0), None);
+        assert_eq!(state.acquired(&worker.into(), &request, Ok(grant), 0, 0), None);
     }
     assert_eq!(one.borrow().slices(), 16);
     // A claim with the same priority needs a whole device: one of the grants makes room when its chunks have ended.
@@ -413,15 +413,15 @@ fn ending_at_once_also_ends_what_was_making_room_for_others() {
         slice_bytes: 8 * SLICE,
         ..request("two", 1, 1)
     };
-    let _two = picture.claim(large, Vec::new(), 10);
-    let (actions, _) = picture.plan(10);
+    let _two = state.claim(large, Vec::new(), 10);
+    let (actions, _) = state.plan(10);
     assert_eq!(
         releases(&actions).iter().map(|release| release.immediately).collect::<Vec<_>>(),
         [false]
     );
     assert_eq!(one.borrow().slices(), 8);
     // The first claim's owner is deleted before these chunks have ended.
-    let actions = picture.take_out("one", true, 11);
+    let actions = state.take_out("one", true, 11);
     let workers: Vec<&str> = actions
         .iter()
         .filter_map(|action| match action {

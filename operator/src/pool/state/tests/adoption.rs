@@ -18,12 +18,12 @@ fn renewals(actions: &[Action]) -> Vec<GrantId> {
 
 #[test]
 fn what_is_adopted_is_renewed_at_once_by_an_operator_younger_than_its_ttl() {
-    let mut picture = picture();
+    let mut state = state();
     let adopted = with_left("one", 7, TTL / 2);
     let mut request = request("one", 1, 1);
     request.owner.term = 2;
-    let view = picture.claim(request, vec![("a".to_owned(), adopted.clone())], 1_000);
-    let (actions, wake) = picture.plan(1_000);
+    let view = state.claim(request, vec![("a".to_owned(), adopted.clone())], 1_000);
+    let (actions, wake) = state.plan(1_000);
     assert_eq!(
         renewals(&actions),
         [adopted.id],
@@ -31,26 +31,26 @@ fn what_is_adopted_is_renewed_at_once_by_an_operator_younger_than_its_ttl() {
     );
     assert!(wake.is_some_and(|wake| wake <= 1_000 + TTL / 2), "{wake:?}");
     // Without an answer, the grant expires at its original time, not a whole TTL after this operator began to lead.
-    picture.plan(1_000 + TTL / 2 - 1);
+    state.plan(1_000 + TTL / 2 - 1);
     assert_eq!(view.borrow().slices(), 1);
-    picture.plan(1_000 + TTL / 2);
+    state.plan(1_000 + TTL / 2);
     assert_eq!(view.borrow().slices(), 0);
     assert_eq!(view.borrow().lost.as_ref().map(|lost| lost.why), Some(Loss::Worker(SILENT)));
 }
 
 #[test]
 fn one_inventory_of_each_agent_serves_all_owners() {
-    let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
-    picture.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
-    let (actions, _) = picture.plan(0);
+    let mut state = State::new(Arc::new(Metrics::new().unwrap()));
+    state.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
+    let (actions, _) = state.plan(0);
     assert_eq!(actions.len(), 2, "{actions:?}");
-    assert_eq!(picture.unclaimed("one", false, 0), None, "no agent has answered");
+    assert_eq!(state.unclaimed("one", false, 0), None, "no agent has answered");
     let grants = vec![with_left("one", 1, 10_000), with_left("two", 2, 20_000), with_left("short", 3, 500)];
-    picture.inventoried(&"a".into(), &inventory("boot", grants), 0, 5);
-    assert_eq!(picture.unclaimed("one", false, 5), None, "one of two has answered");
-    picture.inventory_failed(&"b".into(), 3_000);
+    state.inventoried(&"a".into(), &inventory("boot", grants), 0, 5);
+    assert_eq!(state.unclaimed("one", false, 5), None, "one of two has answered");
+    state.inventory_failed(&"b".into(), 3_000);
     for (owner, left) in [("one", 7_000), ("two", 17_000)] {
-        let found = picture.unclaimed(owner, false, 3_000).unwrap();
+        let found = state.unclaimed(owner, false, 3_000).unwrap();
         assert_eq!(found.silent, ["b"]);
         let [(worker, grant)] = &found.grants[..] else {
             panic!("{found:?}")
@@ -58,34 +58,34 @@ fn one_inventory_of_each_agent_serves_all_owners() {
         assert_eq!((worker.as_str(), grant.expires_in_milliseconds), ("a", left));
     }
     assert_eq!(
-        picture.unclaimed("short", false, 3_000).unwrap().grants,
+        state.unclaimed("short", false, 3_000).unwrap().grants,
         [],
         "it has expired meanwhile"
     );
-    assert_eq!(picture.unclaimed("other", false, 3_000).unwrap().grants, []);
+    assert_eq!(state.unclaimed("other", false, 3_000).unwrap().grants, []);
 }
 
 #[test]
 fn whoever_waits_for_an_agent_that_never_answers_goes_on_without_it() {
-    let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
-    picture.observe(&[worker("a", "boot")], 0);
-    assert_eq!(picture.unclaimed("one", true, 10_000).unwrap().silent, ["a"]);
+    let mut state = State::new(Arc::new(Metrics::new().unwrap()));
+    state.observe(&[worker("a", "boot")], 0);
+    assert_eq!(state.unclaimed("one", true, 10_000).unwrap().silent, ["a"]);
     let mut stale = worker("a", "boot");
     stale.stale = true;
-    picture.observe(&[stale], 10_000);
-    let found = picture.unclaimed("one", false, 10_000).unwrap();
+    state.observe(&[stale], 10_000);
+    let found = state.unclaimed("one", false, 10_000).unwrap();
     assert_eq!(found, Unclaimed::default(), "what is not live holds nothing");
 }
 
 #[test]
 fn agents_are_asked_anew_what_they_hold_for_a_claim_that_was_forgotten() {
-    let mut picture = picture();
-    picture.claim(request("one", 1, 2), Vec::new(), 0);
-    granted(&mut picture, "one", 0);
-    picture.request_inventories("one", 1_000);
-    picture.take_out("one", false, 1_000);
-    assert_eq!(picture.unclaimed("one", false, 1_000), None);
-    let (actions, _) = picture.plan(1_000);
+    let mut state = state();
+    state.claim(request("one", 1, 2), Vec::new(), 0);
+    granted(&mut state, "one", 0);
+    state.request_inventories("one", 1_000);
+    state.take_out("one", false, 1_000);
+    assert_eq!(state.unclaimed("one", false, 1_000), None);
+    let (actions, _) = state.plan(1_000);
     assert!(
         actions.iter().any(|action| matches!(action, Action::Inventory { .. })),
         "{actions:?}"
@@ -95,13 +95,13 @@ fn agents_are_asked_anew_what_they_hold_for_a_claim_that_was_forgotten() {
 #[test]
 fn a_claim_never_has_more_asked_for_than_its_maximum_although_the_pool_changes_its_mind() {
     for kind in [ClaimKind::Session, ClaimKind::Lease] {
-        let mut picture = Picture::new(Arc::new(Metrics::new().unwrap()));
-        picture.observe(&[worker("a", "boot"), worker("b", "boot")], 0);
-        picture.plan(0);
+        let mut state = State::new(Arc::new(Metrics::new().unwrap()));
+        state.observe(&[worker("a", "boot"), worker("b", "boot")], 0);
+        state.plan(0);
         for worker in ["a", "b"] {
-            picture.inventoried(&worker.into(), &inventory("boot", Vec::new()), 0, 0);
+            state.inventoried(&worker.into(), &inventory("boot", Vec::new()), 0, 0);
         }
-        let view = picture.claim(
+        let view = state.claim(
             ClaimRequest {
                 kind,
                 ..request("one", 1, 1)
@@ -109,17 +109,17 @@ fn a_claim_never_has_more_asked_for_than_its_maximum_although_the_pool_changes_i
             Vec::new(),
             0,
         );
-        let asked = acquires(&picture.plan(0).0);
+        let asked = acquires(&state.plan(0).0);
         assert_eq!(asked.len(), 1);
         // While the answer is on its way, the device fills up with slices of others.
         let mut full = inventory("boot", vec![grant("other", "boot", 9, 8)]);
         full.devices[0].leased_bytes = 8 * SLICE;
-        picture.inventoried(&"a".into(), &full, 1, 1);
-        assert_eq!(acquires(&picture.plan(1).0), [], "{kind}: the first one has not answered");
-        picture.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 1)), 0, 2);
+        state.inventoried(&"a".into(), &full, 1, 1);
+        assert_eq!(acquires(&state.plan(1).0), [], "{kind}: the first one has not answered");
+        state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 1)), 0, 2);
         assert_eq!(view.borrow().slices(), 1, "{kind}");
         // A session is never moved. A lease is moved, and has released the slices that it held before.
-        let (actions, _) = picture.plan(2);
+        let (actions, _) = state.plan(2);
         assert_eq!(acquires(&actions).len(), releases(&actions).len(), "{kind}");
         assert_eq!(view.borrow().slices(), u64::from(kind == ClaimKind::Session), "{kind}");
     }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 
 use sahasra_scheduler::{ClaimKind, DeviceId};
 
-use super::{ClaimState, Picture, SESSIONS_EVERY};
+use super::{ClaimState, SESSIONS_EVERY, State};
 
 /// Time in milliseconds for which a new session counts as one execution, unless its agent reports a tensor or an execution earlier. A
 /// session that stays unused for longer is idle.
 const ASSUMED_FOR: u64 = 2 * SESSIONS_EVERY;
 
-impl Picture {
+impl State {
     /// Executions on each device in addition to those that its agent has reported.
     pub(super) fn assumed(&self, now: u64) -> BTreeMap<DeviceId, u64> {
         let mut assumed = BTreeMap::new();

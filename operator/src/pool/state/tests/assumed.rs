@@ -1,0 +1,121 @@
+//! Tests of placement between two reports of load.
+
+use super::*;
+
+/// Two workers with eight free slices each. The first stores a tensor of another session, the second is idle.
+fn pair() -> State {
+    let mut state = State::new(Arc::new(Metrics::new().unwrap()));
+    state.observe(&[worker("a", "boot-a"), worker("b", "boot-b")], 0);
+    state.plan(0);
+    let mut busy = inventory("boot-a", Vec::new());
+    (busy.devices[0].stored_tensor_bytes, busy.devices[0].tensor_count) = (64, 1);
+    state.inventoried(&"a".into(), &busy, 0, 0);
+    state.inventoried(&"b".into(), &inventory("boot-b", Vec::new()), 0, 0);
+    state
+}
+
+fn session(state: &mut State, uid: &str, now: u64) {
+    let terms = SessionTerms {
+        namespace: "team".into(),
+        name: uid.into(),
+        ..SessionTerms::default()
+    };
+    let claim = ClaimRequest {
+        kind: ClaimKind::Session,
+        session: Some(terms),
+        ..request(uid, 1, 1)
+    };
+    state.claim(claim, Vec::new(), now);
+}
+
+/// The workers that slices are requested from, in the order of the owners' UIDs. All of them grant the slices.
+fn places(state: &mut State, now: u64) -> Vec<String> {
+    let (actions, _) = state.plan(now);
+    let mut asked = acquires(&actions);
+    asked.sort_by(|left, right| left.owner.uid.cmp(&right.owner.uid));
+    let places = asked.into_iter().map(|request| {
+        let worker = request.boot_id.trim_start_matches("boot-").to_owned();
+        let grant = grant(&request.owner.uid, &request.boot_id, now + 1, request.slices);
+        state.acquired(&worker.as_str().into(), &request, Ok(grant), now, now);
+        worker
+    });
+    places.collect()
+}
+
+/// Inventory of agent `b` in which session `one` stores this many bytes and tensors.
+fn stores(bytes: u64, tensors: u64) -> Inventory {
+    let mut inventory = inventory("boot-b", vec![grant("one", "boot-b", 1, 1)]);
+    (inventory.devices[0].stored_tensor_bytes, inventory.devices[0].tensor_count) = (bytes, tensors);
+    inventory.sessions = vec![SessionLoad {
+        owner_uid: "one".into(),
+        namespace: "team".into(),
+        name: "one".into(),
+        tensors,
+        stored_bytes: bytes,
+        ..SessionLoad::default()
+    }];
+    inventory
+}
+
+#[test]
+fn a_session_that_has_not_shown_its_load_counts_for_the_next_one() {
+    let mut state = pair();
+    session(&mut state, "one", 0);
+    assert_eq!(places(&mut state, 0), ["b"]);
+    // The agent reports the session as unused so far, but it may be used at any moment.
+    state.inventoried(&"b".into(), &stores(0, 0), 10, 10);
+    session(&mut state, "two", 20);
+    assert_eq!(places(&mut state, 20), ["a"]);
+    // Two sessions at the same time are placed on different workers.
+    session(&mut state, "three", 30);
+    session(&mut state, "two-and-a-half", 30);
+    let mut both = places(&mut state, 30);
+    both.sort();
+    assert_eq!(both, ["a", "b"]);
+}
+
+#[test]
+fn a_session_whose_load_is_reported_counts_as_that() {
+    let mut state = pair();
+    session(&mut state, "one", 0);
+    assert_eq!(places(&mut state, 0), ["b"]);
+    state.inventoried(&"b".into(), &stores(32, 1), 10, 10);
+    session(&mut state, "two", 20);
+    assert_eq!(places(&mut state, 20), ["b"], "32 bytes are less than 64");
+}
+
+#[test]
+fn a_session_that_nobody_uses_is_idle_in_the_end() {
+    let mut state = pair();
+    session(&mut state, "one", 0);
+    assert_eq!(places(&mut state, 0), ["b"]);
+    let later = 2 * SESSIONS_EVERY;
+    state.inventoried(&"b".into(), &stores(0, 0), later - 1, later - 1);
+    session(&mut state, "two", later);
+    assert_eq!(places(&mut state, later), ["b"]);
+}
+
+#[test]
+fn what_a_session_stored_is_gone_with_it() {
+    let mut state = pair();
+    session(&mut state, "one", 0);
+    places(&mut state, 0);
+    state.inventoried(&"b".into(), &stores(128, 2), 10, 10);
+    state.take_out("one", true, 20);
+    session(&mut state, "two", 21);
+    assert_eq!(places(&mut state, 21), ["b"]);
+}
+
+#[test]
+fn chunks_that_were_sent_for_count_until_the_agent_is_heard_again() {
+    let mut state = pair();
+    state.claim(request("burst", 1, 1), Vec::new(), 0);
+    assert_eq!(places(&mut state, 0), ["b"]);
+    session(&mut state, "one", 1);
+    assert_eq!(places(&mut state, 1), ["a"]);
+    state.take_out("one", true, 2);
+    // The burst's chunk ended before the first inventory was requested.
+    state.inventoried(&"b".into(), &inventory("boot-b", vec![grant("burst", "boot-b", 1, 1)]), 5, 5);
+    session(&mut state, "two", 6);
+    assert_eq!(places(&mut state, 6), ["b"]);
+}

@@ -1,0 +1,136 @@
+//! Tests of the agents' reports about sessions.
+
+use super::*;
+
+/// A pool with the claim of a session that holds its slice since 0.
+fn with_session() -> State {
+    let mut state = state();
+    let terms = SessionTerms {
+        namespace: "team".into(),
+        name: "mine".into(),
+        keep_milliseconds: 1_000,
+        ..SessionTerms::default()
+    };
+    let claim = ClaimRequest {
+        kind: ClaimKind::Session,
+        session: Some(terms),
+        ..request("lease", 1, 1)
+    };
+    state.claim(claim, Vec::new(), 0);
+    granted(&mut state, "lease", 0);
+    state
+}
+
+fn says(idle_milliseconds: u64, connected: bool) -> Inventory {
+    Inventory {
+        sessions: vec![SessionLoad {
+            owner_uid: "lease".into(),
+            namespace: "team".into(),
+            name: "mine".into(),
+            idle_milliseconds,
+            connected,
+            ..SessionLoad::default()
+        }],
+        ..inventory("boot", vec![grant("lease", "boot", 1, 1)])
+    }
+}
+
+#[test]
+fn an_agent_with_a_session_is_asked_at_once_and_every_few_seconds() {
+    let mut state = with_session();
+    let asks = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
+    assert!(asks(&mut state, 0), "whether clients may connect");
+    state.inventoried(&"a".into(), &says(0, false), 1, 2);
+    assert!(!asks(&mut state, 3));
+    assert!(!asks(&mut state, SESSIONS_EVERY) && asks(&mut state, 3 + SESSIONS_EVERY));
+    // No inventory is requested from a worker without a session.
+    state.inventoried(&"a".into(), &says(0, false), 6_000, 6_000);
+    state.take_out("lease", true, 6_001);
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 6_002, 6_003);
+    assert!(!asks(&mut state, 6_004) && !asks(&mut state, 60_000));
+}
+
+#[test]
+fn what_an_agent_says_of_a_session_is_news_when_more_than_time_has_passed() {
+    let mut state = with_session();
+    let hear = |state: &mut State, said: &Inventory, now| {
+        state.inventoried(&"a".into(), said, now, now);
+        state.take_changed_sessions()
+    };
+    let mine = vec![("team".to_owned(), "mine".to_owned())];
+    assert_eq!(hear(&mut state, &says(0, false), 10), mine);
+    assert_eq!(hear(&mut state, &says(5_000, false), 5_010), []);
+    let seen = state.session("lease", 5_110).unwrap();
+    assert_eq!((seen.load.idle_milliseconds, seen.age), (5_000, 100));
+    assert_eq!(hear(&mut state, &says(0, true), 6_000), mine);
+    // The end of the session's executor is known longer than the claim exists, for as long as the agent reports it.
+    let mut ended = says(0, false);
+    (ended.sessions[0].ended, ended.grants) = ("killed".into(), Vec::new());
+    assert_eq!(hear(&mut state, &ended, 7_000), mine);
+    state.take_out("lease", false, 7_001);
+    assert_eq!(state.session("lease", 7_002).unwrap().load.ended, "killed");
+    hear(&mut state, &inventory("boot", Vec::new()), 8_000);
+    assert_eq!(state.session("lease", 8_001), None);
+}
+
+#[test]
+fn what_is_said_of_a_session_where_it_is_not_is_not_heard() {
+    let mut state = with_session();
+    state.observe(&[worker("a", "boot"), worker("b", "other")], 1);
+    state.inventoried(&"a".into(), &says(0, true), 10, 10);
+    state.take_changed_sessions();
+    // The slice was requested from agent `b` first, and its answer was lost. A session without clients has existed there since.
+    let mut elsewhere = says(90_000, false);
+    (elsewhere.boot_id, elsewhere.grants) = ("other".into(), vec![grant("lease", "other", 1, 1)]);
+    let returned = state.inventoried(&"b".into(), &elsewhere, 20, 20);
+    assert_eq!(releases(&returned)[0].grants, [grant("lease", "other", 1, 1).id]);
+    assert_eq!(state.take_changed_sessions(), []);
+    let seen = state.session("lease", 20).unwrap().load;
+    assert!(seen.connected && seen.idle_milliseconds == 0, "{seen:?}");
+}
+
+#[test]
+fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
+    let mut state = with_session();
+    state.inventoried(&"a".into(), &says(0, true), 10, 10);
+    assert!(state.orphans(1_000_000).is_empty(), "it is claimed");
+    // The claim is dropped without an answer of the agent, which still holds the slice.
+    state.claims.clear();
+    state.inventoried(&"a".into(), &says(0, true), 20, 20);
+    assert!(state.orphans(20).is_empty(), "somebody may be about to take it up");
+    let asked = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
+    assert!(
+        asked(&mut state, 20 + SESSIONS_EVERY) || asked(&mut state, 21 + SESSIONS_EVERY),
+        "it is looked at"
+    );
+    state.inventoried(&"a".into(), &says(0, true), 30_000, 30_000);
+    let orphans = state.orphans(30_000);
+    assert_eq!(
+        (orphans[0].uid.as_str(), orphans[0].namespace.as_str(), orphans[0].term),
+        ("lease", "team", 2)
+    );
+    // The slice was released, is draining, or was adopted after all.
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 30_001, 30_001);
+    assert!(state.orphans(1_000_000).is_empty());
+}
+
+#[test]
+fn nothing_is_known_of_the_sessions_of_a_worker_that_is_lost() {
+    let mut state = with_session();
+    state.inventoried(&"a".into(), &says(0, false), 10, 10);
+    state.observe(&[worker("a", "next")], 20);
+    assert_eq!(state.session("lease", 21), None);
+}
+
+#[test]
+fn an_agent_hears_of_a_sessions_changed_time_with_the_next_renewal() {
+    let mut state = with_session();
+    state.inventoried(&"a".into(), &says(0, false), 1, 1);
+    state.keep("lease", 9_000);
+    let (actions, _) = state.plan(TTL / RENEW_AT);
+    let renewal = actions.iter().find_map(|action| match action {
+        Action::Renew { request, .. } => Some(request.owners[0].clone()),
+        _ => None,
+    });
+    assert_eq!(renewal.unwrap().session.unwrap().keep_milliseconds, 9_000);
+}
