@@ -116,10 +116,10 @@ impl Arguments {
             outcome.events,
             outcome.milliseconds as f64 / 1000.0
         );
-        for (place, fault) in Plan::of(seed).faults.iter().enumerate() {
-            let left_out = if skipped.contains(&place) { " (left out)" } else { "" };
+        for (index, fault) in Plan::of(seed).faults.iter().enumerate() {
+            let left_out = if skipped.contains(&index) { " (left out)" } else { "" };
             println!(
-                "  fault {place}: at {} ms for {} ms {:?}{left_out}",
+                "  fault {index}: at {} ms for {} ms {:?}{left_out}",
                 fault.at, fault.lasts, fault.kind
             );
         }
@@ -150,8 +150,8 @@ impl Arguments {
                 }
                 next += 1;
             }
-            let place = isolation::first_ended(running.iter().map(|(_, child)| child));
-            let (seed, child) = running.swap_remove(place);
+            let index = isolation::first_ended(running.iter().map(|(_, child)| child));
+            let (seed, child) = running.swap_remove(index);
             let outcome = outcome(child.wait());
             if !outcome.broken.is_empty() && self.keep_going {
                 failures += 1;

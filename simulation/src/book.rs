@@ -25,7 +25,7 @@ const KILLED_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Live {
     /// Index of the agent.
-    pub place: usize,
+    pub index: usize,
     pub agent: Arc<Agent>,
     /// Task group of the agent.
     pub part: Part,
@@ -76,9 +76,9 @@ impl Drop for Running {
 
 impl Live {
     /// Creates the record of an agent without grants.
-    pub fn new(place: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
+    pub fn new(index: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
-            place,
+            index,
             agent,
             part,
             clock,
@@ -98,9 +98,9 @@ impl Live {
             *running
         };
         if running > allocatable {
-            let place = self.place;
+            let index = self.index;
             world.broken(format!(
-                "capacity: {running} bytes run on worker-{place} {device}, which has {allocatable}"
+                "capacity: {running} bytes run on worker-{index} {device}, which has {allocatable}"
             ));
         }
         Running {
@@ -119,7 +119,7 @@ impl Live {
             if bytes > device.allocatable_bytes || bytes != device.leased_bytes {
                 world.broken(format!(
                     "capacity: grants of {bytes} bytes, counted as {}, on worker-{} {}, which has {}",
-                    device.leased_bytes, self.place, device.name, device.allocatable_bytes
+                    device.leased_bytes, self.index, device.name, device.allocatable_bytes
                 ));
             }
         }
@@ -153,9 +153,9 @@ impl Live {
             .map(|grant| grant.bytes)
             .sum();
         if leased.leased_bytes > counted {
-            let (place, leased) = (self.place, leased.leased_bytes);
+            let (index, leased) = (self.index, leased.leased_bytes);
             world.broken(format!(
-                "expiry: {leased} bytes are lent by worker-{place}, of which only {counted} may still be"
+                "expiry: {leased} bytes are lent by worker-{index}, of which only {counted} may still be"
             ));
         }
     }
@@ -168,7 +168,7 @@ impl Live {
             let (term, known) = (owner.term, *known);
             world.broken(format!(
                 "term: worker-{} obeyed term {term} for {} after {known}",
-                self.place, owner.name
+                self.index, owner.name
             ));
         }
         *known = (*known).max(owner.term);
@@ -187,7 +187,7 @@ impl Live {
             return;
         };
         if request.boot_id != self.agent.boot_id() || grant.id.boot_id != self.agent.boot_id() {
-            world.broken(format!("boot: worker-{} granted slices of another boot", self.place));
+            world.broken(format!("boot: worker-{} granted slices of another boot", self.index));
         }
         self.obeyed(world, &request.owner);
         let booked = Booked {
@@ -197,7 +197,7 @@ impl Live {
             grace: Duration::from_millis(request.grace_milliseconds),
         };
         if locked(&self.book).grants.insert(grant.id.counter, booked).is_some() {
-            world.broken(format!("names: worker-{} used the name of a grant twice", self.place));
+            world.broken(format!("names: worker-{} used the name of a grant twice", self.index));
         }
         locked(&world.maxima).check(world, &request.owner);
     }
@@ -210,14 +210,14 @@ impl Live {
                 continue;
             };
             if outcome.id.boot_id != self.agent.boot_id() {
-                world.broken(format!("boot: worker-{} renewed a grant of another boot", self.place));
+                world.broken(format!("boot: worker-{} renewed a grant of another boot", self.index));
                 continue;
             }
             self.obeyed(world, &owner.owner);
             let now = self.clock.elapsed();
             if let Some(grant) = locked(&self.book).grants.get_mut(&outcome.id.counter) {
                 if grant.end < now {
-                    world.broken(format!("expiry: worker-{} renewed a grant that had ended", self.place));
+                    world.broken(format!("expiry: worker-{} renewed a grant that had ended", self.index));
                 }
                 grant.end = now + Duration::from_millis(owner.ttl_milliseconds);
             }

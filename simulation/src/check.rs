@@ -25,9 +25,9 @@ pub fn freed(world: &World, uid: &str, name: &Named) {
     for live in locked(&world.agents).values() {
         let grants = live.agent.inventory().grants;
         if let Some(grant) = grants.iter().find(|grant| grant.owner_uid == uid) {
-            let (place, slices) = (live.place, grant.slices);
+            let (index, slices) = (live.index, grant.slices);
             world.broken(format!(
-                "deletion: worker-{place} still lends {slices} slices to {name} {FREED_WITHIN:?} after it was deleted"
+                "deletion: worker-{index} still lends {slices} slices to {name} {FREED_WITHIN:?} after it was deleted"
             ));
         }
     }

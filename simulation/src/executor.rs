@@ -41,18 +41,18 @@ use crate::{
 #[derive(Debug)]
 pub struct Models {
     world: Arc<World>,
-    place: usize,
+    index: usize,
     executors: AtomicU32,
     /// Cancelled to kill all running executors, and then replaced by a new token.
     killing: Mutex<CancellationToken>,
 }
 
 impl Models {
-    /// Creates the launcher of the agent with index `place`.
-    pub fn new(world: Arc<World>, place: usize) -> Arc<Self> {
+    /// Creates the launcher of the agent with this index.
+    pub fn new(world: Arc<World>, index: usize) -> Arc<Self> {
         Arc::new(Self {
             world,
-            place,
+            index,
             executors: AtomicU32::new(0),
             killing: Mutex::default(),
         })
@@ -73,9 +73,9 @@ impl Launcher for Models {
             let (launched, end) = Launched::task(number, Arc::clone(&board));
             self.world.note(format_args!(
                 "worker-{} executor {number} on {} for {namespace}",
-                self.place, device.name
+                self.index, device.name
             ));
-            let live = self.world.agent(self.place).ok_or_else(|| io::Error::other("the agent is gone"))?;
+            let live = self.world.agent(self.index).ok_or_else(|| io::Error::other("the agent is gone"))?;
             let executor = Executor {
                 world: Arc::clone(&self.world),
                 live,
@@ -267,7 +267,7 @@ impl Executor {
             let running = self.live.run(&self.world, &self.device, run.program.slice_bytes);
             let activity = Activity::Running { run: *id, index };
             self.board.begin_at(lane, activity, nanoseconds(&self.world));
-            let slow = self.world.conditions().slow.get(&self.live.place).copied().unwrap_or(1);
+            let slow = self.world.conditions().slow.get(&self.live.index).copied().unwrap_or(1);
             let planned = kernel::run(run.salt, index, attempt);
             let revoked = run.revoking.clone();
             let (run, lasts) = (*id, planned.lasts * u32::try_from(slow).unwrap_or(1));

@@ -19,7 +19,7 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(35);
 /// Time after the start of a run within which the pool is ready.
 const STARTED_WITHIN: Duration = Duration::from_secs(5);
 /// Interval at which the objects are checked.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A kind with `status.conditions`.
 trait Explained: Resource<DynamicType = ()> {
@@ -51,7 +51,7 @@ pub async fn look(users: Users, calm: bool) {
     };
     let mut seen = Seen::new();
     loop {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         check::<BurstJob>(&users, &mut seen, from).await;
         check::<VramLease>(&users, &mut seen, from).await;
         check::<GpuSession>(&users, &mut seen, from).await;

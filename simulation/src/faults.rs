@@ -29,8 +29,8 @@ impl Users {
         world.note(format_args!("fault: {fault:?}"));
         let over = world.instant((fault.at + fault.lasts).min(HEALED - 1_000));
         match fault.kind {
-            Kind::End(Node::Operator(place), order) => drop(operators[place].send(order)),
-            Kind::End(Node::Agent(place), order) => drop(agents[place].send(order)),
+            Kind::End(Node::Operator(index), order) => drop(operators[index].send(order)),
+            Kind::End(Node::Agent(index), order) => drop(agents[index].send(order)),
             Kind::End(Node::Api, _) => {}
             Kind::Partition(one, other) => {
                 *world.conditions().partitions.entry(pair(one, other)).or_default() += 1;
@@ -110,32 +110,32 @@ impl Users {
                 sleep_until(over).await;
                 world.conditions().store.delay = 0;
             }
-            Kind::Break(place) => {
-                if let Some(live) = world.agent(place) {
+            Kind::Break(index) => {
+                if let Some(live) = world.agent(index) {
                     std::mem::take(&mut *locked(&live.connections)).cancel();
                 }
             }
-            Kind::Slow(place, factor) => {
-                world.conditions().slow.insert(place, factor);
+            Kind::Slow(index, factor) => {
+                world.conditions().slow.insert(index, factor);
                 sleep_until(over).await;
-                world.conditions().slow.remove(&place);
+                world.conditions().slow.remove(&index);
             }
-            Kind::Meddle(place) => {
+            Kind::Meddle(index) => {
                 for times in 0..10 {
                     let patch = json!({"metadata": {"annotations": {"meddled": times.to_string()}}});
-                    self.patch(place, patch).await;
+                    self.patch(index, patch).await;
                     sleep(Duration::from_millis(1 + world.below(300))).await;
                 }
             }
-            Kind::Suspend(place) => {
-                self.patch(place, json!({"spec": {"suspend": true}})).await;
+            Kind::Suspend(index) => {
+                self.patch(index, json!({"spec": {"suspend": true}})).await;
                 sleep_until(over).await;
-                self.patch(place, json!({"spec": {"suspend": false}})).await;
+                self.patch(index, json!({"spec": {"suspend": false}})).await;
             }
-            Kind::Priority(place, priority) => self.patch(place, json!({"spec": {"priority": priority}})).await,
-            Kind::Resize(place, most) => {
-                let most = most.max(plan.bursts[place].slices.0);
-                self.patch(place, json!({"spec": {"slices": {"max": most}}})).await;
+            Kind::Priority(index, priority) => self.patch(index, json!({"spec": {"priority": priority}})).await,
+            Kind::Resize(index, most) => {
+                let most = most.max(plan.bursts[index].slices.0);
+                self.patch(index, json!({"spec": {"slices": {"max": most}}})).await;
             }
         }
     }

@@ -46,7 +46,7 @@ pub struct Child {
     process: libc::pid_t,
     said: File,
     /// Limit of the child's processor time.
-    patience: Duration,
+    limit: Duration,
     began: Instant,
 }
 
@@ -55,8 +55,8 @@ pub struct Child {
 const STARVED: u32 = 30;
 
 /// Runs `work` in a forked process with randomness from `seed` and a virtual clock. The process reports the text that `work` returns, and
-/// counts as hung when it has used more processor time than `patience`.
-pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io::Result<Child> {
+/// counts as hung when it has used more processor time than `limit`.
+pub fn fork(seed: u64, limit: Duration, work: impl FnOnce() -> String) -> io::Result<Child> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -80,7 +80,7 @@ pub fn fork(seed: u64, patience: Duration, work: impl FnOnce() -> String) -> io:
         process => Ok(Child {
             process,
             said: reader,
-            patience,
+            limit,
             began: Instant::now(),
         }),
     }
@@ -100,8 +100,8 @@ pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usi
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, 1000) };
         let ended = polled.iter().position(|entry| entry.revents != 0);
         let late = children.clone().position(|child| child.hangs());
-        if let Some(place) = ended.or(late) {
-            return place;
+        if let Some(index) = ended.or(late) {
+            return index;
         }
     }
 }
@@ -111,9 +111,9 @@ impl Child {
     pub fn wait(mut self) -> Result<String, String> {
         first_ended(std::iter::once(&self));
         if self.hangs() {
-            let patience = self.patience.as_secs();
+            let limit = self.limit.as_secs();
             self.end();
-            return Err(format!("it hangs, in real time: no end after {patience} s of processor time"));
+            return Err(format!("it hangs, in real time: no end after {limit} s of processor time"));
         }
         let mut text = String::new();
         let read = self.said.read_to_string(&mut text).map_err(|error| error.to_string());
@@ -122,7 +122,7 @@ impl Child {
     }
 
     fn hangs(&self) -> bool {
-        self.processor_time() >= self.patience || self.began.elapsed() >= self.patience * STARVED
+        self.processor_time() >= self.limit || self.began.elapsed() >= self.limit * STARVED
     }
 
     /// Returns the processor time that the child has used, or zero once it has ended.
@@ -201,11 +201,11 @@ pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const LIMIT: Duration = Duration::from_millis(100);
 
     #[test]
     fn who_computes_for_too_long_hangs() {
-        let child = fork(1, PATIENCE, || {
+        let child = fork(1, LIMIT, || {
             let mut sum = 0_u64;
             loop {
                 sum = std::hint::black_box(sum.wrapping_add(1));
@@ -217,8 +217,8 @@ mod tests {
 
     #[test]
     fn who_only_waits_for_a_processor_does_not_hang() {
-        let child = fork(1, PATIENCE, || {
-            std::thread::sleep(3 * PATIENCE);
+        let child = fork(1, LIMIT, || {
+            std::thread::sleep(3 * LIMIT);
             "done".to_owned()
         });
         let said = child.expect("a process can be made").wait();

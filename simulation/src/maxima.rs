@@ -24,13 +24,13 @@ impl Maxima {
         self.most.insert(name, most);
     }
 
-    /// Records a release request to the agent with index `place`.
-    pub fn release(&mut self, place: usize, request: &ReleaseRequest) {
+    /// Records a release request to the agent with this index.
+    pub fn release(&mut self, index: usize, request: &ReleaseRequest) {
         if request.grants.is_empty() {
             self.ended.insert(request.owner.uid.clone());
         }
         for id in &request.grants {
-            self.kept.insert((place, id.counter), request.keep_slices);
+            self.kept.insert((index, id.counter), request.keep_slices);
         }
     }
 
@@ -42,11 +42,11 @@ impl Maxima {
             return;
         };
         let mut slices = 0;
-        for (place, live) in locked(&world.agents).iter() {
+        for (index, live) in locked(&world.agents).iter() {
             // Draining slices are released already: the owner may hold new ones instead.
             let active = |grant: &&Grant| grant.owner_uid == owner.uid && !grant.draining;
             for grant in live.agent.inventory().grants.iter().filter(active) {
-                let kept = self.kept.get(&(*place, grant.id.counter));
+                let kept = self.kept.get(&(*index, grant.id.counter));
                 slices += kept.map_or(grant.slices, |kept| grant.slices.min(*kept));
             }
         }

@@ -47,12 +47,12 @@ fn cut() -> StreamError {
     StreamError::Cut(io::Error::other("the connection broke").into())
 }
 
-/// Returns the endpoint of the agent with index `place`.
-pub fn endpoint(place: usize) -> String {
-    format!("http://worker-{place}:9400")
+/// Returns the endpoint of the agent with this index.
+pub fn endpoint(index: usize) -> String {
+    format!("http://worker-{index}:9400")
 }
 
-fn place(endpoint: &str) -> Option<usize> {
+fn index(endpoint: &str) -> Option<usize> {
     endpoint.strip_prefix("http://worker-")?.strip_suffix(":9400")?.parse().ok()
 }
 
@@ -69,15 +69,15 @@ impl Wire {
         Self { world, from }
     }
 
-    fn live(&self, place: usize) -> Option<Arc<Live>> {
-        self.world.agent(place).filter(|live| !live.part.has_crashed())
+    fn live(&self, index: usize) -> Option<Arc<Live>> {
+        self.world.agent(index).filter(|live| !live.part.has_crashed())
     }
 }
 
 impl Transport for Wire {
     fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
         Box::pin(async move {
-            let Some(to) = place(endpoint) else {
+            let Some(to) = index(endpoint) else {
                 return Err(AgentError::Endpoint(endpoint.to_owned()));
             };
             let (answer, answered) = oneshot::channel();
@@ -105,7 +105,7 @@ impl Transport for Wire {
 
     fn stream<'a>(&'a self, endpoint: &'a str, frames: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>> {
         Box::pin(async move {
-            let to = place(endpoint).ok_or_else(|| AgentError::Endpoint(endpoint.to_owned()))?;
+            let to = index(endpoint).ok_or_else(|| AgentError::Endpoint(endpoint.to_owned()))?;
             sleep(self.world.delay()).await;
             if !self.world.connected(self.from, Node::Agent(to)) {
                 std::future::pending::<()>().await;
@@ -152,7 +152,7 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
             let response = agent.acquire(&request);
             world.note(format_args!(
                 "worker-{}: {} of {} asks for {} on {}: {:?}",
-                live.place,
+                live.index,
                 request.owner.name,
                 request.owner.namespace,
                 request.slices,
@@ -174,7 +174,7 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
             let grants: Vec<u64> = request.grants.iter().map(|id| id.counter).collect();
             world.note(format_args!(
                 "worker-{}: {} of {} gives back {grants:?}, keeping {}",
-                live.place, request.owner.name, request.owner.namespace, request.keep_slices
+                live.index, request.owner.name, request.owner.namespace, request.keep_slices
             ));
             live.released(world, &request, &response);
             response.encode_to_vec()
@@ -192,7 +192,7 @@ fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>
     let body = stream::unfold(body, |mut body| async move { body.recv().await.map(|part| (part, body)) });
     live.part.start(burst_stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
 
-    tokio::spawn(outward(wire.clone(), live.place, frames, to_agent, broken.clone()));
+    tokio::spawn(outward(wire.clone(), live.index, frames, to_agent, broken.clone()));
     tokio::spawn(inward(wire, Arc::clone(live), answered, to_operator, broken.clone()));
     // Dropping the returned stream closes the connection.
     let state = (incoming, broken.drop_guard());
@@ -311,12 +311,12 @@ async fn inward(
             return;
         };
         decoder.extend(bytes);
-        if !carried(&wire, live.place, Instant::now() + wire.world.delay(), &broken).await {
+        if !carried(&wire, live.index, Instant::now() + wire.world.delay(), &broken).await {
             break;
         }
         while let Ok(Some(frame)) = decoder.next_message::<ServerFrame>() {
             wire.world
-                .note(format_args!("worker-{} to {}: {}", live.place, wire.from, answer(&frame)));
+                .note(format_args!("worker-{} to {}: {}", live.index, wire.from, answer(&frame)));
             if to_operator.send(Ok(frame)).is_err() {
                 broken.cancel();
                 return;

@@ -76,13 +76,13 @@ fn stores(world: &Arc<World>, node: Node) -> StorePolicy {
 }
 
 /// Runs an operator, and restarts it until the simulation ends.
-pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::UnboundedSender<Order> {
+pub fn operator(world: &Arc<World>, index: usize, drift: i32) -> mpsc::UnboundedSender<Order> {
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let world = Arc::clone(world);
     tokio::spawn(async move {
         loop {
             let part = Part::default();
-            let node = Node::Operator(place);
+            let node = Node::Operator(index);
             let settings = Settings {
                 identity: node.to_string(),
                 namespace: SYSTEM.to_owned(),
@@ -134,22 +134,22 @@ pub fn operator(world: &Arc<World>, place: usize, drift: i32) -> mpsc::Unbounded
 }
 
 /// Runs an agent, and restarts it until the simulation ends.
-pub fn agent(world: &Arc<World>, place: usize, plan: AgentPlan) -> mpsc::UnboundedSender<Order> {
+pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::UnboundedSender<Order> {
     let (orders, mut ordered) = mpsc::unbounded_channel();
     let world = Arc::clone(world);
     tokio::spawn(async move {
         for boot in 1_u64.. {
             let part = Part::default();
-            let node = Node::Agent(place);
+            let node = Node::Agent(index);
             let clock = Clock::drifting(plan.drift);
-            let models = Models::new(Arc::clone(&world), place);
-            let agent = start(&world, place, &plan, boot, &part, clock, &models);
-            let live = Live::new(place, Arc::clone(&agent), part.clone(), clock);
-            locked(&world.agents).insert(place, Arc::clone(&live));
+            let models = Models::new(Arc::clone(&world), index);
+            let agent = start(&world, index, &plan, boot, &part, clock, &models);
+            let live = Live::new(index, Arc::clone(&agent), part.clone(), clock);
+            locked(&world.agents).insert(index, Arc::clone(&live));
             world.note(format_args!("{node} starts, boot {boot}"));
             let mut down = RESTART;
             let stop = CancellationToken::new();
-            let registration = register(&world, place, &agent, &part, &stop);
+            let registration = register(&world, index, &agent, &part, &stop);
             loop {
                 tokio::select! {
                     biased;
@@ -181,14 +181,14 @@ pub fn agent(world: &Arc<World>, place: usize, plan: AgentPlan) -> mpsc::Unbound
             }
             part.crash();
             locked(&live.connections).cancel();
-            locked(&world.agents).remove(&place);
+            locked(&world.agents).remove(&index);
             sleep(down).await;
         }
     });
     orders
 }
 
-fn start(world: &Arc<World>, place: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
+fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
     let devices = (0..plan.devices).map(|ordinal| DeviceDescription {
         name: format!("cpu-{ordinal}"),
         kind: DeviceKind::Cpu,
@@ -207,10 +207,10 @@ fn start(world: &Arc<World>, place: usize, plan: &AgentPlan, boot: u64, part: &P
     };
     let pool = ExecutorPool::with(config, devices.collect(), Arc::clone(models) as _);
     let identity = Identity {
-        worker: Node::Agent(place).to_string(),
+        worker: Node::Agent(index).to_string(),
         classes: ClassTable::default(),
     };
-    let boot_id = format!("{place:08x}{boot:08x}{:016x}", world.below(u64::MAX));
+    let boot_id = format!("{index:08x}{boot:08x}{:016x}", world.below(u64::MAX));
     let metrics = Metrics::new().expect("each agent has a registry of its own");
     let limits = AgentLimits {
         shutdown_grace: Duration::from_secs(4),
@@ -218,9 +218,9 @@ fn start(world: &Arc<World>, place: usize, plan: &AgentPlan, boot: u64, part: &P
     };
     let executors = Executors {
         chunks: pool,
-        sessions: Some(SessionModels::new(world, place)),
+        sessions: Some(SessionModels::new(world, index)),
     };
-    let stores = stores(world, Node::Agent(place));
+    let stores = stores(world, Node::Agent(index));
     let agent = Agent::new(identity, boot_id, limits, executors, metrics, stores, clock);
     part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
     part.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
@@ -229,19 +229,19 @@ fn start(world: &Arc<World>, place: usize, plan: &AgentPlan, boot: u64, part: &P
 
 fn register(
     world: &Arc<World>,
-    place: usize,
+    index: usize,
     agent: &Arc<Agent>,
     part: &Part,
     stop: &CancellationToken,
 ) -> tokio::task::JoinHandle<Result<(), Occupied>> {
     let config = RegistrationConfig {
-        node_name: Node::Agent(place).to_string(),
+        node_name: Node::Agent(index).to_string(),
         namespace: SYSTEM.to_owned(),
-        endpoint: endpoint(place),
+        endpoint: endpoint(index),
         heartbeat_interval: Duration::from_secs(5),
         status_interval: Duration::from_secs(5),
     };
-    let client = Api::client(world, Node::Agent(place));
+    let client = Api::client(world, Node::Agent(index));
     // The simulation starts an agent only after the previous agent of the node has ended.
     let registration = Registration::new(config, Arc::clone(agent), client).with_probe(Arc::new(|_| Box::pin(async { Answer::Refused })));
     part.start(registration.run(stop.clone()))

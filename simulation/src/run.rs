@@ -30,7 +30,7 @@ pub(crate) const SETTLING: Duration = Duration::from_secs(90);
 /// Time after [`SETTLING`] during which nothing may be written.
 pub(crate) const QUIET: Duration = Duration::from_secs(70);
 /// Interval at which the agents are checked.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,19 +77,19 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         users.secret(namespace).await;
     }
     let operators: Vec<_> = (plan.operators.iter().enumerate())
-        .map(|(place, drift)| parts::operator(&world, place, *drift))
+        .map(|(index, drift)| parts::operator(&world, index, *drift))
         .collect();
     let agents: Vec<_> = (plan.agents.iter().enumerate())
-        .map(|(place, agent)| parts::agent(&world, place, agent.clone()))
+        .map(|(index, agent)| parts::agent(&world, index, agent.clone()))
         .collect();
-    for (place, burst) in plan.bursts.iter().enumerate() {
-        tokio::spawn(users.clone().burst(place, burst.clone(), plan.is_calm()));
+    for (index, burst) in plan.bursts.iter().enumerate() {
+        tokio::spawn(users.clone().burst(index, burst.clone(), plan.is_calm()));
     }
-    for (place, lease) in plan.leases.iter().enumerate() {
-        tokio::spawn(users.clone().lease(place, lease.clone(), plan.is_calm()));
+    for (index, lease) in plan.leases.iter().enumerate() {
+        tokio::spawn(users.clone().lease(index, lease.clone(), plan.is_calm()));
     }
-    for (place, session) in plan.sessions.iter().enumerate() {
-        tokio::spawn(users.clone().session(place, session.clone(), plan.is_calm()));
+    for (index, session) in plan.sessions.iter().enumerate() {
+        tokio::spawn(users.clone().session(index, session.clone(), plan.is_calm()));
     }
     for fault in &plan.faults {
         tokio::spawn(users.clone().fault(fault.clone(), plan.clone(), operators.clone(), agents.clone()));
@@ -112,7 +112,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
 /// Checks the agents at an interval.
 async fn look(world: Arc<World>) {
     loop {
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
         let agents: Vec<_> = locked(&world.agents).values().cloned().collect();
         for live in agents.iter().filter(|live| !live.part.has_crashed()) {
             live.check_expiry(&world);
@@ -155,8 +155,8 @@ impl Users {
         let all = ListParams::default();
         let jobs = Api::<BurstJob>::all(self.client.clone());
         let jobs = jobs.list(&all).await.map_err(|error| error.to_string())?;
-        for (place, burst) in plan.bursts.iter().enumerate() {
-            let name = Named::burst(place);
+        for (index, burst) in plan.bursts.iter().enumerate() {
+            let name = Named::burst(index);
             let is_it = |job: &&BurstJob| job.namespace().as_deref() == Some(name.namespace) && job.name_any() == name.name;
             let Some(job) = jobs.iter().find(is_it) else {
                 if burst.deleted.is_none() {
@@ -187,7 +187,7 @@ impl Users {
         for live in locked(&self.world.agents).values() {
             let (load, _) = live.agent.totals();
             if load.leased_bytes > 0 {
-                return Err(format!("worker-{} still lends {} bytes", live.place, load.leased_bytes));
+                return Err(format!("worker-{} still lends {} bytes", live.index, load.leased_bytes));
             }
         }
         Ok(())
@@ -195,8 +195,8 @@ impl Users {
 
     /// Checks that the status of each burst matches what happened.
     async fn judge(&self, plan: &Plan) {
-        for (place, burst) in plan.bursts.iter().enumerate() {
-            let name = Named::burst(place);
+        for (index, burst) in plan.bursts.iter().enumerate() {
+            let name = Named::burst(index);
             let Ok(Some(job)) = self.objects::<BurstJob>(name.namespace).get_opt(&name.name).await else {
                 continue;
             };

@@ -10,22 +10,22 @@ use sahasra_simulation::{
 use crate::isolation::{self, Child};
 
 /// Limit of processor time per seed, in real time. A seed that exceeds it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PROCESSOR_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the plan of a seed without some of its faults.
 pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
     let mut plan = Plan::of(seed);
-    let mut place = 0;
+    let mut index = 0;
     plan.faults.retain(|_| {
-        place += 1;
-        !without.contains(&(place - 1))
+        index += 1;
+        !without.contains(&(index - 1))
     });
     plan
 }
 
 /// Runs a seed in a separate process.
 pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Result<Child> {
-    isolation::fork(seed, PATIENCE, || {
+    isolation::fork(seed, PROCESSOR_LIMIT, || {
         let outcome = run(&plan(seed, without), trace);
         let Outcome {
             trace,

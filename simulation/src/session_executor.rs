@@ -49,16 +49,16 @@ impl Exit {
 #[derive(Debug)]
 pub struct SessionModels {
     world: Arc<World>,
-    place: usize,
+    index: usize,
     launched: AtomicU32,
 }
 
 impl SessionModels {
-    /// Creates the launcher of the agent with index `place`.
-    pub fn new(world: &Arc<World>, place: usize) -> Arc<Self> {
+    /// Creates the launcher of the agent with this index.
+    pub fn new(world: &Arc<World>, index: usize) -> Arc<Self> {
         Arc::new(Self {
             world: Arc::clone(world),
-            place,
+            index,
             launched: AtomicU32::new(0),
         })
     }
@@ -82,10 +82,10 @@ impl Launch for SessionModels {
             let (process, end) = Process::task(id, limit_bytes)?;
             self.world.note(format_args!(
                 "worker-{} session executor {id} on {} for {namespace}",
-                self.place, device.name
+                self.index, device.name
             ));
             let (exit, exits) = oneshot::channel();
-            locked(&self.world.session_executors).insert((self.place, id), exit);
+            locked(&self.world.session_executors).insert((self.index, id), exit);
             let world = Arc::clone(&self.world);
             part::spawn(live(world, end, exits));
             Ok(process)

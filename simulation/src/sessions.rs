@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Interval at which a session is checked.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after the exit of an executor within which its slice is free, whatever other faults occur.
 const FREED_WITHIN: Duration = Duration::from_millis(500);
 /// Time after the exit of an executor within which the session has failed, in a run without faults: the operator queries agents every five
@@ -35,9 +35,9 @@ struct Asked {
 
 impl Users {
     /// Creates a session, checks that it stays on one device and holds one slice, connects if planned, and deletes it.
-    pub async fn session(self, place: usize, plan: SessionPlan, calm: bool) {
+    pub async fn session(self, index: usize, plan: SessionPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
-        let name = Named::session(place);
+        let name = Named::session(index);
         let asked = Asked {
             sessions: self.objects(name.namespace),
             leases: self.objects(name.namespace),
@@ -92,7 +92,7 @@ impl Asked {
                     let Some(session) = live.agent.sessions().find(name.namespace, &name.name) else {
                         return;
                     };
-                    let Some(exits) = locked(&world.session_executors).remove(&(live.place, executor)) else {
+                    let Some(exits) = locked(&world.session_executors).remove(&(live.index, executor)) else {
                         return;
                     };
                     if session.ended.is_cancelled() || exits.send(how).is_err() {
@@ -103,7 +103,7 @@ impl Asked {
                 };
                 ending.await;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         let _ = self.sessions.delete(&name.name, &DeleteParams::default()).await;
         world.note(format_args!("{name} is deleted"));
@@ -116,8 +116,8 @@ impl Asked {
 
     /// Returns the agent of the session, if it is running.
     fn agent(&self, status: &GpuSessionStatus) -> Option<Arc<Live>> {
-        let place = status.worker.as_deref()?.strip_prefix("worker-")?.parse().ok()?;
-        self.users.world.agent(place).filter(|live| !live.part.has_crashed())
+        let index = status.worker.as_deref()?.strip_prefix("worker-")?.parse().ok()?;
+        self.users.world.agent(index).filter(|live| !live.part.has_crashed())
     }
 
     /// Connects a client. Returns the number of the session's executor.
@@ -140,7 +140,7 @@ impl Asked {
         if !live.part.has_crashed() && held() {
             world.broken(format!(
                 "executor: worker-{} still lends a slice to {name} {FREED_WITHIN:?} after its executor ended",
-                live.place
+                live.index
             ));
         }
         let told = match self.calm {

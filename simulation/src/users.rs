@@ -47,24 +47,24 @@ impl fmt::Display for Named {
 }
 
 impl Named {
-    fn of(kind: &str, place: usize) -> Self {
+    fn of(kind: &str, index: usize) -> Self {
         Self {
-            namespace: NAMESPACES[place % NAMESPACES.len()],
-            name: format!("{kind}-{}", place / NAMESPACES.len()).into(),
+            namespace: NAMESPACES[index % NAMESPACES.len()],
+            name: format!("{kind}-{}", index / NAMESPACES.len()).into(),
         }
     }
 
-    /// Returns the name of the burst with index `place` in the plan.
-    pub fn burst(place: usize) -> Self {
-        Self::of("burst", place)
+    /// Returns the name of the burst with this index in the plan.
+    pub fn burst(index: usize) -> Self {
+        Self::of("burst", index)
     }
 
-    fn lease(place: usize) -> Self {
-        Self::of("lease", place)
+    fn lease(index: usize) -> Self {
+        Self::of("lease", index)
     }
 
-    pub(crate) fn session(place: usize) -> Self {
-        Self::of("session", place)
+    pub(crate) fn session(index: usize) -> Self {
+        Self::of("session", index)
     }
 }
 
@@ -127,9 +127,9 @@ impl Users {
     }
 
     /// Creates a burst, and deletes it if planned.
-    pub async fn burst(self, place: usize, plan: BurstPlan, calm: bool) {
+    pub async fn burst(self, index: usize, plan: BurstPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
-        let name = Named::burst(place);
+        let name = Named::burst(index);
         let bursts = self.objects::<BurstJob>(name.namespace);
         let aggregate = if plan.argmin { "argmin" } else { "sum" };
         let mut job = json!({
@@ -182,9 +182,9 @@ impl Users {
     }
 
     /// Creates a lease, and deletes it.
-    pub async fn lease(self, place: usize, plan: LeasePlan, calm: bool) {
+    pub async fn lease(self, index: usize, plan: LeasePlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
-        let name = Named::lease(place);
+        let name = Named::lease(index);
         let leases = self.objects::<VramLease>(name.namespace);
         let lease = json!({
             "apiVersion": "sahasra.dev/v1alpha1",
@@ -208,8 +208,8 @@ impl Users {
     }
 
     /// Patches a burst, which may not exist yet or any more.
-    pub async fn patch(&self, place: usize, patch: Value) {
-        let name = Named::burst(place);
+    pub async fn patch(&self, index: usize, patch: Value) {
+        let name = Named::burst(index);
         let bursts = self.objects::<BurstJob>(name.namespace);
         let _ = bursts.patch(&name.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         self.world.note(format_args!("{name} is written: {patch}"));

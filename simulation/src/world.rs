@@ -32,8 +32,8 @@ impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Api => write!(f, "api"),
-            Self::Operator(place) => write!(f, "operator-{place}"),
-            Self::Agent(place) => write!(f, "worker-{place}"),
+            Self::Operator(index) => write!(f, "operator-{index}"),
+            Self::Agent(index) => write!(f, "worker-{index}"),
         }
     }
 }
@@ -210,9 +210,9 @@ impl World {
         !down && !conditions.partitions.contains_key(&pair(one, other))
     }
 
-    /// Returns the agent with index `place`, if it is running.
-    pub fn agent(&self, place: usize) -> Option<Arc<Live>> {
-        locked(&self.agents).get(&place).cloned()
+    /// Returns the agent with this index, if it is running.
+    pub fn agent(&self, index: usize) -> Option<Arc<Live>> {
+        locked(&self.agents).get(&index).cloned()
     }
 }
 

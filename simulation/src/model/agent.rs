@@ -49,14 +49,14 @@ impl Hash for Agent {
 }
 
 impl Agent {
-    pub(super) fn new(place: usize, boot: u8, now: u8) -> Self {
+    pub(super) fn new(index: usize, boot: u8, now: u8) -> Self {
         let device = Device {
             name: DEVICE.to_owned(),
             allocatable_bytes: u64::from(ROOM) * SLICE_BYTES,
             session_bytes: 0,
         };
         Self {
-            ledger: Ledger::new(boot_id(place, boot), vec![device]),
+            ledger: Ledger::new(boot_id(index, boot), vec![device]),
             boot,
             now,
             running: [(0, 0); LEASES],

@@ -49,8 +49,8 @@ fn milliseconds(ticks: u8) -> u64 {
 }
 
 impl State {
-    pub(super) fn agent(&mut self, place: usize) -> &mut Agent {
-        Arc::make_mut(&mut self.agents[place])
+    pub(super) fn agent(&mut self, index: usize) -> &mut Agent {
+        Arc::make_mut(&mut self.agents[index])
     }
 
     pub(super) fn fail(&mut self, why: &'static str) {
@@ -58,23 +58,23 @@ impl State {
     }
 
     /// Applies the effects of a call or of time, and checks that ended grants are free.
-    pub(super) fn settle(&mut self, place: usize, seen: &Seen) {
-        if self.agent(place).obey_effects() {
+    pub(super) fn settle(&mut self, index: usize, seen: &Seen) {
+        if self.agent(index).obey_effects() {
             see(&seen.killed);
         }
-        if self.agents[place].overstays() {
+        if self.agents[index].overstays() {
             self.fail("a grant that has ended and does not run is not free");
         }
     }
 
     /// Records an accepted request, and checks the coordinator's term.
-    pub(super) fn obeyed(&mut self, place: usize, lease: usize, coordinator: usize) {
+    pub(super) fn obeyed(&mut self, index: usize, lease: usize, coordinator: usize) {
         let term = coordinator as u8 + 1;
-        let known = self.agents[place].terms[lease];
+        let known = self.agents[index].terms[lease];
         if term < known {
             self.fail("a coordinator of a lower term was obeyed");
         }
-        self.agent(place).terms[lease] = known.max(term);
+        self.agent(index).terms[lease] = known.max(term);
     }
 
     pub(super) fn deliver(&mut self, message: Message, answered: bool, seen: &Seen) {

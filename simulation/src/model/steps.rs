@@ -60,7 +60,7 @@ impl Model for Bounds {
 
     fn init_states(&self) -> Vec<State> {
         vec![State {
-            agents: [0, 1].map(|place| Arc::new(Agent::new(place, 0, 0))),
+            agents: [0, 1].map(|index| Arc::new(Agent::new(index, 0, 0))),
             coordinators: Default::default(),
             under_way: Vec::new(),
             repeats: 0,
@@ -91,35 +91,35 @@ impl Model for Bounds {
         if state.agents[0].now < self.ticks {
             actions.push(Action::Tick);
         }
-        for (place, agent) in state.agents.iter().enumerate() {
+        for (index, agent) in state.agents.iter().enumerate() {
             if state.restarts < self.restarts && agent.now <= self.last_delivery() && !agent.ends.is_empty() {
-                actions.push(Action::Restart(place));
+                actions.push(Action::Restart(index));
             }
             let unknown = |(_, coordinator): &(usize, &Coordinator)| {
                 coordinator.sent < self.messages
-                    && (coordinator.boots[place] != agent.boot
+                    && (coordinator.boots[index] != agent.boot
                         || agent.grants().any(|(counter, _, _, draining)| {
                             let name = Name { boot: agent.boot, counter };
-                            !draining && !coordinator.grants.contains_key(&(place, name))
+                            !draining && !coordinator.grants.contains_key(&(index, name))
                         }))
             };
             // The first coordinator is skipped: when it starts, there are no grants to adopt.
             for (coordinator, _) in state.coordinators.iter().enumerate().skip(1).filter(unknown) {
-                actions.push(Action::Adopt { coordinator, agent: place });
+                actions.push(Action::Adopt { coordinator, agent: index });
             }
             for lease in 0..LEASES {
                 let active = agent.ledger.active_slices(&lease.to_string(), DEVICE);
                 if state.kernels < self.kernels && active > u32::from(agent.runs(lease)) {
                     for hangs in [false, true] {
                         actions.push(Action::Start {
-                            agent: place,
+                            agent: index,
                             lease,
                             hangs,
                         });
                     }
                 }
                 if agent.running[lease].0 > 0 {
-                    actions.push(Action::End { agent: place, lease });
+                    actions.push(Action::End { agent: index, lease });
                 }
             }
         }
@@ -166,16 +166,16 @@ impl Model for Bounds {
                     running.0 += 1;
                 }
             }
-            Action::End { agent: place, lease } => {
-                let time = state.agents[place].time();
-                let agent = state.agent(place);
+            Action::End { agent: index, lease } => {
+                let time = state.agents[index].time();
+                let agent = state.agent(index);
                 agent.running[lease].0 -= 1;
                 agent.ledger.vacate(time, &lease.to_string(), DEVICE, 1);
-                state.settle(place, &self.seen);
+                state.settle(index, &self.seen);
             }
             Action::Tick => {
-                for place in 0..AGENTS {
-                    let agent = state.agent(place);
+                for index in 0..AGENTS {
+                    let agent = state.agent(index);
                     agent.now += 1;
                     let time = agent.time();
                     // Called only when the ledger's deadline has passed, as the agent does.
@@ -185,14 +185,14 @@ impl Model for Bounds {
                     if agent.ends.values().any(|(_, end)| *end == agent.now) {
                         see(&self.seen.expired);
                     }
-                    state.settle(place, &self.seen);
+                    state.settle(index, &self.seen);
                 }
             }
-            Action::Restart(place) => {
+            Action::Restart(index) => {
                 state.restarts += 1;
-                let agent = &state.agents[place];
-                let anew = Agent::new(place, agent.boot + 1, agent.now);
-                state.agents[place] = Arc::new(anew);
+                let agent = &state.agents[index];
+                let anew = Agent::new(index, agent.boot + 1, agent.now);
+                state.agents[index] = Arc::new(anew);
             }
         }
         Some(state)
