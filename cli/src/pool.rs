@@ -42,7 +42,7 @@ pub const SYSTEM_NAMESPACE: &str = "sahasra-system";
 /// Timeout of the start, which takes milliseconds unless the machine is under load.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Polling interval while waiting for a change.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Changes that a watch may lag behind. Each keeps a version of an object in memory, some kilobytes, and the process may run for months.
 const WATCH_HISTORY: usize = 1000;
 /// Grace period of running chunks at shutdown. Short, because their results are not needed.
@@ -282,7 +282,7 @@ impl Pool {
             if began.elapsed() > READY_WITHIN {
                 return Err(PoolError::NotReady);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -340,7 +340,7 @@ impl Pool {
             if is_empty(&ledger) || began.elapsed() > within {
                 return Ok(ledger);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -29,10 +29,10 @@ use crate::{
     args::{PoolArgs, RunArgs, RunOutput, Structure},
     exit::Exit,
     interrupt::Interrupt,
+    leak_check,
     manifests::{self, Kind, Manifest},
     output,
     pool::{Pool, PoolSettings, WorkerSettings, create_namespace},
-    proof,
 };
 
 mod folder;
@@ -47,7 +47,7 @@ use progress::Progress;
 use results::ResultsError;
 
 /// Polling interval of the operator's statistics.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn run(arguments: &RunArgs) -> Exit {
     match prepare(arguments) {
@@ -112,7 +112,7 @@ async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Mani
         exit = stopped.unwrap_or(outcome);
     }
     delete_all(&pool).await;
-    let (text, proven) = proof::of(&pool).await;
+    let (text, proven) = leak_check::of(&pool).await;
     if arguments.output == RunOutput::Table && created {
         exit = exit.or(output::print(&format!("\n{text}")));
     } else if created || proven != Exit::Success {
@@ -193,7 +193,7 @@ async fn follow(pool: &Pool, following: &mut Following) {
         progress.show(&snapshot, now);
         let tick = following
             .wake()
-            .map_or(LOOK_EVERY, |wake| wake.saturating_duration_since(now).min(LOOK_EVERY));
+            .map_or(POLL_INTERVAL, |wake| wake.saturating_duration_since(now).min(POLL_INTERVAL));
         tokio::select! {
             _ = burst_events.next() => {}
             _ = lease_events.next() => {}

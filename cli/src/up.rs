@@ -19,9 +19,8 @@ use crate::{
     args::{UpArgs, state_folder},
     exit::Exit,
     interrupt::Interrupt,
-    output,
+    leak_check, output,
     pool::{Pool, PoolError, PoolSettings, WorkerSettings},
-    proof,
     run::{delete_all, delete_every},
 };
 
@@ -29,7 +28,7 @@ mod access;
 mod front;
 mod plugin;
 
-use access::{Access, AccessError, Held};
+use access::{Access, AccessError, LockedFile};
 use front::{Front, TlsIfSpoken};
 use plugin::Serves;
 
@@ -92,7 +91,7 @@ fn write(
     address: SocketAddr,
     serves: &Serves,
     is_named: bool,
-    (kubeconfig, token_file): (&mut Held, &mut Held),
+    (kubeconfig, token_file): (&mut LockedFile, &mut LockedFile),
 ) -> Result<(), UpError> {
     if let (true, Serves::Fails { plugin, reason }) = (is_named, serves) {
         return Err(UpError::Plugin {
@@ -115,9 +114,9 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let access = Access::new()?;
     let (kubeconfig, token_file) = files(arguments, address.port()).map_err(UpError::Folder)?;
     if arguments.kubeconfig.is_none() {
-        Held::create_folder(&kubeconfig)?;
+        LockedFile::create_folder(&kubeconfig)?;
     }
-    let (mut kubeconfig, mut token_file) = Held::take_both(&kubeconfig, &token_file)?;
+    let (mut kubeconfig, mut token_file) = LockedFile::take_both(&kubeconfig, &token_file)?;
     let settings = settings(arguments, access.token());
     let plugin = settings.pjrt_plugin.clone();
     let pool = match Pool::start(settings).await {
@@ -173,7 +172,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     kubeconfig.remove(&access);
     token_file.remove(&access);
     delete_all(&pool).await;
-    let (text, proven) = proof::of(&pool).await;
+    let (text, proven) = leak_check::of(&pool).await;
     let printed = printed.or(output::print(&format!("\n{text}")));
     pool.stop().await;
     // The command runs until a signal ends it, so a signal is success.
@@ -252,7 +251,7 @@ fn named_plugin(arguments: &UpArgs) -> Option<&PathBuf> {
 }
 
 async fn welcome(pool: &Pool, address: SocketAddr, serves: &Serves, kubeconfig: &Path, token_file: &Path) -> Exit {
-    let devices = pool.ledger().await.map(|ledger| proof::table(&ledger)).unwrap_or_default();
+    let devices = pool.ledger().await.map(|ledger| leak_check::table(&ledger)).unwrap_or_default();
     let python = for_python(token_file, &state_folder().join(token_name(address.port())));
     let (sessions, kubeconfig, token_file) = (serves.line(), kubeconfig.display(), token_file.display());
     output::print(&format!(

@@ -54,11 +54,11 @@ mod workers;
 pub use service::{Gateway, Limits};
 
 use args::Args;
-use tls::Door;
+use tls::PlainOrTls;
 use workers::Operator;
 
 /// Drain timeout of open requests and streams at shutdown: shorter than the 30 s termination grace period of a pod.
-const FAREWELL: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves until the process receives a termination signal.
 ///
@@ -75,18 +75,24 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         _ => None,
     };
     // An invalid TLS configuration must fail before any client can connect to the port.
-    let door = Door::new(args.listen, files, tls::STALLED_FOR)?;
+    let handshake = PlainOrTls::new(args.listen, files, tls::STALLED_FOR)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("failed to listen on {}", args.listen))?;
-    serve(args, Limits::default(), door, listener, stop).await
+    serve(args, Limits::default(), handshake, listener, stop).await
 }
 
-/// Serves connections of `listener`, accepted through `door`, until `stop` is cancelled.
+/// Serves connections of `listener`, after `handshake`, until `stop` is cancelled.
 ///
 /// # Errors
 /// When an option is missing or invalid: the API server's address, the operator's URL, or the certificate authority of workers.
-pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn serve(
+    args: Args,
+    limits: Limits,
+    handshake: PlainOrTls,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let config = api::config(&args).await?;
     let client = api::client(config.clone())?;
     let access = Access::of_api_server(config).context("failed to create the client of access reviews")?;
@@ -109,7 +115,7 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
     tracing::info!(%address, tls = args.tls_cert_file.is_some(), "started");
     let limits = server::Limits {
         connections: args.max_connections,
-        drain_timeout: FAREWELL,
+        drain_timeout: DRAIN_TIMEOUT,
         ..server::Limits::default()
     };
     let watching = tokio::spawn({
@@ -117,18 +123,18 @@ pub async fn serve(args: Args, limits: Limits, door: Door, listener: TcpListener
         async move { gateway.watch_api_server().await }
     });
     let renewing = tokio::spawn({
-        let door = door.clone();
+        let handshake = handshake.clone();
         async move {
             let trusting = async {
                 if let Some(workers) = workers {
                     workers.renew(RENEW_EVERY).await;
                 }
             };
-            tokio::join!(door.renew(RENEW_EVERY), trusting);
+            tokio::join!(handshake.renew(RENEW_EVERY), trusting);
         }
     });
-    server::serve(listener, door, warp::service(gateway.routes()), limits, stop).await;
-    if tokio::time::timeout(FAREWELL, gateway.streams_ended()).await.is_err() {
+    server::serve(listener, handshake, warp::service(gateway.routes()), limits, stop).await;
+    if tokio::time::timeout(DRAIN_TIMEOUT, gateway.streams_ended()).await.is_err() {
         tracing::info!("closed open streams at shutdown");
     }
     watching.abort();

@@ -38,7 +38,7 @@ use crate::{
 /// Name of the readiness condition: the gateway is ready while the API server answers.
 const API_SERVER: &str = "the API server";
 /// Interval at which the API server is polled.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Limits on what clients may send.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +115,7 @@ impl Gateway {
             } else {
                 self.shared.readiness.not_ready(API_SERVER);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 
 /// The listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
+pub enum ListenError {
     /// The address is reachable from other machines, and no certificate is given.
     #[error(
         "TLS required: {0} can be reached from other machines, which could read every token: set --tls-cert-file FILE and \
@@ -30,21 +30,21 @@ pub enum DoorError {
 
 /// Accepts connections, with TLS if a certificate is given. Clones share the certificate.
 #[derive(Clone)]
-pub struct Door {
+pub struct PlainOrTls {
     tls: Option<Acceptor>,
     stalled_for: Duration,
 }
 
-impl Door {
-    /// Creates a `Door` for a listener at `address`, with TLS if `files` are given.
+impl PlainOrTls {
+    /// Creates a `PlainOrTls` for a listener at `address`, with TLS if `files` are given.
     ///
     /// # Errors
-    /// [`DoorError`] when the address is not loopback and no files are given, or the certificate cannot be loaded.
-    pub fn new(address: SocketAddr, files: Option<Files>, stalled_for: Duration) -> Result<Self, DoorError> {
+    /// [`ListenError`] when the address is not loopback and no files are given, or the certificate cannot be loaded.
+    pub fn new(address: SocketAddr, files: Option<Files>, stalled_for: Duration) -> Result<Self, ListenError> {
         let tls = match files {
             Some(files) => Some(Acceptor::new(files)?),
             None if address.ip().is_loopback() => None,
-            None => return Err(DoorError::NotLoopback(address)),
+            None => return Err(ListenError::NotLoopback(address)),
         };
         Ok(Self { tls, stalled_for })
     }
@@ -58,7 +58,7 @@ impl Door {
     }
 }
 
-impl Handshake for Door {
+impl Handshake for PlainOrTls {
     type Stream = Unstalled<Either<Box<TlsStream<TcpStream>>, TcpStream>>;
 
     async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
@@ -77,10 +77,13 @@ mod tests {
     #[test]
     fn without_a_certificate_only_loopback_is_possible() {
         for right in ["127.0.0.1:8443", "[::1]:8443", "127.3.2.1:0"] {
-            assert!(Door::new(right.parse().unwrap(), None, STALLED_FOR).is_ok(), "{right}");
+            assert!(PlainOrTls::new(right.parse().unwrap(), None, STALLED_FOR).is_ok(), "{right}");
         }
         for wrong in ["0.0.0.0:8443", "[::]:8443", "192.0.2.1:8443"] {
-            let error = Door::new(wrong.parse().unwrap(), None, STALLED_FOR).err().unwrap().to_string();
+            let error = PlainOrTls::new(wrong.parse().unwrap(), None, STALLED_FOR)
+                .err()
+                .unwrap()
+                .to_string();
             assert!(error.contains(wrong) && error.contains("--tls-cert-file"), "{error}");
         }
     }

@@ -15,7 +15,7 @@ use super::progress::Snapshot;
 
 /// Time after which a waiting burst or lease is given up if nothing runs. Slices are released within milliseconds and the operator solves
 /// again every half second; the remaining time is for a machine under load.
-const PATIENCE: Duration = Duration::from_secs(8);
+const STUCK_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -83,13 +83,13 @@ impl Following {
             self.stuck = None;
         } else {
             let since = *self.stuck.get_or_insert(now);
-            self.gave_up |= now.duration_since(since) >= PATIENCE;
+            self.gave_up |= now.duration_since(since) >= STUCK_TIMEOUT;
         }
     }
 
     /// Time at which to observe again even if no object has changed.
     pub fn wake(&self) -> Option<Instant> {
-        self.stuck.filter(|_| !self.gave_up).map(|since| since + PATIENCE)
+        self.stuck.filter(|_| !self.gave_up).map(|since| since + STUCK_TIMEOUT)
     }
 
     /// Returns the outcome of every object, or `None` while one has not ended.
@@ -286,10 +286,10 @@ mod tests {
         assert_eq!(following.wake(), None, "the other may make room");
         let done = job("b", &[(COMPLETE, "True", "AllChunksDone")]);
         following.observe(vec![waits.clone(), done.clone()], vec![], now);
-        assert_eq!(following.wake(), Some(now + PATIENCE));
-        following.observe(vec![waits.clone(), done.clone()], vec![], now + PATIENCE / 2);
+        assert_eq!(following.wake(), Some(now + STUCK_TIMEOUT));
+        following.observe(vec![waits.clone(), done.clone()], vec![], now + STUCK_TIMEOUT / 2);
         assert_eq!(following.endings(), None);
-        following.observe(vec![waits, done], vec![], now + PATIENCE);
+        following.observe(vec![waits, done], vec![], now + STUCK_TIMEOUT);
         assert_eq!(
             following.endings().unwrap()[0],
             (key("a"), Ending::Unplaceable("WaitingForSlices.".into()))

@@ -75,7 +75,7 @@ impl Content {
 /// A file with the token, under an exclusive lock: no other `sahasra up` writes the path until the lock is dropped. The file appears at its
 /// path once it is complete, because scripts wait for it.
 #[derive(Debug)]
-pub struct Held {
+pub struct LockedFile {
     path: PathBuf,
     /// The new file, until it gets its path.
     part: Option<NamedTempFile>,
@@ -85,7 +85,7 @@ pub struct Held {
     earlier: Option<File>,
 }
 
-impl Held {
+impl LockedFile {
     pub fn create_folder(path: &Path) -> Result<(), AccessError> {
         fs::create_dir_all(folder_of(path)).map_err(failed(path))
     }
@@ -174,7 +174,7 @@ impl Held {
         Ok(())
     }
 
-    /// Path as given to [`Held::take_both`].
+    /// Path as given to [`LockedFile::take_both`].
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -235,11 +235,11 @@ impl Access {
     }
 
     /// Writes a kubeconfig for the API at `address`, with namespace `default`.
-    pub fn write_kubeconfig(&self, file: &mut Held, address: SocketAddr) -> Result<(), AccessError> {
+    pub fn write_kubeconfig(&self, file: &mut LockedFile, address: SocketAddr) -> Result<(), AccessError> {
         file.write(&format!("{MARK}\n{}", self.0.kubeconfig(address, "default")))
     }
 
-    pub fn write_token(&self, file: &mut Held) -> Result<(), AccessError> {
+    pub fn write_token(&self, file: &mut LockedFile) -> Result<(), AccessError> {
         file.write(&format!("{}\n", self.token()))
     }
 }
@@ -258,7 +258,7 @@ mod tests {
         fs::write(&path, format!("{MARK}\n{{}}")).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         let access = Access::new().unwrap();
-        let (mut file, _token) = Held::take_both(&path, &folder.path().join("token")).unwrap();
+        let (mut file, _token) = LockedFile::take_both(&path, &folder.path().join("token")).unwrap();
         access.write_kubeconfig(&mut file, "127.0.0.1:8000".parse().unwrap()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let written: serde_json::Value = sahasra_crds::yaml::parse(&fs::read_to_string(&path).unwrap()).unwrap();
@@ -268,7 +268,7 @@ mod tests {
         assert_ne!(access.token(), Access::new().unwrap().token());
         file.remove(&access);
         assert!(!path.exists());
-        let mut file = Held::take(&path, Content::Token).unwrap();
+        let mut file = LockedFile::take(&path, Content::Token).unwrap();
         access.write_token(&mut file).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", access.token()));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -279,14 +279,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
         let access = Access::new().unwrap();
-        let mut first = Held::take(&path, Content::Token).unwrap();
+        let mut first = LockedFile::take(&path, Content::Token).unwrap();
         access.write_token(&mut first).unwrap();
-        let refused = Held::take(&path, Content::Token).unwrap_err().to_string();
+        let refused = LockedFile::take(&path, Content::Token).unwrap_err().to_string();
         assert!(refused.contains("--kubeconfig"), "{refused}");
         assert!(fs::read_to_string(&path).unwrap().contains(access.token()), "it is whole");
         // A killed process leaves its file, but no lock on it.
         drop(first);
-        let second = Held::take(&path, Content::Token).unwrap();
+        let second = LockedFile::take(&path, Content::Token).unwrap();
         let other = Access::new().unwrap();
         second.remove(&other);
         assert!(path.exists(), "it holds another's token");
@@ -297,7 +297,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (kubeconfig, token_file) = (folder.path().join("config"), folder.path().join("token"));
         let access = Access::new().unwrap();
-        let refused = || Held::take_both(&kubeconfig, &token_file).unwrap_err().to_string();
+        let refused = || LockedFile::take_both(&kubeconfig, &token_file).unwrap_err().to_string();
         let theirs = format!("apiVersion: v1\nkind: Config\n{MARK}\n");
         fs::write(&kubeconfig, &theirs).unwrap();
         let told = refused();
@@ -316,7 +316,7 @@ mod tests {
         assert!(!kubeconfig.exists(), "what was created for this run is removed");
         fs::remove_file(&token_file).unwrap();
 
-        let told = Held::take_both(&kubeconfig, &folder.path().join("./config"))
+        let told = LockedFile::take_both(&kubeconfig, &folder.path().join("./config"))
             .unwrap_err()
             .to_string();
         assert!(told.contains("--kubeconfig and --token-file name the same file"), "{told}");
@@ -325,7 +325,7 @@ mod tests {
         // Files that a killed run left behind are taken over.
         let address = "127.0.0.1:8000".parse().unwrap();
         for _ in 0..2 {
-            let (mut config, mut token) = Held::take_both(&kubeconfig, &token_file).unwrap();
+            let (mut config, mut token) = LockedFile::take_both(&kubeconfig, &token_file).unwrap();
             assert!(
                 !kubeconfig.exists() && !token_file.exists(),
                 "they are not there before they are whole"

@@ -48,7 +48,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// A new buffer is allocated when the current one has less room than this.
 const SMALL_BYTES: usize = 32 << 10;
 /// Timeout of the client's answer to a close frame.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timing by which a dead client is distinguished from an idle one.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ where
 
     // Unanswered pings are counted rather than time measured: if this process is suspended for a while, its clients have not been silent.
     let (unanswered, listening) = (AtomicU32::new(0), AtomicBool::new(true));
-    let patience = u32::try_from(pace.silence.as_nanos() / pace.ping.as_nanos().max(1))
+    let max_unanswered = u32::try_from(pace.silence.as_nanos() / pace.ping.as_nanos().max(1))
         .unwrap_or(u32::MAX)
         .max(1);
 
@@ -147,7 +147,7 @@ where
                     Err(error) => return End::WorkerBroke(error),
                 },
                 _ = pings.tick() => {
-                    if unanswered.fetch_add(1, Ordering::Relaxed) >= patience && listening.load(Ordering::Relaxed) {
+                    if unanswered.fetch_add(1, Ordering::Relaxed) >= max_unanswered && listening.load(Ordering::Relaxed) {
                         return End::ClientSilent(pace.silence);
                     }
                     match timeout(pace.silence, to_client.send(Message::Ping(bytes::Bytes::new()))).await {
@@ -180,7 +180,7 @@ where
         code,
         reason: end.reason().into(),
     });
-    let _ = timeout(FAREWELL, async {
+    let _ = timeout(CLOSE_TIMEOUT, async {
         if close.is_some() {
             let _ = to_client.send(Message::Close(close)).await;
         }

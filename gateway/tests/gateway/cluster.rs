@@ -16,7 +16,7 @@ use kube::{
     api::{DynamicObject, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
 };
-use sahasra_gateway::{Limits, args::Args, serve, tls::Door};
+use sahasra_gateway::{Limits, args::Args, serve, tls::PlainOrTls};
 use sahasra_local::{ControlPlane, Options, Server};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -178,10 +178,10 @@ impl Cluster {
 pub async fn gateway(arguments: &[&str], limits: Limits, stop: CancellationToken) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let door = Door::new(address, None, Duration::from_secs(30)).expect("loopback");
+    let handshake = PlainOrTls::new(address, None, Duration::from_secs(30)).expect("loopback");
     let arguments = Args::try_parse_from([&["sahasra-gateway"], arguments].concat()).expect("arguments");
     tokio::spawn(async move {
-        serve(arguments, limits, door, listener, stop).await.expect("it serves");
+        serve(arguments, limits, handshake, listener, stop).await.expect("it serves");
     });
     address
 }

@@ -6,7 +6,7 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName},
 };
-use sahasra_gateway::{Limits, args::Args, serve, tls::Door};
+use sahasra_gateway::{Limits, args::Args, serve, tls::PlainOrTls};
 use sahasra_service::tls::Files;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -57,13 +57,17 @@ async fn a_new_certificate_is_taken_and_one_that_cannot_be_used_is_not() {
     let first = renew(true);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let door = Door::new(address, Some(files.clone()), Duration::from_secs(30)).expect("a door");
+    let handshake = PlainOrTls::new(address, Some(files.clone()), Duration::from_secs(30)).expect("a handshake");
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let renewing = door.clone();
+    let renewing = handshake.clone();
     tokio::spawn(async move { renewing.renew(Duration::from_millis(10)).await });
     let arguments = <Args as clap::Parser>::parse_from(["sahasra-gateway", "--api-server-url", "http://127.0.0.1:1"]);
-    tokio::spawn(async move { serve(arguments, Limits::default(), door, listener, stop).await.expect("it serves") });
+    tokio::spawn(async move {
+        serve(arguments, Limits::default(), handshake, listener, stop)
+            .await
+            .expect("it serves")
+    });
 
     let answer = asked(address, &first).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
