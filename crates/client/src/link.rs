@@ -14,7 +14,7 @@ use sahasra_wire::session::{FailureCode, RefusalCode, frame, server_frame::Kind}
 use crate::{
     Error, rest,
     session::{Options, Shared, Target},
-    transport::{self, Pulse, Reader, Way, Writer},
+    transport::{self, Pulse, Reader, Route, Writer},
 };
 
 mod reading;
@@ -37,9 +37,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Lower bound of the timeout for a silent gateway if a short grace period reduces it: long enough for two pings.
 const LEAST_SILENCE: Duration = Duration::from_secs(10);
 /// Duration of one long poll for the failure of the session.
-const LOOK: Duration = Duration::from_secs(25);
+const POLL_DURATION: Duration = Duration::from_secs(25);
 /// Timeout for closing a connection.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout for querying the gateway for the reason why the session ended.
 const EXPLANATION: Duration = Duration::from_secs(5);
 /// Time within which the operator learns that a session's executor has ended: it reads the inventories every five seconds.
@@ -51,7 +51,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
     loop {
         let attempt = async {
             // An attempt that stalls ends when the total time is over.
-            let left = patience(&shared).saturating_sub(broken_since.elapsed()).max(LEAST_ATTEMPT);
+            let left = connect_timeout(&shared).saturating_sub(broken_since.elapsed()).max(LEAST_ATTEMPT);
             match tokio::time::timeout(left, connect(&shared, &target)).await {
                 Ok(Ok(connection)) => (serve(&shared, connection).await, true),
                 Ok(Err(error)) => (error, false),
@@ -77,7 +77,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
         if over {
             return;
         }
-        if let Some(end) = fatal(&error, &target.way, connected) {
+        if let Some(end) = fatal(&error, &target.route, connected) {
             // A peer that rejects connections is lost for certain, so the gateway is not queried for the reason.
             let is_clear = matches!(&error, Error::Unreachable { .. } | Error::Http { status: 502, .. });
             let end = match end {
@@ -94,7 +94,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
             shared.end(end);
             return;
         }
-        if broken_since.elapsed() + pause > patience(&shared) {
+        if broken_since.elapsed() + pause > connect_timeout(&shared) {
             let end = if connected { Error::Lost(Arc::new(error)) } else { error };
             shared.end(if closing { Error::Closed } else { end });
             return;
@@ -107,7 +107,7 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
 }
 
 /// Returns the total timeout for attempts to connect.
-fn patience(shared: &Shared) -> Duration {
+fn connect_timeout(shared: &Shared) -> Duration {
     let state = shared.lock();
     match (state.closing.is_some(), state.core.has_connected()) {
         (true, _) => CLOSE,
@@ -117,11 +117,11 @@ fn patience(shared: &Shared) -> Duration {
 }
 
 /// Returns the error with which the session ends, or `None` if another attempt to connect may help.
-fn fatal(error: &Error, way: &Way, connected: bool) -> Option<Error> {
+fn fatal(error: &Error, route: &Route, connected: bool) -> Option<Error> {
     match error {
         Error::Unreachable { source, peer } => {
             // A worker that refuses TCP connections is gone, and its executors with it. A gateway may come back.
-            let gone = connected && matches!(way, Way::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
+            let gone = connected && matches!(route, Route::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
             gone.then(|| Error::worker_lost(format!("{peer} refused the connection")))
         }
         // Reason with which a gateway reports that the worker is gone.
@@ -208,7 +208,7 @@ async fn silence(shared: &Shared, target: &Target) -> Error {
             }
         };
         tokio::select! {
-            found = gateway.session_failed(namespace, name, LOOK) => match over(found, namespace, name) {
+            found = gateway.session_failed(namespace, name, POLL_DURATION) => match over(found, namespace, name) {
                 Some(end) => return end,
                 None => tokio::time::sleep(QUIET).await,
             },
@@ -227,7 +227,7 @@ struct Connection {
 async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> {
     let secret = shared.lock().core.secret();
     let pulse = Pulse::new();
-    let (reader, writer) = transport::open(&target.peer, &target.way, &target.token, &target.path, &secret, &pulse).await?;
+    let (reader, writer) = transport::open(&target.peer, &target.route, &target.token, &target.path, &secret, &pulse).await?;
     let mut connection = Connection {
         reader,
         writer,
@@ -300,7 +300,7 @@ async fn serve(shared: &Shared, connection: Connection) -> Error {
         shared.lock().core.interrupted(taking);
     }
     // The peer may not read any more.
-    let _ = tokio::time::timeout(FAREWELL, writer.close()).await;
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, writer.close()).await;
     error
 }
 
@@ -321,7 +321,7 @@ async fn stalled(shared: &Shared, pulse: &Pulse) -> Error {
     loop {
         tokio::time::sleep(QUIET.min(silence / 4)).await;
         since = if shared.is_awaited() {
-            since.max(pulse.heard())
+            since.max(pulse.last_received())
         } else {
             Instant::now()
         };

@@ -15,7 +15,7 @@ use crate::{Error, Loss, credentials::Token, transport::Peer};
 /// Maximum length of a response body in bytes, enough for a list of tens of thousands of sessions.
 const ANSWER_BYTES: usize = 256 << 20;
 /// Timeout of a request, in addition to the time for which the gateway is asked to wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum duration of one long poll. A longer wait uses several requests.
 const LONG_POLL: Duration = Duration::from_secs(30);
 
@@ -57,12 +57,12 @@ impl Gateway {
 
     /// Returns the load of every worker, as the operator reports it.
     pub async fn workers(&self) -> Result<Value, Error> {
-        self.get("/workers", PATIENCE).await
+        self.get("/workers", TIMEOUT).await
     }
 
     /// Returns the `GpuSession`s of a namespace as a list object.
     pub async fn sessions(&self, namespace: &str) -> Result<Value, Error> {
-        self.get(&collection(namespace, "sessions")?, PATIENCE).await
+        self.get(&collection(namespace, "sessions")?, TIMEOUT).await
     }
 
     /// Creates a `GpuSession` with this spec, under `name` or a generated name that starts with `prefix` and a hyphen.
@@ -72,7 +72,7 @@ impl Gateway {
 
     /// Returns a `GpuSession`.
     pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
-        self.get(&object(namespace, "sessions", name)?, PATIENCE).await
+        self.get(&object(namespace, "sessions", name)?, TIMEOUT).await
     }
 
     /// Waits until a session has a device, and returns the `GpuSession`.
@@ -119,7 +119,7 @@ impl Gateway {
     /// Returns the results of a burst as CSV.
     pub async fn burst_results_csv(&self, namespace: &str, name: &str) -> Result<String, Error> {
         let path = format!("{}/results?format=csv", object(namespace, "bursts", name)?);
-        let body = self.exchange(Method::GET, &path, None, PATIENCE).await?;
+        let body = self.exchange(Method::GET, &path, None, TIMEOUT).await?;
         String::from_utf8(body.into()).map_err(|_| Error::protocol("invalid results: expected text"))
     }
 
@@ -135,7 +135,7 @@ impl Gateway {
             let left = end.saturating_duration_since(tokio::time::Instant::now()).min(LONG_POLL);
             let seconds = left.as_secs_f64().ceil().max(1.0);
             let query = format!("{path}?waitFor={condition}&timeoutSeconds={seconds}");
-            let object = self.get(&query, left + PATIENCE).await?;
+            let object = self.get(&query, left + TIMEOUT).await?;
             if over(&object) || tokio::time::Instant::now() >= end {
                 return Ok(object);
             }
@@ -148,7 +148,7 @@ impl Gateway {
             None => json!({"generateName": format!("{prefix}-")}),
         };
         let body = json!({"metadata": metadata, "spec": spec});
-        self.call(Method::POST, path, Some(&body), PATIENCE).await
+        self.call(Method::POST, path, Some(&body), TIMEOUT).await
     }
 
     async fn get(&self, path: &str, time: Duration) -> Result<Value, Error> {
@@ -156,7 +156,7 @@ impl Gateway {
     }
 
     async fn delete(&self, path: &str) -> Result<(), Error> {
-        match self.exchange(Method::DELETE, path, None, PATIENCE).await {
+        match self.exchange(Method::DELETE, path, None, TIMEOUT).await {
             Ok(_) | Err(Error::Http { status: 404, .. }) => Ok(()),
             Err(error) => Err(error),
         }

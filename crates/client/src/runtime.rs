@@ -294,7 +294,7 @@ impl Driver {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Request that takes one turn of the runtime, or waits for one of its timers.
     async fn echo(number: u64) -> Result<u64, Error> {
@@ -324,7 +324,7 @@ mod tests {
     fn requests_without_a_wait_go_on_after_one() {
         spawn(echo(1)).unwrap().wait().unwrap();
         let answers: Vec<_> = (0..20).map(|number| spawn(echo(number)).unwrap()).collect();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !answers.iter().all(Pending::is_there) {
             assert!(Instant::now() < end, "the runtime stands still");
             thread::yield_now();

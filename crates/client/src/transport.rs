@@ -30,8 +30,8 @@ use crate::{Error, credentials::Token, rest::status_error};
 
 mod pulse;
 
-use pulse::Heard;
 pub(crate) use pulse::Pulse;
+use pulse::Recorded;
 
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -184,7 +184,7 @@ fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
 
 /// Kind of connection to a session.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Route {
     /// HTTP/1.1 upgrade at the worker.
     Direct,
     /// WebSocket through a gateway.
@@ -209,17 +209,17 @@ pub(crate) enum Writer {
 /// Opens the stream of a session. `resume` is the secret from the broken connection, or empty. Received bytes are recorded in `pulse`.
 pub(crate) async fn open(
     peer: &Peer,
-    way: &Way,
+    route: &Route,
     token: &Token,
     path: &str,
     resume: &[u8],
     pulse: &Arc<Pulse>,
 ) -> Result<(Reader, Writer), Error> {
     let opened = async {
-        let stream: Box<dyn Io> = Box::new(Heard::new(peer.connect().await?, pulse.clone()));
-        match way {
-            Way::Direct => direct(peer, stream, token, path, resume).await,
-            Way::WebSocket => web_socket(peer, stream, token, path, resume).await,
+        let stream: Box<dyn Io> = Box::new(Recorded::new(peer.connect().await?, pulse.clone()));
+        match route {
+            Route::Direct => direct(peer, stream, token, path, resume).await,
+            Route::WebSocket => web_socket(peer, stream, token, path, resume).await,
         }
     };
     match tokio::time::timeout(CONNECT, opened).await {

@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, PATIENCE_MS, Problem, solve};
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, RESERVE_AFTER_MS, solve};
 
 const GIB: u64 = 1 << 30;
 const RUNS: usize = 11;
@@ -90,7 +90,7 @@ fn main() {
     );
     measure("1000 claims that nothing can serve, each explained", &refused, &[], 0);
     measure("1000 priorities, sizes and large minima", &each_its_own, &[], 0);
-    measure("the same, everyone out of patience", &each_its_own, &[], 2 * PATIENCE_MS);
+    measure("the same, everyone out of reserve_at", &each_its_own, &[], 2 * RESERVE_AFTER_MS);
     measure("the same, least important holds everything", &each_its_own, &hoard, 0);
 }
 

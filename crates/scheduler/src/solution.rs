@@ -12,7 +12,7 @@ pub struct Solution {
     /// Claims without slices, sorted by claim.
     pub refusals: Vec<Refusal>,
     /// Next time at which the solution may change by the passage of time alone, in milliseconds on the clock of `now`: a rejection by an
-    /// agent expires, or a claim has waited for [`crate::PATIENCE_MS`].
+    /// agent expires, or a claim has waited for [`crate::RESERVE_AFTER_MS`].
     pub revisit_at: Option<u64>,
 }
 

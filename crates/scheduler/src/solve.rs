@@ -9,7 +9,7 @@ mod keep;
 mod reclaim;
 mod reserve;
 
-pub use reserve::PATIENCE_MS;
+pub use reserve::RESERVE_AFTER_MS;
 use reserve::Reservations;
 
 /// Computes the slices that each claim should hold, given the slices that it holds now (`previous`). The crate documentation has the rules.

@@ -41,7 +41,7 @@ pub enum WhyNot {
         /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
         until: u64,
     },
-    /// Reserved for a more important claim that has waited longer than [`crate::PATIENCE_MS`].
+    /// Reserved for a more important claim that has waited longer than [`crate::RESERVE_AFTER_MS`].
     ReservedFor {
         /// Id of that claim.
         claim: Name,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, sample::subsequence};
 use sahasra_scheduler::{
-    Assignment, Claim, ClaimKind, Device, DeviceId, Load, PATIENCE_MS, Problem, Refused, Solution, Unusable, WhyNot, solve,
+    Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, RESERVE_AFTER_MS, Refused, Solution, Unusable, WhyNot, solve,
 };
 
 const NOW: u64 = 1_000_000;
@@ -353,7 +353,7 @@ proptest! {
                     present.claims.push(one.clone());
                 }
             }
-            let now = NOW + step as u64 * PATIENCE_MS;
+            let now = NOW + step as u64 * RESERVE_AFTER_MS;
             let solution = solve(&present, &held, now);
             check_rules(&present, &solution)?;
             prop_assert_eq!(&solution, &solve(&present, &solution.assignments, now));

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Coalescing delay of deletions: time for which they wait to be sent along with other operations.
-const COMPANY: Duration = Duration::from_millis(1);
+const COALESCING_DELAY: Duration = Duration::from_millis(1);
 /// Bytes to write at a time on a connection that is known to be fast. The compression decides again for each write.
 const WRITE_BYTES: usize = 4 << 20;
 /// Time without received bytes after which the client pings the gateway while a caller waits; also the minimum time between two pings.
@@ -34,7 +34,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
     let mut pinged = Instant::now();
     loop {
         let now = Instant::now();
-        if now >= pinged.max(pulse.heard()) + ping {
+        if now >= pinged.max(pulse.last_received()) + ping {
             pinged = now;
             if shared.is_awaited()
                 && let Err(error) = writer.ping().await
@@ -51,7 +51,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
         };
         if lonely {
             // A new operation ends the delay.
-            let _ = tokio::time::timeout(COMPANY, shared.wake.notified()).await;
+            let _ = tokio::time::timeout(COALESCING_DELAY, shared.wake.notified()).await;
         }
         let (trial, decoded) = {
             let mut state = shared.lock();
@@ -81,7 +81,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
         if bytes == 0 && trial.is_none() {
             tokio::select! {
                 () = shared.wake.notified() => compression.wakes(Instant::now()),
-                () = tokio::time::sleep_until((pinged.max(pulse.heard()) + ping).into()) => {}
+                () = tokio::time::sleep_until((pinged.max(pulse.last_received()) + ping).into()) => {}
             }
             continue;
         }

@@ -8,14 +8,14 @@ use crate::{
     Error, Gateway,
     credentials::Token,
     rest,
-    transport::{Peer, Way},
+    transport::{Peer, Route},
 };
 
 /// Address of a session, and the credentials for it.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(crate) peer: Peer,
-    pub(crate) way: Way,
+    pub(crate) route: Route,
     pub(crate) token: Token,
     pub(crate) path: String,
     pub(crate) gateway: Option<(Gateway, String, String)>,
@@ -32,7 +32,7 @@ impl Target {
     pub fn through(gateway: &Gateway, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: gateway.peer.clone(),
-            way: Way::WebSocket,
+            route: Route::WebSocket,
             token: gateway.token.clone(),
             path: rest::stream_path(namespace, name)?,
             gateway: Some((gateway.clone(), namespace.to_owned(), name.to_owned())),
@@ -51,7 +51,7 @@ impl Target {
         Ok(Self {
             worker: format!("at {endpoint}"),
             peer: Peer::new(endpoint, authorities_pem)?,
-            way: Way::Direct,
+            route: Route::Direct,
             token,
             path: rest::stream_path(namespace, name)?,
             gateway: None,

@@ -20,41 +20,41 @@ use super::Io;
 pub(crate) struct Pulse {
     start: Instant,
     /// Milliseconds between `start` and the last received bytes.
-    heard: AtomicU64,
+    last_received: AtomicU64,
 }
 
 impl Pulse {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
-            heard: AtomicU64::new(0),
+            last_received: AtomicU64::new(0),
         })
     }
 
     fn beat(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(now, Ordering::Relaxed);
+        self.last_received.store(now, Ordering::Relaxed);
     }
 
     /// Returns the time of the last received bytes, or the creation time if none have been received.
-    pub(crate) fn heard(&self) -> Instant {
-        self.start + Duration::from_millis(self.heard.load(Ordering::Relaxed))
+    pub(crate) fn last_received(&self) -> Instant {
+        self.start + Duration::from_millis(self.last_received.load(Ordering::Relaxed))
     }
 }
 
 /// Stream that records received bytes in a [`Pulse`].
-pub(super) struct Heard {
+pub(super) struct Recorded {
     stream: Box<dyn Io>,
     pulse: Arc<Pulse>,
 }
 
-impl Heard {
+impl Recorded {
     pub(super) fn new(stream: Box<dyn Io>, pulse: Arc<Pulse>) -> Self {
         Self { stream, pulse }
     }
 }
 
-impl AsyncRead for Heard {
+impl AsyncRead for Recorded {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, into);
@@ -65,7 +65,7 @@ impl AsyncRead for Heard {
     }
 }
 
-impl AsyncWrite for Heard {
+impl AsyncWrite for Recorded {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }

@@ -10,7 +10,7 @@ use crate::{
     pool::{DeviceIndex, Pool, Rank},
 };
 
-use super::{PATIENCE_MS, Reservations};
+use super::{RESERVE_AFTER_MS, Reservations};
 
 /// Reasons of one claim, independent of its id, so that claims can share them.
 #[derive(Clone)]
@@ -58,15 +58,15 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Sol
     solution
 }
 
-/// Time at which the next rejection by an agent expires or the next waiting claim reaches [`PATIENCE_MS`], whichever comes first.
+/// Time at which the next rejection by an agent expires or the next waiting claim reaches [`RESERVE_AFTER_MS`], whichever comes first.
 fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
     pool.ranks()
         .filter(|&claim| pool.held(claim) < pool.demand(claim).max)
         .flat_map(|claim| {
             let waiting = pool.held(claim) == 0;
             let claim = pool.demand(claim).claim;
-            let patience = waiting.then(|| claim.since.saturating_add(PATIENCE_MS));
-            claim.refused.iter().map(|refused| refused.until).chain(patience)
+            let reserve_at = waiting.then(|| claim.since.saturating_add(RESERVE_AFTER_MS));
+            claim.refused.iter().map(|refused| refused.until).chain(reserve_at)
         })
         .filter(|&at| at > now)
         .min()

@@ -5,7 +5,7 @@ use crate::pool::{DeviceIndex, Pool, Rank};
 /// Time without its minimum, in milliseconds, after which a claim reserves devices. One minute, because most bursts take less, so that
 /// devices usually become free without a reservation. An endless stream of small claims delays a claim by at most this time plus the time
 /// until the work that runs on the reserved devices has ended.
-pub const PATIENCE_MS: u64 = 60_000;
+pub const RESERVE_AFTER_MS: u64 = 60_000;
 
 /// For each device, the claim that has reserved it. Recomputed in every round, in the order of importance.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Reservations {
     /// call reserves once those bytes are released.
     pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {
         let demand = pool.demand(claim);
-        if self.unreserved == 0 || now < demand.claim.since.saturating_add(PATIENCE_MS) {
+        if self.unreserved == 0 || now < demand.claim.since.saturating_add(RESERVE_AFTER_MS) {
             return;
         }
         let mut candidates: Vec<DeviceIndex> = pool

@@ -1,6 +1,6 @@
 //! Backfill: a large claim waits while smaller ones start before it.
 
-use sahasra_scheduler::{Claim, ClaimKind, Device, PATIENCE_MS, WhyNot, solve};
+use sahasra_scheduler::{Claim, ClaimKind, Device, RESERVE_AFTER_MS, WhyNot, solve};
 
 use crate::builders::{GIB, burst, gpu, held, pool, session, since, why_not, with_priority};
 
@@ -13,15 +13,15 @@ fn small_work_passes_large_work_until_patience_ends() {
     let problem = pool(&devices, &[large.clone(), running.clone(), small.clone()]);
     let now = held("running", "a/gpu0", 5);
 
-    let early = solve(&problem, std::slice::from_ref(&now), PATIENCE_MS - 1);
+    let early = solve(&problem, std::slice::from_ref(&now), RESERVE_AFTER_MS - 1);
     assert_eq!(early.slices_of("small"), 1);
-    assert_eq!(early.revisit_at, Some(PATIENCE_MS));
+    assert_eq!(early.revisit_at, Some(RESERVE_AFTER_MS));
 
-    let late = solve(&problem, &[now], PATIENCE_MS);
+    let late = solve(&problem, &[now], RESERVE_AFTER_MS);
     assert_eq!(late.slices_of("small"), 0);
     assert_eq!(why_not(&late, "small", "a/gpu0"), WhyNot::ReservedFor { claim: "large".into() });
 
-    let ended = solve(&pool(&devices, &[large, small]), &late.assignments, PATIENCE_MS + 1);
+    let ended = solve(&pool(&devices, &[large, small]), &late.assignments, RESERVE_AFTER_MS + 1);
     assert_eq!((ended.slices_of("large"), ended.slices_of("small")), (1, 0));
 }
 
@@ -31,12 +31,12 @@ fn no_burst_grows_into_what_is_reserved() {
     let growing = since(burst("growing", 1, 1, 8), 1);
     let problem = pool(&[gpu("a/gpu0", 8)], &[large, growing.clone()]);
     let now = [held("growing", "a/gpu0", 1)];
-    assert_eq!(solve(&problem, &now, PATIENCE_MS - 1).slices_of("growing"), 8);
-    assert_eq!(solve(&problem, &now, PATIENCE_MS).slices_of("growing"), 1);
+    assert_eq!(solve(&problem, &now, RESERVE_AFTER_MS - 1).slices_of("growing"), 8);
+    assert_eq!(solve(&problem, &now, RESERVE_AFTER_MS).slices_of("growing"), 1);
 
     let important = pool(&[gpu("a/gpu0", 8)], &[burst("large", 8, 1, 1), with_priority(growing, 1)]);
     assert_eq!(
-        solve(&important, &now, PATIENCE_MS).slices_of("growing"),
+        solve(&important, &now, RESERVE_AFTER_MS).slices_of("growing"),
         8,
         "but a higher priority does"
     );
@@ -45,7 +45,7 @@ fn no_burst_grows_into_what_is_reserved() {
 #[test]
 fn a_claim_that_no_device_can_serve_delays_no_other() {
     let problem = pool(&[gpu("a/gpu0", 8)], &[burst("huge", 8, 2, 2), since(burst("small", 1, 1, 1), 1)]);
-    let solution = solve(&problem, &[], 10 * PATIENCE_MS);
+    let solution = solve(&problem, &[], 10 * RESERVE_AFTER_MS);
     assert_eq!(solution.slices_of("small"), 1);
 }
 
@@ -60,7 +60,7 @@ fn a_claim_that_waits_for_a_session_delays_no_other() {
     let (later, growing) = (since(burst("later", 1, 1, 1), 1), since(burst("growing", 1, 1, 4), 2));
     let claims = [whole_pool.clone(), later.clone(), growing.clone()];
     let problem = pool(&[occupied.clone(), gpu("b/gpu0", 8)], &claims);
-    let solution = solve(&problem, &[held("growing", "b/gpu0", 1)], 10 * PATIENCE_MS);
+    let solution = solve(&problem, &[held("growing", "b/gpu0", 1)], 10 * RESERVE_AFTER_MS);
     assert_eq!(
         (
             solution.slices_of("later"),
@@ -79,12 +79,12 @@ fn a_claim_that_waits_for_a_session_delays_no_other() {
     ] {
         let claims = [whole_pool.clone(), later.clone(), growing.clone(), stays];
         let problem = pool(&[gpu("a/gpu0", 8), gpu("b/gpu0", 8)], &claims);
-        let solution = solve(&problem, &[held("stays", "a/gpu0", 1)], 10 * PATIENCE_MS);
+        let solution = solve(&problem, &[held("stays", "a/gpu0", 1)], 10 * RESERVE_AFTER_MS);
         assert_eq!(solution.slices_of("later"), 1);
     }
     // After that claim is gone, the waiting claim gets its reservation.
     let gone = pool(&[gpu("a/gpu0", 8), gpu("b/gpu0", 8)], &claims);
-    let solution = solve(&gone, &[held("growing", "b/gpu0", 1)], 10 * PATIENCE_MS);
+    let solution = solve(&gone, &[held("growing", "b/gpu0", 1)], 10 * RESERVE_AFTER_MS);
     assert_eq!((solution.slices_of("later"), solution.slices_of("growing")), (0, 1));
 }
 
@@ -96,7 +96,7 @@ fn what_is_on_its_way_back_is_waited_for() {
         ..gpu("a/gpu0", 8)
     };
     let problem = pool(&[returning], &[burst("large", 8, 1, 1), since(burst("small", 1, 1, 1), 1)]);
-    let solution = solve(&problem, &[], PATIENCE_MS);
+    let solution = solve(&problem, &[], RESERVE_AFTER_MS);
     assert_eq!(
         why_not(&solution, "small", "a/gpu0"),
         WhyNot::ReservedFor { claim: "large".into() },

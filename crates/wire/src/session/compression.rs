@@ -1,7 +1,7 @@
 //! Decision when to compress a part of a tensor. Uploads of clients and downloads from executors follow the same rule.
 //!
 //! ```text
-//! writer ── wakes, wrote ──► Line: bytes per second that the connection accepts
+//! writer ── wakes, wrote ──► Link: bytes per second that the connection accepts
 //!                              │
 //! next part ── trial ──► Compression ──► Trial ── run (any thread) ──► Tried ──► Compression: ratio and speed
 //! ```
@@ -20,15 +20,15 @@ use bytes::Bytes;
 
 use super::{Encoder, Encoding, PART_BYTES, Part};
 
-mod line;
+mod link;
 #[cfg(test)]
 mod tests;
 
-use line::Line;
+use link::Link;
 
 /// Rate in bytes per second above which nothing is compressed: decoding, and its effect on the rest of the machine, then costs about as
 /// much time as compression saves.
-pub const FASTEST_LINE: f64 = 400e6;
+pub const FASTEST_LINK: f64 = 400e6;
 /// Size in bytes below which parts are sent raw.
 pub const SMALLEST_BYTES: usize = 64 << 10;
 /// Largest relative cost (compressed time divided by raw time) at which to start compressing (`BEGIN`) and to continue (`GO_ON`).
@@ -64,16 +64,16 @@ struct Outcome {
 impl Outcome {
     /// Returns the time of the compressed part divided by the time of the raw part on this connection. Without a connection, returns the
     /// ratio of the sizes.
-    fn cost(&self, way: Option<Way>) -> f64 {
-        way.map_or(self.ratio, |way| {
-            (way.rate * self.seconds + self.ratio).max(way.rate * way.decoding)
+    fn cost(&self, rates: Option<Rates>) -> f64 {
+        rates.map_or(self.ratio, |rates| {
+            (rates.rate * self.seconds + self.ratio).max(rates.rate * rates.decoding)
         })
     }
 }
 
 /// Speed of a connection, and of the decoder at its other end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Way {
+struct Rates {
     /// Rate of the connection in bytes per second.
     rate: f64,
     /// Decoding time per decoded byte, in seconds; 0 if unknown.
@@ -102,7 +102,7 @@ impl Data {
 pub struct Compression {
     mode: Mode,
     shuffles: bool,
-    line: Line,
+    link: Link,
     /// Decoding time of the peer per decoded byte in seconds, as reported by the peer.
     decoding: f64,
     data: [Data; 4],
@@ -112,7 +112,7 @@ pub struct Compression {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
     /// Connection for which to optimize. `None` if compression is accepted whenever it makes the part shorter.
-    way: Option<Way>,
+    rates: Option<Rates>,
     /// Whether to compress a sample first.
     samples: bool,
     /// Element width in bytes (`width`), and the width to encode with if no sample is taken (`encodes`).
@@ -138,7 +138,7 @@ impl Compression {
             // Both encodings need [`Encoding::Lz4`], because elements of one byte are never shuffled.
             mode: if takes(Encoding::Lz4) { mode } else { Mode::Never },
             shuffles: takes(Encoding::ShuffledLz4),
-            line: Line::default(),
+            link: Link::default(),
             decoding: 0.0,
             data: [Data::default(); 4],
         }
@@ -146,12 +146,12 @@ impl Compression {
 
     /// Records that the sender has data to write after a pause.
     pub fn wakes(&mut self, now: Instant) {
-        self.line.wakes(now);
+        self.link.wakes(now);
     }
 
     /// Records that the connection accepted `bytes` bytes between `began` and `ended`. `decoded` is their size before compression.
     pub fn wrote(&mut self, bytes: usize, decoded: usize, began: Instant, ended: Instant) {
-        self.line.wrote(bytes, decoded, began, ended);
+        self.link.wrote(bytes, decoded, began, ended);
     }
 
     /// Records the decoding rate that the peer reported, in decoded bytes per second. 0 means that the peer has not decoded anything, and
@@ -164,13 +164,13 @@ impl Compression {
 
     /// Returns the rate of the connection in bytes per second, if known.
     pub fn rate(&self) -> Option<f64> {
-        self.line.rate()
+        self.link.rate()
     }
 
     /// Returns whether compression is off or the connection is known to be too fast for it. The sender may write large amounts at a time
     /// then.
     pub fn is_idle(&self) -> bool {
-        self.mode == Mode::Never || (self.mode == Mode::WhereItPays && self.line.rate().is_some_and(|rate| rate > FASTEST_LINE))
+        self.mode == Mode::Never || (self.mode == Mode::WhereItPays && self.link.rate().is_some_and(|rate| rate > FASTEST_LINK))
     }
 
     /// Returns a trial if the next part, of `bytes` bytes with elements of `width` bytes, may be worth compressing. `is_first` says whether
@@ -178,7 +178,7 @@ impl Compression {
     pub fn trial(&mut self, bytes: usize, width: u32, is_first: bool) -> Option<Trial> {
         let width = if self.shuffles { width } else { 1 };
         let mut trial = Trial {
-            way: None,
+            rates: None,
             samples: true,
             width,
             encodes: width,
@@ -188,20 +188,20 @@ impl Compression {
             Mode::Always => return (bytes <= PART_BYTES).then_some(trial),
             Mode::WhereItPays => {}
         }
-        let rate = self.line.rate().filter(|rate| *rate <= FASTEST_LINE)?;
+        let rate = self.link.rate().filter(|rate| *rate <= FASTEST_LINK)?;
         if !(SMALLEST_BYTES..=PART_BYTES).contains(&bytes) {
             return None;
         }
-        let way = Way {
+        let rates = Rates {
             rate,
             decoding: self.decoding,
         };
-        trial.way = Some(way);
+        trial.rates = Some(rates);
         let data = &mut self.data[slot(width)];
         if let Some(known) = data.known
             && !is_first
         {
-            if known.cost(trial.way) <= GO_ON {
+            if known.cost(trial.rates) <= GO_ON {
                 (trial.samples, trial.encodes) = (false, known.width);
                 return Some(trial);
             }
@@ -216,7 +216,7 @@ impl Compression {
         // A peer that decodes slowly receives an encoded part now and then, because otherwise it could not report that it has become
         // faster.
         if data.next_skip >= MOST_SKIPPED {
-            trial.way = Some(Way { decoding: 0.0, ..way });
+            trial.rates = Some(Rates { decoding: 0.0, ..rates });
         }
         Some(trial)
     }
@@ -254,12 +254,12 @@ fn slot(width: u32) -> usize {
 impl Trial {
     /// Returns whether compression pays. `begins` selects the stricter limit that applies if similar data was not compressed before.
     fn pays(&self, outcome: Outcome, begins: bool) -> bool {
-        let most = match (self.way, begins) {
+        let most = match (self.rates, begins) {
             (None, _) => 1.0,
             (Some(_), true) => BEGIN,
             (Some(_), false) => GO_ON,
         };
-        outcome.cost(self.way) <= most
+        outcome.cost(self.rates) <= most
     }
 
     /// Compresses the part, or finds out that compression does not pay. Takes some milliseconds.
@@ -274,17 +274,17 @@ impl Trial {
             let mut best = sample(1);
             if self.width > 1 {
                 let shuffled = sample(self.width);
-                if shuffled.cost(self.way) < best.cost(self.way) {
+                if shuffled.cost(self.rates) < best.cost(self.rates) {
                     best = shuffled;
                 }
             }
-            if self.way.is_some() && !self.pays(best, true) {
+            if self.rates.is_some() && !self.pays(best, true) {
                 return self.tried(None, best, false);
             }
             width = best.width;
         }
         let began = Instant::now();
-        let most = match self.way {
+        let most = match self.rates {
             Some(_) => (raw.len() as f64 * GO_ON) as usize,
             None => raw.len(),
         };

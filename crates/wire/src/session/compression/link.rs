@@ -18,7 +18,7 @@ const LONGEST_FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// Measurement of one direction of a connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Link {
     /// Start of the current write phase, or end of the last write.
     since: Option<Instant>,
     /// Number of bytes written since the last pause.
@@ -27,12 +27,12 @@ pub(super) struct Line {
     bytes: f64,
     seconds: f64,
     /// Time in which the sender was slower than the connection (`waiting`), and the value at which the rate is measured afresh
-    /// (`patience`).
+    /// (`remeasure_after`).
     waiting: Duration,
-    patience: Duration,
+    remeasure_after: Duration,
 }
 
-impl Default for Line {
+impl Default for Link {
     fn default() -> Self {
         Self {
             since: None,
@@ -40,12 +40,12 @@ impl Default for Line {
             bytes: 0.0,
             seconds: 0.0,
             waiting: Duration::ZERO,
-            patience: FORGOTTEN,
+            remeasure_after: FORGOTTEN,
         }
     }
 }
 
-impl Line {
+impl Link {
     pub(super) fn wakes(&mut self, now: Instant) {
         self.since = Some(now);
         self.run_bytes = 0;
@@ -66,15 +66,15 @@ impl Line {
             if decoded >= LEAST_BYTES {
                 self.waiting += all;
             }
-            if self.rate().is_some() && self.waiting >= self.patience {
-                self.patience = (2 * self.patience).min(LONGEST_FORGOTTEN);
+            if self.rate().is_some() && self.waiting >= self.remeasure_after {
+                self.remeasure_after = (2 * self.remeasure_after).min(LONGEST_FORGOTTEN);
                 (self.bytes, self.seconds, self.run_bytes, self.waiting) = (0.0, 0.0, 0, Duration::ZERO);
             }
             return;
         }
         let seconds = all.as_secs_f64().max(1e-9);
         // A copy into buffers is never that slow, so a slow write measures the connection. A fast one may measure either.
-        if self.run_bytes <= ABSORBED_BYTES && bytes as f64 > super::FASTEST_LINE * seconds {
+        if self.run_bytes <= ABSORBED_BYTES && bytes as f64 > super::FASTEST_LINK * seconds {
             return;
         }
         // A very long write, for whatever reason, counts for at most the length of the memory.

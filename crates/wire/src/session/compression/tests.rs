@@ -369,7 +369,7 @@ proptest! {
         prop_assert!(took <= 1.05 * least + trials + plain(total, MEMORY), "{took} s, {least} s as it is");
         // Where there is much to gain, most of the parts are encoded.
         let gains = rate / speed + ratio;
-        if gains < 0.5 && rate < 0.9 * FASTEST_LINE && total > 64 << 20 {
+        if gains < 0.5 && rate < 0.9 * FASTEST_LINK && total > 64 << 20 {
             prop_assert!(world.encoded > world.raw, "{} of {} parts", world.encoded, world.encoded + world.raw);
         }
     }
