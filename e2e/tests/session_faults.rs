@@ -10,12 +10,12 @@ use sahasra_client::{Compression, Error, Options, Target};
 use sahasra_e2e::{PoolOptions, SharedPool, Signal, condition, eventually, is_alive, signal, true_condition};
 use serde_json::json;
 
-#[path = "session_faults/place.rs"]
-mod place;
+#[path = "session_faults/fixture.rs"]
+mod fixture;
 #[path = "session_faults/proxy.rs"]
 mod proxy;
 
-use place::{Place, WITHIN, Work, answered, text};
+use fixture::{Fixture, WITHIN, Work, answered, text};
 use proxy::{Faults, Proxy};
 
 static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
@@ -46,20 +46,20 @@ fn outage() -> Duration {
 
 #[tokio::test]
 async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and_operation() {
-    let mut place = Place::start(&POOL).await;
+    let mut fixture = Fixture::start(&POOL).await;
     for (name, direct) in [("straight", true), ("around", false)] {
-        let session = place.session(name, json!({})).await;
-        let mut work = Work::start(place.target(&session, direct), Options::default()).await;
+        let session = fixture.session(name, json!({})).await;
+        let mut work = Work::start(fixture.target(&session, direct), Options::default()).await;
         work.step();
         work.is_right().await;
         work.long_step();
         let waiting = work.session.synchronise();
-        place.is_running(text(&session, "worker")).await;
-        let agent = place.agent_of(&session);
-        let executors = place.executors(agent);
+        fixture.is_running(text(&session, "worker")).await;
+        let agent = fixture.agent_of(&session);
+        let executors = fixture.executors(agent);
         assert_eq!(executors.len(), 1);
         let since = Instant::now();
-        place.pool.agents[agent].process.kill().await.expect("killed");
+        fixture.pool.agents[agent].process.kill().await.expect("killed");
         let error = tokio::time::timeout(WITHIN, waiting)
             .await
             .expect("it ends")
@@ -77,33 +77,33 @@ async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and
         assert!(loss.reason.contains("refused the connection"), "{loss}");
         let (again, _) = work.ends(since).await;
         assert!(matches!(again, Error::WorkerLost(_)), "{again:?}");
-        let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;
+        let failed = fixture.until(name, |session| true_condition(session, "Failed").is_some()).await;
         println!("{name}: the object was Failed after {:?}", since.elapsed());
         assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "WorkerLost");
-        place.pool.revive().await.expect("it starts again");
-        place.leaves_nothing(&[name], &executors).await;
+        fixture.pool.revive().await.expect("it starts again");
+        fixture.leaves_nothing(&[name], &executors).await;
     }
 }
 
 #[tokio::test]
 async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
-    let mut place = Place::start(&POOL).await;
+    let mut fixture = Fixture::start(&POOL).await;
     // The same load on both workers.
     let mut works = Vec::new();
     for (name, direct) in [("one", true), ("other", false)] {
-        let session = place.session(name, json!({})).await;
-        let mut work = Work::start(place.target(&session, direct), Options::default()).await;
+        let session = fixture.session(name, json!({})).await;
+        let mut work = Work::start(fixture.target(&session, direct), Options::default()).await;
         work.step();
         work.is_right().await;
         work.long_step();
-        place.is_running(text(&session, "worker")).await;
+        fixture.is_running(text(&session, "worker")).await;
         works.push((name, session, work));
     }
-    let executors = [place.executors(0), place.executors(1)].concat();
+    let executors = [fixture.executors(0), fixture.executors(1)].concat();
     assert_eq!(executors.len(), 2);
     let since = Instant::now();
     let waiting: Vec<_> = works.iter().map(|(_, _, work)| work.session.synchronise()).collect();
-    for agent in &place.pool.agents {
+    for agent in &fixture.pool.agents {
         agent.process.signal(Signal::STOP).expect("stopped");
     }
     for pid in &executors {
@@ -123,58 +123,58 @@ async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
             "{loss}"
         );
         assert_eq!(loss.operation, "synchronise after execute step");
-        let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;
+        let failed = fixture.until(name, |session| true_condition(session, "Failed").is_some()).await;
         assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "WorkerLost");
     }
-    for agent in &place.pool.agents {
+    for agent in &fixture.pool.agents {
         agent.process.signal(Signal::CONT).expect("it goes on");
     }
     for pid in &executors {
         signal(*pid, Signal::CONT).expect("it goes on");
     }
-    place.leaves_nothing(&["one", "other"], &executors).await;
+    fixture.leaves_nothing(&["one", "other"], &executors).await;
 }
 
 /// Suspends the agent of a session, while its executor continues. Returns the agent's index and its executors once the session has failed.
-async fn stop_agent(place: &Place, name: &str, session: &DynamicObject) -> (usize, Vec<u32>) {
-    let agent = place.agent_of(session);
-    let executors = place.executors(agent);
+async fn stop_agent(fixture: &Fixture, name: &str, session: &DynamicObject) -> (usize, Vec<u32>) {
+    let agent = fixture.agent_of(session);
+    let executors = fixture.executors(agent);
     assert_eq!(executors.len(), 1);
-    place.pool.agents[agent].process.signal(Signal::STOP).expect("stopped");
-    let failed = place.until(name, |session| true_condition(session, "Failed").is_some()).await;
+    fixture.pool.agents[agent].process.signal(Signal::STOP).expect("stopped");
+    let failed = fixture.until(name, |session| true_condition(session, "Failed").is_some()).await;
     assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "WorkerLost");
     (agent, executors)
 }
 
 #[tokio::test]
 async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back() {
-    let mut place = Place::start(&POOL).await;
-    let session = place.session("left", json!({})).await;
-    let mut work = Work::start(place.target(&session, false), Options::default()).await;
+    let mut fixture = Fixture::start(&POOL).await;
+    let session = fixture.session("left", json!({})).await;
+    let mut work = Work::start(fixture.target(&session, false), Options::default()).await;
     work.step();
     work.is_right().await;
-    let (agent, executors) = stop_agent(&place, "left", &session).await;
+    let (agent, executors) = stop_agent(&fixture, "left", &session).await;
     // The slice was leased to no other owner, so the session may continue until its last extension expires: for a minute.
     work.step();
     work.is_right().await;
     let since = Instant::now();
-    place.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
+    fixture.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
     let error = eventually(WITHIN, async || work.session.ended()).await.expect("it ends");
     println!("{:?} after its agent came back: {error}", since.elapsed());
     assert!(matches!(error, Error::Ended { .. } | Error::WorkerLost(_)), "{error:?}");
-    place.leaves_nothing(&["left"], &executors).await;
+    fixture.leaves_nothing(&["left"], &executors).await;
 }
 
 #[tokio::test]
 async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_over() {
     // This pool grants slices for seconds only, so that the test does not wait for a minute.
-    let mut place = Place::start(&OUTAGE).await;
-    let session = place.session("alone", json!({})).await;
-    let mut work = Work::start(place.target(&session, true), Options::default()).await;
+    let mut fixture = Fixture::start(&OUTAGE).await;
+    let session = fixture.session("alone", json!({})).await;
+    let mut work = Work::start(fixture.target(&session, true), Options::default()).await;
     work.step();
     work.is_right().await;
     let since = Instant::now();
-    let (agent, executors) = stop_agent(&place, "alone", &session).await;
+    let (agent, executors) = stop_agent(&fixture, "alone", &session).await;
     // The session ends even if its client keeps it busy.
     let ended = async {
         loop {
@@ -188,45 +188,45 @@ async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_ove
     assert!(matches!(error, Error::Ended { .. } | Error::WorkerLost(_)), "{error:?}");
     let gone = eventually(WITHIN, async || executors.iter().all(|pid| !is_alive(*pid)).then_some(()));
     gone.await.expect("its process ends, and its memory is free");
-    place.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
-    place.leaves_nothing(&["alone"], &executors).await;
+    fixture.pool.agents[agent].process.signal(Signal::CONT).expect("it goes on");
+    fixture.leaves_nothing(&["alone"], &executors).await;
 }
 
 #[tokio::test]
 async fn a_session_that_was_taken_away_by_force_while_nobody_looked_is_given_back() {
-    let mut place = Place::start(&POOL).await;
-    let session = place.session("stray", json!({})).await;
-    let work = Work::start(place.target(&session, true), Options::default()).await;
+    let mut fixture = Fixture::start(&POOL).await;
+    let session = fixture.session("orphan", json!({})).await;
+    let work = Work::start(fixture.target(&session, true), Options::default()).await;
     work.is_right().await;
-    let executors = place.executors(place.agent_of(&session));
-    place.pool.operator.process.kill().await.expect("killed");
+    let executors = fixture.executors(fixture.agent_of(&session));
+    fixture.pool.operator.process.kill().await.expect("killed");
     let lease = format!("vramlease/{}", text(&session, "lease"));
-    for object in ["gpusession/stray", lease.as_str()] {
+    for object in ["gpusession/orphan", lease.as_str()] {
         let delete = format!("delete {object} --wait=false");
-        let deleted = place.pool.control_plane.kubectl(delete.split(' ')).await.expect("kubectl runs");
+        let deleted = fixture.pool.control_plane.kubectl(delete.split(' ')).await.expect("kubectl runs");
         deleted.success().expect("deleted");
         let patch = ["patch", object, "--type=merge", "--patch", r#"{"metadata": {"finalizers": null}}"#];
-        let patched = place.pool.control_plane.kubectl(patch).await.expect("kubectl runs");
+        let patched = fixture.pool.control_plane.kubectl(patch).await.expect("kubectl runs");
         patched.success().expect("its finalizer is gone");
     }
     // The agent keeps the session for its connected client, since no operator has released it.
     work.is_right().await;
     let since = Instant::now();
-    place.pool.operator.process.start().await.expect("it starts again");
+    fixture.pool.operator.process.start().await.expect("it starts again");
     let error = eventually(WITHIN, async || work.session.ended()).await.expect("it is given back");
     println!("{:?} after an operator was there again: {error}", since.elapsed());
     assert!(matches!(error, Error::Ended { .. } | Error::WorkerLost(_)), "{error:?}");
-    place.leaves_nothing(&[], &executors).await;
+    fixture.leaves_nothing(&[], &executors).await;
 }
 
 #[tokio::test]
 async fn an_executor_that_is_killed_ends_its_session_alone_and_is_told() {
-    let mut place = Place::start(&POOL).await;
-    let session = place.session("crashed", json!({})).await;
-    let mut work = Work::start(place.target(&session, false), Options::default()).await;
+    let mut fixture = Fixture::start(&POOL).await;
+    let session = fixture.session("crashed", json!({})).await;
+    let mut work = Work::start(fixture.target(&session, false), Options::default()).await;
     work.step();
     work.is_right().await;
-    let executors = place.executors(place.agent_of(&session));
+    let executors = fixture.executors(fixture.agent_of(&session));
     let since = Instant::now();
     signal(executors[0], Signal::KILL).expect("killed");
     let (error, after) = work.ends(since).await;
@@ -235,50 +235,52 @@ async fn an_executor_that_is_killed_ends_its_session_alone_and_is_told() {
         matches!(&error, Error::WorkerLost(loss) if loss.session == "default/crashed"),
         "{error:?}"
     );
-    let failed = place.until("crashed", |session| true_condition(session, "Failed").is_some()).await;
+    let failed = fixture
+        .until("crashed", |session| true_condition(session, "Failed").is_some())
+        .await;
     assert_eq!(condition(&failed, "Failed").expect("a condition")["reason"], "ExecutorLost");
-    place.leaves_nothing(&["crashed"], &executors).await;
+    fixture.leaves_nothing(&["crashed"], &executors).await;
 }
 
 #[tokio::test]
 async fn a_stream_goes_on_where_it_was_when_the_gateway_starts_anew() {
-    let mut place = Place::start(&POOL).await;
-    let session = place.session("through", json!({})).await;
-    let mut work = Work::start(place.target(&session, false), Options::default()).await;
+    let mut fixture = Fixture::start(&POOL).await;
+    let session = fixture.session("through", json!({})).await;
+    let mut work = Work::start(fixture.target(&session, false), Options::default()).await;
     for round in 0..60 {
         for _ in 0..5 {
             work.step();
         }
         if round == 20 {
-            place.gateway.process.kill().await.expect("killed");
-            place.gateway.process.start().await.expect("it starts again");
+            fixture.gateway.process.kill().await.expect("killed");
+            fixture.gateway.process.start().await.expect("it starts again");
         }
         if round == 40 {
-            place.gateway.process.terminate(WITHIN).await.expect("it ends");
-            place.gateway.process.start().await.expect("it starts again");
+            fixture.gateway.process.terminate(WITHIN).await.expect("it ends");
+            fixture.gateway.process.start().await.expect("it starts again");
         }
         work.around().await;
     }
     work.is_right().await;
     assert!(work.session.resumed() >= 2, "{}", work.session.resumed());
     answered(work.session.close()).await.expect("closed");
-    place.leaves_nothing(&["through"], &[]).await;
+    fixture.leaves_nothing(&["through"], &[]).await;
 }
 
 #[tokio::test]
 async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are_away() {
-    let mut place = Place::start(&OUTAGE).await;
+    let mut fixture = Fixture::start(&OUTAGE).await;
     let mut works = Vec::new();
     for (name, direct) in [("straight", true), ("around", false)] {
-        let session = place.session(name, json!({})).await;
+        let session = fixture.session(name, json!({})).await;
         let (proxy, target) = if direct {
             let proxy = Proxy::start(text(&session, "endpoint").trim_start_matches("http://")).await;
-            let token = sahasra_client::Token::text(place.token.clone());
+            let token = sahasra_client::Token::text(fixture.token.clone());
             let target = Target::direct(&proxy.url, token, None, "default", name).expect("a target");
             (proxy, target)
         } else {
-            let proxy = Proxy::start(&place.gateway.address()).await;
-            let target = Target::through(&place.rest_at(&proxy.url), "default", name).expect("a target");
+            let proxy = Proxy::start(&fixture.gateway.address()).await;
+            let target = Target::through(&fixture.rest_at(&proxy.url), "default", name).expect("a target");
             (proxy, target)
         };
         works.push((name, proxy, Work::start(target, Options::default()).await));
@@ -287,8 +289,8 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
         work.step();
         work.is_right().await;
     }
-    place.pool.operator.process.kill().await.expect("killed");
-    place.pool.control_plane.stop_api_server().await.expect("stopped");
+    fixture.pool.operator.process.kill().await.expect("killed");
+    fixture.pool.control_plane.stop_api_server().await.expect("stopped");
     let since = Instant::now();
     let (mut steps, mut cuts) = (0, 0);
     while since.elapsed() < outage() {
@@ -319,10 +321,10 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
         "{steps} steps during an outage of {:?}, with {cuts} cuts of each connection",
         since.elapsed()
     );
-    place.pool.control_plane.start_api_server().await.expect("it starts again");
-    place.pool.operator.process.start().await.expect("it starts again");
+    fixture.pool.control_plane.start_api_server().await.expect("it starts again");
+    fixture.pool.operator.process.start().await.expect("it starts again");
     for (name, _, work) in &mut works {
-        let up = eventually(WITHIN, async || place.rest().session("default", name).await.ok());
+        let up = eventually(WITHIN, async || fixture.rest().session("default", name).await.ok());
         let session = up.await.expect("the API server lets the user in again");
         assert!(sahasra_client::session_end(&session).is_none(), "{session}");
         work.step();
@@ -330,9 +332,9 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
     }
     // The session must still be there after the operator has checked it again.
     for (name, _, work) in &mut works {
-        let session = place.until(name, |session| true_condition(session, "Ready").is_some()).await;
+        let session = fixture.until(name, |session| true_condition(session, "Ready").is_some()).await;
         let renewed = |lease: Option<&DynamicObject>| lease.is_some_and(|lease| lease.data["status"]["term"].as_i64() >= Some(2));
-        let waited = place
+        let waited = fixture
             .pool
             .control_plane
             .wait_until("VramLease", "default", text(&session, "lease"), WITHIN, renewed);
@@ -341,19 +343,19 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
         work.is_right().await;
         answered(work.session.close()).await.expect("closed");
     }
-    place.leaves_nothing(&["straight", "around"], &[]).await;
+    fixture.leaves_nothing(&["straight", "around"], &[]).await;
 }
 
 #[tokio::test]
 async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing() {
     let seeds = setting("SAHASRA_E2E_SEED_COUNT", 25);
-    let mut place = Place::start(&POOL).await;
-    let session = place.session("cut", json!({})).await;
+    let mut fixture = Fixture::start(&POOL).await;
+    let session = fixture.session("cut", json!({})).await;
     let proxy = Proxy::start(text(&session, "endpoint").trim_start_matches("http://")).await;
     let (mut resumed, since) = (0, Instant::now());
     for seed in 0..seeds {
         proxy.set(None);
-        let token = sahasra_client::Token::text(place.token.clone());
+        let token = sahasra_client::Token::text(fixture.token.clone());
         let target = Target::direct(&proxy.url, token, None, "default", "cut").expect("a target");
         // Parts of a tensor that are sent again may be compressed or not.
         let compression = [Compression::WhereItPays, Compression::Always, Compression::Never][seed as usize % 3];
@@ -367,7 +369,7 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
         proxy.cut();
         // An upload in several parts, so that each cut hits another part.
         let large: Vec<u8> = (0..3 << 18)
-            .flat_map(|place: u32| ((place.wrapping_mul(2_654_435_761) >> 19) ^ seed as u32).to_le_bytes())
+            .flat_map(|fixture: u32| ((fixture.wrapping_mul(2_654_435_761) >> 19) ^ seed as u32).to_le_bytes())
             .collect();
         proxy.set(Some(Faults::new(seed, 2 << 20)));
         let upload = work.session.put(large.clone(), "u32", &[large.len() as i64 / 4]).expect("sent");
@@ -391,34 +393,31 @@ async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing(
         let figures = answered(work.session.load()).await.expect("figures");
         assert_eq!(
             (figures.tensors, figures.used_bytes),
-            (1, 4 * place::ELEMENTS as u64),
+            (1, 4 * fixture::ELEMENTS as u64),
             "seed {seed}"
         );
         resumed += work.session.resumed();
         answered(work.session.close()).await.expect("closed");
     }
     assert!(resumed >= seeds, "{resumed} cuts in {seeds} runs");
-    println!(
-        "{seeds} seeds, {resumed} connections that took the place of another, {:?}",
-        since.elapsed()
-    );
-    place.leaves_nothing(&["cut"], &[]).await;
+    println!("{seeds} seeds, {resumed} connections that replaced another, {:?}", since.elapsed());
+    fixture.leaves_nothing(&["cut"], &[]).await;
 }
 
 #[tokio::test]
 async fn slices_are_free_soon_after_a_session_is_deleted() {
     let turns = setting("SAHASRA_E2E_DELETION_COUNT", 20);
-    let mut place = Place::start(&POOL).await;
+    let mut fixture = Fixture::start(&POOL).await;
     let mut took = Vec::new();
     for turn in 0..turns {
         let name = format!("short-{turn}");
-        let session = place.session(&name, json!({})).await;
-        let mut work = Work::start(place.target(&session, turn % 2 == 0), Options::default()).await;
+        let session = fixture.session(&name, json!({})).await;
+        let mut work = Work::start(fixture.target(&session, turn % 2 == 0), Options::default()).await;
         work.step();
         work.is_right().await;
-        let agent = &place.pool.agents[place.agent_of(&session)];
+        let agent = &fixture.pool.agents[fixture.agent_of(&session)];
         let since = Instant::now();
-        place.rest().delete_session("default", &name).await.expect("deleted");
+        fixture.rest().delete_session("default", &name).await.expect("deleted");
         let free = eventually(WITHIN, async || {
             (agent.metric("sahasra_agent_vram_allocated_bytes").await.ok()?? == 0.0).then_some(())
         });
@@ -437,5 +436,5 @@ async fn slices_are_free_soon_after_a_session_is_deleted() {
         place_of(99),
         place_of(100)
     );
-    place.leaves_nothing(&[], &[]).await;
+    fixture.leaves_nothing(&[], &[]).await;
 }

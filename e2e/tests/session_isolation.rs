@@ -10,13 +10,13 @@ use sahasra_wire::session::{
 use serde_json::json;
 
 #[allow(dead_code, reason = "other tests have a gateway and work to do")]
-#[path = "session_faults/place.rs"]
-mod place;
-#[path = "session_walls/visitor.rs"]
-mod visitor;
+#[path = "session_faults/fixture.rs"]
+mod fixture;
+#[path = "session_isolation/raw_client.rs"]
+mod raw_client;
 
-use place::{Place, WITHIN, text};
-use visitor::Visitor;
+use fixture::{Fixture, WITHIN, text};
+use raw_client::RawClient;
 
 static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
 
@@ -24,26 +24,26 @@ const SECRETS: &[u8] = &[1, 2, 3, 5, 8, 13, 21, 34];
 
 #[tokio::test]
 async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessions_secret() {
-    let mut place = Place::start(&POOL).await;
-    let elsewhere = place.pool.control_plane.create_namespace("elsewhere").await.expect("a namespace");
-    let foreigner = place.pool.control_plane.editor(&elsewhere).await.expect("an account");
+    let mut fixture = Fixture::start(&POOL).await;
+    let elsewhere = fixture.pool.control_plane.create_namespace("elsewhere").await.expect("a namespace");
+    let foreigner = fixture.pool.control_plane.editor(&elsewhere).await.expect("an account");
     // Three sessions on two workers, so that some share a worker: two of one user, and one of another user that has the same name as the
     // first.
-    let mine = place.session_in("default", "mine", json!({})).await;
-    let yours = place.session_in("default", "yours", json!({})).await;
-    let theirs = place.session_in(&elsewhere, "mine", json!({})).await;
+    let mine = fixture.session_in("default", "mine", json!({})).await;
+    let yours = fixture.session_in("default", "yours", json!({})).await;
+    let theirs = fixture.session_in(&elsewhere, "mine", json!({})).await;
 
-    let (mut owner, welcome) = Visitor::welcomed(text(&mine, "endpoint"), "default", "mine", &place.token).await;
+    let (mut owner, welcome) = RawClient::welcomed(text(&mine, "endpoint"), "default", "mine", &fixture.token).await;
     owner.put(1, SECRETS).await;
     assert_eq!(owner.download(1).await.expect("it is there"), SECRETS);
     assert!(!welcome.resume.is_empty());
 
     for (session, namespace, name, token) in [
-        (&yours, "default", "yours", &place.token),
+        (&yours, "default", "yours", &fixture.token),
         (&theirs, elsewhere.as_str(), "mine", &foreigner),
     ] {
         let endpoint = text(session, "endpoint");
-        let (mut other, own) = Visitor::welcomed(endpoint, namespace, name, token).await;
+        let (mut other, own) = RawClient::welcomed(endpoint, namespace, name, token).await;
         assert_ne!(own.resume, welcome.resume);
         // A tensor's name is valid only in the session that created the tensor.
         let failed = other.download(1).await.expect_err("it is another session's");
@@ -83,17 +83,17 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
         ];
         assert_eq!(get_with(&url, &headers).await.expect("an answer").0.as_u16(), 401);
         // The executor rejects the secret of another session, even from a caller that may connect to the session.
-        let mut again = Visitor::open(endpoint, namespace, name, token).await.expect("it may connect");
+        let mut again = RawClient::open(endpoint, namespace, name, token).await.expect("it may connect");
         let refused = again.greet(&welcome.resume).await.expect_err("it is another session's");
         assert_eq!(refused.code(), RefusalCode::Unknown, "{refused:?}");
     }
     // Full rights in one namespace grant no access to the other, with a secret or without.
-    for (session, namespace, token) in [(&mine, "default", &foreigner), (&theirs, elsewhere.as_str(), &place.token)] {
-        let refused = Visitor::open(text(session, "endpoint"), namespace, "mine", token)
+    for (session, namespace, token) in [(&mine, "default", &foreigner), (&theirs, elsewhere.as_str(), &fixture.token)] {
+        let refused = RawClient::open(text(session, "endpoint"), namespace, "mine", token)
             .await
             .expect_err("it may not");
         assert_eq!(refused, 403);
-        let rest = Gateway::new(&place.gateway.url(), Token::text(token.clone()), None).expect("a gateway");
+        let rest = Gateway::new(&fixture.gateway.url(), Token::text(token.clone()), None).expect("a gateway");
         let refused = rest.session(namespace, "mine").await;
         assert!(refused.is_err(), "{refused:?}");
     }
@@ -106,14 +106,14 @@ async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessi
     // The right secret for the right session still works: otherwise the checks above would prove nothing.
     drop(owner);
     let back = eventually(WITHIN, async || {
-        let mut back = Visitor::open_with(text(&mine, "endpoint"), "default", "mine", "nobody-s-token", &welcome.resume)
+        let mut back = RawClient::open_with(text(&mine, "endpoint"), "default", "mine", "nobody-s-token", &welcome.resume)
             .await
             .ok()?;
         back.greet(&welcome.resume).await.ok()
     });
     assert!(back.await.expect("its own secret opens it").resumed);
-    place.delete_in(&elsewhere, "mine").await;
-    place.leaves_nothing(&["mine", "yours"], &[]).await;
+    fixture.delete_in(&elsewhere, "mine").await;
+    fixture.leaves_nothing(&["mine", "yours"], &[]).await;
 }
 
 /// Fails on an answer of another kind than expected.

@@ -42,13 +42,13 @@ DONE:
 ";
 
 /// A pool with a gateway, and the token of an account.
-pub struct Place {
+pub struct Fixture {
     pub pool: Turn,
     pub gateway: Server,
     pub token: String,
 }
 
-impl Place {
+impl Fixture {
     /// Borrows the pool and starts a gateway.
     pub async fn start(pool: &'static SharedPool) -> Self {
         let pool = pool.borrow().await.expect("Sahasra starts");
@@ -64,7 +64,7 @@ impl Place {
         self.rest_at(&self.gateway.url())
     }
 
-    /// REST client as [`Place::rest`], for a proxy in front of the gateway at `url`.
+    /// REST client as [`Fixture::rest`], for a proxy in front of the gateway at `url`.
     pub fn rest_at(&self, url: &str) -> Gateway {
         Gateway::new(url, Token::text(self.token.clone()), None).expect("a gateway")
     }
@@ -74,7 +74,7 @@ impl Place {
         self.session_in("default", name, more).await
     }
 
-    /// Creates a session as [`Place::session`] does, in any namespace.
+    /// Creates a session as [`Fixture::session`] does, in any namespace.
     pub async fn session_in(&self, namespace: &str, name: &str, more: Value) -> DynamicObject {
         let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
         for (field, value) in more.as_object().expect("fields") {
@@ -94,7 +94,7 @@ impl Place {
         self.until_in("default", name, wanted).await
     }
 
-    /// Waits as [`Place::until`] does, in any namespace.
+    /// Waits as [`Fixture::until`] does, in any namespace.
     pub async fn until_in(&self, namespace: &str, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
         let wanted = |session: Option<&DynamicObject>| session.is_some_and(&wanted);
         let session = self

@@ -9,24 +9,24 @@ use sahasra_wire::session::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::place::WITHIN;
+use crate::fixture::WITHIN;
 
 /// A connection to a session's stream; see the [module](self).
 #[derive(Debug)]
-pub struct Visitor {
+pub struct RawClient {
     stream: TcpStream,
     decoder: frame::Decoder,
     sent: u64,
     received: u64,
 }
 
-impl Visitor {
+impl RawClient {
     /// Connects to a session's stream at its worker; the error is the status of the rejection.
     pub async fn open(endpoint: &str, namespace: &str, name: &str, token: &str) -> Result<Self, u16> {
         Self::open_with(endpoint, namespace, name, token, &[]).await
     }
 
-    /// Connects as [`Visitor::open`] does, with a secret in the request unless it is empty.
+    /// Connects as [`RawClient::open`] does, with a secret in the request unless it is empty.
     pub async fn open_with(endpoint: &str, namespace: &str, name: &str, token: &str, secret: &[u8]) -> Result<Self, u16> {
         let address = endpoint.strip_prefix("http://").expect("without TLS");
         let mut stream = TcpStream::connect(address).await.expect("it connects");
@@ -58,9 +58,9 @@ impl Visitor {
 
     /// Connects without a secret, replacing the previous client of the session.
     pub async fn welcomed(endpoint: &str, namespace: &str, name: &str, token: &str) -> (Self, Welcome) {
-        let mut visitor = Self::open(endpoint, namespace, name, token).await.expect("it may connect");
-        let welcome = visitor.greet(&[]).await.expect("it is welcome");
-        (visitor, welcome)
+        let mut raw_client = Self::open(endpoint, namespace, name, token).await.expect("it may connect");
+        let welcome = raw_client.greet(&[]).await.expect("it is welcome");
+        (raw_client, welcome)
     }
 
     /// Sends `Hello` with the secret of a broken connection, or without one.
