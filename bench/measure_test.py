@@ -6,7 +6,7 @@ from measure import Result
 
 
 class Results(unittest.TestCase):
-    def test_the_median_of_runs_is_the_figure_unless_the_best_is_asked_for(self):
+    def test_the_value_is_the_median_of_the_runs_unless_the_best_is_requested(self):
         self.assertEqual(Result.of_runs("a", [3.0, 1.0, 2.0], "s").value, 2.0)
         self.assertEqual(Result.of_runs("a", [3.0, 1.0, 2.0], "s", value="best").value, 1.0)
         self.assertEqual(Result.of_runs("a", [3.0, 1.0, 2.0], "1/s", value="best", better="higher").value, 3.0)

@@ -17,11 +17,11 @@ class Figures(unittest.TestCase):
     def test_rates_are_in_gigabytes_of_a_thousand_million(self):
         self.assertAlmostEqual(figures.rate(256, [0.5])[0], 0.536870912)
 
-    def test_a_loop_is_counted_in_round_trips_of_the_line_alone(self):
+    def test_a_loop_is_measured_in_round_trips_of_the_link(self):
         # Without the link a round trip takes 1 ms. The link adds 30 ms to a round trip and 45 ms to the loop.
         self.assertAlmostEqual(figures.round_trips_more([0.055], [0.010], [0.031], [0.001]), 1.5)
 
-    def test_each_way_has_its_own_goal_and_every_place_of_local_jax_as_a_peer(self):
+    def test_each_transport_has_its_own_goal_and_is_compared_with_every_place_of_local_jax(self):
         seconds = {"plugin": [0.1], "jaxlib": [0.2], "direct": [0.25], "gateway": [0.35]}
         line = {"name": "mlp", "steps": 1000, "seconds": seconds}
         results = {result.name: result for result in figures.overheads("area", line, {"direct": 100}, ("plugin", "jaxlib"), ("direct", "gateway"))}
@@ -32,7 +32,7 @@ class Figures(unittest.TestCase):
         self.assertTrue(results["area/mlp/direct/overhead_over_jaxlib"].met())
         self.assertIsNone(results["area/mlp/gateway/overhead_over_plugin"].goal)
 
-    def test_an_overhead_is_compared_with_a_peers_over_the_same_place(self):
+    def test_an_overhead_is_compared_with_the_peers_overhead_over_the_same_place(self):
         line = {"steps": 1000, "seconds": {"jaxlib": [0.1, 0.2, 0.1], "pipe": [0.2, 0.3, 0.9], "direct": [0.15, 0.25, 0.2]}}
         self.assertAlmostEqual(figures.of_overhead(line, "direct", "pipe", "jaxlib"), 0.5)
         self.assertIsNone(figures.of_overhead(line, "direct", "jaxlib", "jaxlib"))

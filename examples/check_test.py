@@ -59,36 +59,36 @@ class HyperparameterSearch(unittest.TestCase):
         self.assertEqual(code, 0, text)
         self.assertIn("best: index 70, learningRate 4.3, batchSize 32, dropout 0.1", text)
 
-    def test_columns_are_known_by_their_names(self):
+    def test_columns_are_identified_by_name(self):
         order = (0, 2, 3, 1, 4)
         rows = [",".join(row.split(",")[column] for column in order) for row in self.rows]
         code, text = check(self.name, rows, {"best": [{"index": 70}]})
         self.assertEqual(code, 0, text)
         self.refused([rows[0].replace("dropout", "learningRate"), *rows[1:]], "the columns are not")
 
-    def test_a_row_that_is_cut_off_is_refused(self):
+    def test_a_row_that_is_cut_off_is_rejected(self):
         self.refused(self.rows[:-1] + ["999,1.0"], "not five numbers")
 
-    def test_a_wrong_best_index_is_refused(self):
+    def test_a_wrong_best_index_is_rejected(self):
         self.refused(self.rows, "claimed to be 80", best=80)
 
-    def test_a_loss_off_by_more_than_the_tolerance_is_refused(self):
+    def test_a_loss_off_by_more_than_the_tolerance_is_rejected(self):
         loss = float(self.rows[501].split(",")[4])
         self.refused(with_cell(self.rows, 501, 4, repr(loss + 2e-5)), "output0")
 
-    def test_a_loss_that_is_no_number_is_refused(self):
+    def test_a_loss_that_is_not_a_number_is_rejected(self):
         self.refused(with_cell(self.rows, 501, 4, "nan"), "output0")
 
-    def test_a_parameter_that_is_not_of_the_formula_is_refused(self):
+    def test_a_parameter_that_differs_from_the_formula_is_rejected(self):
         self.refused(with_cell(self.rows, 3, 2, "64"), "batchSize")
 
-    def test_a_missing_index_is_refused(self):
+    def test_a_missing_index_is_rejected(self):
         self.refused(self.rows[:-1], "index 999 occurs 0 times")
 
-    def test_an_index_that_is_there_twice_is_refused(self):
+    def test_a_duplicate_index_is_rejected(self):
         self.refused(self.rows + self.rows[-1:], "index 999 occurs 2 times")
 
-    def test_a_job_that_is_not_complete_is_refused(self):
+    def test_a_job_that_is_not_complete_is_rejected(self):
         self.refused(self.rows, "is not complete", complete="False")
 
 
@@ -108,16 +108,16 @@ class MonteCarlo(unittest.TestCase):
         code, text = self.check(self.rows, self.mean, 0.001569)
         self.assertEqual(code, 0, text)
 
-    def test_a_count_off_by_one_is_refused(self):
+    def test_a_count_off_by_one_is_rejected(self):
         count = int(self.rows[9].split(",")[2])
         code, text = self.check(with_cell(self.rows, 9, 2, str(count + 1)), self.mean, 0.001569)
         self.assertEqual(code, 1)
         self.assertIn("points inside", text)
 
-    def test_a_wrong_mean_is_refused(self):
+    def test_a_wrong_mean_is_rejected(self):
         self.assertEqual(self.check(self.rows, 3.14159, 0.001569)[0], 1)
 
-    def test_a_wrong_interval_is_refused(self):
+    def test_a_wrong_interval_is_rejected(self):
         self.assertEqual(self.check(self.rows, self.mean, 0.0008)[0], 1)
 
 
@@ -132,12 +132,12 @@ class Saxpy(unittest.TestCase):
         rows = [row.replace(",", " ").replace(" ", ",", 1) for row in expected_rows(self.name)]
         self.assertEqual(check(self.name, rows, {})[0], 0)
 
-    def test_a_wrong_element_is_refused(self):
+    def test_a_wrong_element_is_rejected(self):
         code, text = check(self.name, with_cell(expected_rows(self.name), 2, 5, "0"), {})
         self.assertEqual(code, 1)
         self.assertIn("element 36", text)
 
-    def test_a_missing_chunk_is_refused(self):
+    def test_a_missing_chunk_is_rejected(self):
         self.assertEqual(check(self.name, expected_rows(self.name)[:-1], {})[0], 1)
 
 

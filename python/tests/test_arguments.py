@@ -94,7 +94,7 @@ def no_token(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_a_client_without_a_token_is_told_where_one_is_looked_for(no_token):
+def test_an_error_without_a_token_names_the_places_where_one_is_looked_for(no_token):
     with gateway() as url:
         with pytest.raises(sahasra.AuthenticationError) as raised:
             sahasra.SahasraClient(url).workers()

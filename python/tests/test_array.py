@@ -79,7 +79,7 @@ def test_numbers_that_are_equal_and_of_different_types_are_different_programs(se
             same(xp.add(x, value), jnp.add(np.arange(3, dtype=np.int8), value))
 
 
-def test_static_arguments_are_told_apart_as_jax_does(session):
+def test_static_arguments_are_distinguished_as_in_jax(session):
     choose = lambda x, values: jnp.where(x > 0, *values)
     here, there = jax.jit(choose, static_argnums=1), session.jit(choose, static_argnums=1)
     for values in ((1, 0), (True, False), (1.5, 0.5)):
@@ -90,7 +90,7 @@ def test_static_arguments_are_told_apart_as_jax_does(session):
         same(there(np.arange(3, dtype=np.int8), value), here(np.arange(3, dtype=np.int8), value))
 
 
-def test_what_a_function_of_jax_brings_here_it_says(session):
+def test_a_jax_function_that_downloads_a_value_warns(session):
     x = session.put(X)
     with pytest.warns(sahasra.RemoteTransferWarning, match=r"48 bytes.*session\.jit") as warned:
         np.testing.assert_array_equal(jnp.asarray(x), X)
@@ -105,7 +105,7 @@ def test_what_a_function_of_jax_brings_here_it_says(session):
         np.testing.assert_array_equal(np.asarray(x), X)
 
 
-def test_arithmetic_of_trees_stays_there(session):
+def test_arithmetic_of_trees_runs_in_the_session(session):
     tree = {"w": X, "b": [X[0]]}
     parameters, updates = session.put(tree), session.put(jax.tree.map(lambda x: 0.5 * x, tree))
     before = session.traffic.received_bytes
@@ -128,7 +128,7 @@ def test_numbers_are_formatted(session):
             [1, 2][wrong]
 
 
-def test_what_an_array_of_this_process_has_and_a_remote_one_cannot_says_what_to_do(session):
+def test_an_unsupported_array_attribute_raises_an_error_with_the_remedy(session):
     x = session.put(X)
     with pytest.raises(TypeError, match=r"at\[index\]\.set"):
         x[0] = 1
@@ -172,7 +172,7 @@ def test_iterating_over_keys_of_random_numbers_gives_keys(session):
         iter(session.put(jax.random.key(3)))
 
 
-def test_whether_a_tensor_was_deleted_is_asked_as_in_jax(session):
+def test_is_deleted_works_as_in_jax(session):
     x, here = session.put(X), jnp.ones(2)
     assert x.is_deleted() is here.is_deleted() is False
     x.delete()

@@ -62,7 +62,7 @@ def test_results_are_returned_although_a_job_cannot_be_deleted():
     np.testing.assert_array_equal(frame["output0"], PARAMETERS["a"] ** 2)
 
 
-def test_64_jobs_of_4096_rows_are_run_and_one_more_row_is_refused():
+def test_64_jobs_of_4096_rows_are_run_and_one_more_row_is_rejected():
     gateway = Gateway()
     rows = 262_144
     frame = run(Client(gateway), ptx=SQUARE, parameters={"a": (np.arange(rows) % 100).astype(np.float32)})
@@ -73,7 +73,7 @@ def test_64_jobs_of_4096_rows_are_run_and_one_more_row_is_refused():
     assert len(gateway.specs) == 64
 
 
-def test_a_failure_stays_the_one_that_is_raised_although_a_job_cannot_be_deleted():
+def test_a_failure_is_raised_even_if_a_job_cannot_be_deleted():
     gateway = Gateway(kept=("many-0",), fails="many-1")
     with pytest.raises(sahasra.ExecutionError, match="default/many-1: ChunksFailed") as raised:
         run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many")
@@ -82,7 +82,7 @@ def test_a_failure_stays_the_one_that_is_raised_although_a_job_cannot_be_deleted
         assert any("many-0" in note and "out of reach" in note for note in raised.value.__notes__)
 
 
-def test_jobs_are_kept_where_that_is_asked_for():
+def test_jobs_are_kept_if_requested():
     gateway = Gateway()
     run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many", keep=True)
     assert gateway.deleted == []

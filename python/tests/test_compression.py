@@ -59,7 +59,7 @@ def test_what_is_compressed_survives_connections_that_break(worker):
         assert session.traffic.sent_bytes < 0.8 * 6 * array.nbytes
 
 
-def test_another_way_to_compress_is_refused(client):
+def test_an_unknown_compression_mode_is_rejected(client):
     with pytest.raises(sahasra.InvalidArgumentError, match="compression"):
         sahasra.RemoteJaxSession.create(client, compression="zip")  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ def test_types_go_there_and_back(name):
     assert dtype_of(element_type(dtype)) == dtype
 
 
-def test_masked_arrays_are_refused_and_the_byte_order_is_this_machine_s():
+def test_masked_arrays_are_rejected_and_the_byte_order_is_this_machine_s():
     assert native(np.array([1], ">i4")) == np.dtype(np.int32)
     assert native(np.array([1], "<i4")) == np.dtype("<i4")
     with pytest.raises(InvalidArgumentError, match="filled"):

@@ -37,7 +37,7 @@ def test_a_lost_worker_is_named(worker):
         x.numpy()
 
 
-def test_a_block_that_looks_at_nothing_says_that_its_worker_was_lost(worker):
+def test_a_block_that_reads_nothing_raises_the_loss_of_its_worker(worker):
     def bump(x):
         return x + 1
 
@@ -50,7 +50,7 @@ def test_a_block_that_looks_at_nothing_says_that_its_worker_was_lost(worker):
 
 
 @pytest.mark.parametrize("way", ["looked at", "told", "failed", "closed"])
-def test_a_block_whose_work_is_known_of_ends_as_it_would(worker, way):
+def test_a_block_does_not_raise_a_loss_that_needs_no_report(worker, way):
     with pytest.raises(ZeroDivisionError) if way == "failed" else contextlib.nullcontext():
         with worker.connect() as session:
             x = session.put(jnp.zeros(1000))
@@ -97,7 +97,7 @@ def test_what_waits_for_room_is_interrupted_by_a_signal(worker):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_call_that_waits_for_room_lets_other_threads_run(worker):
+def test_a_call_that_waits_for_the_queue_releases_the_gil(worker):
     with full(worker) as (session, tensor):
         asks = [threading.Thread(target=ask, daemon=True) for ask in (session.synchronise, tensor.numpy, session.load)]
         for ask in asks:
@@ -109,7 +109,7 @@ def test_a_call_that_waits_for_room_lets_other_threads_run(worker):
         assert not ask.is_alive()
 
 
-def test_a_closed_session_says_so(worker):
+def test_a_closed_session_raises_an_error(worker):
     session = worker.connect()
     x = session.put(jnp.zeros(3))
     session.close()
@@ -120,7 +120,7 @@ def test_a_closed_session_says_so(worker):
         session.put(jnp.zeros(3))
 
 
-def test_tensors_of_another_session_are_refused(session, worker):
+def test_tensors_of_another_session_are_rejected(session, worker):
     other = worker.connect()
     x = other.put(jnp.zeros(3))
     with pytest.raises(sahasra.InvalidArgumentError, match=r"argument x of .*is of session tested: download it first, with tensor\.session\.get"):

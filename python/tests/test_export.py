@@ -67,7 +67,7 @@ class Holder:
 
 
 @pytest.mark.parametrize("kind", ["memmap", "matrix", "memoryview", "array.array", "holder", "pandas", "view"])
-def test_what_somebody_may_change_is_copied(kind, tmp_path):
+def test_mutable_arrays_are_copied(kind, tmp_path):
     if kind == "pandas":
         leaf = pytest.importorskip("pandas").Series(np.ones(3, np.float32))
     else:
@@ -84,12 +84,12 @@ def test_what_somebody_may_change_is_copied(kind, tmp_path):
     assert not immutable
 
 
-def test_what_numpy_makes_anew_is_sent_as_it_is():
+def test_new_arrays_of_numpy_are_sent_without_a_copy():
     for leaf in (1, 2.5, True, 1j, np.float32(1), [1.0, 2.0], (1, 2), jnp.ones(2), np.ones(2), array.array("d", [1.0])):
         assert host_array(leaf, aval_of(leaf))[1], type(leaf)
 
 
-def test_calls_into_python_are_refused_by_name_and_line():
+def test_calls_into_python_are_rejected_by_name_and_line():
     def lookup(x):
         return x
 
@@ -111,7 +111,7 @@ def test_calls_into_python_are_refused_by_name_and_line():
 
 
 @pytest.mark.parametrize("word", ["export", "callback", "serializ"])
-def test_a_fault_of_the_function_is_its_own_whatever_its_words(word):
+def test_an_error_of_the_function_is_raised_unchanged(word):
     def fails(x):
         raise ValueError(f"nothing to {word} here")
 
@@ -165,12 +165,12 @@ def test_errors_of_tracing_name_the_users_argument_and_line():
     assert "sahasra/" not in said and "leaves" not in said
 
 
-def test_what_jax_traces_is_refused_by_the_arguments_name():
+def test_a_tracer_is_rejected_with_the_arguments_name():
     with pytest.raises(InvalidArgumentError, match=r"jax.jit, grad or vmap.*session.jit\(jax.grad\(f\)\)"):
         jax.jit(aval_of)(jnp.ones(2))
 
 
-def test_a_whole_number_that_does_not_fit_is_refused_as_in_jax():
+def test_an_integer_out_of_range_is_rejected_as_in_jax():
     for number in (2**31, 2**40, -(2**31) - 1, 2**64):
         with pytest.raises(OverflowError):
             jnp.asarray(number)
@@ -220,7 +220,7 @@ def test_numbers_of_a_jit_of_ones_own_count_from_self():
     assert traced.donated_leaves(tree) == [0]
 
 
-def test_arrays_of_64_bits_are_refused_while_jax_has_none():
+def test_64_bit_arrays_are_rejected_while_jax_has_x64_disabled():
     kinds = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
     try:
         jax.config.update("jax_enable_x64", True)
@@ -251,7 +251,7 @@ def scaled(x, n, *, mode="plain"):
         ("donate_argnums", 5, "contains 5"),
     ],
 )
-def test_what_names_no_parameter_is_refused_as_in_jax(option, given, why):
+def test_unknown_parameter_names_are_rejected_as_in_jax(option, given, why):
     with pytest.raises(ValueError, match=option):
         jax.jit(scaled, **{option: given})
     with pytest.raises(InvalidArgumentError, match=f"{option}.*{why}"):
@@ -262,7 +262,7 @@ def test_what_names_no_parameter_is_refused_as_in_jax(option, given, why):
     ("option", "given"),
     [("donate_argnums", "x"), ("static_argnums", 1.0), ("static_argnums", (0, "x")), ("static_argnames", 1), ("donate_argnames", ("x", 0))],
 )
-def test_places_of_a_wrong_type_are_refused_by_the_name_of_the_option(option, given):
+def test_argument_numbers_of_a_wrong_type_are_rejected_with_the_options_name(option, given):
     with pytest.raises(TypeError):
         jax.jit(scaled, **{option: given})
     with pytest.raises(TypeError, match=f"^{option} must be"):
@@ -283,7 +283,7 @@ def test_what_is_static_is_not_donated_too():
         Traced(several, static_argnums=3, donate_argnums=3)
 
 
-def test_functions_of_any_arguments_take_any_place():
+def test_functions_with_variadic_arguments_accept_any_argument_number():
     def anything(*arrays, **options):
         return arrays
 
@@ -305,7 +305,7 @@ except ImportError as error:
 """
 
 
-def test_a_jax_that_is_too_old_is_refused_with_the_one_that_is_not():
+def test_an_old_jax_version_is_rejected_with_the_oldest_supported_one():
     said = subprocess.run([sys.executable, "-P", "-c", OLD], capture_output=True, text=True, timeout=120).stdout
     assert "JAX 0.6.2 or later" in said and "0.5.3" in said and "jax>=0.6.2" in said
 

@@ -62,7 +62,7 @@ while True:
 """
 
 
-def test_what_a_killed_client_had_is_freed_after_its_grace_and_its_slice_when_it_is_idle(up):
+def test_tensors_of_a_killed_client_are_freed_after_the_grace_period_and_its_slice_after_the_idle_timeout(up):
     child = subprocess.Popen([sys.executable, "-P", "-c", CLIENT, up.url, "killed"], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "there\n"
     eventually(lambda: tensors(up) >= 1)
@@ -82,7 +82,7 @@ def test_what_a_killed_client_had_is_freed_after_its_grace_and_its_slice_when_it
     eventually(lambda: is_empty(up))
 
 
-def test_too_much_is_refused_and_nothing_is_lost(up):
+def test_an_excessive_request_is_rejected_and_nothing_is_lost(up):
     with sahasra.RemoteJaxSession.create(up.client(), engine="ptx", vram="64Mi") as session:
         kept = session.put(np.arange(1024, dtype=np.uint32))
         large = session.put(np.zeros(32 << 20, np.float32))

@@ -49,13 +49,13 @@ def test_scalars_become_the_parameter_s_bytes():
 
 
 @pytest.mark.parametrize(("value", "kind"), [(1.5, "u32"), (-1, "u32"), (1 << 40, "s32"), ("a", "f32"), (b"1", "b8[8]"), (np.ones(2), "f32"), (1e300, "f32")])
-def test_scalars_that_do_not_fit_are_refused(value, kind):
+def test_scalars_that_do_not_fit_are_rejected(value, kind):
     with pytest.raises(InvalidArgumentError):
         scalar_bytes(value, kind)
 
 
 @pytest.mark.parametrize(("value", "kind"), [(2**65, "u64"), (-(2**65), "s64"), (2**64, "u64"), (10**400, "f64"), (10**40, "f32")], ids=["u64", "s64", "u64 by one", "f64", "f32"])
-def test_whole_numbers_of_any_size_are_told_that_they_do_not_fit(value, kind):
+def test_integers_of_any_size_are_rejected_if_out_of_range(value, kind):
     with pytest.raises(InvalidArgumentError, match=f"^{value} does not fit a parameter of type {kind}"):
         scalar_bytes(value, kind)
     assert scalar_bytes(2**65, "f32") == struct.pack("<f", 2.0**65)
@@ -98,7 +98,7 @@ def test_columns_with_the_names_of_the_parameters_are_bound_by_name():
         (("x",), "parameters has 1: x[.] Pass one column for each parameter"),
     ],
 )
-def test_columns_of_which_only_some_have_names_of_parameters_are_refused(columns, told):
+def test_columns_that_only_partly_match_parameter_names_are_rejected(columns, told):
     with pytest.raises(InvalidArgumentError, match=told):
         spec_of(SCORE, {name: [1] for name in columns})
 
@@ -110,7 +110,7 @@ def test_results_have_the_columns_in_the_order_of_the_parameters():
     assert list(frame.columns) == ["index", "size", "rate", "output0"]
 
 
-def test_a_burst_that_does_not_fit_is_refused():
+def test_a_burst_that_does_not_fit_is_rejected():
     with pytest.raises(InvalidArgumentError, match="one length"):
         spec_of(SCORE, {"rate": [1.0], "size": [1, 2]})
     with pytest.raises(InvalidArgumentError, match="takes 3 arguments"):
@@ -159,7 +159,7 @@ def test_a_column_that_the_kernel_cannot_take_is_named(rate, size, told):
 
 
 @pytest.mark.parametrize("name", ["index", "output0", "output12"])
-def test_a_column_that_has_the_name_of_a_result_is_refused(name):
+def test_a_column_that_has_the_name_of_a_result_is_rejected(name):
     with pytest.raises(InvalidArgumentError, match=f"parameters has a column {name}, .*rename it"):
         spec_of(SCORE, {name: [1.0], "size": [1]})
     for free in ("Index", "output", "output_0", "indices"):
@@ -189,7 +189,7 @@ def test_bytes_are_parameters_and_outputs_of_a_burst():
 
 
 @pytest.mark.parametrize("kind", ["f16", "u16", "s8", "b16"])
-def test_a_kernels_type_that_no_burst_has_is_refused_by_name(kind):
+def test_a_kernel_parameter_type_that_bursts_lack_is_rejected_by_name(kind):
     text = f".entry k(.param .u64 o, .param .{kind} a){{ ret; }}"
     for values in ([0.5], [1]):
         with pytest.raises(InvalidArgumentError, match=f"column a: k takes it as {kind}, .* one of f32, f64, s32, s64, u8, u32, u64"):
@@ -199,7 +199,7 @@ def test_a_kernels_type_that_no_burst_has_is_refused_by_name(kind):
 HASH = ".entry hash(.param .u64 o, .param .u64 a, .param .f64 b, .param .u64 p){ ret; }"
 
 
-def test_results_are_of_the_declared_types_whatever_their_text_looks_like():
+def test_results_have_the_declared_types_regardless_of_their_text():
     pytest.importorskip("pandas")
     output = {"output": {"type": "f32", "count": 2}}
     spec = spec_of(HASH, {"a": [0, 2**64 - 1], "b": [1.0, 0.9127555772777217]}, args=[{"output": {"type": "u64"}}, "a", "b", output])
@@ -213,7 +213,7 @@ def test_results_are_of_the_declared_types_whatever_their_text_looks_like():
     assert np.isnan(frame["output1[1]"][1])
 
 
-def test_a_job_that_waits_says_for_what():
+def test_a_waiting_job_reports_the_reason():
     def told(*conditions):
         with pytest.raises(SahasraError) as raised:
             _complete({"status": {"conditions": list(conditions)}}, "default/mine", 12)
@@ -258,7 +258,7 @@ def test_ptx_is_text_or_bytes_of_text():
     ],
     ids=["binary", "number", "None", "Path", "path"],
 )
-def test_what_is_no_ptx_text_is_refused(ptx, told):
+def test_text_that_is_not_ptx_is_rejected(ptx, told):
     with pytest.raises(InvalidArgumentError, match=told):
         spec_of(ptx, {"rate": [1.0]})
     with pytest.raises(InvalidArgumentError, match=told):
@@ -302,7 +302,7 @@ def test_arguments_of_a_burst_that_are_something_else_are_named(options, told):
         sahasra.SahasraClient("http://127.0.0.1:1", token="t").burst(ptx=SCORE, **given)
 
 
-def test_a_keyword_that_burst_does_not_have_is_told_with_its_name():
+def test_an_unknown_keyword_of_burst_is_reported_by_name():
     pytest.importorskip("pandas")
     client = sahasra.SahasraClient("http://127.0.0.1:1", token="t")
     with pytest.raises(TypeError, match=r"^burst\(\) got an unexpected keyword argument 'agregate': did you mean aggregate\?"):
@@ -311,7 +311,7 @@ def test_a_keyword_that_burst_does_not_have_is_told_with_its_name():
         client.burst(ptx=SCORE, parameters={"rate": [1.0], "size": [1]}, qqq="sum")
 
 
-def test_columns_of_one_name_in_a_data_frame_are_refused():
+def test_columns_of_one_name_in_a_data_frame_are_rejected():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidArgumentError, match="column rate has 2 dimensions.*several columns of this name"):
         spec_of(SCORE, pandas.DataFrame([[1.0, 2.0, 3]], columns=["rate", "rate", "size"]))

@@ -53,7 +53,7 @@ def test_linear_algebra_runs_there(session, name):
         np.testing.assert_allclose(there.numpy() / scale, np.asarray(here) / scale, rtol=0, atol=1e-5)
 
 
-def test_what_has_no_such_algorithm_is_refused_by_name(session):
+def test_unsupported_linear_algebra_is_rejected_by_name(session):
     kept = session.put(A)
     with pytest.raises(sahasra.IncompatibleProgramError, match="eigenvalues.*geev") as caught:
         eigenvalues = lambda a: jnp.linalg.eigvals(a)  # noqa: E731

@@ -259,7 +259,7 @@ def test_a_function_is_that_of_jax_numpy(there, plain, name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_function_whose_result_depends_on_values_is_refused(there, name):
+def test_a_function_whose_result_depends_on_values_is_rejected(there, name):
     with pytest.raises((TypeError, IndexError, ValueError)):
         REFUSED[name](there["f"].__array_namespace__(), there)
 
@@ -276,7 +276,7 @@ def test_arrays_that_this_process_reads_are_put_there(there, tmp_path):
     np.testing.assert_array_equal(xp.frombuffer(ARRAYS["v"].tobytes(), dtype=xp.float32).numpy(), ARRAYS["v"])
 
 
-def test_a_number_that_a_function_needs_the_value_of_is_part_of_the_program_alone_there(session, there):
+def test_a_number_whose_value_a_function_needs_is_part_of_the_program(session, there):
     xp = there["f"].__array_namespace__()
     for step in (0.5, 0.25, 0.5):
         np.testing.assert_allclose(xp.arange(0.0, 1.0, step).numpy(), np.arange(0.0, 1.0, step))

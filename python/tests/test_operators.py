@@ -127,12 +127,12 @@ def test_an_index_may_be_remote(session):
 
 
 @pytest.mark.parametrize("index", [3, -4, (0, 4), (0, 0, 0), np.array([True, False]), X[:2] > 0, (slice(None), 9)], ids=str)
-def test_an_index_out_of_range_is_refused_here(session, index):
+def test_an_index_out_of_range_is_rejected_locally(session, index):
     with pytest.raises(IndexError):
         session.put(X)[index]
 
 
-def test_one_program_serves_every_number_and_nothing_comes_back(session):
+def test_one_program_serves_every_index_and_nothing_is_downloaded(session):
     x = session.put(np.arange(100.0, dtype=np.float32))
     total = x[0] + x[1]
     session.synchronise()
@@ -146,7 +146,7 @@ def test_one_program_serves_every_number_and_nothing_comes_back(session):
     assert float(total) == 4950
 
 
-def test_one_program_updates_every_place(session):
+def test_one_program_updates_every_index(session):
     x = session.put(np.zeros(100, np.float32))
     x = x.at[0].set(0.0).at[-1].add(0.0)
     session.synchronise()
@@ -176,7 +176,7 @@ def test_what_an_index_is_made_of_is_freed_with_it(client):
     assert held() is None
 
 
-def test_what_is_no_operand_is_refused_as_python_does(session):
+def test_invalid_operands_are_rejected_as_in_python(session):
     x = session.put(X)
     for other in ("x", None, [1.0, 2.0]):
         with pytest.raises(TypeError):
@@ -219,7 +219,7 @@ def test_operators_need_the_engine_that_has_them(ptx_session):
         ptx_session.zeros(3) + 1
 
 
-def test_tensors_and_functions_of_another_session_are_refused(session, client):
+def test_tensors_and_functions_of_another_session_are_rejected(session, client):
     with sahasra.RemoteJaxSession.create(client) as other:
         with pytest.raises(sahasra.InvalidArgumentError, match=f"of session {other.name}"):
             session.put(X) + other.put(X)

@@ -49,7 +49,7 @@ def slow(monkeypatch):
     return Slow()
 
 
-def test_a_compilation_is_told_of_until_it_has_ended(slow):
+def test_a_compilation_is_reported_until_it_has_ended(slow):
     reports = Reports(slow)
     with Watch(slow, "node/gpu-0", reports).during("compile", "step"):
         pass
@@ -80,7 +80,7 @@ def test_uploads_are_counted_together(slow):
     assert (again[0].done_bytes, again[0].total_bytes, again[0].what) == (0, 4_000_000, "upload of 1 tensor")
 
 
-def test_what_is_quick_or_small_is_not_told_of(slow, monkeypatch):
+def test_short_or_small_operations_are_not_reported(slow, monkeypatch):
     monkeypatch.setattr(progress, "REPORT_DELAY", 60)
     reports = Reports(slow)
     watch = Watch(slow, "node/gpu-0", reports)
@@ -95,7 +95,7 @@ def test_what_is_quick_or_small_is_not_told_of(slow, monkeypatch):
     assert reports == []
 
 
-def test_nobody_is_told_where_there_is_no_terminal(capsys):
+def test_nothing_is_reported_without_a_terminal(capsys):
     assert reporter(None) is None
     assert reporter(False) is None
     assert reporter(print) is print
@@ -103,7 +103,7 @@ def test_nobody_is_told_where_there_is_no_terminal(capsys):
     assert "step was compiled on node/gpu-0: 1.2 s" in capsys.readouterr().err
 
 
-def test_a_line_is_written_anew_and_covers_what_was_there():
+def test_a_line_overwrites_the_previous_one():
     stream = io.StringIO()
     show = line_on(stream)
     show(Progress("upload", "upload of 10 tensors", "a/b", 1, 0, 2_000_000_000, False))
@@ -112,7 +112,7 @@ def test_a_line_is_written_anew_and_covers_what_was_there():
     assert "0 of 2,000 MB" in first and second.endswith("\n") and len(second) - 1 == len(first)
 
 
-def test_a_session_tells_of_what_it_compiles(pool, client, monkeypatch):
+def test_a_session_reports_compilations(pool, client, monkeypatch):
     monkeypatch.setattr(progress, "REPORT_DELAY", 0.0)
     told = []
     over = threading.Event()

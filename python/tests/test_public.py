@@ -42,7 +42,7 @@ MEMBERS = dict(members())
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_everything_public_says_what_it_is(name):
+def test_every_public_name_has_a_docstring(name):
     thing = MEMBERS[name]
     # A dataclass without a docstring gets its signature as one.
     own = inspect.getdoc(thing) if inspect.isfunction(thing) else thing.__doc__
@@ -65,7 +65,7 @@ SAY_WHAT_THEY_RAISE = [
 
 
 @pytest.mark.parametrize("name", SAY_WHAT_THEY_RAISE)
-def test_what_can_fail_says_how(name):
+def test_docstrings_name_the_exceptions(name):
     assert re.search(r"[Rr]aises", inspect.getdoc(MEMBERS[name])), name
 
 

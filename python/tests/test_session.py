@@ -51,7 +51,7 @@ def test_an_array_that_is_changed_later_was_sent_as_it_was(session, wrap):
     assert tensor.numpy().max() == 1.0
 
 
-def test_a_tensor_of_many_parts_comes_back_whole(session):
+def test_a_tensor_of_many_parts_is_downloaded_completely(session):
     array = np.random.default_rng(1).integers(0, 255, 5_000_001, np.uint8)
     np.testing.assert_array_equal(session.put(array).numpy(), array)
 
@@ -65,7 +65,7 @@ def test_zeros_are_of_a_shape_of_whole_numbers(session):
             session.zeros(wrong)
 
 
-def test_tensors_stay_there_and_are_freed_when_nobody_refers_to_them(session):
+def test_tensors_stay_in_the_session_and_are_freed_with_the_last_reference(session):
     before = counted(session)
     step = session.jit(lambda x: x + 1)
     x = session.put(jnp.zeros(3))
@@ -178,7 +178,7 @@ def test_what_a_jit_of_the_users_own_donates_is_donated(session):
     assert counted(session) == before
 
 
-def test_keys_of_random_numbers_stay_there(session):
+def test_keys_of_random_numbers_stay_in_the_session(session):
     split = session.jit(lambda key: jax.random.split(key))
     key = session.put(jax.random.key(5))
     both = split(key)
@@ -188,7 +188,7 @@ def test_keys_of_random_numbers_stay_there(session):
     np.testing.assert_allclose(draw(both).numpy(), jax.random.normal(jax.random.split(jax.random.key(5))[0], (3,)), rtol=1e-5)
 
 
-def test_what_is_too_large_is_refused_and_nothing_is_lost(session):
+def test_an_array_that_is_too_large_is_rejected_and_nothing_is_lost(session):
     kept = session.put(jnp.arange(4))
     outer = session.jit(lambda x: jnp.outer(x, x))
     result = outer(jnp.ones(20_000))
@@ -200,7 +200,7 @@ def test_what_is_too_large_is_refused_and_nothing_is_lost(session):
     assert kept.numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_an_upload_that_has_no_room_is_refused_and_nothing_is_lost(session):
+def test_an_upload_without_room_is_rejected_and_nothing_is_lost(session):
     kept = session.put(jnp.arange(4))
     before = session.load()
     large = session.put(np.zeros(257 << 20, np.uint8))
@@ -222,7 +222,7 @@ def test_an_upload_that_has_no_room_is_refused_and_nothing_is_lost(session):
     assert kept.numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_an_estimate_says_why_not(session):
+def test_an_estimate_gives_the_reason(session):
     estimate = session.estimate_jitted(lambda x: jnp.outer(x, x), sample_inputs=(jnp.ones(20_000),))
     assert not estimate.feasible
     assert "1,600," in estimate.reason or "bytes" in estimate.reason
@@ -260,7 +260,7 @@ def test_what_was_estimated_is_not_compiled_again(session):
     assert elsewhere()[1].cached
 
 
-def test_an_execution_raises_its_own_failures_alone(session):
+def test_an_execution_raises_only_its_own_failures(session):
     lost = session.zeros((1 << 28) + 1, np.uint8)
     execution = session.execute_jitted(lambda x, *, add: x + add, (jnp.ones(3),), {"add": 2.0})
     assert execution.output.numpy().tolist() == [3.0] * 3
@@ -357,7 +357,7 @@ def test_keys_come_back_as_keys(session):
 
 
 @pytest.mark.parametrize(("option", "what"), [("jax_debug_nans", "nan"), ("jax_debug_infs", "inf")])
-def test_nan_is_looked_for_where_jax_is_told_to(session, option, what):
+def test_nan_is_checked_if_jax_is_configured_to(session, option, what):
     risky = lambda x: {"log": jnp.log(x) * (1 if what == "inf" else jnp.sqrt(x - 1)), "n": jnp.arange(3)}
     remote = session.jit(risky)
     x = session.put(jnp.zeros(2))
@@ -459,7 +459,7 @@ def test_kernels_run_on_the_tensors_of_a_session(ptx_session):
         ptx_session.jit(lambda x: x)
 
 
-def test_a_tensor_of_64_bits_is_refused_by_name_once_jax_has_none(session):
+def test_a_64_bit_tensor_is_rejected_by_name_once_jax_has_x64_disabled(session):
     try:
         jax.config.update("jax_enable_x64", True)
         q = session.put(np.arange(3.0))

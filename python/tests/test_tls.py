@@ -35,7 +35,7 @@ def test_arrays_go_straight_to_a_worker_through_tls(client):
         ({"authority": "ca.crt", "server_name": "no name"}, "no name"),
     ],
 )
-def test_a_certificate_that_is_not_accepted_is_an_error_that_says_what_to_give(client, options, remedy):
+def test_an_unverified_certificate_is_an_error_that_names_the_missing_arguments(client, options, remedy):
     options = {**options, "authority": AUTHORITY.with_name(options["authority"]).read_text()}
     with pytest.raises(sahasra.ConfigurationError, match=remedy):
         direct(client, **options)

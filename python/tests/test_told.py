@@ -35,7 +35,7 @@ def test_a_kernel_that_fails_fails_what_it_was_given(ptx_session):
         ptx_session.synchronise()
 
 
-def test_what_a_refused_launch_was_given_is_told_once_and_stays(ptx_session):
+def test_a_rejected_launch_is_reported_once_and_keeps_its_arguments(ptx_session):
     numbers = np.arange(10, dtype=np.float32)
     x, y = ptx_session.put(numbers), ptx_session.zeros(10)
     saxpy = ptx_session.kernel(SAXPY, "saxpy")
@@ -50,7 +50,7 @@ def test_what_a_refused_launch_was_given_is_told_once_and_stays(ptx_session):
     np.testing.assert_array_equal(y.numpy(), 2 * numbers)
 
 
-def test_a_launch_that_does_nothing_is_told_although_its_cause_was(ptx_session):
+def test_a_launch_with_a_failed_input_is_reported_too(ptx_session):
     x, y, z = ptx_session.put(np.arange(1000, dtype=np.float32)), ptx_session.zeros(1000), ptx_session.zeros(1000)
     saxpy = ptx_session.kernel(SAXPY, "saxpy")
     saxpy(4, 256, y, x, 2.0, 1024)
@@ -74,7 +74,7 @@ def test_a_block_in_which_a_kernel_failed_ends_with_its_failure(client, fails):
     eventually(lambda: session.name not in [made["metadata"]["name"] for made in client.sessions()])
 
 
-def test_a_failure_is_told_once_more_by_nobody(client):
+def test_a_failure_is_reported_only_once(client):
     with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
         outer = session.jit(lambda x: jnp.outer(x, x))(jnp.ones(20_000))
         with pytest.raises(sahasra.OutOfDeviceMemoryError):
@@ -144,7 +144,7 @@ def test_what_runs_for_ever_is_ended_by_close(client):
         running.numpy()
 
 
-def test_a_block_whose_session_is_deleted_in_it_says_so(client):
+def test_a_block_whose_session_is_deleted_raises_an_error(client):
     with pytest.raises(sahasra.SessionClosedError):
         with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
             running = session.jit(ENDLESS)(np.float32(1))
@@ -193,7 +193,7 @@ def test_a_program_that_is_interrupted_in_an_endless_step_ends_and_gives_its_dev
     eventually(lambda: name not in [made["metadata"]["name"] for made in client.sessions()])
 
 
-def test_a_session_that_is_deleted_in_a_download_says_so(client):
+def test_a_download_raises_an_error_if_the_session_is_deleted(client):
     session = sahasra.RemoteJaxSession.create(client, vram="1Gi", compression="never")
     zeros = session.zeros(400 << 20, np.uint8)
     session.synchronise()
@@ -218,7 +218,7 @@ def test_a_session_that_is_deleted_in_a_download_says_so(client):
         session.synchronise()
 
 
-def test_a_burst_that_is_refused_is_told_at_once(client):
+def test_a_rejected_burst_is_reported_at_once(client):
     pytest.importorskip("pandas")
     text = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 o, .param .f32 a){ ret; }"
     told = []
@@ -274,7 +274,7 @@ class Hole:
             open_.close()
 
 
-def test_whoever_waits_on_a_connection_that_stalls_is_told(pool, client):
+def test_a_caller_on_a_stalled_connection_gets_an_error(pool, client):
     hole = Hole(pool.url)
     try:
         # The token is looked up by the gateway's port, which differs from that of the proxy.
@@ -345,7 +345,7 @@ if sys.argv[2] == "raised":
 
 
 @pytest.mark.parametrize("way", ["unraised", "raised"])
-def test_a_failure_that_a_program_did_not_look_at_is_reported_at_its_end(pool, way):
+def test_an_unchecked_failure_is_reported_at_the_end_of_the_program(pool, way):
     ended = subprocess.run([sys.executable, "-P", "-c", UNCLOSED, pool.url, way], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert ("OutOfDeviceMemoryError" in ended.stderr) == (way == "unraised"), ended.stderr

@@ -151,12 +151,12 @@ print("still here")
 """
 
 
-def test_a_session_stays_its_own_when_its_process_forks(pool):
+def test_a_session_belongs_to_its_process_after_a_fork(pool):
     outcome = run(sys.executable, "-P", "-c", FORKING, pool.url)
     assert (outcome.returncode, outcome.stdout) == (0, "still here\n"), outcome.stdout + outcome.stderr
 
 
-def test_a_session_that_nobody_refers_to_is_given_back(client):
+def test_a_session_without_references_is_released(client):
     session = sahasra.RemoteJaxSession.create(client, name="forgotten")
     x = session.put(np.ones(3))
     del session
@@ -167,7 +167,7 @@ def test_a_session_that_nobody_refers_to_is_given_back(client):
     eventually(lambda: "forgotten" not in names(client))
 
 
-def test_a_hundred_steps_stay_there(pool, client):
+def test_a_hundred_steps_transfer_no_values(pool, client):
     with sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class) as session:
         descend = lambda w, x: w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
         here, there = jax.jit(descend), session.jit(descend, donate_argnums=0)
@@ -242,7 +242,7 @@ def test_a_session_that_is_deleted_ends_with_a_clear_error(client):
             session.jit(lambda x: x + 1)(x).numpy()
 
 
-def test_what_cannot_be_placed_says_why(client):
+def test_a_session_that_cannot_be_placed_reports_the_reason(client):
     before = {made["metadata"]["name"] for made in client.sessions()}
     with pytest.raises(sahasra.CapacityError, match="room|VRAM|MiB|GiB|class"):
         sahasra.RemoteJaxSession.create(client, gpu_class="h100", wait_seconds=5.0)
@@ -251,13 +251,13 @@ def test_what_cannot_be_placed_says_why(client):
     assert {made["metadata"]["name"] for made in client.sessions() if "deletionTimestamp" not in made["metadata"]} <= before
 
 
-def test_a_token_that_nobody_knows_is_refused(pool):
+def test_an_unknown_token_is_rejected(pool):
     with pytest.raises(sahasra.AuthenticationError):
         sahasra.SahasraClient(pool.url, token="wrong").sessions()
 
 
 @pytest.mark.only_up("it looks at the files that `sahasra up` writes")
-def test_the_token_is_found_where_it_was_written_and_nobody_else_may_read_it(pool):
+def test_the_token_file_is_found_and_only_its_owner_can_read_it(pool):
     port = pool.url.rsplit(":", 1)[1]
     folder = pathlib.Path(pool.kubeconfig).parent
     for name in (f"token-{port}", f"kubeconfig-{port}"):
