@@ -63,7 +63,7 @@ async fn patch(control_plane: &ControlPlane, namespace: &str, subresource: Optio
 }
 
 #[tokio::test]
-async fn a_wrong_manifest_is_refused_at_apply_with_the_field_and_the_remedy() {
+async fn an_invalid_manifest_is_rejected_at_apply_with_the_field_and_the_remedy() {
     let control_plane = &control_plane().await;
     let wrong = refused_by(RefusedBy::Apply);
     assert!(wrong.len() >= 40, "{} manifests", wrong.len());
@@ -101,7 +101,7 @@ async fn the_right_twin_of_every_wrong_manifest_is_admitted() {
 }
 
 #[test]
-fn wrong_parameters_are_refused_by_the_compiler_with_the_field_and_the_remedy() {
+fn invalid_parameters_are_rejected_by_the_compiler_with_the_field_and_the_remedy() {
     let wrong = refused_by(RefusedBy::Accepted);
     let wrong: Vec<_> = wrong.iter().filter(|manifest| manifest.field.starts_with("spec.chunks")).collect();
     assert!(wrong.len() >= 9, "{} manifests", wrong.len());
@@ -117,7 +117,7 @@ fn wrong_parameters_are_refused_by_the_compiler_with_the_field_and_the_remedy() 
 }
 
 #[tokio::test]
-async fn a_burst_can_be_held_ranked_resized_and_cleaned_up_but_is_otherwise_immutable() {
+async fn only_suspend_priority_slices_and_cleanup_of_a_burst_are_mutable() {
     let control_plane = &control_plane().await;
     let namespace = namespace(control_plane).await;
     apply(control_plane, &namespace, SMALLEST).await;

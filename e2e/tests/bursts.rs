@@ -208,7 +208,7 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
 }
 
 #[tokio::test]
-async fn an_idle_system_writes_heartbeats_alone_and_a_burst_stays_inside_its_budget() {
+async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budget() {
     /// More heartbeats than there are seconds between two writes of a worker's load.
     const SETTLING: usize = 7;
     let mut pool = pool().await;
@@ -261,7 +261,7 @@ fn seconds_between(job: &DynamicObject, from: &str, to: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn what_the_api_server_cannot_see_is_refused_by_name_within_a_second() {
+async fn the_operator_rejects_invalid_references_by_name_within_a_second() {
     let pool = pool().await;
     let namespace = pool.control_plane.create_namespace("accepted").await.expect("a namespace");
     let wrong: Vec<_> = wrong_manifests()

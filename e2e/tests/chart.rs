@@ -180,7 +180,7 @@ fn forbidden<T: std::fmt::Debug>(outcome: kube::Result<T>, says: &str) {
 }
 
 #[tokio::test]
-async fn an_agent_writes_the_worker_and_the_heartbeat_of_its_own_node_alone() {
+async fn an_agent_writes_only_the_worker_and_the_heartbeat_of_its_own_node() {
     let control_plane = install().await;
     let (one, other) = (agent_on(&control_plane, "node-a").await, agent_on(&control_plane, "node-b").await);
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("sahasra.dev", "v1alpha1", "GpuWorker"));
@@ -325,7 +325,7 @@ async fn the_pods_obey_the_restricted_pod_security_standard() {
 
 /// The gateway is off by default. Rendered with it, the chart's objects are accepted, and its account has no rights.
 #[tokio::test]
-async fn the_gateway_may_do_nothing_and_its_pod_has_no_token() {
+async fn the_gateway_has_no_rights_and_its_pod_has_no_token() {
     let control_plane = install().await;
     let helm = tools::helm().await.expect("helm");
     let set = "gateway.enabled=true,gateway.tls.secretName=gateway-tls,gateway.ingress.enabled=true,gateway.ingress.host=gpu.example.com";
@@ -405,7 +405,7 @@ async fn helm(control_plane: &ControlPlane, arguments: &str) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_would_let_go_of_the_definitions_is_refused_so_that_a_rollback_works() {
+async fn an_upgrade_that_would_remove_the_definitions_is_rejected_so_that_a_rollback_works() {
     let none = Options::default().custom_resource_definitions(Vec::<std::path::PathBuf>::new());
     let control_plane = ControlPlane::start(none).await.expect("a control plane starts");
     let (done, said) = helm(&control_plane, "install sahasra helm/sahasra --create-namespace").await;

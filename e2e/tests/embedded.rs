@@ -77,7 +77,7 @@ async fn columns_equal_those_of_a_real_control_plane() {
 }
 
 #[tokio::test]
-async fn wrong_manifests_are_refused_in_the_same_words() {
+async fn invalid_manifests_are_rejected_with_the_same_messages() {
     let (embedded, real) = (embedded().await, real().await);
     let mut differing = Vec::new();
     for manifest in wrong_manifests().expect("manifests") {
@@ -106,7 +106,7 @@ async fn right_manifests_are_admitted() {
 }
 
 #[tokio::test]
-async fn kinds_are_explained_in_the_same_words() {
+async fn kinds_are_explained_with_the_same_text() {
     let (embedded, real) = (embedded().await, real().await);
     for path in [
         "burstjobs",
@@ -220,7 +220,7 @@ async fn objects_are_created_labelled_patched_awaited_described_and_deleted() {
 }
 
 #[tokio::test]
-async fn strangers_are_not_let_in() {
+async fn clients_without_the_token_are_rejected() {
     let embedded = embedded().await;
     let stranger = embedded
         .kubectl(["get", "nodes", "--token", "stranger"])

@@ -117,7 +117,7 @@ async fn an_operator_that_is_killed_every_five_seconds_loses_no_lease_and_no_ses
 }
 
 #[tokio::test]
-async fn the_leader_goes_on_when_the_api_server_was_away_for_twelve_seconds() {
+async fn the_leader_continues_after_an_outage_of_the_api_server_of_twelve_seconds() {
     let mut pool = POOL.borrow().await.expect("Sahasra starts");
     let held = stand(&pool, "outage").await;
     let leader = pool.operator.process.pid();

@@ -156,7 +156,7 @@ async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_
 }
 
 #[tokio::test]
-async fn the_lease_of_a_running_burst_is_created_again_when_somebody_deletes_it() {
+async fn the_lease_of_a_running_burst_is_created_again_after_its_deletion() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "lease-deleted", CHUNKS, STEPS).expect("a burst");
     // One slice, so that most of the burst remains when its lease is deleted.
@@ -213,7 +213,7 @@ async fn a_second_operator_takes_over_when_the_first_is_killed() {
 }
 
 #[tokio::test]
-async fn an_agent_that_hangs_is_marked_lost_and_comes_back() {
+async fn an_agent_that_hangs_is_marked_as_lost_and_recovers() {
     let mut pool = pool().await;
     in_the_middle(&pool, "hang").await;
     pool.agents[1].process.signal(Signal::STOP).expect("stopped");
@@ -253,7 +253,7 @@ fn ready(worker: &DynamicObject) -> (&str, &str) {
 }
 
 #[tokio::test]
-async fn an_agent_told_to_stop_drains_and_hands_its_chunks_back() {
+async fn an_agent_that_is_terminated_drains_and_returns_its_chunks() {
     let mut pool = pool().await;
     in_the_middle(&pool, "drain").await;
     let status = pool.agents[0].process.terminate(FREE_WITHIN).await.expect("it ends");
@@ -286,7 +286,7 @@ async fn a_kernel_that_traps_fails_the_burst_at_once_with_code_message_and_index
 }
 
 #[tokio::test]
-async fn as_many_chunks_may_fail_as_the_burst_says() {
+async fn as_many_chunks_may_fail_as_the_burst_allows() {
     let mut pool = pool().await;
     let burst = Burst::of("trap_at", "default", "lenient", 100).expect("a burst").scalar(42);
     burst
@@ -306,7 +306,7 @@ async fn as_many_chunks_may_fail_as_the_burst_says() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_never_ends_is_stopped_and_fails_after_its_retries_alone() {
+async fn only_a_chunk_that_never_ends_fails_and_only_after_its_retries() {
     let mut pool = pool().await;
     let burst = Burst::of("endless_at", "default", "endless", 100).expect("a burst").scalar(7);
     let burst = burst

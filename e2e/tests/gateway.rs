@@ -93,7 +93,7 @@ fn is_true(object: &Value, kind: &str) -> bool {
 }
 
 #[tokio::test]
-async fn callers_may_do_what_rbac_lets_them_and_a_session_and_a_burst_run_through_it() {
+async fn callers_have_their_rbac_rights_and_a_session_and_a_burst_run_through_the_gateway() {
     let pool = Pool::start(PoolOptions::default().agents(1)).await.expect("Sahasra starts");
     let control_plane = &pool.control_plane;
     let gateway = Gateway::start(control_plane, &["--operator-url", &pool.operator.url()]).await;

@@ -197,7 +197,7 @@ async fn the_audit_log_counts_every_write_by_user_verb_and_resource() {
 }
 
 #[tokio::test]
-async fn a_stopped_api_server_refuses_and_comes_back_with_its_data() {
+async fn a_killed_api_server_refuses_connections_and_restarts_with_its_data() {
     let mut control_plane = start().await;
     let widgets = widgets(&control_plane).await;
     widgets.create(&PostParams::default(), &widget("kept", 3)).await.expect("create");
@@ -215,7 +215,7 @@ async fn a_stopped_api_server_refuses_and_comes_back_with_its_data() {
 }
 
 #[tokio::test]
-async fn waiting_for_an_object_ends_once_it_is_as_wanted_and_else_says_what_it_is() {
+async fn waiting_for_an_object_ends_when_it_is_accepted_or_else_reports_its_state() {
     let control_plane = ControlPlane::shared().await.expect("a control plane starts");
     let lease = r#"{"apiVersion": "sahasra.dev/v1alpha1", "kind": "VramLease", "metadata": {"name": "held", "namespace": "default",
         "finalizers": ["sahasra.dev/e2e"]}, "spec": {"slice": {"vram": "1Gi"}, "slices": {"min": 1, "max": 1}, "ttlSeconds": 60}}"#;
@@ -335,7 +335,7 @@ async fn a_process_is_killed_restarted_and_terminated_and_its_log_keeps_all_of_i
 }
 
 #[tokio::test]
-async fn the_children_of_a_process_are_found_and_can_be_killed_alone() {
+async fn the_children_of_a_process_are_found_and_can_be_killed_separately() {
     let directory = tempfile::tempdir().expect("a folder");
     let script = "sleep 1000 & wait $!; echo child ended with $?";
     let mut process = Specification::new("parent", "/bin/sh", directory.path())

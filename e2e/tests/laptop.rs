@@ -164,7 +164,7 @@ fn documented(page: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_documented_commands_work_on_a_pool_that_stays_up() {
+async fn the_documented_commands_work_on_sahasra_up() {
     for page in ["README.md", "docs/guide/laptop.md"] {
         let up = Up::start().await;
         let commands = documented(page);
@@ -185,7 +185,7 @@ async fn the_documented_commands_work_on_a_pool_that_stays_up() {
 }
 
 #[tokio::test]
-async fn lists_are_applied_and_rights_are_told_on_a_pool_that_stays_up() {
+async fn lists_are_applied_and_rights_are_reported_on_sahasra_up() {
     let up = Up::start().await;
     let config_map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kernels"}, "data": {"k.ptx": "1"}});
     let lease = json!({

@@ -44,7 +44,7 @@ async fn lent(pool: &Turn) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn a_suspended_burst_gives_its_slices_back_and_goes_on_when_resumed() {
+async fn a_suspended_burst_releases_its_slices_and_continues_when_resumed() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "held", CHUNKS, STEPS).expect("a burst");
     pool.in_the_middle_of(&burst, 100, WITHIN).await.expect("chunks are done");
@@ -90,7 +90,7 @@ async fn a_burst_that_is_created_suspended_takes_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn a_finished_burst_goes_when_its_time_has_come() {
+async fn a_finished_burst_is_deleted_after_its_ttl() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "fleeting", 10, 1)
         .expect("a burst")
@@ -256,7 +256,7 @@ async fn uninstall_check(pool: &Turn) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn an_operator_is_not_uninstalled_under_a_running_burst_which_goes_on() {
+async fn the_operator_is_not_uninstalled_while_a_burst_runs() {
     let mut pool = pool().await;
     pool.nothing_held(FREE_WITHIN)
         .await

@@ -75,7 +75,7 @@ async fn agents_free_everything_at_expiry_with_operator_and_api_server_stopped()
 }
 
 #[tokio::test]
-async fn a_burst_goes_on_while_the_api_server_is_away() {
+async fn a_burst_continues_during_an_outage_of_the_api_server() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "outage", CHUNKS, STEPS).expect("a burst");
     pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");

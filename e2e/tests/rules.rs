@@ -31,7 +31,7 @@ fn refusals(schemas: &BTreeMap<String, Value>, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_rule_refuses_a_right_manifest() {
+fn no_rule_rejects_a_valid_manifest() {
     let schemas = schemas();
     for manifest in wrong_manifests().unwrap() {
         assert_eq!(refusals(&schemas, &manifest.twin), Vec::<String>::new(), "{}", manifest.name);
@@ -39,7 +39,7 @@ fn no_rule_refuses_a_right_manifest() {
 }
 
 #[test]
-fn a_rule_refuses_each_manifest_that_expects_its_message() {
+fn a_rule_rejects_each_manifest_that_expects_its_message() {
     let schemas = schemas();
     let rules = serde_json::to_string(&schemas).unwrap();
     let mut refused = 0;

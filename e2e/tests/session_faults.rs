@@ -45,7 +45,7 @@ fn outage() -> Duration {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and_operation() {
+async fn a_worker_killed_during_a_step_is_reported_at_once_with_session_device_and_operation() {
     let mut fixture = Fixture::start(&POOL).await;
     for (name, direct) in [("straight", true), ("around", false)] {
         let session = fixture.session(name, json!({})).await;
@@ -86,7 +86,7 @@ async fn a_worker_that_is_killed_mid_step_is_told_at_once_with_session_place_and
 }
 
 #[tokio::test]
-async fn a_worker_that_hangs_is_told_when_the_operator_takes_it_for_lost() {
+async fn a_worker_that_hangs_is_reported_when_the_operator_considers_it_lost() {
     let mut fixture = Fixture::start(&POOL).await;
     // The same load on both workers.
     let mut works = Vec::new();
@@ -147,7 +147,7 @@ async fn stop_agent(fixture: &Fixture, name: &str, session: &DynamicObject) -> (
 }
 
 #[tokio::test]
-async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back() {
+async fn a_session_of_a_suspended_agent_ends_as_soon_as_the_agent_resumes() {
     let mut fixture = Fixture::start(&POOL).await;
     let session = fixture.session("left", json!({})).await;
     let mut work = Work::start(fixture.target(&session, false), Options::default()).await;
@@ -166,7 +166,7 @@ async fn a_session_that_its_agent_left_alone_ends_as_soon_as_the_agent_is_back()
 }
 
 #[tokio::test]
-async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_over() {
+async fn a_session_of_a_suspended_agent_ends_by_itself_when_its_grant_expires() {
     // This pool grants slices for seconds only, so that the test does not wait for a minute.
     let mut fixture = Fixture::start(&OUTAGE).await;
     let session = fixture.session("alone", json!({})).await;
@@ -193,7 +193,7 @@ async fn a_session_that_its_agent_left_alone_ends_by_itself_when_its_time_is_ove
 }
 
 #[tokio::test]
-async fn a_session_that_was_taken_away_by_force_while_nobody_looked_is_given_back() {
+async fn an_orphaned_slice_of_a_session_is_released() {
     let mut fixture = Fixture::start(&POOL).await;
     let session = fixture.session("orphan", json!({})).await;
     let work = Work::start(fixture.target(&session, true), Options::default()).await;
@@ -220,7 +220,7 @@ async fn a_session_that_was_taken_away_by_force_while_nobody_looked_is_given_bac
 }
 
 #[tokio::test]
-async fn an_executor_that_is_killed_ends_its_session_alone_and_is_told() {
+async fn a_killed_executor_ends_only_its_session_and_is_reported() {
     let mut fixture = Fixture::start(&POOL).await;
     let session = fixture.session("crashed", json!({})).await;
     let mut work = Work::start(fixture.target(&session, false), Options::default()).await;
@@ -243,7 +243,7 @@ async fn an_executor_that_is_killed_ends_its_session_alone_and_is_told() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_where_it_was_when_the_gateway_starts_anew() {
+async fn a_stream_resumes_after_a_restart_of_the_gateway() {
     let mut fixture = Fixture::start(&POOL).await;
     let session = fixture.session("through", json!({})).await;
     let mut work = Work::start(fixture.target(&session, false), Options::default()).await;

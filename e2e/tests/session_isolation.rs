@@ -23,7 +23,7 @@ static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
 const SECRETS: &[u8] = &[1, 2, 3, 5, 8, 13, 21, 34];
 
 #[tokio::test]
-async fn nobody_reaches_another_sessions_tensors_by_their_names_nor_by_the_sessions_secret() {
+async fn tensors_of_another_session_are_inaccessible_by_name_and_by_secret() {
     let mut fixture = Fixture::start(&POOL).await;
     let elsewhere = fixture.pool.control_plane.create_namespace("elsewhere").await.expect("a namespace");
     let foreigner = fixture.pool.control_plane.editor(&elsewhere).await.expect("an account");

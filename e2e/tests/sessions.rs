@@ -121,7 +121,7 @@ async fn a_session_holds_one_slice_of_one_device_until_it_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_session_without_room_says_why_and_is_placed_when_there_is_some() {
+async fn a_session_without_room_reports_the_reason_and_is_placed_when_there_is_room() {
     let mut pool = pool().await;
     apply(&pool, "elsewhere", json!({"class": "g5"})).await;
     let waits =
@@ -184,7 +184,7 @@ async fn a_session_whose_worker_dies_fails_and_is_not_moved() {
 }
 
 #[tokio::test]
-async fn a_session_ends_when_its_time_is_over_or_nobody_uses_it() {
+async fn a_session_ends_at_its_ttl_or_idle_timeout() {
     let mut pool = pool().await;
     for (name, more, expected) in [
         ("idle", json!({"idleTimeoutSeconds": 1}), "IdleTimeout"),
@@ -241,7 +241,7 @@ async fn allow(pool: &Turn, account: &str, session: &str) {
 }
 
 #[tokio::test]
-async fn a_stream_opens_for_whom_rbac_lets_and_for_nobody_else() {
+async fn a_stream_opens_only_for_callers_that_rbac_allows() {
     let mut pool = pool().await;
     apply(&pool, "guarded", json!({})).await;
     apply(&pool, "next-door", json!({})).await;
@@ -291,7 +291,7 @@ async fn left(agent: &sahasra_e2e::Server) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_connected_session_is_kept_while_the_operator_and_the_api_server_are_away() {
+async fn a_connected_session_survives_outages_of_operator_and_api_server() {
     let mut pool = OUTAGE.borrow().await.expect("Sahasra starts");
     apply(&pool, "kept", json!({})).await;
     let session = wait(&pool, "kept", is_ready).await;

@@ -146,7 +146,7 @@ fn values(folder: &Path) -> Vec<(u64, u32)> {
 }
 
 #[tokio::test]
-async fn results_are_kept_in_the_stores_that_are_allowed_and_in_no_others() {
+async fn results_are_written_to_allowed_stores_only() {
     let server = S3Server::start();
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().canonicalize().expect("a path");

@@ -129,7 +129,7 @@ async fn bursts_and_sessions_run_over_tls_while_the_certificate_is_renewed() {
 }
 
 #[tokio::test]
-async fn who_cannot_verify_a_worker_says_what_is_missing() {
+async fn a_client_that_cannot_verify_a_worker_reports_the_missing_authority() {
     let pool = Pool::start(options().tls().certificates("elsewhere"))
         .await
         .expect("Sahasra starts");

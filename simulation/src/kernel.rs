@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bursts_behave_as_their_salt_says() {
+    fn bursts_behave_as_their_salt_determines() {
         let chunks = |manner| {
             let salt = salted(manner, 0x1234_5678);
             (0..500).map(move |index| run(salt, index, 1).outcome)

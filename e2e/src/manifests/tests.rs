@@ -76,7 +76,7 @@ fn concatenated_texts_are_one_stream_of_documents() {
 }
 
 #[test]
-fn malformed_cases_are_refused() {
+fn malformed_cases_are_rejected() {
     let good = case("a", "wrong: {spec: {count: 0}}");
     assert_eq!(fault(&format!("{good}{good}")), CaseFault::Twice);
     assert_eq!(fault(&case("An", "wrong: {spec: {count: 0}}")), CaseFault::Name);
@@ -101,7 +101,7 @@ fn malformed_cases_are_refused() {
 }
 
 #[test]
-fn unknown_and_missing_keys_are_refused_by_name() {
+fn unknown_and_missing_keys_are_rejected_by_name() {
     let unknown = parse_error(&case("a", "wrong: {}\nrigth: {}"));
     assert!(unknown.contains("unknown field `rigth`"), "{unknown}");
     let unknown = parse_error(&case("a", "wrong: {}\nbeside: {twin: secret}"));

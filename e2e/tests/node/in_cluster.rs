@@ -80,7 +80,7 @@ impl Drop for Cluster {
 
 #[tokio::test]
 #[ignore = "runs inside the cluster that the_whole_node starts"]
-async fn a_pod_of_a_local_image_runs_to_its_end_as_nobody() {
+async fn a_pod_of_a_local_image_runs_to_completion_as_a_non_root_user() {
     let cluster = Cluster::find().await;
     cluster
         .kubectl("run hello --image=localhost/busybox:e2e --image-pull-policy=Never --restart=Never -- -c id")
