@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_long_a_burst_runs_it_stays_within_its_budget() {
+    fn a_burst_of_any_duration_stays_within_its_budget() {
         let mut budget = Budget::new(1_000);
         let mut paces = [
             Pace::new(1_000, 500, 20_000),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_object_says_what_counts_of_each_segment() {
+    fn an_index_object_lists_what_counts_of_each_segment() {
         let segment = Segment {
             name: "segments/term-1/attempt-1/boot-00000001.segment".into(),
             counted: vec![(0, 42), (43, 1)],

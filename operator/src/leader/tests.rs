@@ -48,7 +48,7 @@ impl Service<Request<Body>> for Failing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leadership_that_ends_without_a_renewal_is_told_with_the_cause() {
+async fn leadership_that_expires_without_renewal_is_reported_with_the_cause() {
     for (is_silent, cause) in [(false, "etcd is gone"), (true, NO_ANSWER)] {
         let server = Failing::default();
         server.is_silent.store(is_silent, Ordering::Relaxed);
@@ -68,7 +68,7 @@ async fn leadership_that_ends_without_a_renewal_is_told_with_the_cause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_did_not_run_for_too_long_says_so() {
+async fn a_leader_that_was_suspended_for_too_long_reports_it() {
     let candidate = Candidate::new(Client::new(Failing::default(), "default"), "default", "a", Duration::from_secs(60));
     let stop = CancellationToken::new();
     let mut kept = Box::pin(candidate.keep(Lease::default(), &stop, || ()));

@@ -30,7 +30,7 @@ fn lease() -> VramLease {
 }
 
 #[test]
-fn a_lease_that_ended_says_so_and_is_not_claimed_again() {
+fn a_lease_that_ended_reports_it_and_is_not_claimed_again() {
     let mut lease = lease();
     assert!(!is_over(&lease));
     lease.status = Some(next_status(&lease, &ClaimView::default(), 1, true, None));
@@ -90,7 +90,7 @@ fn waiting_is_explained() {
 }
 
 #[test]
-fn a_loss_since_the_last_term_is_told_with_its_cause() {
+fn a_loss_since_the_last_term_is_reported_with_its_cause() {
     let mut lease = lease();
     lease.spec.renewal = Renewal::Automatic;
     let mut status = VramLeaseStatus::default();
@@ -153,7 +153,7 @@ fn a_loss_since_the_last_term_is_told_with_its_cause() {
 }
 
 #[test]
-fn a_lease_that_is_not_renewed_says_when_it_ends_and_one_that_is_does_not() {
+fn only_a_lease_without_renewal_reports_its_end() {
     let view = |slices| ClaimView {
         grants: vec![crate::pool::HeldGrant {
             id: GrantId::default(),

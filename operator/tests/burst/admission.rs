@@ -42,7 +42,7 @@ async fn a_burst_of_any_size_asks_for_no_more_slices_than_a_lease_may() {
 }
 
 #[tokio::test]
-async fn a_users_own_config_map_is_left_alone() {
+async fn a_users_own_config_map_stays_unchanged() {
     let client = client();
     let config_maps = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let of_user = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sweep-results"}, "data": {"mine": "kept"}});
@@ -87,7 +87,7 @@ async fn a_users_own_config_map_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_earlier_jobs_checkpoint_makes_way() {
+async fn an_earlier_jobs_checkpoint_is_replaced() {
     let client = client();
     let jobs = Api::<BurstJob>::namespaced(client.clone(), NAMESPACE);
     let first = create(&client, &job("again", |_| {})).await;

@@ -35,7 +35,7 @@ async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
+async fn a_stream_that_breaks_and_is_reopened_costs_no_attempt() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     // A single lost attempt fails the burst.
     let broken = job("broken", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
@@ -59,7 +59,7 @@ async fn a_stream_that_breaks_and_comes_back_costs_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_chunk_fails_and_comes_back_wherever_its_agent_has_it_and_whichever_attempt() {
+async fn failures_and_returns_of_adopted_chunks_count_regardless_of_device_and_attempt() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("other", |_| ())).await;
     let mut stream = pool.stream().await;
@@ -114,7 +114,7 @@ async fn chunks_that_an_agent_keeps_without_a_slice_are_lost_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_is_told_again_after_a_second_break_counts() {
+async fn a_failure_repeated_after_a_second_break_counts() {
     for handed_over in [true, false] {
         let mut pool = Pool::start(0, StorePolicy::default()).await;
         // The stream breaks again before the failure is received.
@@ -130,7 +130,7 @@ async fn a_failure_that_is_told_again_after_a_second_break_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_is_told_again_counts_once() {
+async fn a_repeated_failure_counts_once() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("once", |_| ())).await;
     let mut stream = pool.stream().await;
@@ -168,7 +168,7 @@ async fn a_burst_that_is_being_suspended_calls_back_what_an_agent_has_that_is_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_that_is_resumed_and_its_lease_show_soon_what_is_held() {
+async fn a_resumed_burst_and_its_lease_show_the_held_slices_soon() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("resumed", |_| ())).await;
     let mut stream = pool.stream().await;
@@ -196,7 +196,7 @@ async fn a_burst_that_is_resumed_and_its_lease_show_soon_what_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_that_is_being_suspended_keeps_the_slices_of_running_chunks_and_says_what_it_waits_for() {
+async fn a_burst_being_suspended_keeps_the_slices_of_running_chunks_and_reports_them() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("endless", |_| ())).await;
     let mut stream = pool.stream().await;
@@ -444,7 +444,7 @@ async fn a_burst_is_deleted_as_soon_as_its_agent_answers_again() {
 
 /// Runs in real time, because the conditions have wall-clock times in seconds.
 #[tokio::test]
-async fn a_bursts_lease_tells_transitions_and_the_generation_that_it_answers() {
+async fn a_bursts_lease_shows_transition_times_and_the_observed_generation() {
     let pool = Pool::start(SLICES, StorePolicy::default()).await;
     create(&pool.client, &job("leased", |_| {})).await;
     let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);

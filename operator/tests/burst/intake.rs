@@ -298,7 +298,7 @@ async fn slow_stores_of_a_namespace_leave_memory_to_the_others() {
 }
 
 #[tokio::test]
-async fn what_was_refused_is_checked_again_only_when_something_has_changed() {
+async fn a_rejected_job_is_validated_again_only_after_a_change() {
     let client = client();
     let config_maps = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
     let kernels = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kernels"}, "data": {"k.ptx": "int main() {}"}});

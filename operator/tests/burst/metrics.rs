@@ -172,7 +172,7 @@ async fn gauges_show_what_there_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_leader_says_so_and_how_often_the_leadership_has_changed_hands() {
+async fn metrics_show_the_leader_and_the_changes_of_leadership() {
     let client = client();
     let mut before: Option<(Arc<Context>, CancellationToken, tokio::task::JoinHandle<()>)> = None;
     for (transitions, identity) in ["one", "two", "three"].into_iter().enumerate() {

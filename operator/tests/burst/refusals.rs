@@ -65,7 +65,7 @@ async fn nothing_held(pool: &Pool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_is_refused_for_good_fails_the_burst_while_it_runs_and_at_its_end() {
+async fn a_permanently_rejected_checkpoint_fails_the_burst_while_it_runs_and_at_its_end() {
     for (name, succeeded) in [("running", 2), ("ending", 4)] {
         let mut pool = Pool::start(0, StorePolicy::default()).await;
         pool.api
@@ -151,7 +151,7 @@ async fn a_checkpoint_that_no_config_map_takes_fails_the_burst_with_the_remedy()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_is_refused_for_good_is_told_without_what_may_be_left_out() {
+async fn a_permanently_rejected_status_is_written_without_optional_fields() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     pool.api.refuse(|method, path, body| {
         let refused = *method == Method::PATCH && path.ends_with("/burstjobs/wordy/status") && body.contains("\"aggregate\":{");
@@ -184,7 +184,7 @@ async fn is_deleted_at_once(pool: &Pool, name: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_whose_end_the_api_server_refuses_is_deleted_at_once() {
+async fn a_burst_whose_end_the_api_server_rejects_is_deleted_at_once() {
     for (name, refused) in [("checkpoint", "/configmaps"), ("status", "/burstjobs/status/status")] {
         let mut pool = Pool::start(0, StorePolicy::default()).await;
         create(&pool.client, &job(name, |_| {})).await;
@@ -197,7 +197,7 @@ async fn a_burst_whose_end_the_api_server_refuses_is_deleted_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_whose_end_its_store_refuses_is_deleted_at_once() {
+async fn a_burst_whose_end_its_store_rejects_is_deleted_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let stores = StorePolicy::new(Some(folder.path().to_owned()), Endpoints::default());
     let mut pool = Pool::start(0, stores).await;

@@ -98,7 +98,7 @@ fn time_without_an_answer_of_the_api_server_does_not_count_against_a_heartbeat()
 }
 
 #[test]
-fn an_unchanged_report_wakes_nobody() {
+fn an_unchanged_report_sends_no_notification() {
     let directory = directory();
     directory.observe_worker(&worker("a"));
     let changed = directory.subscribe();

@@ -319,7 +319,7 @@ proptest! {
 }
 
 #[test]
-fn what_comes_back_late_does_not_take_a_later_attempt_back() {
+fn a_late_return_does_not_affect_a_later_attempt() {
     let mut account = Account::new(1, POLICY, 0);
     account.take(&device(0), 1, 0);
     account.lost([&device(0)], FailureCode::GrantExpired, "overdue", 0);

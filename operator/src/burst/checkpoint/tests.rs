@@ -136,7 +136,7 @@ proptest! {
     /// A user with the right to write ConfigMaps can change the checkpoint. It must be rejected, or the burst must be able to continue
     /// with it.
     #[test]
-    fn a_tampered_checkpoint_is_refused_or_can_be_gone_on_with(
+    fn a_tampered_checkpoint_is_rejected_or_the_burst_can_continue(
         places in prop::collection::vec((0_usize..3, any::<prop::sample::Index>(), any::<u8>()), 1..4),
         cut in 0_usize..4,
     ) {
@@ -185,7 +185,7 @@ proptest! {
 }
 
 #[test]
-fn foreign_and_damaged_checkpoints_are_refused() {
+fn foreign_and_damaged_checkpoints_are_rejected() {
     let contents = checkpoint().encode();
     assert!(matches!(decode(&contents, "uid-2", 4), Err(CheckpointError::OtherJob(_))));
     assert!(matches!(

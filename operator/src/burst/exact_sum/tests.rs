@@ -93,7 +93,7 @@ fn an_overflow_midway_does_not_show() {
 }
 
 #[test]
-fn half_way_cases_round_by_what_lies_below() {
+fn ties_round_by_the_lower_bits() {
     let half_ulp = f64::EPSILON / 2.0;
     assert_eq!(sum(&[1.0, half_ulp]), 1.0);
     assert_eq!(sum(&[1.0, half_ulp, 1e-300]), 1.0 + f64::EPSILON);
@@ -125,7 +125,7 @@ fn the_standard_error_cancels_nothing() {
 }
 
 #[test]
-fn what_is_no_sum_is_refused() {
+fn an_invalid_sum_is_rejected() {
     let read = |text: &str| serde_json::from_str::<ExactSum>(text).is_ok();
     assert!(read(r#"{"sum": "-1f", "exponent": -1088}"#));
     assert!(!read(r#"{"sum": "x", "exponent": 0}"#));

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_in_the_intake_is_a_verdict_that_says_so() {
+    async fn a_panic_in_the_intake_is_a_rejection_that_reports_it() {
         let outcome = caught(async { panic!("a check that fails, on purpose") }).await;
         let Outcome::Refused(Verdict { refused, version: None }) = outcome else {
             panic!("{outcome:?}");

@@ -132,7 +132,7 @@ mod tests {
     use crate::burst::{coordinator::CoordinatorError, intake::Refused};
 
     #[test]
-    fn conflicts_back_off_and_are_told_once_they_persist() {
+    fn conflicts_back_off_and_are_logged_once_they_persist() {
         let waits: Vec<u128> = (1..=4).map(|attempts| pause("conflict", attempts).as_millis()).collect();
         assert_eq!(waits, [100, 200, 400, 800]);
         assert_eq!(pause("conflict", 1000), RETRY.longest);

@@ -99,7 +99,7 @@ fn a_new_session_gets_a_lease_of_one_slice_of_its_class_and_engine() {
 }
 
 #[test]
-fn a_session_that_waits_says_what_its_lease_waits_for() {
+fn a_waiting_session_has_the_message_of_its_lease() {
     let session = session();
     let lease = lease(&session, Some("none of 2 devices serves"));
     let status = decide(&session, Some(&lease), Some(&busy()), None, endpoint, at(0)).status.unwrap();
@@ -109,7 +109,7 @@ fn a_session_that_waits_says_what_its_lease_waits_for() {
 }
 
 #[test]
-fn a_placed_session_says_where_it_is_and_when_it_ends_and_then_rests() {
+fn a_placed_session_reports_its_device_and_its_end_and_causes_no_further_write() {
     let session = placed();
     let status = session.status.clone().unwrap();
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_placed_session_says_where_it_is_and_when_it_ends_and_then_rests() {
 }
 
 #[test]
-fn a_longer_life_may_be_asked_for_while_it_lives() {
+fn a_longer_ttl_may_be_set_while_the_session_exists() {
     let mut session = placed();
     session.spec.ttl_seconds = 1_000;
     session.spec.idle_timeout_seconds = 900;
@@ -186,7 +186,7 @@ fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
 }
 
 #[test]
-fn a_deleted_session_stands_until_its_lease_is_gone() {
+fn a_deleted_session_exists_until_its_lease_is_deleted() {
     let mut session = placed();
     session.metadata.deletion_timestamp = Some(Time(at(20)));
     let decision = decide(&session, Some(&lease(&session, None)), Some(&busy()), None, endpoint, at(20));
@@ -196,7 +196,7 @@ fn a_deleted_session_stands_until_its_lease_is_gone() {
 }
 
 #[test]
-fn a_session_is_ready_when_its_worker_says_that_clients_may_connect() {
+fn a_session_is_ready_when_its_worker_reports_that_clients_can_connect() {
     let mut session = session();
     let lease = lease(&session, None);
     let status = decide(&session, Some(&lease), None, None, endpoint, at(10)).status.unwrap();
@@ -217,7 +217,7 @@ fn a_session_is_ready_when_its_worker_says_that_clients_may_connect() {
 }
 
 #[test]
-fn figures_are_written_at_most_every_ten_seconds_and_only_when_they_changed() {
+fn statistics_are_written_at_most_every_ten_seconds_and_only_when_they_change() {
     let session = placed();
     let lease = lease(&session, None);
     let mut seen = busy();
@@ -244,7 +244,7 @@ fn figures_are_written_at_most_every_ten_seconds_and_only_when_they_changed() {
 }
 
 #[test]
-fn a_session_is_idle_by_what_its_agent_said_and_never_for_want_of_news() {
+fn a_session_is_idle_by_its_agents_report_and_never_for_lack_of_a_report() {
     let session = placed();
     let lease = lease(&session, None);
     let ends = |seen: Option<&SeenSession>| {

@@ -130,7 +130,7 @@ fn granted(state: &mut State, uid: &str, now: u64) {
 }
 
 #[test]
-fn a_claim_grows_to_what_is_free_and_is_asked_for_once() {
+fn a_claim_grows_to_the_free_slices_and_requests_them_once() {
     let mut state = state();
     let view = state.claim(request("one", 1, 100), Vec::new(), 0);
     let (actions, _) = state.plan(0);
@@ -144,7 +144,7 @@ fn a_claim_grows_to_what_is_free_and_is_asked_for_once() {
 }
 
 #[test]
-fn a_refusal_teaches_what_is_free_and_is_explained() {
+fn a_rejection_updates_the_free_bytes_and_is_explained() {
     let mut state = state();
     let view = state.claim(request("one", 2, 100), Vec::new(), 0);
     let (actions, _) = state.plan(0);
@@ -165,7 +165,7 @@ fn a_refusal_teaches_what_is_free_and_is_explained() {
 }
 
 #[test]
-fn what_a_person_has_to_mend_at_a_worker_is_told_to_who_waits_until_it_answers() {
+fn a_misconfigured_worker_is_reported_to_waiting_claims_until_it_answers() {
     let mut state = state();
     let trouble = "its certificate is for another name: --worker-server-name";
     state.inventory_failed(&"a".into(), 1);
@@ -188,7 +188,7 @@ fn what_a_person_has_to_mend_at_a_worker_is_told_to_who_waits_until_it_answers()
 }
 
 #[test]
-fn grants_are_renewed_together_a_third_of_the_way_to_expiry_and_lost_when_the_agent_says_so() {
+fn grants_are_renewed_together_after_a_third_of_their_ttl_and_lost_when_the_agent_reports_it() {
     let mut state = state();
     let one = state.claim(request("one", 1, 4), Vec::new(), 0);
     granted(&mut state, "one", 0);
@@ -262,7 +262,7 @@ fn another_boot_or_a_silent_heartbeat_ends_the_grants() {
 }
 
 #[test]
-fn what_an_agent_said_before_it_restarted_takes_nothing_of_what_it_granted_since() {
+fn an_answer_from_before_a_restart_does_not_affect_later_grants() {
     let mut state = state();
     state.observe(&[worker("a", "boot-2")], 20);
     state.inventoried(&"a".into(), &inventory("boot-2", Vec::new()), 20, 20);
@@ -276,7 +276,7 @@ fn what_an_agent_said_before_it_restarted_takes_nothing_of_what_it_granted_since
 }
 
 #[test]
-fn an_answer_that_comes_too_late_is_given_back() {
+fn a_grant_that_arrives_too_late_is_released() {
     let mut state = state();
     state.claim(request("one", 1, 4), Vec::new(), 0);
     let (actions, _) = state.plan(0);
@@ -288,7 +288,7 @@ fn an_answer_that_comes_too_late_is_given_back() {
 }
 
 #[test]
-fn an_inventory_shows_what_is_gone_and_what_nobody_knows_of() {
+fn an_inventory_reveals_lost_and_unknown_grants() {
     let mut state = state();
     let view = state.claim(request("one", 1, 4), Vec::new(), 0);
     granted(&mut state, "one", 0);
@@ -336,7 +336,7 @@ fn a_higher_term_at_an_agent_fences_the_claim() {
 }
 
 #[test]
-fn what_is_on_its_way_back_is_not_taken_for_unknown() {
+fn slices_that_are_being_released_are_not_unknown_grants() {
     let mut state = state();
     state.claim(request("one", 1, 100), Vec::new(), 0);
     granted(&mut state, "one", 0);

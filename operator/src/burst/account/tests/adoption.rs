@@ -36,7 +36,7 @@ fn what_an_agent_was_handed_is_adopted_where_it_is() {
 }
 
 #[test]
-fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
+fn chunks_that_another_agent_has_continue_there_at_no_cost() {
     let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
     account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
@@ -67,7 +67,7 @@ fn what_another_agent_has_goes_on_there_at_no_cost_when_it_would_wait_again() {
 }
 
 #[test]
-fn a_last_attempt_that_is_lost_goes_on_where_another_agent_still_has_the_chunk() {
+fn a_lost_last_attempt_continues_on_another_agent_that_has_the_chunk() {
     let policy = RetryPolicy { max_retries: 1, ..POLICY };
     let mut account = Account::new(2, policy, 0);
     account.take(&device(0), 2, 0);
@@ -103,7 +103,7 @@ fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
 }
 
 #[test]
-fn an_attempt_that_was_taken_for_lost_and_goes_on_costs_none() {
+fn an_attempt_counted_as_lost_that_continues_costs_no_retry() {
     let mut account = Account::new(1, POLICY, 0);
     account.take(&device(0), 1, 0);
     // Repeated more often than the retry limit allows.

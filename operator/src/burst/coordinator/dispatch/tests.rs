@@ -99,7 +99,7 @@ fn coordinator() -> Coordinator {
 }
 
 #[tokio::test]
-async fn a_round_over_thousands_of_devices_looks_at_each_a_few_times() {
+async fn a_round_over_thousands_of_devices_visits_each_a_few_times() {
     /// Number of visits of a device in each step of a round.
     const FEW: u64 = 6;
     let mut coordinator = coordinator();

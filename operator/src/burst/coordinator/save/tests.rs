@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_store_that_refuses_is_told_of_with_a_remedy_and_without_its_own_words() {
+fn a_stores_error_is_reported_with_a_remedy_and_without_its_text() {
     let refused = object_store::Error::PermissionDenied {
         path: "bursts/default/job/manifest.json".to_owned(),
         source: "Error performing PUT https://s3.us-east-1.amazonaws.com/results: 403 Forbidden".into(),

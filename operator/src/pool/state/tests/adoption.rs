@@ -66,7 +66,7 @@ fn one_inventory_of_each_agent_serves_all_owners() {
 }
 
 #[test]
-fn whoever_waits_for_an_agent_that_never_answers_goes_on_without_it() {
+fn an_adoption_continues_without_an_agent_that_never_answers() {
     let mut state = State::new(Arc::new(Metrics::new().unwrap()));
     state.observe(&[worker("a", "boot")], 0);
     assert_eq!(state.unclaimed("one", true, 10_000).unwrap().silent, ["a"]);
@@ -78,7 +78,7 @@ fn whoever_waits_for_an_agent_that_never_answers_goes_on_without_it() {
 }
 
 #[test]
-fn agents_are_asked_anew_what_they_hold_for_a_claim_that_was_forgotten() {
+fn inventories_are_requested_again_for_a_forgotten_claim() {
     let mut state = state();
     state.claim(request("one", 1, 2), Vec::new(), 0);
     granted(&mut state, "one", 0);
@@ -93,7 +93,7 @@ fn agents_are_asked_anew_what_they_hold_for_a_claim_that_was_forgotten() {
 }
 
 #[test]
-fn a_claim_never_has_more_asked_for_than_its_maximum_although_the_pool_changes_its_mind() {
+fn requests_for_a_claim_never_exceed_its_maximum_when_the_placement_changes() {
     for kind in [ClaimKind::Session, ClaimKind::Lease] {
         let mut state = State::new(Arc::new(Metrics::new().unwrap()));
         state.observe(&[worker("a", "boot"), worker("b", "boot")], 0);

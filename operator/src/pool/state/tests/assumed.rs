@@ -85,7 +85,7 @@ fn a_session_whose_load_is_reported_counts_as_that() {
 }
 
 #[test]
-fn a_session_that_nobody_uses_is_idle_in_the_end() {
+fn a_session_that_stays_unused_counts_as_idle() {
     let mut state = pair();
     session(&mut state, "one", 0);
     assert_eq!(places(&mut state, 0), ["b"]);
@@ -96,7 +96,7 @@ fn a_session_that_nobody_uses_is_idle_in_the_end() {
 }
 
 #[test]
-fn what_a_session_stored_is_gone_with_it() {
+fn the_load_of_a_session_ends_with_the_session() {
     let mut state = pair();
     session(&mut state, "one", 0);
     places(&mut state, 0);

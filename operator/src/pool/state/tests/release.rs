@@ -28,7 +28,7 @@ fn a_release_without_an_answer_is_repeated_less_and_less_often_until_the_agent_c
 }
 
 #[test]
-fn a_release_is_not_repeated_once_the_grant_is_gone() {
+fn a_release_is_not_repeated_once_the_grant_has_ended() {
     // The grant has expired, so its release is not repeated.
     let (mut state, release) = ended();
     state.release_failed(&"a".into(), &release, 10);
@@ -51,7 +51,7 @@ fn a_release_is_not_repeated_once_the_grant_is_gone() {
 }
 
 #[test]
-fn a_part_that_was_released_without_an_answer_is_released_again_while_the_rest_is_held() {
+fn an_unanswered_partial_release_is_repeated_while_the_rest_is_held() {
     let mut state = state();
     state.claim(request("one", 1, 8), Vec::new(), 0);
     granted(&mut state, "one", 0);

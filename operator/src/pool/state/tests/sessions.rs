@@ -36,7 +36,7 @@ fn says(idle_milliseconds: u64, connected: bool) -> Inventory {
 }
 
 #[test]
-fn an_agent_with_a_session_is_asked_at_once_and_every_few_seconds() {
+fn the_inventory_of_an_agent_with_a_session_is_requested_every_few_seconds() {
     let mut state = with_session();
     let asks = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
     assert!(asks(&mut state, 0), "whether clients may connect");
@@ -51,7 +51,7 @@ fn an_agent_with_a_session_is_asked_at_once_and_every_few_seconds() {
 }
 
 #[test]
-fn what_an_agent_says_of_a_session_is_news_when_more_than_time_has_passed() {
+fn a_report_on_a_session_is_a_change_unless_only_times_differ() {
     let mut state = with_session();
     let hear = |state: &mut State, said: &Inventory, now| {
         state.inventoried(&"a".into(), said, now, now);
@@ -74,7 +74,7 @@ fn what_an_agent_says_of_a_session_is_news_when_more_than_time_has_passed() {
 }
 
 #[test]
-fn what_is_said_of_a_session_where_it_is_not_is_not_heard() {
+fn reports_of_other_agents_on_a_session_are_ignored() {
     let mut state = with_session();
     state.observe(&[worker("a", "boot"), worker("b", "other")], 1);
     state.inventoried(&"a".into(), &says(0, true), 10, 10);
@@ -90,7 +90,7 @@ fn what_is_said_of_a_session_where_it_is_not_is_not_heard() {
 }
 
 #[test]
-fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
+fn a_sessions_slice_without_a_claim_becomes_an_orphan() {
     let mut state = with_session();
     state.inventoried(&"a".into(), &says(0, true), 10, 10);
     assert!(state.orphans(1_000_000).is_empty(), "it is claimed");
@@ -115,7 +115,7 @@ fn a_sessions_slice_that_nobody_claims_is_nobodys_after_a_while() {
 }
 
 #[test]
-fn nothing_is_known_of_the_sessions_of_a_worker_that_is_lost() {
+fn the_sessions_of_a_lost_worker_are_unknown() {
     let mut state = with_session();
     state.inventoried(&"a".into(), &says(0, false), 10, 10);
     state.observe(&[worker("a", "next")], 20);
