@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_signal_ends_the_process_at_once_but_a_hangup_comes_twice() {
+    fn a_second_signal_ends_the_process_at_once_except_for_a_second_hangup() {
         for signal in [EndSignal::Interrupt, EndSignal::Terminate, EndSignal::HangUp] {
             assert!(!ends_at_once(false, signal), "{signal:?}");
             assert_eq!(ends_at_once(true, signal), signal != EndSignal::HangUp, "{signal:?}");

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_refer_to_comes_first() {
+    fn objects_come_after_those_that_they_refer_to() {
         let found = of("apiVersion: sahasra.dev/v1alpha1\nkind: BurstJob\nmetadata: {name: b}\n---\n\
              apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: other}}\n\
              - {apiVersion: v1, kind: Namespace, metadata: {name: other}}\n")
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_file_and_document() {
+    fn an_error_names_file_and_document() {
         let cases = [
             ("a: [", "all.yaml, document 1: "),
             ("kind: BurstJob\n---\n", "all.yaml, document 1: apiVersion not set"),

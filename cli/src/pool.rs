@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_without_a_gpu_is_told_with_the_remedy() {
+    fn a_worker_without_a_gpu_is_reported_with_the_remedy() {
         let told = not_started(true, "no device".to_owned()).to_string();
         assert!(told.contains("no device: omit --gpu"), "{told}");
         assert!(!not_started(false, "no port".to_owned()).to_string().contains("--gpu"));

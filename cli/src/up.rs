@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_the_operator_is_told_with_its_own_reason() {
+    fn the_end_of_the_operator_is_reported_with_its_reason() {
         let silent = LeaderError::Silent {
             lasts: Duration::from_secs(57),
             cause: "connection refused".to_owned(),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn python_clients_are_told_where_a_token_is_that_they_do_not_find() {
+    fn the_path_of_a_token_that_python_clients_do_not_find_is_printed() {
         let default = Path::new("/home/me/.local/state/sahasra/token-8000");
         assert_eq!(for_python(default, default), "");
         let told = for_python(Path::new("/tmp/token-8000"), default);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_129th_request_waits_for_its_turn_and_is_told_to_try_again() {
+    async fn the_129th_request_waits_and_is_rejected_as_busy() {
         let silent = Silent::default();
         let api = ApiServer::new(Client::new(silent.clone(), "default"));
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"))]);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_length_beyond_the_limit_is_refused_whatever_comes() {
+    async fn a_content_length_beyond_the_limit_is_rejected() {
         let large = [(header::CONTENT_LENGTH, "9")];
         let broken = read(&large, &[Some("1234"), None]).await;
         assert!(matches!(broken, (Err(Refusal::TooLarge { limit: LIMIT }), 2)), "{broken:?}");

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_need_not_say_what_the_path_says_but_may_not_contradict_it() {
+    fn a_body_may_omit_what_the_path_implies_but_must_not_contradict_it() {
         let object = completed(Kind::Session, &Bytes::from_static(b"{\"spec\": {}}")).unwrap();
         assert_eq!(
             object,

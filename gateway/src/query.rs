@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_misspelt_twice_or_no_number_is_refused_by_name() {
+    fn unknown_duplicate_and_invalid_parameters_are_rejected_by_name() {
         let known = ["waitFor", "timeoutSeconds"];
         let query = Query::parse(Some("waitFor=Placed&timeoutSeconds=30"), &known).unwrap();
         assert_eq!(query.get("waitFor"), Some("Placed"));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_breaks_out_of_its_place_on_its_way_on() {
+    fn no_forwarded_value_changes_another_parameter() {
         let query = Query::parse(Some("labelSelector=a%3Db%26watch%3D1"), &["labelSelector"]).unwrap();
         assert_eq!(query.and(&[("limit", "5")]), "labelSelector=a%3Db%26watch%3D1&limit=5");
     }

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_a_status_with_code_field_and_remedy() {
+    fn a_rejection_is_a_status_with_code_field_and_remedy() {
         let refusal = Refusal::field("query.timeoutSeconds", "expected a whole number from 1 to 300");
         let status = refusal.status();
         assert_eq!(

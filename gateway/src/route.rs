@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_leads_out_of_its_place() {
+    fn no_name_leads_to_another_path() {
         for path in [
             "",
             "/",

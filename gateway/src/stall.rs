@@ -84,7 +84,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_waits_for_too_long_fails_and_one_that_goes_on_does_not() {
+    async fn a_stalled_write_fails_and_a_slow_one_does_not() {
         let limit = Duration::from_secs(30);
         let (near, mut far) = tokio::io::duplex(8);
         let mut near = Unstalled::new(near, limit);

@@ -246,7 +246,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_session_without_a_worker_is_told_from_one_that_failed() {
+    fn a_session_without_a_worker_is_distinguished_from_a_failed_one() {
         let placed = json!({"status": {"endpoint": "http://node:8471", "conditions": [{"type": "Placed", "status": "True"}]}});
         assert_eq!(endpoint(&placed, "mine").unwrap(), "http://node:8471");
         let reason = |session: Value| endpoint(&session, "mine").unwrap_err().status()["reason"].clone();

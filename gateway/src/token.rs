@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_in_the_header_or_as_a_subprotocol() {
+    fn a_token_is_read_from_the_header_or_a_subprotocol() {
         for given in ["Bearer abc.def", "bearer abc.def", "BEARER  abc.def "] {
             assert_eq!(Token::of(&headers(given)).unwrap().text(), "abc.def");
         }

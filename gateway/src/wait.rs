@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_burst_is_waited_for_no_longer() {
+    fn a_poll_ends_for_a_rejected_burst() {
         let burst = |generation: i64| {
             let refused = json!({"type": "Accepted", "status": "False", "observedGeneration": 2});
             json!({"metadata": {"generation": generation}, "status": {"conditions": [refused]}})

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_engine_refuses_is_named_with_its_line() {
+    fn a_statement_that_an_engine_rejects_is_reported_with_its_line() {
         let unsupported = describe(
             "k.ptx",
             ".version 8.8\n.target sm_90a\n.address_size 64\n.entry k() {\nwgmma.fence.sync.aligned;\nret;\n}",

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_figures_of_the_operator_go_before_those_of_the_status() {
+    fn the_operators_newer_statistics_take_precedence_over_the_status() {
         let mut following = following(&["a"]);
         following.observe(vec![job("a", &[])], vec![], Instant::now());
         let counted = |succeeded, failed| Counted {

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kubeconfig_is_its_owners_alone_even_where_a_file_stood_before() {
+    fn only_the_owner_can_read_the_kubeconfig_even_if_it_replaces_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("below/kubeconfig");
         fs::create_dir_all(folder.path().join("below")).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_pool_that_runs_is_left_alone() {
+    fn the_file_of_a_running_pool_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
         let access = Access::new().unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_program_did_not_write_is_refused_and_stays_as_it_is() {
+    fn a_file_that_the_program_did_not_write_is_rejected_and_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let (kubeconfig, token_file) = (folder.path().join("config"), folder.path().join("token"));
         let access = Access::new().unwrap();

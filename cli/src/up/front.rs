@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_somebody_led_here_is_not_served() {
+    fn a_host_name_that_dns_rebinding_points_here_is_not_served() {
         let named = |host: &str| is_for_loopback(&Request::get("/workers").header(header::HOST, host).body(()).unwrap());
         for right in ["127.0.0.1:8000", "localhost", "LOCALHOST:8000", "[::1]:8000", "127.0.0.1"] {
             assert!(named(right), "{right}");

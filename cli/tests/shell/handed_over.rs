@@ -80,7 +80,7 @@ fn output_that_cannot_be_written_fails() {
 }
 
 #[test]
-fn a_folder_that_cannot_take_results_is_refused_before_anything_runs() {
+fn a_folder_that_is_not_writable_is_rejected_before_anything_runs() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");
     fs::write(&file, "mine").expect("written");
@@ -100,7 +100,7 @@ fn a_folder_that_cannot_take_results_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn bursts_whose_results_would_overwrite_each_other_are_refused() {
+fn bursts_whose_results_would_overwrite_each_other_are_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let none = Value::Object(Default::default());
     let two = format!(

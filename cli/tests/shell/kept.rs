@@ -59,7 +59,7 @@ fn an_aggregate_over_results_that_nobody_keeps_has_no_limit_of_size() {
 }
 
 #[test]
-fn asking_for_results_that_are_not_kept_is_told_and_fails() {
+fn requesting_results_that_are_not_kept_fails_with_a_message() {
     let output = Sahasra::new(["run", "-", "-o", "csv"]).output_with_input(&job(10, false, &json!({"results": "None"})).to_string());
     let said = text(&output.stderr);
     assert!(

@@ -41,7 +41,7 @@ fn a_kernel_is_described_with_parameters_registers_and_memory() {
 }
 
 #[test]
-fn what_the_cpu_engine_refuses_is_named_and_counts_only_where_it_was_asked_for() {
+fn a_rejection_by_the_cpu_engine_is_reported_and_fails_only_if_that_backend_is_required() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("k.ptx");
     std::fs::write(
@@ -65,7 +65,7 @@ fn what_the_cpu_engine_refuses_is_named_and_counts_only_where_it_was_asked_for()
 }
 
 #[test]
-fn what_is_no_ptx_is_refused_with_file_and_line() {
+fn text_that_is_not_ptx_is_rejected_with_file_and_line() {
     let output = sahasra(&["kernel", "check", "README.md", "examples/saxpy/missing.ptx"]);
     assert_eq!(output.status.code(), Some(2));
     let complaint = text(&output.stderr);
@@ -76,7 +76,7 @@ fn what_is_no_ptx_is_refused_with_file_and_line() {
 }
 
 #[test]
-fn without_nvrtc_the_remedy_is_told() {
+fn without_nvrtc_the_remedy_is_printed() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(env!("CARGO_BIN_EXE_sahasra"))
         .args(["kernel", "compile", "examples/saxpy/saxpy.cu", "-o", "-", "--nvrtc-library"])

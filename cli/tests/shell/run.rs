@@ -79,7 +79,7 @@ fn the_example_finds_its_best_configuration_and_gives_everything_back() {
 }
 
 #[test]
-fn results_come_as_json_yaml_and_csv_on_standard_output_alone() {
+fn only_results_in_json_yaml_or_csv_go_to_standard_output() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = written(
         folder.path(),
@@ -123,7 +123,7 @@ fn results_up_to_the_limit_are_handed_over_whole() {
 }
 
 #[test]
-fn results_that_are_gone_are_a_failure() {
+fn missing_results_are_a_failure() {
     let folder = tempfile::tempdir().expect("a folder");
     let job = burst("steps", STEPS, "steps", 20, "  ttlSecondsAfterFinished: 0\n");
     let file = written(folder.path(), "burst.yaml", &job);
@@ -165,7 +165,7 @@ fn manifests_also_come_from_standard_input() {
 }
 
 #[test]
-fn a_manifest_that_the_api_refuses_is_told_with_file_document_and_field() {
+fn a_manifest_that_the_api_rejects_is_reported_with_file_document_and_field() {
     let folder = tempfile::tempdir().expect("a folder");
     let good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\n";
     let bad = burst("b", STEPS, "steps", 3, "  retryPolicy: {maxRetries: -1}\n");
@@ -227,7 +227,7 @@ fn what_only_the_operator_sees_to_be_wrong_ends_the_run_too() {
 }
 
 #[test]
-fn a_failed_burst_is_told_apart_and_gives_everything_back() {
+fn a_failed_burst_has_its_own_exit_code_and_releases_its_slices() {
     let folder = tempfile::tempdir().expect("a folder");
     let trap = include_str!("../../../e2e/tests/data/kernels/trap_at.ptx");
     let manifest = burst("b", trap, "trap_at", 8, "").replace(
@@ -281,7 +281,7 @@ fn a_lease_is_granted_and_given_back() {
 }
 
 #[test]
-fn two_bursts_are_a_list_and_csv_is_refused_before_anything_starts() {
+fn two_bursts_are_a_list_and_csv_is_rejected_before_anything_starts() {
     let manifest = format!(
         "{}---\n{}",
         burst("one", STEPS, "steps", 3, ""),
@@ -302,7 +302,7 @@ fn two_bursts_are_a_list_and_csv_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn an_interrupt_gives_every_slice_back_and_says_so() {
+fn an_interrupt_releases_every_slice_and_reports_it() {
     for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let (mut child, mut news, _limit) = endless();
         let executors = wait("executors run", || {
@@ -380,7 +380,7 @@ fn endless() -> (std::process::Child, BufReader<std::process::ChildStderr>, Limi
 }
 
 #[test]
-fn a_wrong_namespace_is_told_in_one_line_before_anything_starts() {
+fn a_wrong_namespace_is_reported_in_one_line_before_anything_starts() {
     let manifest = burst("b", STEPS, "steps", 3, "");
     let output = Sahasra::new(["run", "-", "-n", "Bad_ns"]).output_with_input(&manifest);
     let told = text(&output.stderr);

@@ -97,7 +97,7 @@ impl Drop for Up {
 }
 
 #[test]
-fn files_and_folders_that_are_not_there_are_refused_at_once() {
+fn missing_files_and_folders_are_rejected_at_once() {
     for (option, path, remedy) in [
         (
             "--pjrt-plugin",
@@ -114,7 +114,7 @@ fn files_and_folders_that_are_not_there_are_refused_at_once() {
 }
 
 #[test]
-fn workers_are_open_and_the_api_is_for_whoever_has_the_token() {
+fn workers_need_no_token_and_the_api_needs_one() {
     let up = Up::start(&["--workers", "3", "--vram", "64Mi", "--class", "g5"]);
     let (status, body) = up.request("GET", "/workers", None, "");
     assert_eq!(status, 200);
@@ -312,7 +312,7 @@ fn the_gateway_answers_on_the_same_port_for_who_has_the_token() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_the_remedy() {
+fn a_port_in_use_is_reported_with_the_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let folder = tempfile::tempdir().expect("a folder");
@@ -352,7 +352,7 @@ fn a_port_on_loopback_is_for_loopback_names() {
 }
 
 #[test]
-fn a_second_pool_leaves_the_kubeconfig_of_the_first_alone() {
+fn a_second_pool_does_not_change_the_kubeconfig_of_the_first() {
     let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
     let before = fs::read_to_string(&up.kubeconfig).expect("a kubeconfig");
     let output = Sahasra::new(["up", "--port", "0", "--kubeconfig"]).arg(&up.kubeconfig).output();
@@ -364,7 +364,7 @@ fn a_second_pool_leaves_the_kubeconfig_of_the_first_alone() {
 }
 
 #[test]
-fn the_users_own_kubeconfig_is_refused_and_stays_as_it_is() {
+fn the_users_own_kubeconfig_is_rejected_and_stays_unchanged() {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = folder.path().join("config");
     let theirs = "apiVersion: v1\nkind: Config\nclusters: []\n";

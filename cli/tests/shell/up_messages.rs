@@ -5,7 +5,7 @@ use std::{io::Read, process::Stdio};
 use crate::program::{Limit, Sahasra, signal, text, wait};
 
 #[test]
-fn a_file_that_is_no_plugin_is_refused() {
+fn a_file_that_is_not_a_plugin_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let output = Sahasra::new([
         "up",
@@ -32,7 +32,7 @@ fn a_file_that_is_no_plugin_is_refused() {
 }
 
 #[test]
-fn a_log_filter_that_is_none_is_refused_with_the_flag_and_an_example() {
+fn an_invalid_log_filter_is_rejected_with_the_flag_and_an_example() {
     for wrong in ["asd", "foo=bar=baz"] {
         let output = Sahasra::new(["up", "--port", "0", "--log-level", wrong]).output();
         let told = text(&output.stderr);
@@ -45,7 +45,7 @@ fn a_log_filter_that_is_none_is_refused_with_the_flag_and_an_example() {
 }
 
 #[test]
-fn a_kubeconfig_in_a_folder_that_does_not_exist_is_refused() {
+fn a_kubeconfig_in_a_folder_that_does_not_exist_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing");
     for option in ["--kubeconfig", "--token-file"] {

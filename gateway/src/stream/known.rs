@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_place_of_a_session_is_known_and_the_number_is_bounded() {
+    fn the_last_worker_of_a_session_is_cached_within_a_limit() {
         let known = Endpoints::default();
         let seen = |endpoint: &str| Seen {
             endpoint: endpoint.to_owned(),

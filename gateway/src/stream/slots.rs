@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_was_told_no_number_has_256_streams() {
+    fn the_default_limit_is_256_streams() {
         let args = Args::try_parse_from(["sahasra-gateway"]).unwrap();
         let slots = Slots::new(args.max_streams);
         let mut held: Vec<Slot> = (0..256).map(|_| slots.take(None).unwrap()).collect();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_websocket_of_ours_is_told_what_is_missing() {
+    fn an_invalid_handshake_is_rejected_with_the_missing_part() {
         for (name, value, said) in [
             ("connection", "close", "connect with `Upgrade: websocket`"),
             ("upgrade", "h2c", "connect with `Upgrade: websocket`"),

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agents_refusal_is_told_in_its_own_words() {
+    fn an_agents_rejection_keeps_its_message() {
         assert_eq!(sentence(b"no such session here\n"), "no such session here");
         assert_eq!(sentence(br#"{"kind": "Status", "message": "you may not"}"#), "you may not");
         assert_eq!(sentence(b"\x1b[31mred"), "[31mred");

@@ -41,7 +41,7 @@ fn documented(document: &Value, operation: &Value, answer: &Answered, what: &str
 }
 
 #[tokio::test]
-async fn every_route_answers_as_the_document_says() {
+async fn every_route_answers_as_documented() {
     let cluster = Cluster::start().await;
     let document = cluster.send("/openapi.json", Request::builder(), Bytes::new()).await.json();
     let session = json!({"metadata": {"generateName": "a-"}, "spec": {"vram": "1Gi"}});

@@ -37,7 +37,7 @@ async fn a_poll_is_answered_when_the_condition_is_true_or_failure_is() {
 }
 
 #[tokio::test]
-async fn a_poll_whose_time_is_over_shows_the_object_and_one_whose_object_goes_says_so() {
+async fn a_poll_returns_the_object_at_its_timeout_and_404_after_its_deletion() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, SESSIONS, Some(&session("mine"))).await;
     let answer = cluster.get(&format!("{SESSIONS}/mine?waitFor=Placed&timeoutSeconds=1")).await;
@@ -82,7 +82,7 @@ async fn a_poll_whose_client_leaves_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_poll_for_a_refused_burst_does_not_wait() {
+async fn a_poll_for_a_rejected_burst_does_not_wait() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, BURSTS, Some(&burst("wrong"))).await;
     let mut refused = condition("Accepted", "EntryNotFound");

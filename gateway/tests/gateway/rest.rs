@@ -66,7 +66,7 @@ async fn sessions_and_bursts_are_created_read_listed_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_by_field_with_the_remedy() {
+async fn an_error_names_the_field_and_the_remedy() {
     let cluster = Cluster::start().await;
     let post = async |body: Value| cluster.call(Method::POST, SESSIONS, Some(&body)).await;
     let misspelt = json!({"metadata": {"name": "a"}, "spec": {"vram": "1Gi", "clas": "g5"}});
@@ -131,7 +131,7 @@ async fn what_is_wrong_is_told_by_field_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn no_request_gets_in_without_a_token_that_the_api_server_knows() {
+async fn requests_without_a_valid_token_are_rejected() {
     let cluster = Cluster::start().await;
     for path in [SESSIONS, BURSTS, "/v1/namespaces/default/bursts/a/results", "/workers"] {
         let anonymous = cluster.send(path, Request::builder(), Bytes::new()).await;
@@ -189,7 +189,7 @@ async fn a_body_has_at_most_3_mib() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_or_too_slow_is_refused() {
+async fn a_body_that_is_too_large_or_too_slow_is_rejected() {
     let limits = Limits {
         body_bytes: 64 << 10,
         body_timeout: Duration::from_secs(3),

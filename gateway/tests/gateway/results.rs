@@ -15,7 +15,7 @@ fn succeeded(chunks: usize) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn results_come_as_csv_or_json_and_where_there_are_none_it_says_why() {
+async fn results_are_returned_as_csv_or_json_or_else_the_reason_is_given() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, BURSTS, Some(&burst("search"))).await;
     let path = format!("{BURSTS}/search/results");
@@ -83,7 +83,7 @@ async fn refused(cluster: &Cluster, name: &str) -> (String, String, String, Stri
 }
 
 #[tokio::test]
-async fn results_that_are_not_kept_are_told_with_what_is_kept_and_where_it_stands() {
+async fn missing_results_are_reported_with_what_is_kept_and_where() {
     let cluster = Cluster::start().await;
     let url = "file:///stores/team/job/failed.csv";
     for (name, kept, in_store) in [("none", "None", false), ("failed", "Failed", false), ("stored", "Failed", true)] {
@@ -131,7 +131,7 @@ async fn results_that_are_not_kept_are_told_with_what_is_kept_and_where_it_stand
 }
 
 #[tokio::test]
-async fn a_burst_that_is_not_accepted_is_told_why_and_not_to_wait() {
+async fn a_request_for_results_of_a_rejected_burst_fails_with_the_reason() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, BURSTS, Some(&burst("wrong"))).await;
     let mut refusal = condition("Accepted", "InvalidPtx");

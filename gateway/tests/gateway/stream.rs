@@ -35,7 +35,7 @@ fn pattern(from: usize, length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
+async fn bytes_are_relayed_in_both_directions_in_order_regardless_of_message_boundaries() {
     const TOTAL: usize = 24 << 20;
     let (cluster, agent) = placed(&[], Limits::default()).await;
     let (client, mut worker) = open(&cluster, &agent).await;
@@ -82,7 +82,7 @@ async fn bytes_go_both_ways_whole_and_in_order_however_they_are_cut() {
 }
 
 #[tokio::test]
-async fn a_message_of_the_largest_size_goes_through_whole() {
+async fn a_message_of_the_maximum_size_is_relayed() {
     let (cluster, agent) = placed(&[], Limits::default()).await;
     let (mut client, mut worker) = open(&cluster, &agent).await;
     let largest = pattern(0, MESSAGE_BYTES);
@@ -102,7 +102,7 @@ async fn a_message_of_the_largest_size_goes_through_whole() {
 }
 
 #[tokio::test]
-async fn what_the_worker_says_with_its_answer_is_not_lost_and_the_token_may_be_a_subprotocol() {
+async fn bytes_after_the_workers_answer_are_relayed_and_the_token_may_be_a_subprotocol() {
     let (cluster, agent) = placed(&[], Limits::default()).await;
     let mut request = request(&cluster);
     request.headers_mut().remove(header::AUTHORIZATION);
@@ -187,7 +187,7 @@ async fn a_side_that_does_not_read_stops_the_other_and_nothing_piles_up() {
 }
 
 #[tokio::test]
-async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
+async fn a_stream_is_rejected_before_it_opens_with_the_remedy() {
     let (cluster, agent) = placed(&["--max-streams", "1"], Limits::default()).await;
     let changed = |change: &dyn Fn(&mut Request<()>)| {
         let mut request = request(&cluster);
@@ -254,7 +254,7 @@ async fn a_stream_is_refused_before_it_opens_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn who_comes_back_is_the_workers_to_judge_and_the_api_server_is_not_asked() {
+async fn the_worker_decides_about_a_resumed_stream_without_the_api_server() {
     let (cluster, agent) = placed(&[], Limits::default()).await;
     let resuming = || {
         let mut request = request(&cluster);
@@ -285,7 +285,7 @@ async fn who_comes_back_is_the_workers_to_judge_and_the_api_server_is_not_asked(
 }
 
 #[tokio::test]
-async fn a_worker_that_has_ended_is_told_from_one_that_cannot_be_reached() {
+async fn a_worker_that_has_ended_is_distinguished_from_an_unreachable_one() {
     let (cluster, agent) = placed(&[], Limits::default()).await;
     drop(open(&cluster, &agent).await);
     drop(agent);
@@ -301,7 +301,7 @@ async fn a_worker_that_has_ended_is_told_from_one_that_cannot_be_reached() {
 }
 
 #[tokio::test]
-async fn the_client_is_told_why_a_stream_ends() {
+async fn the_client_receives_the_reason_for_the_end_of_a_stream() {
     let pace = Pace {
         ping: Duration::from_millis(50),
         silence: Duration::from_millis(1500),

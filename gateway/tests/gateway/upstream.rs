@@ -74,7 +74,7 @@ impl Recorder {
 }
 
 #[tokio::test]
-async fn nothing_of_a_request_goes_on_but_the_token_and_what_was_looked_at() {
+async fn only_the_token_and_validated_parts_of_a_request_are_forwarded() {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let (recorder, url) = Recorder::start("{}", &stop).await;
@@ -138,7 +138,7 @@ async fn the_workers_are_the_operators_for_who_may_list_them() {
 }
 
 #[tokio::test]
-async fn without_an_api_server_it_is_not_ready_and_says_so() {
+async fn the_gateway_is_not_ready_without_an_api_server() {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let address = gateway(&["--api-server-url", "http://127.0.0.1:1"], Limits::default(), stop).await;

@@ -65,7 +65,7 @@ async fn placed(arguments: &[&str], worker: SocketAddr) -> Cluster {
 }
 
 #[tokio::test]
-async fn bytes_go_both_ways_through_a_workers_tls() {
+async fn bytes_are_relayed_in_both_directions_over_a_workers_tls() {
     let (certificate, listener) = (Certificate::new(), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
     let authority = certificate.path("tls.crt").display().to_string();
     let arguments = ["--worker-ca-file", &authority, "--worker-server-name", NAME];
@@ -123,7 +123,7 @@ async fn bytes_go_both_ways_through_a_workers_tls() {
 }
 
 #[tokio::test]
-async fn a_worker_whose_certificate_is_not_accepted_is_refused_with_what_to_do() {
+async fn a_worker_with_an_invalid_certificate_is_rejected_with_the_remedy() {
     let (certificate, listener) = (Certificate::new(), TcpListener::bind("127.0.0.1:0").await.expect("a port"));
     let (address, acceptor) = (listener.local_addr().expect("an address"), certificate.acceptor());
     tokio::spawn(async move {
