@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn where_there_is_one_token_it_alone_lets_in() {
+    async fn with_a_single_token_only_that_token_is_allowed() {
         let access = Access::token("secret");
         let action = Action::stream("team", "mine");
         access.check("secret", &action).await.unwrap();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_was_refused() {
+    fn a_rejection_names_the_rejected_action() {
         let error = AccessError::Forbidden {
             action: Box::new(Action::stream("team", "mine")),
             reason: String::new(),

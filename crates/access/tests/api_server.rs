@@ -18,7 +18,7 @@ use sahasra_local::{ControlPlane, Options, Server};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test]
-async fn the_embedded_api_knows_its_token_and_no_other() {
+async fn the_embedded_api_accepts_only_its_own_token() {
     let control_plane = ControlPlane::new(Options::default());
     let server = Server::bind(&control_plane, "127.0.0.1:0".parse().unwrap(), "secret".to_owned())
         .await
@@ -88,7 +88,7 @@ const DENIED: &str = r#"{"kind":"SelfSubjectAccessReview","apiVersion":"authoriz
 const BROKEN: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcd is away","code":500}"#;
 
 #[tokio::test]
-async fn a_yes_is_remembered_for_that_question_alone() {
+async fn an_allowed_verdict_is_cached_for_that_action_only() {
     let (address, asked) = server("201 Created", ALLOWED);
     let access = Access::of_api_server(config(address)).unwrap();
     for _ in 0..3 {
@@ -122,7 +122,7 @@ async fn a_no_is_forbidden_with_the_servers_reason() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_answer_decides_nothing_and_is_asked_again() {
+async fn a_failed_review_gives_no_verdict_and_is_repeated() {
     let (address, asked) = server("500 Internal Server Error", BROKEN);
     let access = Access::of_api_server(config(address)).unwrap();
     for _ in 0..2 {

@@ -225,7 +225,7 @@ users:
     }
 
     #[test]
-    fn a_file_is_read_anew_and_a_missing_one_is_an_error() {
+    fn a_token_file_is_read_again_and_a_missing_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let places = || Places {

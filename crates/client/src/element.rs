@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_arrays_are_counted_and_nonsense_is_refused() {
+    fn sizes_of_arrays_are_computed_and_invalid_shapes_are_rejected() {
         assert_eq!(array_bytes("f32", &[2, 3]).unwrap(), 24);
         assert_eq!(array_bytes("bf16", &[]).unwrap(), 2);
         assert_eq!(array_bytes("c128", &[5, 0, 7]).unwrap(), 0);

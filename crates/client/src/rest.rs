@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_say_what_the_gateway_said() {
+    fn errors_contain_the_gateways_message() {
         let body = br#"{"kind":"Status","message":"gpusessions is forbidden","reason":"Forbidden","code":403}"#;
         let Error::Http { status, message, reason } = status_error(StatusCode::FORBIDDEN, body) else {
             panic!("an error of HTTP was expected");
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_burst_is_over() {
+    fn a_rejected_burst_has_ended() {
         let burst = |status: &str, generation: u64| {
             let accepted = json!({"type": "Accepted", "status": status, "observedGeneration": 2});
             json!({"metadata": {"generation": generation}, "status": {"conditions": [accepted]}})

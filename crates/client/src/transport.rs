@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_peer_that_is_gone_is_noticed_though_data_is_on_its_way_to_it() {
+    async fn a_lost_peer_is_detected_although_data_is_in_flight() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = Peer::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
         let stream = peer.tcp().await.unwrap();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_used_is_told_with_the_remedy() {
+    fn an_unusable_address_is_reported_with_the_remedy() {
         let told = |url: &str| Peer::new(url, None).unwrap_err().to_string();
         for bare in ["127.0.0.1:8000", "localhost:8000", "gateway"] {
             assert!(told(bare).contains(&format!("as in http://{bare}")), "{}", told(bare));

@@ -218,7 +218,7 @@ pub async fn conditions_are_merged_by_type(subject: &Subject) {
     assert_eq!(kinds(&left), ["Placed"]);
 }
 
-pub async fn an_apply_without_manager_is_refused(subject: &Subject) {
+pub async fn an_apply_without_manager_is_rejected(subject: &Subject) {
     let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
     let status = subject
         .send("PATCH", "configmaps/a", "application/apply-patch+yaml", &config)
@@ -228,7 +228,7 @@ pub async fn an_apply_without_manager_is_refused(subject: &Subject) {
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
-pub async fn an_apply_of_unknown_fields_is_refused(subject: &Subject) {
+pub async fn an_apply_of_unknown_fields_is_rejected(subject: &Subject) {
     let status = apply_session(subject, "one", false, json!({"vram": "1Gi", "unheard": 1}))
         .await
         .unwrap_err();
@@ -244,7 +244,7 @@ pub async fn an_apply_is_validated(subject: &Subject) {
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
-pub async fn an_apply_with_managed_fields_is_refused(subject: &Subject) {
+pub async fn an_apply_with_managed_fields_is_rejected(subject: &Subject) {
     let config = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "a", "managedFields": [{"manager": "x", "operation": "Apply", "apiVersion": "v1"}]},

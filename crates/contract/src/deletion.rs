@@ -102,7 +102,7 @@ fn preconditions(uid: Option<&str>, version: Option<&str>) -> DeleteParams {
     }
 }
 
-pub async fn deletion_with_another_uid_is_refused(subject: &Subject) {
+pub async fn deletion_with_another_uid_is_rejected(subject: &Subject) {
     let session = subject.session("a").await;
     let uid = session.uid().unwrap();
     let status = refused(subject.sessions().delete("a", &preconditions(Some("other"), None)).await);
@@ -114,7 +114,7 @@ pub async fn deletion_with_another_uid_is_refused(subject: &Subject) {
     subject.sessions().delete("a", &preconditions(Some(&uid), None)).await.unwrap();
 }
 
-pub async fn deletion_with_another_version_is_refused(subject: &Subject) {
+pub async fn deletion_with_another_version_is_rejected(subject: &Subject) {
     let session = subject.session("a").await;
     let version = session.resource_version().unwrap();
     let status = refused(subject.sessions().delete("a", &preconditions(None, Some("1"))).await);
@@ -200,7 +200,7 @@ pub async fn a_name_that_is_being_deleted_is_taken(subject: &Subject) {
     finalizers(subject, "a", &Value::Null).await.unwrap();
 }
 
-pub async fn an_unknown_propagation_is_refused(subject: &Subject) {
+pub async fn an_unknown_propagation_is_rejected(subject: &Subject) {
     subject.config_map("a", json!({"k": "v"})).await;
     let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Odd"});
     let status = subject

@@ -60,7 +60,7 @@ pub async fn fields_select(subject: &Subject) {
     assert_eq!(sessions.items.len(), 1);
 }
 
-pub async fn fields_that_cannot_be_selected_by_are_refused(subject: &Subject) {
+pub async fn fields_that_cannot_be_selected_by_are_rejected(subject: &Subject) {
     let status = refused(subject.sessions().list(&ListParams::default().fields("spec.class=g5")).await);
     assert_eq!(said(&status), (400, "BadRequest", "field label not supported: spec.class"));
     let status = refused(subject.config_maps().list(&ListParams::default().fields("data.a=b")).await);
@@ -117,7 +117,7 @@ pub async fn a_list_is_finished_as_it_began(subject: &Subject) {
     assert_eq!(rest.metadata.resource_version, first.metadata.resource_version);
 }
 
-pub async fn a_broken_continue_token_is_refused(subject: &Subject) {
+pub async fn a_broken_continue_token_is_rejected(subject: &Subject) {
     let status = refused(
         subject
             .sessions()
@@ -141,7 +141,7 @@ pub async fn metadata_alone_can_be_listed(subject: &Subject) {
     assert_eq!(one.metadata, session.metadata);
 }
 
-pub async fn a_broken_label_selector_is_refused(subject: &Subject) {
+pub async fn a_broken_label_selector_is_rejected(subject: &Subject) {
     for selector in ["=x", "a in b", "a,"] {
         let status = refused(subject.sessions().list(&ListParams::default().labels(selector)).await);
         assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"), "{selector}");

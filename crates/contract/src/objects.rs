@@ -32,7 +32,7 @@ async fn config_map_generation(subject: &Subject) -> Option<i64> {
     subject.config_map("a", json!({"k": "v"})).await.metadata.generation
 }
 
-pub async fn a_name_that_is_taken_is_refused(subject: &Subject) {
+pub async fn a_name_that_is_taken_is_rejected(subject: &Subject) {
     subject.session("a").await;
     let status = subject.create_own("GpuSession", "a", json!({"vram": "1Gi"})).await.unwrap_err();
     assert_eq!(
@@ -63,7 +63,7 @@ pub async fn a_name_is_generated_from_a_prefix(subject: &Subject) {
     assert_ne!(names[0], names[1]);
 }
 
-pub async fn an_object_without_a_name_is_refused(subject: &Subject) {
+pub async fn an_object_without_a_name_is_rejected(subject: &Subject) {
     let status = subject.create_own("GpuSession", "", json!({"vram": "1Gi"})).await.unwrap_err();
     assert_eq!(
         said(&status),
@@ -77,7 +77,7 @@ pub async fn an_object_without_a_name_is_refused(subject: &Subject) {
     );
 }
 
-pub async fn a_wrong_name_is_refused_with_the_rule(subject: &Subject) {
+pub async fn a_wrong_name_is_rejected_with_the_rule(subject: &Subject) {
     let status = subject.create_own("GpuSession", "Upper", json!({"vram": "1Gi"})).await.unwrap_err();
     let expected = "GpuSession.sahasra.dev \"Upper\" is invalid: metadata.name: Invalid value: \"Upper\": a lowercase RFC 1123 subdomain \
                     must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric \
@@ -99,7 +99,7 @@ pub async fn a_name_has_at_most_253_characters(subject: &Subject) {
     );
 }
 
-pub async fn wrong_labels_are_refused(subject: &Subject) {
+pub async fn wrong_labels_are_rejected(subject: &Subject) {
     let mut made = config_map("a");
     made.labels_mut().insert("team".to_owned(), "-".to_owned());
     let status = refused(subject.config_maps().create(&plain(), &made).await);
@@ -146,7 +146,7 @@ pub async fn a_replacement_needs_the_last_version(subject: &Subject) {
     assert_eq!(said(&status), (409, "Conflict", expected));
 }
 
-pub async fn a_replacement_without_version_is_refused_for_own_kinds(subject: &Subject) {
+pub async fn a_replacement_without_version_is_rejected_for_own_kinds(subject: &Subject) {
     let mut session = subject.session("a").await;
     session.metadata.resource_version = None;
     let status = refused(subject.sessions().replace("a", &plain(), &session).await);
@@ -319,7 +319,7 @@ pub async fn unknown_paths_are_not_found(subject: &Subject) {
     assert_eq!(status.code, 404);
 }
 
-pub async fn an_unparsable_body_is_refused(subject: &Subject) {
+pub async fn an_unparsable_body_is_rejected(subject: &Subject) {
     let uri = format!("/api/v1/namespaces/{}/configmaps", subject.namespace);
     let status = subject.send_to("POST", &uri, "application/json", b"{".to_vec()).await.unwrap_err();
     assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"));
@@ -354,7 +354,7 @@ pub async fn a_config_map_of_the_largest_size_is_taken(subject: &Subject) {
     assert_eq!(subject.config_maps().get("a").await.unwrap().data, made.data);
 }
 
-pub async fn a_config_map_that_is_too_large_is_refused(subject: &Subject) {
+pub async fn a_config_map_that_is_too_large_is_rejected(subject: &Subject) {
     let mut made = config_map("a");
     made.data = Some([("k".to_owned(), "x".repeat(1024 * 1024 + 1))].into());
     let status = refused(subject.config_maps().create(&plain(), &made).await);

@@ -138,7 +138,7 @@ pub async fn foreground_deletion_waits_for_blocking_dependents(subject: &Subject
     eventually("the owner goes", async || answered(subject.sessions().get("owner").await).err()).await;
 }
 
-pub async fn an_owner_reference_without_uid_is_refused(subject: &Subject) {
+pub async fn an_owner_reference_without_uid_is_rejected(subject: &Subject) {
     let made: ConfigMap = typed(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": ""}]},
@@ -148,7 +148,7 @@ pub async fn an_owner_reference_without_uid_is_refused(subject: &Subject) {
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
-pub async fn two_controllers_are_refused(subject: &Subject) {
+pub async fn two_controllers_are_rejected(subject: &Subject) {
     let owner = |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": name, "controller": true});
     let made: ConfigMap = typed(json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "ownerReferences": [owner("x"), owner("y")]},

@@ -49,7 +49,7 @@ pub async fn a_merge_patch_of_nothing_keeps_the_version(subject: &Subject) {
     }
 }
 
-pub async fn a_merge_patch_of_what_is_not_there_is_refused(subject: &Subject) {
+pub async fn a_merge_patch_of_what_is_not_there_is_rejected(subject: &Subject) {
     let status = refused(
         subject
             .sessions()
@@ -75,7 +75,7 @@ pub async fn a_json_patch_tests_and_changes(subject: &Subject) {
     assert_eq!(patched["metadata"]["labels"], json!({"example.com/a": "b", "example.com/c": "d"}));
 }
 
-pub async fn a_failing_json_patch_is_refused(subject: &Subject) {
+pub async fn a_failing_json_patch_is_rejected(subject: &Subject) {
     subject.config_map("a", json!({"k": "v"})).await;
     for patch in [
         json!([{"op": "test", "path": "/data/k", "value": "w"}]),
@@ -94,7 +94,7 @@ pub async fn a_failing_json_patch_is_refused(subject: &Subject) {
     assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"));
 }
 
-pub async fn a_strategic_patch_of_an_own_kind_is_refused(subject: &Subject) {
+pub async fn a_strategic_patch_of_an_own_kind_is_rejected(subject: &Subject) {
     subject.session("a").await;
     let status = refused(
         subject
@@ -122,7 +122,7 @@ pub async fn a_strategic_patch_adds_to_finalizers(subject: &Subject) {
     assert_eq!(patched.finalizers().len(), 0);
 }
 
-pub async fn an_unknown_kind_of_patch_is_refused(subject: &Subject) {
+pub async fn an_unknown_kind_of_patch_is_rejected(subject: &Subject) {
     subject.config_map("a", json!({"k": "v"})).await;
     let status = subject
         .send("PATCH", "configmaps/a", "application/json", &json!({}))

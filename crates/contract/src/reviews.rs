@@ -27,7 +27,7 @@ pub async fn a_caller_may_ask_what_it_may_do(subject: &Subject) {
     assert!(answer["metadata"].get("uid").is_none(), "it is not kept");
 }
 
-pub async fn a_review_of_nothing_or_of_two_things_is_refused(subject: &Subject) {
+pub async fn a_review_of_nothing_or_of_two_things_is_rejected(subject: &Subject) {
     let two = json!({"resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/", "verb": "get"}});
     for (spec, field, why) in [
         (

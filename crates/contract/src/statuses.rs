@@ -98,7 +98,7 @@ pub async fn a_status_write_counts_no_generation(subject: &Subject) {
     assert_eq!(again.data["status"]["tensorCount"], 0);
 }
 
-pub async fn a_wrong_status_is_refused(subject: &Subject) {
+pub async fn a_wrong_status_is_rejected(subject: &Subject) {
     subject.session("a").await;
     let status = patch_status(subject, "GpuSession", "a", json!({"status": {"tensorCount": -1}}))
         .await
@@ -131,7 +131,7 @@ pub async fn a_term_only_grows(subject: &Subject) {
     term(3).await.unwrap();
 }
 
-pub async fn a_status_with_a_condition_twice_is_refused(subject: &Subject) {
+pub async fn a_status_with_a_condition_twice_is_rejected(subject: &Subject) {
     subject.session("a").await;
     let condition = json!({"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let patch = json!({"status": {"conditions": [condition, condition]}});

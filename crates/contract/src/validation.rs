@@ -75,7 +75,7 @@ pub async fn unknown_fields_are_dropped(subject: &Subject) {
     assert_eq!((made.get("unheard"), made["metadata"].get("unheard")), (None, None));
 }
 
-pub async fn unknown_fields_are_refused_when_asked(subject: &Subject) {
+pub async fn unknown_fields_are_rejected_when_asked(subject: &Subject) {
     let mut spec = burst();
     spec["kernel"]["unheard"] = json!(1);
     spec["kernel"]["args"] = json!([{"parameter": "x", "odd": 1}]);
@@ -100,7 +100,7 @@ pub async fn unknown_fields_are_refused_when_asked(subject: &Subject) {
     );
 }
 
-pub async fn a_missing_field_is_refused(subject: &Subject) {
+pub async fn a_missing_field_is_rejected(subject: &Subject) {
     let status = refusal(subject, json!({"kernel": {"entry": "<absent>"}})).await;
     let blocked = "<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing \
                    errors to complete validation";
@@ -118,7 +118,7 @@ pub async fn a_missing_field_is_refused(subject: &Subject) {
     );
 }
 
-pub async fn a_wrong_type_is_refused(subject: &Subject) {
+pub async fn a_wrong_type_is_rejected(subject: &Subject) {
     for (changes, expected) in [
         (
             json!({"chunks": {"count": "ten"}}),
@@ -161,7 +161,7 @@ pub async fn a_wrong_type_is_refused(subject: &Subject) {
     );
 }
 
-pub async fn an_integer_beyond_64_bits_is_refused(subject: &Subject) {
+pub async fn an_integer_beyond_64_bits_is_rejected(subject: &Subject) {
     // Floats are integers up to 2^53 - 1.
     for seed in [json!(1_u64 << 63), json!(u64::MAX), json!(1e19), json!(9_007_199_254_740_992.0)] {
         let status = refusal(subject, json!({"chunks": {"seed": seed}})).await;
@@ -182,7 +182,7 @@ pub async fn a_whole_float_is_stored_as_an_integer(subject: &Subject) {
     );
 }
 
-pub async fn a_number_that_is_no_integer_is_refused_for_a_built_in_kind(subject: &Subject) {
+pub async fn a_number_that_is_no_integer_is_rejected_for_a_built_in_kind(subject: &Subject) {
     for (seconds, shown) in [
         (json!(5.0), "5.0"),
         (json!(99_999_999_999_i64), "99999999999"),
@@ -227,7 +227,7 @@ pub async fn null_in_a_map_of_strings_is_empty(subject: &Subject) {
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
 }
 
-pub async fn a_value_out_of_bounds_is_refused(subject: &Subject) {
+pub async fn a_value_out_of_bounds_is_rejected(subject: &Subject) {
     let status = refusal(subject, json!({"chunkTimeoutSeconds": 0})).await;
     assert_mistake(
         &status,
@@ -240,7 +240,7 @@ pub async fn a_value_out_of_bounds_is_refused(subject: &Subject) {
     );
 }
 
-pub async fn a_value_that_is_none_of_the_choices_is_refused(subject: &Subject) {
+pub async fn a_value_that_is_none_of_the_choices_is_rejected(subject: &Subject) {
     let status = refusal(subject, json!({"kernel": {"args": [{"output": {"type": "f16"}}]}})).await;
     let first = status.message.split(", <nil>").next().unwrap();
     let expected = "BurstJob.sahasra.dev \"a\" is invalid: [spec.kernel.args[0].output.type: Unsupported value: \"f16\": supported values: \
@@ -248,7 +248,7 @@ pub async fn a_value_that_is_none_of_the_choices_is_refused(subject: &Subject) {
     assert_eq!(first, expected);
 }
 
-pub async fn a_text_of_the_wrong_length_is_refused(subject: &Subject) {
+pub async fn a_text_of_the_wrong_length_is_rejected(subject: &Subject) {
     let status = refusal(subject, json!({"kernel": {"entry": "e".repeat(513)}})).await;
     let first = status.message.split(", <nil>").next().unwrap();
     let expected = "BurstJob.sahasra.dev \"a\" is invalid: [spec.kernel.entry: Too long: may not be more than 512 bytes";
@@ -260,7 +260,7 @@ pub async fn a_text_of_the_wrong_length_is_refused(subject: &Subject) {
     );
 }
 
-pub async fn a_list_of_the_wrong_length_is_refused(subject: &Subject) {
+pub async fn a_list_of_the_wrong_length_is_rejected(subject: &Subject) {
     let status = refusal(subject, json!({"kernel": {"grid": [1, 1, 1, 1]}})).await;
     let first = status.message.split(", <nil>").next().unwrap();
     let expected = "BurstJob.sahasra.dev \"a\" is invalid: [spec.kernel.grid: Too many: 4: must have at most 3 items";
@@ -275,7 +275,7 @@ pub async fn a_list_of_the_wrong_length_is_refused(subject: &Subject) {
     );
 }
 
-pub async fn several_mistakes_are_told_together(subject: &Subject) {
+pub async fn several_mistakes_are_reported_together(subject: &Subject) {
     let status = refusal(
         subject,
         json!({"chunks": {"count": 0}, "priority": 1_000_000_000_000_i64, "suspend": "no"}),
@@ -288,7 +288,7 @@ pub async fn several_mistakes_are_told_together(subject: &Subject) {
     assert!(status.message.starts_with("BurstJob.sahasra.dev \"a\" is invalid: ["));
 }
 
-pub async fn a_rule_refuses_with_field_and_message(subject: &Subject) {
+pub async fn a_rule_rejects_with_field_and_message(subject: &Subject) {
     let status = refusal(subject, json!({"slices": {"min": 5, "max": 2}})).await;
     assert_mistake(
         &status,
@@ -332,7 +332,7 @@ pub async fn a_rule_of_a_map_value_names_its_key(subject: &Subject) {
     );
 }
 
-pub async fn a_required_reason_is_told_as_such(subject: &Subject) {
+pub async fn a_required_reason_is_reported_as_such(subject: &Subject) {
     let status = refusal(subject, json!({"output": {"store": {"url": "s3://bucket/prefix"}}})).await;
     assert_mistake(
         &status,
@@ -389,7 +389,7 @@ pub async fn a_wrong_type_in_a_built_in_kind_is_a_bad_request(subject: &Subject)
     assert_eq!(said(&status), (400, "BadRequest", expected));
 }
 
-pub async fn wrong_data_keys_are_refused(subject: &Subject) {
+pub async fn wrong_data_keys_are_rejected(subject: &Subject) {
     let wrong = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a b": "c"}});
     let status = subject.send("POST", "configmaps", "application/json", &wrong).await.unwrap_err();
     let expected = "ConfigMap \"a\" is invalid: data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric \

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proxy_that_is_not_built_in_is_refused() {
+    async fn a_proxy_is_rejected_without_support_for_proxies() {
         let mut config = Config::new("https://127.0.0.1:1".parse().expect("a URL"));
         config.proxy_url = Some("socks5://127.0.0.1:2".parse().expect("a URL"));
         let error = client(config).err().expect("refused");

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_survives_the_way_there_and_back() {
+    fn an_event_is_unchanged_after_conversion_in_both_directions() {
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "note": "n", "regarding": {"name": "a"},
             "reportingController": "c", "deprecatedSource": {"component": "c"}, "action": "Do",

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_right_from_wrong() {
+    fn valid_and_invalid_names_are_distinguished() {
         assert!(subdomain("a.b-c").is_empty() && label("a-b").is_empty());
         assert_eq!(label("a.b"), ["must not contain dots"]);
         assert!(subdomain("Upper")[0].contains("RFC 1123 subdomain"));

@@ -72,7 +72,7 @@ async fn the_same_seed_gives_the_same_objects_and_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn compaction_ends_what_has_not_kept_up() {
+async fn compaction_ends_watches_that_lag_behind() {
     let control_plane = ControlPlane::new(Options::default());
     let api = api(&control_plane);
     let first = create(&api, "a").await;
@@ -182,7 +182,7 @@ async fn a_watcher_survives_closed_and_expired_watches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_is_gone_an_hour_after_it_was_last_written_and_nothing_else_is() {
+async fn only_events_are_deleted_an_hour_after_their_last_write() {
     let now = Arc::new(AtomicI64::new(0));
     let clock = now.clone();
     let options = Options::default().clock(move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).expect("a time"));
@@ -233,7 +233,7 @@ async fn an_event_is_gone_an_hour_after_it_was_last_written_and_nothing_else_is(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_from_the_future_is_refused() {
+async fn a_resource_version_from_the_future_is_rejected() {
     let control_plane = ControlPlane::new(Options::default());
     let refused = api(&control_plane)
         .list(&ListParams::default().at("999999"))
@@ -268,7 +268,7 @@ async fn a_watch_can_be_of_tables() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_can_be_kept_from_deletion() {
+async fn a_namespace_can_be_protected_from_deletion() {
     let control_plane = ControlPlane::new(Options::default().lasting_namespace("system"));
     let namespaces: Api<Namespace> = Api::all(control_plane.client("default"));
     for name in ["system", "other"] {

@@ -63,7 +63,7 @@ fn what_was_interrupted_is_filled_again() {
 }
 
 #[test]
-fn memory_that_is_let_go_is_used_again_when_nobody_looks_at_it() {
+fn memory_is_reused_once_no_region_refers_to_it() {
     // A size that no other test uses.
     let bytes = (9 << 20) + 12_345;
     let mut filling = Filling::new(bytes).unwrap();
@@ -82,7 +82,7 @@ fn memory_that_is_let_go_is_used_again_when_nobody_looks_at_it() {
 }
 
 #[test]
-fn what_cannot_be_had_is_an_error() {
+fn an_allocation_that_the_system_rejects_is_an_error() {
     assert_eq!(
         Filling::new(usize::MAX).unwrap_err().to_string(),
         format!("there is no memory for {} bytes", usize::MAX)

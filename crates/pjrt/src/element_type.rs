@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_places_in_the_table() {
+    fn numbers_of_element_types_are_consecutive() {
         for (place, (element_type, name, _)) in ALL.iter().enumerate() {
             assert_eq!(*element_type as usize, place + 1, "{name}");
             assert_eq!(ElementType::of(*element_type as i32), Some(*element_type));

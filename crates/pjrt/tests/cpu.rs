@@ -43,7 +43,7 @@ module @product {
 }";
 
 #[test]
-fn a_program_computes_and_says_what_it_takes() {
+fn a_program_computes_and_reports_its_requirements() {
     let Some(client) = client() else { return };
     let executable = compile(&client, PRODUCT);
     let shapes: Vec<String> = executable.outputs().iter().map(ToString::to_string).collect();
@@ -93,7 +93,7 @@ fn scalars_and_empty_arrays_come_back_as_they_went() {
 }
 
 #[test]
-fn a_download_that_nobody_waits_for_ends_well() {
+fn a_download_may_be_dropped_before_its_end() {
     let Some(client) = client() else { return };
     let buffer = client.upload(ElementType::U8, &[1 << 20], vec![7; 1 << 20].into()).unwrap();
     drop(buffer.start_download().unwrap());
@@ -131,7 +131,7 @@ fn a_view_shows_a_buffer_where_it_lies_and_keeps_it() {
 }
 
 #[test]
-fn what_is_looked_at_stays_as_it_is_where_a_program_has_to_keep_it() {
+fn a_viewed_buffer_stays_unchanged_if_a_program_must_keep_it() {
     let Some(client) = client() else { return };
     let double = compile(&client, DONATING);
     let values: Vec<f32> = (0..1 << 16).map(|value| value as f32).collect();
@@ -239,7 +239,7 @@ fn a_debug_option_that_the_plugin_does_not_have_is_left_out() {
 }
 
 #[test]
-fn what_is_wrong_is_an_error_with_the_plugins_words() {
+fn an_error_contains_the_plugins_message() {
     let Some(client) = client() else { return };
     let program = |code: &str| Program {
         format: Format::StableHlo,
@@ -260,7 +260,7 @@ fn what_is_wrong_is_an_error_with_the_plugins_words() {
 }
 
 #[test]
-fn a_plugin_says_what_it_is() {
+fn a_plugin_reports_its_version_and_platform() {
     let Some(client) = client() else { return };
     assert_eq!(client.platform_name().unwrap(), "cpu");
     assert!(!client.platform_version().unwrap().is_empty());
@@ -287,7 +287,7 @@ fn events_tell_other_threads() {
 }
 
 #[test]
-fn what_is_no_plugin_is_refused() {
+fn a_library_that_is_not_a_plugin_is_rejected() {
     let error = Plugin::load("/nowhere/plugin.so").expect_err("it is not there");
     assert!(matches!(&error, LoadError::Library { .. }) && error.to_string().contains("/nowhere/plugin.so"));
     // The C library is a library, but no plugin.

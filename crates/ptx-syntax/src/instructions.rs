@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_why() {
+    fn rejections_name_the_reason() {
         let reason = refusal("wgmma", &["fence", "sync", "aligned"]).expect("refused");
         assert_eq!(
             reason,

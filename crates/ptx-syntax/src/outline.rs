@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_ptx_is_refused_with_its_place() {
+    fn text_that_is_not_ptx_is_rejected_with_its_position() {
         let error = Outline::of("int main() { return 0; }").unwrap_err();
         assert!(error.to_string().contains("this is not PTX"), "{error}");
         let error = Outline::of(".version 8.0 .target sm_80\n.entry k(.param .u64 a) { ret;").unwrap_err();

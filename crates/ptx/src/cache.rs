@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_translated_once_whoever_asks() {
+    fn a_text_is_translated_once_for_all_threads() {
         let cache = ModuleCache::new(100);
         let (translations, start) = (AtomicUsize::new(0), Barrier::new(8));
         std::thread::scope(|scope| {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_text_is_tried_again() {
+    fn a_rejected_text_is_translated_again() {
         let cache = ModuleCache::new(100);
         let refused = cache.get_or_translate("text", |_| Err::<(u32, u64), _>("no"));
         assert_eq!(refused, Err("no"));

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_another_job_are_refused() {
+    fn sets_of_another_job_are_rejected() {
         let spec = serde_json::json!({
             "kernel": {
                 "ptx": {"inline": "x"}, "entry": "k", "block": [1],

@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_removed_is_free_and_pushes_nobody_out(problem in problem(), previous in holdings(), which in any::<prop::sample::Index>()) {
+    fn a_removed_claim_frees_its_slices_and_no_other_claim_loses_its_minimum(problem in problem(), previous in holdings(), which in any::<prop::sample::Index>()) {
         prop_assume!(!problem.claims.is_empty());
         let before = solve(&problem, &previous, NOW);
         let mut rest = problem.clone();
@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn removal_reduces_nobody_where_nobody_waits(mut problem in uniform_problem(), which in any::<prop::sample::Index>()) {
+    fn without_waiting_claims_a_removal_reduces_no_claim(mut problem in uniform_problem(), which in any::<prop::sample::Index>()) {
         let crowded = solve(&problem, &[], NOW);
         problem.claims.retain(|claim| crowded.slices_of(&claim.id) > 0);
         prop_assume!(!problem.claims.is_empty());
@@ -301,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refusal_that_says_room_says_too_little_of_it(problem in problem(), previous in holdings()) {
+    fn by_its_reasons_a_waiting_claim_does_not_fit(problem in problem(), previous in holdings()) {
         let solution = solve(&problem, &previous, NOW);
         for refusal in &solution.refusals {
             let fits: u64 = refusal.why_not.iter().map(|(_, why_not)| match why_not {

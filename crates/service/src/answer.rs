@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_that_is_sent_as_it_arrives_has_a_length_if_it_is_known() {
+    async fn a_streamed_body_has_a_length_if_it_is_known() {
         let body = Full::new(Bytes::from_static(b"known"));
         let known = stream(Response::builder().status(201).body(body).unwrap());
         assert_eq!(known.status(), 201);

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_drifts_reaches_a_time_when_it_says() {
+    async fn a_drifting_clock_reaches_a_time_at_the_instant_that_it_computes() {
         for gain in [0, 200, -200, 50_000, -50_000] {
             let clock = Clock::drifting(gain);
             let time = Duration::from_millis(12_345);

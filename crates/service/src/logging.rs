@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_is_none_is_refused_with_an_example() {
+    fn an_invalid_filter_is_rejected_with_an_example() {
         for right in [
             "",
             "off",

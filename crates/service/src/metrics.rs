@@ -46,7 +46,7 @@ mod tests {
     use super::{lint::problems, *};
 
     #[test]
-    fn every_process_tells_its_version_and_what_it_uses() {
+    fn every_process_exports_its_version_and_resource_usage() {
         let registry = registry("test").unwrap();
         let process = ["process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"];
         assert_eq!(problems(&registry, &[&["sahasra_test_build_info"][..], &process].concat()), [""; 0]);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crash_comes_at_the_step_it_was_asked_for() {
+    async fn a_crash_happens_at_the_requested_step() {
         let (sender, mut steps) = mpsc::unbounded_channel();
         let part = Part::default();
         part.crash_after(3);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_and_stops_when_told() {
+    async fn a_server_answers_until_shutdown() {
         let shutdown = CancellationToken::new();
         let (address, server) = start(shutdown.clone(), Limits::default()).await;
         let mut stream = TcpStream::connect(address).await.unwrap();

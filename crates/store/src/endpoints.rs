@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_there_are_the_clouds_own_stores_alone() {
+    fn by_default_only_the_clouds_own_stores_are_allowed() {
         for url in [
             "https://s3.eu-central-1.amazonaws.com/bucket/a",
             "https://bucket.s3.eu-central-1.amazonaws.com/a",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_shows_no_path_and_no_query() {
+    fn a_rejection_contains_neither_path_nor_query() {
         let refusal = check(&[], "https://user:secret@evil.com/secret?sig=secret")
             .unwrap_err()
             .to_string();

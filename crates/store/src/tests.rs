@@ -12,7 +12,7 @@ fn settings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn settings_that_borrow_the_agents_rights_are_refused() {
+fn settings_that_use_the_agents_credentials_are_rejected() {
     let policy = StorePolicy::default();
     for (url, key) in [
         ("s3://bucket/job", "aws_web_identity_token_file"),
@@ -30,7 +30,7 @@ fn settings_that_borrow_the_agents_rights_are_refused() {
 }
 
 #[tokio::test]
-async fn an_object_is_read_no_further_than_it_is_said_to_be_long() {
+async fn an_object_is_read_only_up_to_its_announced_length() {
     let store = object_store::memory::InMemory::new();
     let path = Path::from("object");
     store.put(&path, PutPayload::from_static(b"12345")).await.unwrap();
@@ -49,7 +49,7 @@ fn a_store_without_rights_is_opened_as_a_stranger() {
 }
 
 #[test]
-fn other_schemes_are_refused() {
+fn other_schemes_are_rejected() {
     for url in ["http://169.254.169.254/latest", "memory:///", "ftp://host/path", "nonsense"] {
         let outcome = open(&StorePolicy::default(), url, &BTreeMap::new());
         assert!(matches!(outcome, Err(OpenError::Scheme(_) | OpenError::Url { .. })), "{url}");
@@ -57,7 +57,7 @@ fn other_schemes_are_refused() {
 }
 
 #[tokio::test]
-async fn an_object_is_read_below_the_root_alone_and_no_folder_is_made() {
+async fn objects_are_read_below_the_root_only_and_no_folder_is_created() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     std::fs::create_dir_all(root.join("a")).unwrap();
@@ -166,7 +166,7 @@ fn allowing(endpoint: &str) -> StorePolicy {
 }
 
 #[test]
-fn an_endpoint_that_is_not_allowed_is_refused_with_its_setting() {
+fn an_endpoint_that_is_not_allowed_is_rejected_with_its_setting() {
     let key = r#"{"private_key": "k", "private_key_id": "i", "client_email": "e", "disable_oauth": true, "gcs_base_url": "http://169.254.169.254"}"#;
     for (url, key, value) in [
         ("s3://latest/meta-data", "aws_endpoint", "http://169.254.169.254"),
@@ -215,7 +215,7 @@ async fn no_setting_leads_a_request_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_a_store_says_when_it_refuses_is_not_passed_on() {
+async fn the_body_of_a_stores_error_response_is_not_passed_on() {
     for (status, said) in [
         ("404 Not Found", "object or bucket not found"),
         ("403 Forbidden", "rights of the keys"),

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_codes_of_refusals_are_all() {
+    fn all_contains_every_rejection_code() {
         let last = RefusalCode::all().last().map_or(0, |code| code as i32);
         for code in last + 1..1000 {
             assert!(RefusalCode::try_from(code).is_err(), "{code} is missing in `RefusalCode::all`");

@@ -246,17 +246,17 @@ fn goes_through_with(options: Options, web_socket: bool, connections: Vec<Connec
 }
 
 #[test]
-fn a_session_goes_straight_to_the_worker() {
+fn a_session_connects_directly_to_the_worker() {
     goes_through(false, vec![Connection::Stands]);
 }
 
 #[test]
-fn a_session_goes_through_a_web_socket() {
+fn a_session_connects_through_a_web_socket() {
     goes_through(true, vec![Connection::Stands]);
 }
 
 #[test]
-fn the_largest_frame_goes_through_a_web_socket_in_messages_that_a_gateway_takes() {
+fn the_largest_frame_is_split_into_web_socket_messages_that_a_gateway_accepts() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let gateway = thread::spawn(move || {
@@ -325,7 +325,7 @@ fn zeros_over_a_slow_line(compression: Compression) -> (u32, u64) {
 }
 
 #[test]
-fn uploads_over_a_slow_line_are_compressed_where_that_is_wanted() {
+fn uploads_over_a_slow_link_are_compressed_if_the_mode_allows_it() {
     let (encoded, sent) = zeros_over_a_slow_line(Compression::WhereItPays);
     assert!(encoded >= 10 && sent < 32 << 20, "{encoded} parts, {sent} bytes");
     let (encoded, sent) = zeros_over_a_slow_line(Compression::Always);
@@ -356,7 +356,7 @@ fn an_executor_that_decodes_slowly_gets_uploads_as_they_are() {
 }
 
 #[test]
-fn a_worker_that_is_gone_is_named_at_once() {
+fn a_lost_worker_is_reported_at_once() {
     let worker = worker(false, vec![Connection::Cut(700)]);
     let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
     let tensor = session.put(vec![1; 2000], "u8", &[2000]).unwrap();
@@ -379,7 +379,7 @@ fn a_worker_that_is_gone_is_named_at_once() {
 }
 
 #[test]
-fn what_refuses_the_connection_says_why() {
+fn a_rejected_connection_reports_the_reason() {
     let worker = worker(false, vec![Connection::Refused(403)]);
     let error = Session::connect_blocking(target(&worker, false), Options::default()).unwrap_err();
     assert!(
@@ -418,7 +418,7 @@ fn a_session_that_is_dropped_is_closed() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_it_is_sent() {
+fn an_operation_with_invalid_arguments_is_rejected_before_it_is_sent() {
     let worker = worker(false, vec![Connection::Stands]);
     let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
     assert!(matches!(session.put(vec![0; 3], "f32", &[1]), Err(Error::Invalid(_))));
@@ -429,7 +429,7 @@ fn what_does_not_fit_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn nobody_waits_for_room_to_ask_to_close_or_to_leave() {
+fn requests_and_closing_do_not_wait_for_space_in_the_queue() {
     // Nobody accepts connections, so uploads stay in the queue.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_survive_the_way_there_and_back() {
+    fn sets_are_unchanged_after_encoding_and_decoding() {
         let fields = json!({
             "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
             "f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}, "f:status": {}}}, "f:names": {"v:\"x\"": {}}},

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_tells_added_modified_and_removed() {
+    fn a_comparison_distinguishes_added_modified_and_removed() {
         let old = json!({"plain": "x", "keyed": [{"name": "a", "value": 1}], "atomic": [1], "set": ["s"]});
         let new = json!({"plain": "y", "keyed": [{"name": "a", "value": 2}, {"name": "b"}], "labels": {"l": "m"}, "set": ["t"]});
         let found = compare(&old, &new, &schema());

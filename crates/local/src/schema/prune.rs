@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_fields_go_and_are_told_by_path() {
+    fn unknown_fields_are_removed_and_reported_by_path() {
         let schema = json!({"type": "object", "properties": {
             "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
             "map": {"type": "object", "additionalProperties": {"type": "string"}},

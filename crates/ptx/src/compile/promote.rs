@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_with_addresses_or_other_pieces_stay() {
+    fn variables_whose_address_or_other_pieces_are_used_stay_in_memory() {
         // Passed in pieces of 8 bytes, but read in pieces of 4: the callee's copy stays (2 stores, 2 loads), the caller's is promoted.
         let function = "ld.param.b32 %r1, [in]; ld.param.b32 %r2, [in+4]; st.param.b32 [out], %r1;";
         assert_eq!(accesses(function, CALL).1, 4);

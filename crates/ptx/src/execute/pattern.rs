@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_told_apart() {
+    fn shapes_are_distinguished() {
         let shape = |of: &dyn Fn(u64) -> u64| {
             let found = pattern(&addresses(of), u64::MAX, 4);
             (found.shape, found.low, found.high)

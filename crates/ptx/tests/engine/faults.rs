@@ -94,7 +94,7 @@ fn thread_indices_of_faults_are_three_dimensional() {
 }
 
 #[test]
-fn misaligned_and_null_accesses_are_told_apart() {
+fn misaligned_and_null_accesses_are_distinguished() {
     let run = Run::new();
     assert_eq!(
         run.fault("ld.global.u32 %r3, [%rd1+2];", 1).kind,
@@ -303,7 +303,7 @@ fn cancelling_ends_a_running_launch() {
 }
 
 #[test]
-fn launches_that_cannot_be_are_refused() {
+fn invalid_launches_are_rejected() {
     let run = Run::new();
     let refused = |launch: Launch| run.launch("", &launch).expect_err("refused").to_string();
     assert!(refused(Launch::new([0, 1, 1], [1, 1, 1])).contains("grid (0, 1, 1)"));
@@ -389,7 +389,7 @@ fn deterministic_launches_repeat_their_float_atomics() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_with_its_line() {
+fn unsupported_features_are_rejected_with_their_line() {
     let load = |body: &str| {
         Module::load(&format!(
             "{HEADER}.entry k()\n{{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .pred %p<9>;\n{body}\n}}"
@@ -418,7 +418,7 @@ fn what_is_not_supported_is_refused_with_its_line() {
 }
 
 #[test]
-fn extents_whose_product_overflows_are_refused() {
+fn extents_whose_product_overflows_are_rejected() {
     let run = Run::new();
     let fault = run.launch("", &Launch::new([1, 1, 1], [u32::MAX; 3])).expect_err("refused");
     assert!(matches!(fault.kind, FaultKind::InvalidLaunch(_)));

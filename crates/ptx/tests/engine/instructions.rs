@@ -417,7 +417,7 @@ fn special_registers_describe_the_launch() {
 }
 
 #[test]
-fn named_barriers_let_producers_go_on() {
+fn producers_do_not_wait_at_named_barriers() {
     // Threads 0-31 produce, and only arrive at barrier 1. Threads 32-63 wait for them at the barrier.
     let text = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out)\n{\n\
         .reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .shared .align 4 .b8 s[128];\n\

@@ -57,7 +57,7 @@ fn producers_and_consumers_hand_a_slot_to_and_fro() {
 }
 
 #[test]
-fn a_state_tells_its_phase_and_what_was_pending() {
+fn a_state_contains_its_phase_and_the_pending_count() {
     let found = run(
         100,
         100,

@@ -49,7 +49,7 @@ fn reasons_read_well() {
 }
 
 #[test]
-fn bytes_that_look_equal_are_told_apart() {
+fn amounts_that_round_to_the_same_text_are_distinguished() {
     let nearly = Device {
         foreign_bytes: 1 << 20,
         ..gpu("a/gpu0", 9)
@@ -64,7 +64,7 @@ fn bytes_that_look_equal_are_told_apart() {
 }
 
 #[test]
-fn a_missing_engine_that_is_brought_along_is_told_with_what_is_missing() {
+fn a_missing_engine_xla_is_reported_with_the_missing_plugin() {
     let told = |engine: &str| {
         let wish = Claim {
             engine: Some(engine.into()),

@@ -5,7 +5,7 @@ use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Refused, Solution, Unusa
 use crate::builders::{GIB, burst, gpu, held, id, on, pool, session, why_not};
 
 #[test]
-fn a_session_goes_to_the_idlest_device_by_executions_then_bytes_then_tensors() {
+fn a_session_is_placed_on_the_idlest_device_by_executions_then_bytes_then_tensors() {
     let busy = |name, active_executions, stored_tensor_bytes, tensor_count| Device {
         load: Load {
             active_executions,
@@ -50,7 +50,7 @@ fn sessions_that_arrive_together_count_for_each_other_as_executions() {
 }
 
 #[test]
-fn a_session_stays_on_its_device_whatever_becomes_of_it() {
+fn a_session_stays_on_its_device_even_if_the_device_fails() {
     for trouble in [Unusable::NotReady, Unusable::Unhealthy, Unusable::Cordoned] {
         let troubled = Device {
             usable: Err(trouble),
@@ -66,7 +66,7 @@ fn a_session_stays_on_its_device_whatever_becomes_of_it() {
 }
 
 #[test]
-fn a_session_whose_device_is_gone_is_not_placed_again() {
+fn a_session_whose_device_was_removed_is_not_placed_again() {
     let pinned = Claim {
         pinned: Some(id("a/gpu0")),
         ..session("s", 1)
@@ -143,7 +143,7 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
 }
 
 #[test]
-fn a_device_that_refused_is_asked_again_when_the_refusal_lapses() {
+fn a_device_that_rejected_a_claim_is_proposed_again_after_the_rejection_expires() {
     let refused = Claim {
         refused: vec![Refused {
             device: id("a/gpu0"),

@@ -5,7 +5,7 @@ use sahasra_scheduler::{Claim, ClaimKind, Device, RESERVE_AFTER_MS, WhyNot, solv
 use crate::builders::{GIB, burst, gpu, held, pool, session, since, why_not, with_priority};
 
 #[test]
-fn small_work_passes_large_work_until_patience_ends() {
+fn small_claims_start_before_a_large_one_until_it_reserves_devices() {
     let devices = [gpu("a/gpu0", 8)];
     let large = burst("large", 8, 1, 1);
     let running = since(burst("running", 1, 5, 5), 1);
@@ -89,7 +89,7 @@ fn a_claim_that_waits_for_a_session_delays_no_other() {
 }
 
 #[test]
-fn what_is_on_its_way_back_is_waited_for() {
+fn slices_that_are_being_released_count_for_a_reservation() {
     let returning = Device {
         foreign_bytes: 2 * GIB,
         returning_bytes: 2 * GIB,

@@ -106,7 +106,7 @@ async fn ask(address: SocketAddr, connector: &Connector) -> Result<String, Optio
 }
 
 #[tokio::test]
-async fn who_shows_a_certificate_of_the_authority_is_certified_and_nobody_else() {
+async fn only_a_client_with_a_certificate_of_the_authority_is_certified() {
     let (folder, servers, clients) = (Folder::new(), Signer::new(), Signer::new());
     let files = Files {
         client_authority: Some(folder.write("clients.crt", &clients.0.pem())),
@@ -135,7 +135,7 @@ async fn who_shows_a_certificate_of_the_authority_is_certified_and_nobody_else()
 }
 
 #[tokio::test]
-async fn a_client_says_what_is_wrong_with_a_servers_certificate() {
+async fn a_client_reports_why_a_servers_certificate_is_invalid() {
     let (folder, signer) = (Folder::new(), Signer::new());
     let (address, _serving) = serve(Acceptor::new(folder.server(&signer)).unwrap()).await;
     let named = |name: &str| {
@@ -185,7 +185,7 @@ async fn both_sides_take_new_files_and_keep_the_old_ones_while_they_are_half_wri
 }
 
 #[test]
-fn a_refusal_is_known_by_its_text_where_http_keeps_nothing_else() {
+fn a_tls_alert_is_recognised_by_its_text_in_an_http_error() {
     let told = io::Error::other("connection error: received fatal alert: UnknownCA");
     assert!(matches!(fault(&told), Some(TlsFault::Identity(text)) if text == "received fatal alert: UnknownCA"));
     assert_eq!(fault(&io::Error::other("received fatal alert: InternalError")), None);

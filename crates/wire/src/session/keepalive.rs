@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_gone_is_noticed_within_a_minute_with_and_without_data_on_the_way() {
+    fn a_lost_peer_is_detected_within_a_minute_with_and_without_data_in_flight() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connection = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         for (keepalive, seconds) in [(Keepalive::CLIENT, 60), (Keepalive::CLUSTER, 30)] {

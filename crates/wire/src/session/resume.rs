@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_comes_out_of_its_header_as_it_went_in() {
+    fn a_secret_is_unchanged_by_its_header() {
         let secret: Vec<u8> = (0..32).map(|place| place * 8 + 1).collect();
         assert_eq!(resume_value(&secret).len(), 64);
         assert_eq!(resume_secret(resume_value(&secret).as_bytes()), Some(secret));

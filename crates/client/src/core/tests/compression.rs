@@ -37,7 +37,7 @@ fn written(core: &mut Core, end: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_part_is_a_candidate_until_it_is_settled_or_has_gone() {
+fn a_part_is_a_candidate_until_it_is_settled_or_sent() {
     let mut pair = pair();
     upload(&mut pair.core, [&[7; 1000], &[8; 500]]);
     let first = pair.core.candidate().unwrap();
@@ -67,7 +67,7 @@ fn a_part_is_a_candidate_until_it_is_settled_or_has_gone() {
 }
 
 #[test]
-fn what_was_encoded_goes_again_as_it_was_and_counts_for_what_it_decodes_to() {
+fn a_repeated_part_keeps_its_encoding_and_counts_with_its_decoded_size() {
     let mut pair = pair();
     upload(&mut pair.core, [&[7; 1000], &[8; 500]]);
     pair.encode();
@@ -105,7 +105,7 @@ fn a_download_may_come_encoded_and_is_as_it_was_whatever_is_cut() {
 }
 
 #[test]
-fn a_client_that_does_not_compress_says_so_and_takes_nothing_encoded() {
+fn a_client_that_does_not_compress_announces_it_and_accepts_no_encoded_part() {
     let mut silent = Pair::compressing(WIDE, WIDE, Mode::Never);
     upload(&mut silent.core, [&[7; 1000], &[8; 500]]);
     assert_eq!(silent.core.candidate(), None);

@@ -5,7 +5,7 @@ use sahasra_wire::session::{Done, Failed, FailureCode, Synchronise, Tensor, clie
 use super::*;
 
 #[test]
-fn what_is_deleted_goes_before_the_next_operation() {
+fn deletions_are_sent_before_the_next_operation() {
     let mut core = connected();
     core.delete_tensor(5);
     assert!(core.has_only_deleted());
@@ -100,7 +100,7 @@ fn a_failure_answers_its_request_and_one_of_none_ends_the_session() {
 }
 
 #[test]
-fn the_end_of_a_session_is_told_in_the_middle_of_a_tensor_too() {
+fn the_end_of_a_session_may_arrive_between_the_parts_of_a_tensor() {
     let mut core = connected();
     core.request(Wanted::Array(Some(8)));
     let tensor = Tensor {

@@ -32,7 +32,7 @@ fn a_payload_is_not_copied() {
 }
 
 #[test]
-fn a_frame_beyond_the_window_goes_when_little_is_on_its_way_and_then_no_more() {
+fn one_frame_beyond_the_window_is_sent_while_little_is_outstanding() {
     let mut core = connected();
     let request = core.request(Wanted::Done);
     core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
@@ -47,7 +47,7 @@ fn a_frame_beyond_the_window_goes_when_little_is_on_its_way_and_then_no_more() {
 }
 
 #[test]
-fn a_window_beyond_the_largest_is_announced_and_told_of_as_the_largest() {
+fn a_window_beyond_the_largest_is_announced_and_reported_as_the_largest() {
     let mut core = Core::new(Window {
         frames: u32::MAX,
         bytes: u64::MAX,

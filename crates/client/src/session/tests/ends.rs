@@ -17,7 +17,7 @@ fn lose(session: &Session) -> Option<Error> {
 }
 
 #[test]
-fn the_end_is_unreported_while_work_is_not_known_to_have_happened() {
+fn the_end_is_unreported_while_work_may_have_been_lost() {
     with_session(|session| {
         let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
         assert!(session.unreported_end().is_none(), "it has not ended");
@@ -44,7 +44,7 @@ fn the_end_is_none_of_those_whose_work_has_happened() {
 }
 
 #[test]
-fn the_end_is_told_once() {
+fn the_end_is_reported_once() {
     with_session(|session| {
         let tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
         assert!(lose(session).is_some());
@@ -60,7 +60,7 @@ fn the_end_is_told_once() {
 }
 
 #[test]
-fn whoever_closes_a_session_is_told_of_no_end() {
+fn closing_a_session_reports_no_error() {
     with_session(|session| {
         let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
         session.close().wait().unwrap();

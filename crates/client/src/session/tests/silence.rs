@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use super::*;
 
 #[test]
-fn a_connection_that_stalls_is_replaced_though_nobody_closes_it() {
+fn a_stalled_connection_is_replaced_although_no_side_closes_it() {
     let options = Options {
         silence: Duration::from_millis(400),
         ..Options::default()
@@ -18,7 +18,7 @@ fn a_connection_that_stalls_is_replaced_though_nobody_closes_it() {
 }
 
 #[test]
-fn whoever_waits_on_a_stalled_connection_is_told_when_the_grace_is_over() {
+fn a_caller_on_a_stalled_connection_gets_an_error_after_the_grace_period() {
     let worker = worker(true, vec![Connection::Stalls(700)]);
     let options = Options {
         silence: Duration::from_millis(400),

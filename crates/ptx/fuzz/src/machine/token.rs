@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_marks_and_lines_are_found() {
+    fn words_punctuation_and_lines_are_recognised() {
         let text = "// a\n@!%p0 bra L$1; /* b\nc */ .file 1 \"x.cu\"\nmov.u32 %r1,-4;é";
         let found: Vec<(&str, usize)> = tokens(text).iter().map(|token| (token.text, token.line)).collect();
         let second = ["@", "!", "%p0", "bra", "L$1", ";"].map(|word| (word, 2));

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_refuse_what_lies_outside_them() {
+    fn bounds_reject_results_outside_them() {
         let model = Model::of("ex2.approx.f32").unwrap();
         let one = u64::from(1f32.to_bits());
         assert!(model.accepts(&[one], 0, u64::from(2f32.to_bits()) + 2));

@@ -132,7 +132,7 @@ proptest! {
     })]
 
     #[test]
-    fn damaged_text_loads_or_is_refused_and_runs_or_faults(file in any::<prop::sample::Index>(), mutations in mutations()) {
+    fn damaged_text_loads_or_is_rejected_and_runs_or_faults(file in any::<prop::sample::Index>(), mutations in mutations()) {
         thread_local! {
             // The files are short enough for many cases in little time.
             static CORPUS: Vec<String> = corpus().into_iter().filter(|text| text.len() < 7000).collect();
@@ -141,21 +141,21 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_text_is_refused_in_place(text in "[ -~\n\t]{0,200}") {
+    fn arbitrary_text_is_rejected_with_a_position(text in "[ -~\n\t]{0,200}") {
         survive(&text);
         survive(&format!(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ {text}"));
     }
 }
 
 #[test]
-fn every_corpus_file_loads_or_is_refused_with_its_line() {
+fn every_corpus_file_loads_or_is_rejected_with_its_line() {
     for text in corpus() {
         survive(&text);
     }
 }
 
 #[test]
-fn deep_nesting_is_refused_not_overflowed() {
+fn deep_nesting_is_rejected_without_a_stack_overflow() {
     let open = "{".repeat(100_000);
     survive(&format!(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ {open}"));
     survive(&format!(

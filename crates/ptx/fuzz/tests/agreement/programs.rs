@@ -36,7 +36,7 @@ fn engine_and_reference_machine_leave_the_same_memory_again() {
 }
 
 #[test]
-fn damaged_text_is_refused_or_runs() {
+fn damaged_text_is_rejected_or_runs() {
     let corpus = damage::corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests")).expect("the corpus");
     for seed in 0..TEXTS {
         let text = damage::text(seed, &corpus);

@@ -68,7 +68,7 @@ fn work_grows_with_the_program_however_its_blocks_are_laid_out() {
 }
 
 #[test]
-fn a_register_used_at_the_far_end_is_live_all_the_way() {
+fn a_register_used_in_the_last_block_is_live_in_every_block() {
     let (live, _, blocks) = sets(&lowered(&upwards(100)), usize::MAX);
     // All blocks except the block that sets the register and the block after the end of the kernel.
     let reached = live.expect("no limit").iter().filter(|set| set.iter().next().is_some()).count();

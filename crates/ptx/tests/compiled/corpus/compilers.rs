@@ -8,7 +8,7 @@ use super::tensor::{half, sixteenths};
 use crate::device::{Device, Noise, assert_close, text};
 
 #[test]
-fn tritons_sum_leaves_the_tail_alone() {
+fn tritons_sum_does_not_write_past_the_end() {
     let device = load("triton/add");
     let mut noise = Noise::new(30);
     let (x, y) = (noise.reals(3000, -9.0, 9.0), noise.reals(3000, -9.0, 9.0));

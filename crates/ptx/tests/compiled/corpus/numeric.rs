@@ -14,7 +14,7 @@ fn saxpy_expected(n: usize, a: f32, x: &[f32], y: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn saxpy_is_exact_and_leaves_the_tail_alone() {
+fn saxpy_is_exact_and_does_not_write_past_the_end() {
     let device = load("01_saxpy");
     let mut noise = Noise::new(1);
     let (x, y) = (noise.reals(5000, -9.0, 9.0), noise.reals(5000, -9.0, 9.0));

@@ -85,7 +85,7 @@ fn levenshtein_distances_match() {
 }
 
 #[test]
-fn string_search_finds_every_place() {
+fn string_search_finds_every_occurrence() {
     let device = load("strings");
     let text = letters(5, 3000, 3);
     let pattern = b"ab?a";

@@ -167,7 +167,7 @@ fn plain(bytes: usize, rate: f64) -> f64 {
 }
 
 #[test]
-fn a_fast_line_is_left_alone_whatever_goes_over_it() {
+fn nothing_is_compressed_on_a_fast_link() {
     for rate in [500e6, 1.2e9, 5e9] {
         let mut world = World::new(rate, 2e6);
         for _ in 0..10 {
@@ -179,7 +179,7 @@ fn a_fast_line_is_left_alone_whatever_goes_over_it() {
 }
 
 #[test]
-fn what_compresses_goes_sooner_over_a_slow_line() {
+fn compressible_data_arrives_sooner_over_a_slow_link() {
     for (rate, share) in [(1e6, 0.2), (12.5e6, 0.25), (125e6, 0.45)] {
         let mut world = World::new(rate, 2e6);
         world.tensor(64 * MEBIBYTE, SPARSE);
@@ -203,7 +203,7 @@ fn what_does_not_compress_costs_next_to_nothing() {
 }
 
 #[test]
-fn a_line_shows_behind_much_memory() {
+fn the_rate_of_a_link_is_measured_despite_large_buffers() {
     // Two connections of Linux in a row have such buffers. They absorb most of a tensor.
     let digits = Content { ratio: 0.25, speed: 700e6 };
     for rate in [12.5e6, 125e6, 250e6] {
@@ -261,7 +261,7 @@ fn many_small_tensors_that_do_not_compress_are_seldom_looked_at() {
 }
 
 #[test]
-fn a_slow_line_is_remembered_over_pauses_though_memory_takes_what_comes() {
+fn the_rate_of_a_slow_link_is_remembered_over_pauses() {
     let mut world = World::new(12.5e6, 2e6);
     world.tensor(16 * MEBIBYTE, SPARSE);
     for _ in 0..100 {
@@ -274,7 +274,7 @@ fn a_slow_line_is_remembered_over_pauses_though_memory_takes_what_comes() {
 }
 
 #[test]
-fn a_line_that_becomes_slow_is_helped_and_one_that_becomes_fast_is_let_alone() {
+fn compression_starts_when_a_link_becomes_slow_and_stops_when_it_becomes_fast() {
     let content = Content { ratio: 0.4, speed: 400e6 };
     let mut world = World::new(1e9, 2e6);
     world.tensor(256 * MEBIBYTE, content);

@@ -30,7 +30,7 @@ fn elements_of_small_numbers_become_little_more_than_their_low_bytes() {
 }
 
 #[test]
-fn what_does_not_become_shorter_is_not_encoded_and_a_sample_tells() {
+fn incompressible_data_is_not_encoded_and_is_recognised_by_a_sample() {
     let mut state = 1_u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         state = state
@@ -54,7 +54,7 @@ fn what_does_not_become_shorter_is_not_encoded_and_a_sample_tells() {
 }
 
 #[test]
-fn parts_that_make_no_sense_are_refused_before_any_memory_is_taken() {
+fn invalid_parts_are_rejected_before_memory_is_allocated() {
     let part = |encoding, decoded_bytes, width| Part {
         encoding,
         decoded_bytes,
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_decode_to_as_many_as_are_said_or_are_refused(
+    fn any_bytes_decode_to_the_announced_size_or_are_rejected(
         payload in prop::collection::vec(any::<u8>(), 0..300),
         encoding in -1_i32..4,
         decoded_bytes in prop_oneof![0_u64..2000, Just(PART_BYTES as u64), any::<u64>()],
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_parts_decode_to_as_many_bytes_or_are_refused(
+    fn damaged_parts_decode_to_the_announced_size_or_are_rejected(
         raw in content(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         width in prop::sample::select(vec![1_u32, 2, 4, 8]),

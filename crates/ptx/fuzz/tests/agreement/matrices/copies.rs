@@ -66,7 +66,7 @@ fn check(cache: &str, space: &str, hint: &str, size: usize, read: Read, wait: &s
 }
 
 #[test]
-fn copies_bring_what_was_asked_and_zeros() {
+fn copies_write_the_requested_bytes_and_zeros() {
     let waits = [
         "cp.async.wait_all;",
         "cp.async.commit_group;\ncp.async.wait_group 0;",

@@ -227,7 +227,7 @@ fn check(form: &str, values: Values, random: &mut fastrand::Rng) -> Result<usize
 }
 
 #[test]
-fn products_are_those_of_the_figures() {
+fn products_match_the_matrix_layouts_of_the_isa() {
     let mut random = fastrand::Rng::with_seed(17);
     let (forms, mut checked, mut wrong) = (forms(), 0, Vec::new());
     for form in &forms {
@@ -247,7 +247,7 @@ fn products_are_those_of_the_figures() {
 }
 
 #[test]
-fn figures_give_every_element_one_place() {
+fn layouts_assign_every_element_once() {
     for form in forms() {
         let product = Product::parse(&form).expect("a form");
         for operand in [Operand::A, Operand::B, Operand::C, Operand::D] {
