@@ -134,5 +134,5 @@ SYSTEMS = {
 
 if __name__ == "__main__":
     name, count, runs = sys.argv[1:]
-    figures = SYSTEMS[name](int(count), int(runs))
-    print("\n" + json.dumps({"seconds": figures}))
+    seconds = SYSTEMS[name](int(count), int(runs))
+    print("\n" + json.dumps({"seconds": seconds}))

@@ -77,16 +77,16 @@ def measure(megabits, rounds, mebibytes):
     with behind("paced_proxy.py", megabits) if megabits else contextlib.nullcontext() as url, contextlib.ExitStack() as stack:
         sessions = {mode: stack.enter_context(opened("gateway", url=url, compression=option)) for mode, option in MODES.items()}
         for kind, array in arrays.items():
-            figures = {mode: {"up": [], "down": []} for mode in MODES}
+            measurements = {mode: {"up": [], "down": []} for mode in MODES}
             for turn in range(-1, rounds):
                 for mode, session in sessions.items():
-                    for direction, figure in one_way(session, array).items():
+                    for direction, measurement in one_way(session, array).items():
                         # The first round is not recorded, because adaptive compression still measures the link.
                         if turn >= 0:
-                            figures[mode][direction].append(figure)
-            for mode, directions in figures.items():
+                            measurements[mode][direction].append(measurement)
+            for mode, directions in measurements.items():
                 for direction, measured in directions.items():
-                    seconds, cpu, sent = ([figure[place] for figure in measured] for place in range(3))
+                    seconds, cpu, sent = ([measurement[place] for measurement in measured] for place in range(3))
                     where = {"megabits": megabits, "kind": kind, "mode": mode, "direction": direction}
                     say(name="paced", **where, array_bytes=array.nbytes, seconds=seconds, cpu_seconds=cpu, line_bytes=sent)
 

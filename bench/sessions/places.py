@@ -32,9 +32,9 @@ def opened(way, vram="1Gi", url=None, compression="adaptive"):
 
 
 @contextlib.contextmanager
-def behind(program, figure):
+def behind(program, setting):
     """Starts a proxy program of this folder, which simulates a link with this delay or bandwidth. Yields the URL of the gateway behind it."""
-    command = [sys.executable, pathlib.Path(__file__).with_name(program), PLACES["gateway"].removeprefix("http://"), str(figure)]
+    command = [sys.executable, pathlib.Path(__file__).with_name(program), PLACES["gateway"].removeprefix("http://"), str(setting)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -43,6 +43,6 @@ def behind(program, figure):
         process.wait()
 
 
-def say(**figures):
+def say(**measurements):
     """Prints one JSON line for the suite."""
-    print(json.dumps(figures), flush=True)
+    print(json.dumps(measurements), flush=True)

@@ -37,15 +37,15 @@ def reference(context):
     """Returns {variant: {benchmark: JSON line}} of the C file. Raises RuntimeError if the variants' results disagree."""
     compiler = shutil.which("gcc") or context.require("cc")
     source = context.root / "bench" / "c" / "reference.c"
-    figures = {}
+    measured = {}
     for variant, flags in VARIANTS.items():
         program = context.folder / f"reference-{variant}"
         context.check([compiler, *COMMON, *flags, f'-DVARIANT="{variant}"', source, "-lm", "-o", program])
-        figures[variant] = {line["name"]: line for line in context.json_lines([program])}
-    for name, line in figures["scalar"].items():
-        if figures["vector"][name]["check"] != line["check"]:
-            raise RuntimeError(f"{name}: the C variants disagree: {line['check']} and {figures['vector'][name]['check']}")
-    return figures
+        measured[variant] = {line["name"]: line for line in context.json_lines([program])}
+    for name, line in measured["scalar"].items():
+        if measured["vector"][name]["check"] != line["check"]:
+            raise RuntimeError(f"{name}: the C variants disagree: {line['check']} and {measured['vector'][name]['check']}")
+    return measured
 
 
 def engine(context):
@@ -54,12 +54,12 @@ def engine(context):
     if not (context.root / "crates" / "ptx" / "examples" / f"{ENGINE}.rs").exists():
         raise Unavailable(f"crates/ptx has no example {ENGINE}")
     context.check([cargo, "build", "--quiet", "--release", "--workspace", "--example", ENGINE])
-    figures = {}
+    measured = {}
     for level in LEVELS:
         lines = context.json_lines([context.target / "release" / "examples" / ENGINE, "--level", level])
         # A level that this processor lacks runs as the next lower one, so a variant that occurs again is skipped.
-        figures.setdefault(lines[0]["variant"], {line["name"]: line for line in lines})
-    return figures
+        measured.setdefault(lines[0]["variant"], {line["name"]: line for line in lines})
+    return measured
 
 
 def one_and_two_threads(context):

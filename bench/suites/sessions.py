@@ -8,7 +8,7 @@ import contextlib
 import os
 import subprocess
 
-import session_figures as figures
+import session_statistics
 from measure import Result, Unavailable
 from suites import peers
 
@@ -94,16 +94,16 @@ def from_python(parts, places):
             seconds = line["seconds"]
             for way in PYTHON_GOALS:
                 name = f"sessions/python/matmul_5ms/{way}/of_plugin"
-                peer = {place: figures.per_step(each, line["steps"]) / 1e3 for place, each in seconds.items()}
-                values = figures.share(seconds[way], seconds["plugin"])
+                peer = {place: session_statistics.per_step(each, line["steps"]) / 1e3 for place, each in seconds.items()}
+                values = session_statistics.share(seconds[way], seconds["plugin"])
                 yield Result.of_runs(name, values, "%", goal=LONG_GOAL, better="higher", peer=peer)
         else:
             goals = PYTHON_GOALS if line["loop"] == "pipelined" else {}
             area = f"sessions/python/{line['loop']}"
-            yield from figures.overheads(area, line, goals, ("plugin", "jaxlib"), PYTHON_GOALS)
+            yield from session_statistics.overheads(area, line, goals, ("plugin", "jaxlib"), PYTHON_GOALS)
             if "pipe" in line["seconds"]:
-                yield from figures.overheads(area, line, {}, ("jaxlib",), ("pipe",))
-                times = figures.of_overhead(line, "direct", "pipe", "jaxlib")
+                yield from session_statistics.overheads(area, line, {}, ("jaxlib",), ("pipe",))
+                times = session_statistics.of_overhead(line, "direct", "pipe", "jaxlib")
                 if times is not None:
                     yield Result(f"{area}/{line['name']}/direct/of_pipe", times, "x", goal=PIPE_GOAL)
 
@@ -111,7 +111,7 @@ def from_python(parts, places):
 def from_rust(parts, places, folder):
     for name in STEPS_OF:
         for line in parts.client_lines("steps", places, folder / name, RUST_ROUNDS):
-            yield from figures.overheads("sessions/rust/pipelined", line, RUST_GOALS, ("plugin",), ("direct", "gateway"))
+            yield from session_statistics.overheads("sessions/rust/pipelined", line, RUST_GOALS, ("plugin",), ("direct", "gateway"))
 
 
 def delayed(parts, places):
@@ -121,7 +121,7 @@ def delayed(parts, places):
     for way in seconds:
         yield Result.of_runs(f"{area}/{way}/loop_{line['steps']}", [each * 1e3 for each in seconds[way]], "ms")
         yield Result.of_runs(f"{area}/{way}/round_trip", [each * 1e3 for each in trips[way]], "ms")
-    more = figures.round_trips_more(seconds["far"], seconds["near"], trips["far"], trips["near"])
+    more = session_statistics.round_trips_more(seconds["far"], seconds["near"], trips["far"], trips["near"])
     yield Result(f"{area}/loop_{line['steps']}/round_trips_more", more, "round trips", goal=DELAYED_GOAL)
 
 
@@ -133,9 +133,9 @@ def elsewhere(context):
         for line in context.json_lines([python, program, system, PEER_ROUNDS, *SIZES], timeout=WITHIN):
             if line["name"] == "bulk":
                 name = f"sessions/peers/{system}/bulk_{line['mebibytes']}mib/{line['direction']}"
-                yield Result.of_runs(name, figures.rate(line["mebibytes"], line["seconds"]), "GB/s", better="higher")
+                yield Result.of_runs(name, session_statistics.rate(line["mebibytes"], line["seconds"]), "GB/s", better="higher")
             else:
-                yield from figures.overheads(f"sessions/peers/{line['loop']}", line, {}, ("local",), (system,))
+                yield from session_statistics.overheads(f"sessions/peers/{line['loop']}", line, {}, ("local",), (system,))
 
 
 def run(context):
@@ -147,8 +147,8 @@ def run(context):
         yield from from_python(parts, places)
         yield from from_rust(parts, places, folder)
         yield from delayed(parts, places)
-        yield from figures.bulk(parts.lines("bulk.py", places, BULK_ROUNDS, *SIZES), BULK_GOAL)
-        yield from figures.paced(parts.lines("paced.py", places, PACED_ROUNDS, PACED_MEBIBYTES, *LINES))
-        yield from figures.many(parts.client_lines("many", places, folder / "mlp_32", MANY_ROUNDS, *COUNTS))
+        yield from session_statistics.bulk(parts.lines("bulk.py", places, BULK_ROUNDS, *SIZES), BULK_GOAL)
+        yield from session_statistics.paced(parts.lines("paced.py", places, PACED_ROUNDS, PACED_MEBIBYTES, *LINES))
+        yield from session_statistics.many(parts.client_lines("many", places, folder / "mlp_32", MANY_ROUNDS, *COUNTS))
     yield from elsewhere(context)
 
