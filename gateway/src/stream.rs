@@ -8,11 +8,11 @@
 //! Whatever can be rejected is rejected with an HTTP answer before the WebSocket opens: a missing token, missing rights, an unknown session,
 //! a session without a worker, a rejection by the worker. Later failures are reported as close codes (see [`relay`]).
 //!
-//! A client whose stream broke sends the session's secret. If the session's worker is [`known`], the gateway connects to it at once, and the
-//! worker verifies the secret: clients can resume during an outage of the API server.
+//! A client whose stream broke sends the session's secret. If the session's worker is in the [`cache`], the gateway connects to it at once,
+//! and the worker verifies the secret: clients can resume during an outage of the API server.
 
+mod cache;
 mod end;
-mod known;
 mod metrics;
 mod relay;
 mod slots;
@@ -32,7 +32,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{api::ApiServer, call::Call, conditions, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
 
-use known::Seen;
+use cache::CachedWorker;
 use slots::Slot;
 use worker::Worker;
 
@@ -49,7 +49,7 @@ pub(crate) struct Streams {
     pace: Pace,
     stop: CancellationToken,
     open: TaskTracker,
-    known: Arc<known::Endpoints>,
+    cache: Arc<cache::Endpoints>,
 }
 
 impl Streams {
@@ -71,7 +71,7 @@ impl Streams {
             pace,
             stop,
             open: TaskTracker::new(),
-            known: Arc::default(),
+            cache: Arc::default(),
         }
     }
 
@@ -151,7 +151,7 @@ impl Streams {
     /// Opens a stream to the last known worker of the session, which verifies the secret. `None` when the worker is not known or does not
     /// accept: the API server then decides.
     async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<(Worker, Slot), Refusal>> {
-        let seen = self.known.get(place.namespace, place.name)?;
+        let seen = self.cache.get(place.namespace, place.name)?;
         match self.connect(&seen.endpoint, place, Some(resume)).await {
             Ok(worker) if worker.resumed => Some(
                 self.slots
@@ -192,7 +192,7 @@ impl Streams {
             Err(_) if worker.resumed => self.slots.take_resumed(caller.clone(), namespace, name)?,
             slot => slot?,
         };
-        self.known.put(namespace, name, Seen { endpoint, caller });
+        self.cache.put(namespace, name, CachedWorker { endpoint, caller });
         Ok((worker, slot))
     }
 }

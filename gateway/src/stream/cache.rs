@@ -13,13 +13,13 @@ pub(super) struct Endpoints(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
-    young: HashMap<(String, String), Seen>,
-    old: HashMap<(String, String), Seen>,
+    young: HashMap<(String, String), CachedWorker>,
+    old: HashMap<(String, String), CachedWorker>,
 }
 
 /// The worker of a session, and the caller that opened its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct CachedWorker {
     /// URL of the session's worker.
     pub endpoint: String,
     /// Caller that opened the stream. A client that resumes the stream with the session's secret counts as the same caller.
@@ -32,19 +32,19 @@ impl Endpoints {
     }
 
     /// Returns the last known worker of a session.
-    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Seen> {
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<CachedWorker> {
         let session = (namespace.to_owned(), name.to_owned());
-        let known = self.lock();
-        known.young.get(&session).or_else(|| known.old.get(&session)).cloned()
+        let cache = self.lock();
+        cache.young.get(&session).or_else(|| cache.old.get(&session)).cloned()
     }
 
     /// Records the worker of a session.
-    pub(super) fn put(&self, namespace: &str, name: &str, seen: Seen) {
-        let mut known = self.lock();
-        if known.young.len() >= MOST {
-            known.old = std::mem::take(&mut known.young);
+    pub(super) fn put(&self, namespace: &str, name: &str, worker: CachedWorker) {
+        let mut cache = self.lock();
+        if cache.young.len() >= MOST {
+            cache.old = std::mem::take(&mut cache.young);
         }
-        known.young.insert((namespace.to_owned(), name.to_owned()), seen);
+        cache.young.insert((namespace.to_owned(), name.to_owned()), worker);
     }
 }
 
@@ -54,21 +54,21 @@ mod tests {
 
     #[test]
     fn the_last_worker_of_a_session_is_cached_within_a_limit() {
-        let known = Endpoints::default();
-        let seen = |endpoint: &str| Seen {
+        let cache = Endpoints::default();
+        let worker = |endpoint: &str| CachedWorker {
             endpoint: endpoint.to_owned(),
             caller: Some("somebody".into()),
         };
-        known.put("team", "mine", seen("http://one"));
-        known.put("team", "mine", seen("http://other"));
-        assert_eq!(known.get("team", "mine"), Some(seen("http://other")));
-        assert!(known.get("tea", "mmine").is_none());
+        cache.put("team", "mine", worker("http://one"));
+        cache.put("team", "mine", worker("http://other"));
+        assert_eq!(cache.get("team", "mine"), Some(worker("http://other")));
+        assert!(cache.get("tea", "mmine").is_none());
         for place in 0..2 * MOST {
-            known.put("team", &place.to_string(), seen("http://one"));
+            cache.put("team", &place.to_string(), worker("http://one"));
         }
-        assert!(known.get("team", "mine").is_none());
-        assert!(known.get("team", &(2 * MOST - 1).to_string()).is_some());
-        let kept = known.lock();
+        assert!(cache.get("team", "mine").is_none());
+        assert!(cache.get("team", &(2 * MOST - 1).to_string()).is_some());
+        let kept = cache.lock();
         assert!(kept.young.len() + kept.old.len() <= 2 * MOST);
     }
 }
