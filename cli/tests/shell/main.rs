@@ -1,7 +1,7 @@
 //! Tests of the program as a child process, as a shell would start it.
 
-mod handed_over;
-mod kept;
+mod delivered_results;
+mod kept_results;
 mod kernel;
 mod program;
 mod run;

@@ -25,20 +25,20 @@ impl Drop for Event {
 }
 
 /// Callback that is called once.
-type Told = Box<dyn FnOnce(Result<(), Error>) + Send>;
+type Callback = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
-struct Notice {
+struct Registration {
     plugin: Arc<Plugin>,
     of: &'static str,
-    told: Told,
+    callback: Callback,
 }
 
-unsafe extern "C" fn notify(error: *mut RawError, notice: *mut c_void) {
+unsafe extern "C" fn notify(error: *mut RawError, registration: *mut c_void) {
     // SAFETY: `on_ready` passed the box to the plugin, which returns it once.
-    let notice = unsafe { Box::from_raw(notice.cast::<Notice>()) };
-    let outcome = notice.plugin.check(notice.of, error);
+    let registration = unsafe { Box::from_raw(registration.cast::<Registration>()) };
+    let outcome = registration.plugin.check(registration.of, error);
     // A panic must not unwind into the plugin.
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (notice.told)(outcome)));
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (registration.callback)(outcome)));
 }
 
 impl Event {
@@ -69,19 +69,19 @@ impl Event {
     /// not block.
     ///
     /// # Errors
-    /// An error of the registration; `told` is not called then.
-    pub fn on_ready(&self, told: impl FnOnce(Result<(), Error>) + Send + 'static) -> Result<(), Error> {
-        let notice = Box::into_raw(Box::new(Notice {
+    /// An error of the registration; `callback` is not called then.
+    pub fn on_ready(&self, callback: impl FnOnce(Result<(), Error>) + Send + 'static) -> Result<(), Error> {
+        let registration = Box::into_raw(Box::new(Registration {
             plugin: Arc::clone(&self.plugin),
             of: self.of,
-            told: Box::new(told),
+            callback: Box::new(callback),
         }));
         let mut arguments = abi::EventOnReady::of(self.raw.0);
         arguments.callback = Some(notify);
-        arguments.user_arg = notice.cast();
+        arguments.user_arg = registration.cast();
         self.plugin.call(arguments).map(drop).inspect_err(|_| {
             // SAFETY: The plugin rejected the callback, so nobody else owns the box.
-            drop(unsafe { Box::from_raw(notice) });
+            drop(unsafe { Box::from_raw(registration) });
         })
     }
 }

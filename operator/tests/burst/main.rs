@@ -8,4 +8,4 @@ mod harness;
 mod intake;
 mod leases;
 mod metrics;
-mod refusals;
+mod rejections;
