@@ -17,7 +17,7 @@ class Results(unittest.TestCase):
         self.assertTrue(Result("a", 60_000, "1/s", goal=50_000, better="higher").met())
         self.assertFalse(Result("a", 40_000, "1/s", goal=50_000, better="higher").met())
 
-    def test_peers_and_spread_stand_in_the_json_only_when_there_are_any(self):
+    def test_the_json_contains_peers_and_spread_only_if_present(self):
         once = Result("a", 1.0, "s").as_json()
         self.assertEqual(once, {"name": "a", "value": 1.0, "unit": "s", "goal": None, "better": "lower"})
         often = Result.of_runs("a", [2.0, 1.0], "s", peer={"ray": 3.0}).as_json()

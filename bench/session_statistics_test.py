@@ -11,7 +11,7 @@ class Figures(unittest.TestCase):
         # Rounds must be paired: a round that only one side has is an error.
         self.assertRaises(ValueError, session_statistics.overhead, [0.3], [0.1, 0.1], 1000)
 
-    def test_what_takes_twice_as_long_has_half_of_the_throughput(self):
+    def test_twice_the_time_is_half_the_throughput(self):
         self.assertEqual(session_statistics.share([2.0, 1.0], [1.0, 1.0]), [50.0, 100.0])
 
     def test_rates_are_in_gigabytes_of_a_thousand_million(self):
@@ -51,7 +51,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(results["sessions/bulk_64mib/down/gateway/of_raw"].value, 50)
         self.assertIsNone(results["sessions/bulk_64mib/down/gateway/of_raw"].goal)
 
-    def test_what_is_compressed_is_compared_with_the_same_that_is_not_in_the_same_rounds(self):
+    def test_compressed_and_uncompressed_transfers_of_the_same_rounds_are_compared(self):
         def line(megabits, mode, seconds, sent, cpu):
             return {
                 "megabits": megabits, "kind": "zeros", "direction": "up", "mode": mode, "array_bytes": 100_000_000,

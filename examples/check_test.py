@@ -54,7 +54,7 @@ class HyperparameterSearch(unittest.TestCase):
         self.assertEqual(code, 1, text)
         self.assertIn(said, text)
 
-    def test_right_results_in_any_order_are_accepted(self):
+    def test_correct_results_in_any_order_are_accepted(self):
         code, text = check(self.name, self.rows[:1] + self.rows[:0:-1], {"best": [{"index": 70}]})
         self.assertEqual(code, 0, text)
         self.assertIn("best: index 70, learningRate 4.3, batchSize 32, dropout 0.1", text)
@@ -104,7 +104,7 @@ class MonteCarlo(unittest.TestCase):
     def check(self, rows, mean, interval):
         return check(self.name, rows, {"values": [mean], "confidence95": [interval]})
 
-    def test_right_results_are_accepted(self):
+    def test_correct_results_are_accepted(self):
         code, text = self.check(self.rows, self.mean, 0.001569)
         self.assertEqual(code, 0, text)
 
@@ -124,7 +124,7 @@ class MonteCarlo(unittest.TestCase):
 class Saxpy(unittest.TestCase):
     name = "saxpy"
 
-    def test_right_results_are_accepted(self):
+    def test_correct_results_are_accepted(self):
         code, text = check(self.name, expected_rows(self.name), {})
         self.assertEqual(code, 0, text)
 

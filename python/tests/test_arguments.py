@@ -111,7 +111,7 @@ class Subclass(sahasra.SahasraClient):
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda client: pickle.loads(pickle.dumps(client))], ids=["copy", "deepcopy", "pickle"])
-def test_a_client_is_copied_and_pickled_as_it_was_given(no_token, monkeypatch, again):
+def test_a_client_is_copied_and_pickled_with_its_arguments(no_token, monkeypatch, again):
     client = Subclass("http://127.0.0.1:1", token="given", namespace="mine", server_name="gateway.example")
     client.namespace = "later"
     copied = again(client)

@@ -37,7 +37,7 @@ def test_a_method_is_that_of_jax(session, function):
     same(function(session.put(X)), function(jnp.asarray(X)))
 
 
-def test_methods_bring_nothing_back_and_are_one_program(session):
+def test_methods_download_nothing_and_are_one_program(session):
     x = session.put(np.arange(7, dtype=np.float32))
     x.sum()
     session.synchronise()
@@ -50,7 +50,7 @@ def test_methods_bring_nothing_back_and_are_one_program(session):
     assert session.traffic.received_bytes - before.received_bytes < 2_000
 
 
-def test_the_functions_of_its_namespace_run_there(session):
+def test_functions_of_the_array_namespace_run_in_the_session(session):
     x = session.put(X)
     xp = x.__array_namespace__()
     assert xp == session.put(X).__array_namespace__() and len({xp, x.__array_namespace__(api_version="2024.12")}) == 1

@@ -55,7 +55,7 @@ def direct(tmp_path_factory, pool):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_session_computes_what_its_plugin_computes(session, direct, name):
+def test_results_of_a_session_equal_those_of_its_plugin(session, direct, name):
     function, *arguments = PROGRAMS[name]
     leaves = jax.tree_util.tree_leaves(session.jit(function)(*arguments))
     assert sum(key.startswith(f"{name}/") for key in direct) == 2 * len(leaves)

@@ -52,7 +52,7 @@ class Client:
 PARAMETERS = {"a": (np.arange(ROWS) % 100).astype(np.float32)}
 
 
-def test_results_are_returned_although_a_job_cannot_be_deleted():
+def test_results_are_returned_even_if_a_job_cannot_be_deleted():
     gateway = Gateway(kept=("many-0", "many-1"))
     with pytest.warns(RuntimeWarning, match="many-0, many-1 in namespace default: many-0 is out of reach") as warned:
         frame = run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many")

@@ -31,7 +31,7 @@ def arrays():
 
 
 @pytest.mark.parametrize("compression", ["adaptive", "always", "never"])
-def test_arrays_come_back_bit_for_bit(client, pool, compression):
+def test_arrays_are_downloaded_bit_for_bit(client, pool, compression):
     with sahasra.RemoteJaxSession.create(client, gpu_class=pool.gpu_class, vram="512Mi", compression=compression) as session:
         for name, array in arrays().items():
             before = session.traffic
@@ -47,7 +47,7 @@ def test_arrays_come_back_bit_for_bit(client, pool, compression):
             del tensor
 
 
-def test_what_is_compressed_survives_connections_that_break(worker):
+def test_compressed_transfers_survive_broken_connections(worker):
     with worker.connect(compression="always") as session:
         array = np.arange(8 << 20, dtype=np.int32) // 3
         for _ in range(6):

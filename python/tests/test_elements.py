@@ -9,7 +9,7 @@ NAMES = ["bool", "int8", "uint64", "float16", "bfloat16", "float64", "complex64"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_types_go_there_and_back(name):
+def test_types_are_converted_in_both_directions(name):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     assert dtype_of(element_type(dtype)) == dtype
 

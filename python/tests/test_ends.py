@@ -12,7 +12,7 @@ import pytest
 import sahasra
 
 
-def test_a_broken_connection_is_taken_up_again(worker):
+def test_a_broken_connection_is_resumed(worker):
     with worker.connect() as session:
         step = session.jit(lambda x: x * 2 + 1)
         x = session.put(jnp.zeros(1000))
@@ -80,7 +80,7 @@ def full(worker):
     session.close()
 
 
-def test_what_waits_for_room_is_interrupted_by_a_signal(worker):
+def test_a_call_that_waits_for_the_queue_is_interrupted_by_a_signal(worker):
     class Interrupted(Exception):
         pass
 

@@ -18,7 +18,7 @@ def exported(function, *arguments, cost=False, **options):
     return traced.export("cpu", tree, [aval_of(leaf) for leaf in leaves], cost=cost)
 
 
-def test_what_a_program_does_not_use_is_not_sent_to_it():
+def test_unused_arguments_are_not_sent():
     made = exported(lambda x, unused, y: x + y, jnp.ones(3), jnp.ones(4), jnp.ones(3))
     assert made.kept == (0, 2)
     assert made.outputs == (((3,), np.dtype("float32"), False),)
@@ -140,7 +140,7 @@ def step(weights, x):
 
 
 @pytest.mark.skipif(jax.__version_info__ < (0, 7), reason="JAX 0.6 leaves the line in that the operation is written in")
-def test_a_program_does_not_depend_on_where_it_is_written_or_called_from():
+def test_a_program_does_not_depend_on_source_lines():
     def step_from(lines, file):
         scope = {"jnp": jnp}
         exec(compile("\n" * lines + SAME, file, "exec"), scope)
@@ -269,7 +269,7 @@ def test_argument_numbers_of_a_wrong_type_are_rejected_with_the_options_name(opt
         Traced(scaled, **{option: given})
 
 
-def test_what_is_static_is_not_donated_too():
+def test_a_static_argument_cannot_be_donated():
     for static, donate in (({"static_argnums": 1}, {"donate_argnums": 1}), ({"static_argnames": "n"}, {"donate_argnums": -1})):
         with pytest.raises(InvalidArgumentError, match="argument n of scaled is both static and donated"):
             Traced(scaled, **static, **donate)

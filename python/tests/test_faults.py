@@ -97,7 +97,7 @@ def test_an_excessive_request_is_rejected_and_nothing_is_lost(up):
     eventually(lambda: is_empty(up))
 
 
-def test_a_wrong_token_opens_nothing(up):
+def test_an_invalid_token_opens_no_session(up):
     with sahasra.RemoteJaxSession.create(up.client(), engine="ptx", vram="64Mi") as session:
         wrong = sahasra.SahasraClient(up.url, token="wrong")
         with pytest.raises(sahasra.AuthenticationError):

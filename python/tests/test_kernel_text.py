@@ -63,7 +63,7 @@ def test_integers_of_any_size_are_rejected_if_out_of_range(value, kind):
     assert scalar_bytes(True, "u8") == b"\x01"
 
 
-def test_a_burst_takes_columns_in_the_kernel_s_order():
+def test_columns_are_bound_in_the_order_of_the_kernels_parameters():
     spec = spec_of(SCORE, {"rate": np.array([0.5, 1.5]), "size": [3, 4]}, aggregate="argmin", slices=2)
     assert spec["kernel"]["args"] == [{"output": {"type": "f32", "count": 1}}, {"parameter": "rate"}, {"parameter": "size"}]
     assert spec["chunks"] == {"count": 2, "parameters": {"rate": {"type": "f32", "list": [0.5, 1.5]}, "size": {"type": "u32", "list": [3, 4]}}}
@@ -166,7 +166,7 @@ def test_a_column_that_has_the_name_of_a_result_is_rejected(name):
         assert free in spec_of(SCORE, {free: [1.0], "n": [1]})["chunks"]["parameters"]
 
 
-def test_what_is_missing_in_a_data_frame_is_named():
+def test_missing_values_in_a_data_frame_are_reported():
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidArgumentError, match="column size, row 1: a kernel cannot take missing values: fill or drop them"):
         spec_of(SCORE, pandas.DataFrame({"rate": [1.0, 2.0], "size": pandas.array([1, None], "Int64")}))

@@ -45,7 +45,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_linear_algebra_runs_there(session, name):
+def test_linear_algebra_runs_in_the_session(session, name):
     function, argument = PROGRAMS[name]
     remote, local = (jax.tree_util.tree_leaves(made) for made in (session.jit(function)(argument), jax.jit(function)(argument)))
     for there, here in zip(remote, local):

@@ -264,7 +264,7 @@ def test_a_function_whose_result_depends_on_values_is_rejected(there, name):
         REFUSED[name](there["f"].__array_namespace__(), there)
 
 
-def test_arrays_that_this_process_reads_are_put_there(there, tmp_path):
+def test_arrays_that_this_process_reads_are_uploaded(there, tmp_path):
     xp = there["f"].__array_namespace__()
     path = tmp_path / "values.npy"
     # The file changes between the two calls.

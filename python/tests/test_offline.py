@@ -46,7 +46,7 @@ class Ended(Native):
         return True, self.failure
 
 
-def test_a_failure_that_nothing_raised_is_reported_at_the_end_of_the_program(capsys, monkeypatch):
+def test_a_failure_that_was_never_raised_is_reported_at_the_end_of_the_program(capsys, monkeypatch):
     made = Made(Gateway(), "default", "offline", "1", os.getpid())
     made.give_back(Ended(sahasra.ExecutionError("step: it failed")), [])
     said = capsys.readouterr().err

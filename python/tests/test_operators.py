@@ -75,7 +75,7 @@ def test_the_type_is_that_of_jax(session):
     assert (np.bool_(True) * half).dtype == jnp.bfloat16
 
 
-def test_a_product_of_matrices_and_what_has_one_operand(session):
+def test_matrix_products_and_unary_operators(session):
     here, there = jnp.asarray(X), session.put(X)
     same(there @ there.T, here @ here.T)
     same(X.T @ there, X.T @ here)
@@ -159,7 +159,7 @@ def test_one_program_updates_every_index(session):
     np.testing.assert_array_equal(x.numpy(), np.r_[np.arange(99.0), 0])
 
 
-def test_what_an_index_is_made_of_is_freed_with_it(client):
+def test_tensors_of_an_index_are_freed_with_it(client):
     with sahasra.RemoteJaxSession.create(client, vram="64Mi") as session:
         gc.disable()
         try:

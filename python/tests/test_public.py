@@ -69,7 +69,7 @@ def test_docstrings_name_the_exceptions(name):
     assert re.search(r"[Rr]aises", inspect.getdoc(MEMBERS[name])), name
 
 
-def test_fields_say_what_they_are():
+def test_fields_are_documented():
     for thing in (sahasra.Estimate, sahasra.Execution, sahasra.Progress):
         source = inspect.getsource(thing)
         for field in dataclasses.fields(thing):

@@ -20,7 +20,7 @@ from test_session import SAXPY
 import sahasra
 
 
-def test_a_kernel_that_fails_fails_what_it_was_given(ptx_session):
+def test_a_failed_kernel_fails_its_arguments(ptx_session):
     x, y = ptx_session.put(np.arange(1000, dtype=np.float32)), ptx_session.zeros(1000)
     kept = ptx_session.put(np.ones(3))
     saxpy = ptx_session.kernel(SAXPY, "saxpy")
@@ -135,7 +135,7 @@ def test_arrays_of_the_other_byte_order_are_the_same_numbers(session, ptx_sessio
 ENDLESS = lambda x: jax.lax.while_loop(lambda x: x < 2, lambda x: x * 0.5, x)  # noqa: E731
 
 
-def test_what_runs_for_ever_is_ended_by_close(client):
+def test_an_endless_execution_is_ended_by_close(client):
     session = sahasra.RemoteJaxSession.create(client, vram="64Mi")
     running = session.jit(ENDLESS)(np.float32(1))
     session.close()
@@ -175,7 +175,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(("way", "signals"), [("look", 1), ("look", 2), ("block", 1), ("leave", 0)])
-def test_a_program_that_is_interrupted_in_an_endless_step_ends_and_gives_its_device_back(pool, client, way, signals):
+def test_an_interrupted_endless_step_ends_and_releases_the_device(pool, client, way, signals):
     name = f"interrupted-{way}-{signals}"
     process = subprocess.Popen([sys.executable, "-P", "-c", INTERRUPTED, pool.url, name, way], stdout=subprocess.PIPE, text=True)
     try:
@@ -293,7 +293,7 @@ def test_a_caller_on_a_stalled_connection_gets_an_error(pool, client):
     client._gateway.delete_session(session.namespace, session.name)
 
 
-def test_a_burst_that_is_interrupted_while_its_jobs_are_created_leaves_none(client):
+def test_a_burst_interrupted_during_creation_leaves_no_jobs(client):
     def interrupt(*_):
         raise KeyboardInterrupt
 

@@ -30,7 +30,7 @@ def test_the_example_of_the_readme(session):
     np.testing.assert_allclose(execution.output.numpy(), np.tanh(np.full((1024, 1024), 1024.0)), rtol=1e-6)
 
 
-def test_arrays_come_back_as_they_were(session):
+def test_downloaded_arrays_equal_the_uploaded_ones(session):
     tree = {"a": np.arange(6.0, dtype=np.float32).reshape(2, 3).T, "b": [jnp.ones((2, 0)), 3, np.bool_(True)], "c": jnp.array(1, jnp.bfloat16)}
     there = session.put(tree)
     assert all(isinstance(leaf, sahasra.RemoteTensor) for leaf in jax.tree_util.tree_leaves(there))
@@ -158,7 +158,7 @@ def test_donated_tensors_end(session):
     assert counted(session) == before
 
 
-def test_what_a_jit_of_the_users_own_donates_is_donated(session):
+def test_donations_of_the_users_own_jit_apply(session):
     before = counted(session)
     own = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
     step = session.jit(own)
@@ -230,7 +230,7 @@ def test_an_estimate_gives_the_reason(session):
     assert session.load()["active_executions"] == 0
 
 
-def test_an_estimate_counts_what_is_there(session):
+def test_an_estimate_includes_existing_tensors(session):
     outer = lambda x, *, y: jnp.outer(x, y)
     column = jax.ShapeDtypeStruct((6144,), jnp.float32)
     # The result takes 144 MiB, and the session has 256 MiB.
@@ -249,7 +249,7 @@ def test_an_estimate_counts_what_is_there(session):
     gc.collect()
 
 
-def test_what_was_estimated_is_not_compiled_again(session):
+def test_an_estimated_function_is_not_compiled_again(session):
     step = lambda x: jnp.tanh(x @ x) + 23
     x = jnp.ones((16, 16))
     assert not session.estimate_jitted(step, (x,)).cached
@@ -303,7 +303,7 @@ def test_a_whole_number_that_does_not_fit_names_its_argument(session):
         session.put(np.arange(3)) + 2**31
 
 
-def test_what_jax_traces_cannot_call_a_session(session):
+def test_a_traced_function_cannot_call_a_session(session):
     remote = session.jit(lambda x: (x * x).sum())
     for transformed in (jax.jit(remote), jax.grad(remote), jax.vmap(remote), lambda x: jax.lax.map(lambda x: remote(x=x), x)):
         with pytest.raises(sahasra.InvalidArgumentError, match=r"argument x of .*jax.jit, grad or vmap.*session.jit\(jax.grad"):
@@ -348,7 +348,7 @@ def test_a_function_follows_the_promotion_of_types(session):
                     session.put(x) + n
 
 
-def test_keys_come_back_as_keys(session):
+def test_keys_are_downloaded_as_keys(session):
     keys = jax.random.split(jax.random.key(5))
     back = session.get({"keys": session.put(keys), "n": session.put(3)})
     assert back["keys"].dtype == keys.dtype
@@ -388,7 +388,7 @@ def test_methods_run_as_functions_do(session):
     assert session.jit(model.own)(x, 2.0).numpy().tolist() == [6.0, 6.0]
 
 
-def test_where_a_tensor_lives_is_shown(session):
+def test_the_device_of_a_tensor_is_shown(session):
     tensor = session.put(jnp.ones((2, 3), jnp.bfloat16))
     assert session.device.endswith("/cpu-0")
     assert repr(tensor) == f"RemoteTensor(shape=(2, 3), dtype=bfloat16, on {session.device})"
@@ -397,7 +397,7 @@ def test_where_a_tensor_lives_is_shown(session):
     assert session.name in repr(session)
 
 
-def test_notebooks_show_where_things_are_and_nothing_else(session):
+def test_notebooks_show_the_location_of_an_object_only(session):
     tensor = session.put(jnp.ones((2, 3)))
     html = tensor._repr_html_()
     assert "float32[2, 3]" in html and "24 bytes" in html and session.device in html and session.name in html

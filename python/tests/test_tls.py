@@ -19,7 +19,7 @@ def direct(client, **options):
     return sahasra.RemoteJaxSession.create(client, vram="256Mi", engine="ptx", direct=True, **options)
 
 
-def test_arrays_go_straight_to_a_worker_through_tls(client):
+def test_arrays_are_sent_directly_to_a_worker_over_tls(client):
     with direct(client, authority=AUTHORITY.read_text(), server_name=NAME) as session:
         there = np.arange(4 << 20, dtype=np.uint32)
         assert np.array_equal(session.put(there).numpy(), there)

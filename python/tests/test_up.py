@@ -41,7 +41,7 @@ print(x.numpy().sum())
 """
 
 
-def test_a_program_that_ends_gives_its_session_back(pool, client):
+def test_a_program_that_ends_releases_its_session(pool, client):
     outcome = run(sys.executable, "-P", "-c", PROGRAM, pool.url)
     assert (outcome.returncode, outcome.stdout) == (0, "3.0\n"), outcome.stdout + outcome.stderr
     eventually(lambda: "of-a-program" not in names(client))
@@ -183,7 +183,7 @@ def test_a_hundred_steps_transfer_no_values(pool, client):
         assert "/" in session.device
 
 
-def test_the_example_trains_and_leaves_nothing(pool):
+def test_the_example_trains_and_releases_everything(pool):
     # Resources of an earlier test are reported for a moment after their release, and devices that seem to be in use are chosen last.
     eventually(pool.reports_idle)
     command = [sys.executable, ROOT / "examples/jax-mlp/train.py", "--url", pool.url, "--workers", "2"]
@@ -290,7 +290,7 @@ SCORE = """
 """
 
 
-def test_a_burst_gives_a_frame(client):
+def test_a_burst_returns_a_data_frame(client):
     pandas = pytest.importorskip("pandas")
     parameters = pandas.DataFrame({"rate": np.linspace(2, 1, 20).astype(np.float32), "size": np.arange(1, 21, dtype=np.uint32)})
     frame = client.burst(ptx=SCORE, parameters=parameters, block=1, aggregate="argmin", vram="64Mi")
@@ -302,7 +302,7 @@ def test_a_burst_gives_a_frame(client):
     assert frame.attrs["burst"]["status"]["aggregate"]["best"][0]["index"] == frame[output].argmin()
 
 
-def test_a_burst_takes_columns_by_the_names_of_the_parameters(client):
+def test_columns_are_bound_by_the_names_of_the_parameters(client):
     pytest.importorskip("pandas")
     parameters = {"size": np.arange(1, 5, dtype=np.uint32), "rate": np.arange(2.5, 6.5, dtype=np.float32)}
     frame = client.burst(ptx=SCORE, parameters=parameters, block=1, vram="64Mi")
