@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_reservation_can_be_taken_again() {
+    fn a_dropped_reservation_can_be_made_again() {
         // A concurrent test may take the port first once in a while.
         let is_free_again = |_| {
             let number = Port::reserve().expect("a port").number();

@@ -84,7 +84,7 @@ async fn an_invalid_manifest_is_rejected_at_apply_with_the_field_and_the_remedy(
 }
 
 #[tokio::test]
-async fn what_only_the_operator_can_see_is_admitted() {
+async fn manifests_that_only_the_operator_rejects_are_admitted() {
     let control_plane = &control_plane().await;
     let wrong = refused_by(RefusedBy::Accepted);
     assert!(wrong.len() >= 15, "{} manifests", wrong.len());
@@ -93,7 +93,7 @@ async fn what_only_the_operator_can_see_is_admitted() {
 }
 
 #[tokio::test]
-async fn the_right_twin_of_every_wrong_manifest_is_admitted() {
+async fn the_valid_twin_of_every_invalid_manifest_is_admitted() {
     let control_plane = &control_plane().await;
     let wrong = wrong_manifests().expect("the cases are well formed");
     let text: String = wrong.into_iter().map(|manifest| manifest.twin).collect();
@@ -154,7 +154,7 @@ async fn only_suspend_priority_slices_and_cleanup_of_a_burst_are_mutable() {
 }
 
 #[tokio::test]
-async fn what_a_lease_a_session_and_a_worker_are_for_is_immutable() {
+async fn the_purpose_of_a_lease_a_session_and_a_worker_is_immutable() {
     let control_plane = &control_plane().await;
     let namespace = namespace(control_plane).await;
     for (kind, spec, field, change, harmless) in [
@@ -238,7 +238,7 @@ async fn a_coordinator_of_a_lower_term_cannot_write_the_status() {
 }
 
 #[tokio::test]
-async fn defaults_take_the_place_of_what_is_absent_or_null() {
+async fn defaults_replace_absent_and_null_fields() {
     let control_plane = &control_plane().await;
     let namespace = namespace(control_plane).await;
     let with_null = SMALLEST.replace("{count: 10}", "{count: 10, seed: null}");

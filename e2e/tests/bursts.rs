@@ -93,7 +93,7 @@ async fn observe_heartbeats(pool: &Pool, count: usize) {
 }
 
 #[tokio::test]
-async fn a_thousand_training_runs_end_with_the_same_verified_best_twice_and_leave_nothing() {
+async fn a_thousand_training_runs_find_the_same_verified_best_twice_and_release_everything() {
     let mut pool = pool().await;
     let mut outcomes = Vec::new();
     for _ in 0..2 {
@@ -165,7 +165,7 @@ async fn a_thousand_chunks_complete_on_three_hundred_slices() {
 }
 
 #[tokio::test]
-async fn a_burst_waits_with_its_reason_and_starts_when_slices_come_free() {
+async fn a_burst_waits_with_a_reason_and_starts_when_slices_become_free() {
     let mut pool = pool().await;
     // More chunks than devices, so that no device is idle, whichever stream opens first.
     let holder = Burst::of("endless", "default", "holder", 20).expect("a burst");
@@ -339,7 +339,7 @@ async fn a_missing_config_map_is_waited_for() {
 }
 
 #[tokio::test]
-async fn columns_tell_what_runs_and_what_became_of_it() {
+async fn columns_show_progress_and_outcome() {
     let mut pool = pool().await;
     let namespace = pool.control_plane.create_namespace("columns").await.expect("a namespace");
     let done = Burst::of_steps(&namespace, "done", 100, 1).expect("a burst");

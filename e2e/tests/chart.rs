@@ -117,7 +117,7 @@ const WORKER_EVERYWHERE: [&str; 3] = [
 const WORKER_AT_HOME: [&str; 1] = ["get create patch coordination.k8s.io/leases"];
 
 #[tokio::test]
-async fn the_operator_and_the_agents_may_do_what_they_need_and_nothing_else() {
+async fn the_operator_and_the_agents_have_exactly_the_rights_that_they_need() {
     let control_plane = install().await;
 
     for (account, everywhere, at_home) in [
@@ -247,7 +247,7 @@ spec: {slice: {vram: 64Mi}, slices: {min: 2, max: 4}}
 
 /// Exact rights also suffice: operator and agent run with the chart's rights here.
 #[tokio::test]
-async fn a_lease_is_granted_and_given_back_with_the_charts_rights() {
+async fn a_lease_is_granted_and_released_with_the_charts_rights() {
     let pool = Pool::start(PoolOptions::default().agents(1))
         .await
         .expect("an operator and an agent start");

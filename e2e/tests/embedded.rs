@@ -98,7 +98,7 @@ async fn invalid_manifests_are_rejected_with_the_same_messages() {
 }
 
 #[tokio::test]
-async fn right_manifests_are_admitted() {
+async fn valid_manifests_are_admitted() {
     let embedded = embedded().await;
     let wrong = wrong_manifests().expect("manifests");
     let right: String = wrong.into_iter().map(|manifest| manifest.twin).collect();
@@ -125,7 +125,7 @@ async fn kinds_are_explained_with_the_same_text() {
 }
 
 #[tokio::test]
-async fn client_side_apply_creates_configures_and_takes_away() {
+async fn client_side_apply_creates_configures_and_removes_fields() {
     let embedded = embedded().await;
     let with_class = SESSION.replace("{vram: 1Gi}", "{vram: 1Gi, idleTimeoutSeconds: 60}");
     for (manifest, said) in [

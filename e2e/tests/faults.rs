@@ -69,7 +69,7 @@ async fn an_agent_killed_mid_burst_and_started_again_costs_only_repetitions() {
 }
 
 #[tokio::test]
-async fn an_agent_killed_mid_burst_for_good_leaves_its_chunks_to_the_others() {
+async fn chunks_of_a_permanently_killed_agent_run_on_the_others() {
     let mut pool = pool().await;
     in_the_middle(&pool, "agent-gone").await;
     pool.agents[1].process.kill().await.expect("killed");
@@ -94,7 +94,7 @@ async fn an_executor_killed_mid_burst_is_replaced_and_its_chunks_are_retried() {
 }
 
 #[tokio::test]
-async fn an_operator_killed_mid_burst_takes_up_where_it_was() {
+async fn an_operator_killed_during_a_burst_continues_it_after_its_restart() {
     let mut pool = pool().await;
     in_the_middle(&pool, "operator").await;
     pool.operator.process.kill().await.expect("killed");
@@ -130,7 +130,7 @@ async fn an_operator_killed_after_any_step_completes_the_burst_with_the_same_agg
 }
 
 #[tokio::test]
-async fn a_burst_that_was_suspended_while_no_operator_ran_gives_everything_back_when_one_does() {
+async fn a_burst_suspended_without_a_running_operator_releases_its_slices_once_one_runs() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "suspended-alone", CHUNKS, STEPS).expect("a burst");
     // The grants outlast this test, so that they are not released by expiry.

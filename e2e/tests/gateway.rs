@@ -188,7 +188,7 @@ async fn callers_have_their_rbac_rights_and_a_session_and_a_burst_run_through_th
 }
 
 #[tokio::test]
-async fn a_thousand_sessions_leave_nothing_and_who_sends_slowly_or_too_much_is_cut_off() {
+async fn a_thousand_sessions_leave_nothing_and_slow_or_excessive_clients_are_disconnected() {
     let control_plane = ControlPlane::start(sahasra_e2e::Options::default()).await.expect("a control plane");
     control_plane.apply_chart_identities().await.expect("the chart's roles");
     let gateway = Gateway::start(&control_plane, &[]).await;

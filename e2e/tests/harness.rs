@@ -49,7 +49,7 @@ async fn the_workspaces_kinds_are_accepted_by_a_real_api_server() {
 }
 
 #[tokio::test]
-async fn objects_are_created_watched_and_given_a_status_within_the_schema() {
+async fn objects_are_created_and_watched_and_their_status_follows_the_schema() {
     let control_plane = start().await;
     let widgets = widgets(&control_plane).await;
     let version = widgets
@@ -86,7 +86,7 @@ async fn objects_are_created_watched_and_given_a_status_within_the_schema() {
 }
 
 #[tokio::test]
-async fn a_service_account_can_do_what_rbac_gives_it_and_nothing_else() {
+async fn a_service_account_has_exactly_its_rbac_rights() {
     let control_plane = start().await;
     let painter = own("painter.yaml");
     control_plane
@@ -197,7 +197,7 @@ async fn the_audit_log_counts_every_write_by_user_verb_and_resource() {
 }
 
 #[tokio::test]
-async fn a_killed_api_server_refuses_connections_and_restarts_with_its_data() {
+async fn a_killed_api_server_rejects_connections_and_restarts_with_its_data() {
     let mut control_plane = start().await;
     let widgets = widgets(&control_plane).await;
     widgets.create(&PostParams::default(), &widget("kept", 3)).await.expect("create");

@@ -71,7 +71,7 @@ async fn a_suspended_burst_releases_its_slices_and_continues_when_resumed() {
 }
 
 #[tokio::test]
-async fn a_burst_that_is_created_suspended_takes_nothing_until_it_is_resumed() {
+async fn a_burst_created_suspended_acquires_nothing_until_it_is_resumed() {
     let mut pool = pool().await;
     let burst = Burst::of_steps("default", "later", 100, 10)
         .expect("a burst")

@@ -268,7 +268,7 @@ async fn a_stream_resumes_after_a_restart_of_the_gateway() {
 }
 
 #[tokio::test]
-async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are_away() {
+async fn steps_continue_and_connections_resume_during_outages_of_api_server_and_operator() {
     let mut fixture = Fixture::start(&OUTAGE).await;
     let mut works = Vec::new();
     for (name, direct) in [("straight", true), ("around", false)] {
@@ -347,7 +347,7 @@ async fn steps_go_on_and_connections_come_back_while_api_server_and_operator_are
 }
 
 #[tokio::test]
-async fn connections_that_are_cut_and_delayed_at_random_lose_and_repeat_nothing() {
+async fn random_cuts_and_delays_of_connections_neither_lose_nor_repeat_an_operation() {
     let seeds = setting("SAHASRA_E2E_SEED_COUNT", 25);
     let mut fixture = Fixture::start(&POOL).await;
     let session = fixture.session("cut", json!({})).await;

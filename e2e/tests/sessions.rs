@@ -154,7 +154,7 @@ async fn a_session_without_room_reports_the_reason_and_is_placed_when_there_is_r
 }
 
 #[tokio::test]
-async fn a_session_whose_worker_dies_fails_and_is_not_moved() {
+async fn a_session_whose_worker_is_lost_fails_and_is_not_moved() {
     let mut pool = pool().await;
     apply(&pool, "pinned", json!({})).await;
     let session = wait(&pool, "pinned", is_placed).await;
@@ -319,7 +319,7 @@ async fn a_connected_session_survives_outages_of_operator_and_api_server() {
 }
 
 #[tokio::test]
-async fn a_session_whose_process_dies_fails_with_what_became_of_it() {
+async fn a_session_whose_executor_ends_fails_with_the_cause() {
     let mut pool = pool().await;
     apply(&pool, "crashed", json!({})).await;
     let session = wait(&pool, "crashed", is_ready).await;

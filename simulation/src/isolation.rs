@@ -204,7 +204,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(100);
 
     #[test]
-    fn who_computes_for_too_long_hangs() {
+    fn a_child_that_exceeds_its_processor_time_hangs() {
         let child = fork(1, LIMIT, || {
             let mut sum = 0_u64;
             loop {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_waits_for_a_processor_does_not_hang() {
+    fn a_child_that_waits_for_a_processor_does_not_hang() {
         let child = fork(1, LIMIT, || {
             std::thread::sleep(3 * LIMIT);
             "done".to_owned()

@@ -3,7 +3,7 @@
 use sahasra_simulation::model::Bounds;
 
 #[test]
-fn grants_keep_their_promises_whatever_two_coordinators_and_the_network_do() {
+fn grants_hold_their_properties_for_two_coordinators_and_any_network() {
     let visited = Bounds::small().visit(2);
     println!("{visited}");
     assert!(visited.violations.is_empty(), "{visited}");

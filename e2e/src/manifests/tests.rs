@@ -45,7 +45,7 @@ fn every_case_of_the_tables_is_read() {
 }
 
 #[test]
-fn patches_make_the_wrong_manifest_and_its_twin_of_one_base() {
+fn patches_create_an_invalid_manifest_and_its_twin_from_one_base() {
     let text = case(
         "a",
         "both: {spec: {seed: null}}\nwrong: {spec: {count: 0}}\nright: {spec: {count: 5}}\nbeside: {right: secret}",
