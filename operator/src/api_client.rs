@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_without_an_answer_or_with_half_of_one_fails_in_time_and_a_watch_does_not() {
+    async fn a_call_without_a_complete_answer_times_out_and_a_watch_does_not() {
         let maps: Api<ConfigMap> = Api::namespaced(timely(Client::new(Silent, "default")), "default");
         for error in [
             maps.get("mine").await.unwrap_err(),

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_trusted_is_given_whole_or_not_at_all() {
+    fn trust_options_must_be_complete() {
         let parse = |more: &[&str]| Args::try_parse_from(std::iter::once(&"sahasra-operator").chain(more));
         assert!(parse(&[]).unwrap().trust().is_none());
         let authority = ["--worker-ca-file", "ca.crt", "--worker-server-name"];

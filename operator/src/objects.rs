@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_derived_name_is_a_name_whatever_it_is_derived_from() {
+    fn a_derived_name_is_always_valid() {
         let uid = "0a1b2c3d-0000-0000-0000-000000000000";
         assert_eq!(derived_name("sweep", uid, "-results"), "sweep-0a1b2c3d-results");
         for length in 1..=MAX_NAME {

@@ -99,7 +99,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn an_operator_may_go_once_nothing_holds_vram() {
+    async fn an_uninstall_is_allowed_once_nothing_holds_vram() {
         let control_plane = ControlPlane::new(Options::default());
         let client = control_plane.client("default");
         run(&client, Duration::ZERO).await.expect("nothing is held");

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_get_through_beside_more_streams_than_a_connection_carries() {
+    async fn calls_succeed_with_more_streams_than_a_connection_carries() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();

@@ -46,7 +46,7 @@ mod tests {
     use kube::runtime::utils::Backoff as _;
 
     #[test]
-    fn waits_double_up_to_the_longest_and_begin_again_once_the_watch_stands() {
+    fn waits_double_up_to_the_longest_and_restart_after_a_success() {
         let mut backoff = WatchBackoff::up_to(Duration::from_millis(350));
         let waits: Vec<u128> = backoff.by_ref().take(5).map(|wait| wait.as_millis()).collect();
         assert_eq!(waits, [100, 200, 350, 350, 350]);

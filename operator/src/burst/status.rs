@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_ended_without_a_coordinator_holds_and_runs_nothing() {
+    fn a_burst_that_ended_without_a_coordinator_has_no_slices_and_no_running_chunks() {
         let mut status = BurstJobStatus::default();
         (status.chunks.total, status.chunks.pending, status.chunks.running) = (5, 1, 4);
         status.slices.held = 4;

@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::harness::{NAMESPACE, client, context, counted, create, eventually, job};
 
 #[tokio::test]
-async fn a_burst_of_any_size_asks_for_no_more_slices_than_a_lease_may() {
+async fn a_burst_of_any_size_requests_at_most_the_slices_of_a_lease() {
     let client = client();
     let reconciling = tokio::spawn(reconcile::run(context(&client)));
     for (name, chunks) in [("hundred-thousand-and-one", 100_001), ("ten-million", 10_000_000)] {
@@ -124,7 +124,7 @@ async fn names_of_every_length_have_room_for_results() {
 }
 
 #[tokio::test]
-async fn contents_that_no_config_map_holds_are_rejected_for_good() {
+async fn contents_too_large_for_a_config_map_are_permanently_rejected() {
     let client = client();
     let large = create(&client, &job("large", |_| {})).await;
     let contents = Contents {
@@ -136,7 +136,7 @@ async fn contents_that_no_config_map_holds_are_rejected_for_good() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_rejects_stands_in_a_condition() {
+async fn a_rejection_by_the_api_server_is_reported_in_a_condition() {
     let client = client();
     let blocked = create(&client, &job("blocked", |_| {})).await;
     let leases = Api::<VramLease>::namespaced(client.clone(), NAMESPACE);

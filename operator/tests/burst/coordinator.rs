@@ -151,7 +151,7 @@ async fn a_repeated_failure_counts_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_that_is_being_suspended_calls_back_what_an_agent_has_that_is_reached_again() {
+async fn a_burst_being_suspended_withdraws_the_chunks_of_a_reconnected_agent() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("suspended", |_| ())).await;
     let mut stream = pool.stream().await;
@@ -265,7 +265,7 @@ async fn a_burst_near_its_end_holds_no_more_slices_than_it_has_unfinished_chunks
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_gets_no_more_than_it_takes_beside_what_it_has_already() {
+async fn an_agent_gets_at_most_its_maximum_including_the_chunks_that_it_has() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("full", |_| ())).await;
     let mut stream = pool.stream().await;
@@ -384,7 +384,7 @@ async fn a_burst_whose_manifest_cannot_be_written_fails_with_the_field_and_the_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_whose_store_fails_while_it_is_suspended_keeps_what_it_counted() {
+async fn a_burst_whose_store_fails_during_suspension_keeps_its_counted_results() {
     let folder = tempfile::tempdir().unwrap();
     let stores = StorePolicy::new(Some(folder.path().to_owned()), Endpoints::default());
     let mut pool = Pool::start(0, stores).await;

@@ -162,7 +162,7 @@ async fn a_finished_burst_whose_agent_does_not_answer_costs_few_lines_and_calls(
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_a_lease_are_there_for_kubectl_describe() {
+async fn events_of_a_lease_are_shown_by_kubectl_describe() {
     let pool = Pool::start(0, StorePolicy::default()).await;
     let leases = granted(&pool, "told").await;
     let uid = leases.get("told").await.unwrap().uid();

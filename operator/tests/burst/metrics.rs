@@ -113,7 +113,7 @@ async fn leading(readiness: &Readiness) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gauges_show_what_there_is() {
+async fn gauges_show_the_current_state() {
     let client = client();
     worker(&client, "node-a", "True", "Healthy").await;
     worker(&client, "node-b", "True", "Unhealthy").await;

@@ -95,7 +95,7 @@ fn is_chosen(index: u64) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_checkpoint_that_no_config_map_takes_fails_the_burst_with_the_remedy() {
+async fn a_checkpoint_too_large_for_a_config_map_fails_the_burst_with_the_remedy() {
     /// End of a range of indices. A subset of it without any pattern takes a bit for each index, and just fits into a ConfigMap.
     const BEFORE: u64 = 8_330_000;
     /// End of a range of indices, a subset of which does not fit into a ConfigMap.

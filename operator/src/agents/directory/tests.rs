@@ -36,7 +36,7 @@ fn answer_until(directory: &Directory, mut now: Instant, end: Instant) {
 }
 
 #[test]
-fn a_worker_is_stale_when_its_heartbeat_stands_still_and_live_again_when_it_moves() {
+fn a_worker_is_stale_when_its_heartbeat_stops_and_live_when_it_resumes() {
     let directory = directory();
     let start = begun(&directory);
     directory.observe_heartbeat("a", Some("1".into()), start);
@@ -57,7 +57,7 @@ fn a_worker_is_stale_when_its_heartbeat_stands_still_and_live_again_when_it_move
 }
 
 #[test]
-fn a_worker_that_never_sent_a_heartbeat_is_given_one_timeout() {
+fn a_worker_without_a_heartbeat_becomes_stale_after_one_timeout() {
     let directory = directory();
     directory.observe_worker(&worker("a"));
     assert!(!directory.worker("a").unwrap().stale);

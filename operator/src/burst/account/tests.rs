@@ -49,7 +49,7 @@ fn a_permanent_failure_is_never_retried() {
 }
 
 #[test]
-fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
+fn a_lost_attempt_waits_longer_each_time_and_fails_at_the_retry_limit() {
     let mut account = Account::new(1, POLICY, 7);
     let mut now = 0;
     for (attempt, longest) in [(1, 1_000), (2, 2_000)] {
@@ -91,7 +91,7 @@ fn a_lost_attempt_waits_longer_each_time_and_is_given_up_in_the_end() {
 }
 
 #[test]
-fn a_failure_of_an_older_attempt_is_no_news() {
+fn a_failure_of_an_older_attempt_is_ignored() {
     let mut account = Account::new(1, POLICY, 0);
     let first = account.take(&device(0), 1, 0)[0];
     account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
@@ -104,7 +104,7 @@ fn a_failure_of_an_older_attempt_is_no_news() {
 }
 
 #[test]
-fn a_late_result_of_a_given_up_attempt_counts_once() {
+fn a_late_result_of_a_lost_attempt_counts_once() {
     let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
     account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);

@@ -64,7 +64,7 @@ fn failures_of_every_cause_are_read_back() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn an_encoded_checkpoint_is_decoded_unchanged() {
     let inline = checkpoint();
     assert_eq!(decode(&inline.encode(), "uid-1", 4).unwrap(), inline);
     let mut index = SegmentIndex::default();
@@ -95,7 +95,7 @@ fn scattered(total: u64, seed: u64) -> IndexSet {
 }
 
 #[test]
-fn large_sets_go_to_the_store_and_come_back() {
+fn large_sets_are_moved_to_the_store_and_read_back() {
     const TOTAL: u64 = 2_000_000;
     let failed = scattered(TOTAL, 1);
     let mut completed = IndexSet::full(TOTAL);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_with_chunks_are_kept_and_no_more_than_there_are_chunks() {
+    fn slices_with_chunks_are_kept_but_no_more_than_chunks() {
         // A burst that is being suspended keeps only the slices with chunks.
         assert_eq!(kept(&slices(&[(32, 0), (32, 1)]), 0), [0, 1]);
         // The remaining chunks: one that still runs, and one that waits for its retry.

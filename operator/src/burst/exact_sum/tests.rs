@@ -31,12 +31,12 @@ proptest! {
     }
 
     #[test]
-    fn the_sum_of_two_is_what_the_processor_rounds_it_to(left in finite(), right in finite()) {
+    fn the_sum_of_two_numbers_equals_that_of_the_processor(left in finite(), right in finite()) {
         prop_assert_eq!(sum(&[left, right]), left + right);
     }
 
     #[test]
-    fn a_quotient_is_what_the_processor_rounds_it_to(term in finite(), count in 1_u64..10_000_000) {
+    fn a_quotient_equals_that_of_the_processor(term in finite(), count in 1_u64..10_000_000) {
         let mut exact = ExactSum::default();
         exact.add(term);
         prop_assert_eq!(exact.over(count), term / count as f64);
@@ -77,7 +77,7 @@ proptest! {
 }
 
 #[test]
-fn cancellation_loses_nothing() {
+fn cancellation_causes_no_error() {
     assert_eq!(sum(&[1e100, 1.0, -1e100]), 1.0);
     assert_eq!(sum(&[0.1; 10]), 1.0);
     assert_eq!(sum(&[f64::MAX, -5e-324, -f64::MAX]), -5e-324);
@@ -106,7 +106,7 @@ fn infinities_and_nan_are_kept() {
 }
 
 #[test]
-fn the_standard_error_cancels_nothing() {
+fn the_standard_error_is_exact_despite_cancellation() {
     // Four numbers 1, 2, 3, 4: standard deviation 1.290994, standard error 0.645497.
     let expected = (5.0_f64 / 12.0).sqrt();
     for offset in [0.0, 1e9, 1e15] {

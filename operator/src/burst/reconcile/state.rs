@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_reported_once_and_the_backoff_holds_whatever_happens_meanwhile() {
+    fn an_error_is_reported_once_and_the_backoff_applies_to_every_reconcile() {
         let now = Instant::now();
         let broken = JobState::Broken {
             failures: 2,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_was_rejected_for_good_is_checked_again_when_it_changes() {
+    fn a_permanently_rejected_spec_is_validated_again_when_it_changes() {
         let refused = Refused {
             reason: "InvalidPtx",
             message: "spec.kernel.ptx".to_owned(),

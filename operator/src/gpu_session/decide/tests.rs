@@ -142,7 +142,7 @@ fn a_longer_ttl_may_be_set_while_the_session_exists() {
 }
 
 #[test]
-fn an_end_names_its_cause_and_gives_the_slice_back_once_and_for_all() {
+fn an_end_has_a_cause_and_releases_the_slice_permanently() {
     let session = placed();
     let granted = lease(&session, None);
     let lost = lease(&session, Some("its worker or its grant is gone"));
@@ -294,7 +294,7 @@ fn a_changed_time_reaches_the_lease() {
 }
 
 #[test]
-fn an_operator_whose_clock_is_ahead_ends_nothing() {
+fn a_fast_clock_of_the_operator_ends_no_session() {
     let session = placed();
     let mut seen = busy();
     seen.load.held_milliseconds = 5_000;

@@ -303,7 +303,7 @@ fn an_inventory_reveals_lost_and_unknown_grants() {
 }
 
 #[test]
-fn a_claim_gives_room_to_another_of_the_same_importance() {
+fn a_claim_yields_surplus_to_another_of_the_same_priority() {
     let mut state = state();
     let one = state.claim(request("one", 1, 100), Vec::new(), 0);
     granted(&mut state, "one", 0);
@@ -360,7 +360,7 @@ fn slices_that_are_being_released_are_not_unknown_grants() {
 }
 
 #[test]
-fn who_is_not_renewed_is_served_once() {
+fn a_claim_without_renewal_is_served_once() {
     let mut state = state();
     let brief = ClaimRequest {
         renewed: false,
@@ -391,7 +391,7 @@ fn an_inventory_that_crosses_a_grant_does_not_end_it() {
 }
 
 #[test]
-fn ending_at_once_also_ends_what_was_making_room_for_others() {
+fn an_immediate_release_includes_draining_slices() {
     let mut state = state();
     state.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
     state.plan(0);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_an_agent_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
+fn chunks_that_an_agent_has_are_adopted_whether_new_or_waiting_for_a_retry() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 4, 0);
     account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
@@ -17,7 +17,7 @@ fn what_an_agent_has_already_is_adopted_whether_fresh_or_waiting_for_a_retry() {
 }
 
 #[test]
-fn what_an_agent_was_handed_is_adopted_where_it_is() {
+fn chunks_in_flight_on_an_agent_are_adopted_there() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 6, 0);
     account.adopt("worker-0", [(1, 9)]);
@@ -85,7 +85,7 @@ fn a_lost_last_attempt_continues_on_another_agent_that_has_the_chunk() {
 }
 
 #[test]
-fn what_an_agent_still_has_after_a_break_costs_no_attempt() {
+fn chunks_that_an_agent_still_has_after_a_break_cost_no_attempt() {
     let mut account = Account::new(10, POLICY, 0);
     account.take(&device(0), 6, 0);
     // The stream broke and was opened again. The agent has chunks 2 and 3, repeats the result of chunk 0, and never received the others.

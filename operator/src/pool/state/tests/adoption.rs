@@ -17,7 +17,7 @@ fn renewals(actions: &[Action]) -> Vec<GrantId> {
 }
 
 #[test]
-fn what_is_adopted_is_renewed_at_once_by_an_operator_younger_than_its_ttl() {
+fn adopted_grants_are_renewed_at_once() {
     let mut state = state();
     let adopted = with_left("one", 7, TTL / 2);
     let mut request = request("one", 1, 1);

@@ -58,7 +58,7 @@ fn stores(bytes: u64, tensors: u64) -> Inventory {
 }
 
 #[test]
-fn a_session_that_has_not_shown_its_load_counts_for_the_next_one() {
+fn a_session_without_reported_load_counts_as_one_execution() {
     let mut state = pair();
     session(&mut state, "one", 0);
     assert_eq!(places(&mut state, 0), ["b"]);
@@ -75,7 +75,7 @@ fn a_session_that_has_not_shown_its_load_counts_for_the_next_one() {
 }
 
 #[test]
-fn a_session_whose_load_is_reported_counts_as_that() {
+fn a_session_with_reported_load_counts_with_that_load() {
     let mut state = pair();
     session(&mut state, "one", 0);
     assert_eq!(places(&mut state, 0), ["b"]);

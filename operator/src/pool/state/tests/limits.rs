@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_claim_releases_what_is_beyond_its_limits_and_acquires_nothing_until_they_are_removed() {
+fn a_claim_releases_slices_beyond_its_limits_and_acquires_none_until_they_are_removed() {
     let mut state = state();
     let view = state.claim(request("one", 4, 8), Vec::new(), 0);
     granted(&mut state, "one", 0);
