@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_on_skipped_rules_is_left_out_beside_errors() {
+    fn a_note_on_skipped_rules_is_omitted_if_there_are_errors() {
         let note = (
             "<nil>",
             "Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to \

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_without_a_length_is_read_up_to_the_limit_and_drained_beyond() {
+    async fn a_body_without_a_length_is_read_up_to_the_limit_and_the_rest_is_drained() {
         let (body, _) = read(&[], &[Some("1234"), Some("5678")]).await;
         assert_eq!(body.expect("it is within the limit"), "12345678");
         let drained = read(&[], &[Some("12345678"), Some("9"), Some("more")]).await;

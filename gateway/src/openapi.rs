@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn every_route_is_in_it_and_nothing_else() {
+    fn the_document_contains_exactly_the_routes() {
         let document = parsed();
         assert_eq!(document["openapi"], "3.1.0");
         let mut labels = std::collections::BTreeSet::new();

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_shown_where_their_text_is_too_long_for_the_config_map() {
+    fn records_are_formatted_if_their_text_is_too_long_for_the_config_map() {
         let spec = json!({
             "kernel": {
                 "ptx": {"inline": "x"}, "entry": "k", "block": [1],

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lead_where_they_say() {
+    fn paths_are_parsed_to_their_routes() {
         let owned = str::to_owned;
         for (path, route) in [
             ("/healthz", Route::Health),

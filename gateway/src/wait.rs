@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_are_read_however_they_are_cut() {
+    async fn events_are_read_regardless_of_frame_boundaries() {
         let text = b"{\"type\":\"ADDED\"}\n{\"type\":\"MODIFIED\"}\n";
         for size in 1..text.len() {
             let pieces: Vec<_> = text

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_waits_while_nothing_runs_is_given_up() {
+    fn a_burst_that_waits_while_nothing_runs_times_out() {
         let now = Instant::now();
         let mut following = following(&["a", "b"]);
         let waits = job("a", &[(ADMITTED, "False", "WaitingForSlices")]);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_and_time_left_follow_from_what_was_counted() {
+    fn rate_and_remaining_time_are_computed_from_counted_chunks() {
         let began = Instant::now();
         let now = began + Duration::from_secs(4);
         let snapshot = Snapshot {

@@ -89,7 +89,7 @@ fn chunks_that_failed_in_turn_are_listed_and_the_others_counted() {
 }
 
 #[test]
-fn results_in_a_store_are_found_from_the_manifest_each_index_once() {
+fn results_in_a_store_are_listed_by_the_manifest_each_index_once() {
     const CHUNKS: u64 = 50_000;
     let store = tempfile::tempdir().expect("a folder");
     let url = format!("file://{}", store.path().display());

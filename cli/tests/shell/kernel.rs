@@ -107,7 +107,7 @@ fn without_nvrtc_the_remedy_is_printed() {
 }
 
 #[test]
-fn help_version_and_completions_are_given() {
+fn help_version_and_completions_are_printed() {
     let help = text(&sahasra(&["--help"]).stdout);
     for expected in [
         "run",

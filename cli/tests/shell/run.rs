@@ -36,7 +36,7 @@ fn written(folder: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn the_example_finds_its_best_configuration_and_gives_everything_back() {
+fn the_example_finds_its_best_configuration_and_releases_its_slices() {
     let folder = tempfile::tempdir().expect("a folder");
     let results = folder.path().join("results");
     let output = Sahasra::new(["run", "examples/hyperparameter-search/", "--devices", "2", "--results"])
@@ -137,7 +137,7 @@ fn missing_results_are_a_failure() {
 }
 
 #[test]
-fn json_objects_that_follow_each_other_are_taken() {
+fn consecutive_json_objects_are_accepted() {
     let yaml = [burst("one", STEPS, "steps", 3, ""), burst("two", STEPS, "steps", 3, "")];
     let json: Vec<String> = yaml
         .iter()
@@ -153,7 +153,7 @@ fn json_objects_that_follow_each_other_are_taken() {
 }
 
 #[test]
-fn manifests_also_come_from_standard_input() {
+fn manifests_are_read_from_standard_input() {
     let manifest = burst("piped", STEPS, "steps", 3, "");
     let output = Sahasra::new(["run", "-", "-o", "json", "--namespace", "team"]).output_with_input(&manifest);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -205,7 +205,7 @@ fn a_manifest_that_the_api_rejects_is_reported_with_file_document_and_field() {
 }
 
 #[test]
-fn what_only_the_operator_sees_to_be_wrong_ends_the_run_too() {
+fn an_error_that_only_the_operator_detects_ends_the_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = written(folder.path(), "entry.yaml", &burst("b", STEPS, "nothing", 3, ""));
     let output = Sahasra::new(["run"]).arg(&file).output();
@@ -270,7 +270,7 @@ fn classes_that_manifests_ask_for_are_played_unless_named() {
 }
 
 #[test]
-fn a_lease_is_granted_and_given_back() {
+fn a_lease_is_granted_and_released() {
     let manifest = "apiVersion: sahasra.dev/v1alpha1\nkind: VramLease\nmetadata: {name: mine}\n\
                     spec: {owner: {}, slice: {vram: 512Mi}, slices: {min: 2, max: 4}, ttlSeconds: 60}\n";
     let output = Sahasra::new(["run", "-"]).output_with_input(manifest);
@@ -343,7 +343,7 @@ fn a_second_interrupt_ends_at_once_and_leaves_no_process() {
 }
 
 #[test]
-fn a_timeout_gives_every_slice_back() {
+fn a_timeout_releases_every_slice() {
     let output =
         Sahasra::new(["run", "-", "--timeout", "1s"]).output_with_input(&burst("b", ENDLESS, "endless", 4, "  slices: {max: 2}\n"));
     assert_eq!(output.status.code(), Some(124), "{}", text(&output.stderr));

@@ -221,7 +221,7 @@ fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
-fn what_is_applied_runs_and_what_still_runs_at_the_end_is_given_back() {
+fn applied_jobs_run_and_slices_of_running_jobs_are_released_at_the_end() {
     let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);
     let token = up.token();
     let endless = include_str!("../../../e2e/tests/data/kernels/endless.ptx");
@@ -253,7 +253,7 @@ fn what_is_applied_runs_and_what_still_runs_at_the_end_is_given_back() {
 }
 
 #[test]
-fn the_gateway_answers_on_the_same_port_for_who_has_the_token() {
+fn the_gateway_answers_requests_with_the_token_on_the_same_port() {
     let up = Up::start(&["--workers", "2", "--class", "g5", "--vram", "64Mi"]);
     let token = fs::read_to_string(up.token_file()).expect("a token file");
     let sessions = "/v1/namespaces/default/sessions";
@@ -399,7 +399,7 @@ fn the_workers_are_for_their_own_operator() {
 }
 
 #[test]
-fn the_kubeconfig_and_the_token_are_whole_as_soon_as_they_are_there() {
+fn the_kubeconfig_and_the_token_file_are_complete_once_they_exist() {
     let folder = tempfile::tempdir().expect("a folder");
     let (kubeconfig, token) = (folder.path().join("kubeconfig"), folder.path().join("token"));
     // The token file that a killed run left behind is removed before the pool starts.

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_caller_finds_room() {
+    fn a_new_caller_gets_a_slot() {
         let slots = Slots::new(256);
         let first = all_of(&slots, "first");
         assert_eq!(first.len(), 128);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_that_are_resumed_come_back_in_any_order() {
+    fn streams_are_resumed_in_any_order() {
         let shares = [("first", 128), ("second", 64), ("third", 32)];
         for order in [[0, 1, 2], [1, 2, 0], [2, 1, 0]] {
             let slots = Slots::new(256);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_resumed_again_and_again_takes_no_more_than_its_callers_share() {
+    fn a_repeatedly_resumed_session_does_not_exceed_its_callers_share() {
         let slots = Slots::new(8);
         let again = || slots.take_resumed(Some("first".into()), "default", "same");
         let mut held: Vec<Slot> = std::iter::from_fn(|| again().ok()).collect();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn one_identity_has_all() {
+    fn a_single_identity_gets_all_slots() {
         let slots = Slots::new(3);
         let held: Vec<Slot> = std::iter::from_fn(|| slots.take(None).ok()).collect();
         assert_eq!(held.len(), 3);

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_poll_is_answered_when_the_condition_is_true_or_failure_is() {
+async fn a_poll_is_answered_when_the_condition_or_failed_is_true() {
     let cluster = Cluster::start().await;
     for (name, reported) in [("placed", "Placed"), ("failed", "Failed")] {
         cluster.call(Method::POST, SESSIONS, Some(&session(name))).await;
@@ -66,7 +66,7 @@ async fn a_poll_returns_the_object_at_its_timeout_and_404_after_its_deletion() {
 }
 
 #[tokio::test]
-async fn a_poll_whose_client_leaves_is_given_up() {
+async fn a_poll_whose_client_disconnects_is_abandoned() {
     let cluster = Cluster::start().await;
     cluster.call(Method::POST, SESSIONS, Some(&session("mine"))).await;
     let mut client = TcpStream::connect(cluster.address).await.expect("it listens");

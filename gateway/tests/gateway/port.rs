@@ -39,7 +39,7 @@ async fn asked(address: std::net::SocketAddr, trusted: &CertificateDer<'static>)
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_taken_and_one_that_cannot_be_used_is_not() {
+async fn a_new_certificate_is_loaded_and_an_invalid_one_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let files = Files {
         certificate: folder.path().join("tls.crt"),

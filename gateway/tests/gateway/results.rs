@@ -149,7 +149,7 @@ async fn a_request_for_results_of_a_rejected_burst_fails_with_the_reason() {
 }
 
 #[tokio::test]
-async fn results_whose_text_is_too_long_for_the_config_map_come_whole() {
+async fn results_whose_text_is_too_long_for_the_config_map_are_complete() {
     const CHUNKS: usize = 131_072;
     let cluster = Cluster::start().await;
     let mut job = burst("large");

@@ -123,7 +123,7 @@ async fn stream(gateway: SocketAddr, caller: &str, number: usize, secret: Option
 }
 
 #[tokio::test]
-async fn after_a_restart_every_stream_is_resumed_in_whatever_order_clients_come() {
+async fn after_a_restart_every_stream_is_resumed_in_any_order_of_clients() {
     const SHARES: [(&str, usize); 3] = [("ada", 8), ("ben", 4), ("cyd", 2)];
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();

@@ -130,7 +130,7 @@ async fn settled(figure: &AtomicU64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_side_that_does_not_read_stops_the_other_and_nothing_piles_up() {
+async fn a_side_that_does_not_read_stops_the_other_without_buffering() {
     // More than the kernel's socket buffers hold: a gateway without a bound would buffer all of it.
     const TOTAL: u64 = 256 << 20;
     const PIECE: usize = 1 << 20;
@@ -398,7 +398,7 @@ async fn streams_opened_and_closed_by_the_hundred_leave_nothing() {
 }
 
 #[tokio::test]
-async fn one_caller_leaves_room_for_others() {
+async fn a_caller_gets_no_more_than_its_share_of_streams() {
     let (cluster, agent) = placed(&["--max-streams", "8"], Limits::default()).await;
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -420,7 +420,7 @@ async fn one_caller_leaves_room_for_others() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_takes_no_slot() {
+async fn an_invalid_token_takes_no_slot() {
     let (cluster, agent) = placed(&["--max-streams", "1"], Limits::default()).await;
     let wrong = || {
         let mut request = request(&cluster);

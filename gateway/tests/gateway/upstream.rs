@@ -102,7 +102,7 @@ async fn only_the_token_and_validated_parts_of_a_request_are_forwarded() {
 }
 
 #[tokio::test]
-async fn the_workers_are_the_operators_for_who_may_list_them() {
+async fn callers_that_may_list_workers_get_the_operators_list() {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let rows = "[{\"id\":\"node-a\",\"status\":\"ready\"}]";
