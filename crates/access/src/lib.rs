@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_what_follows_bearer() {
+    fn a_token_follows_the_word_bearer() {
         let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap())]);
         assert_eq!(bearer(&headers("Bearer abc")).unwrap(), "abc");
         assert_eq!(bearer(&headers("bearer  abc ")).unwrap(), "abc");

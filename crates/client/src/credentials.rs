@@ -185,7 +185,7 @@ users:
     }
 
     #[test]
-    fn a_token_is_found_where_it_is_first() {
+    fn the_first_token_found_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);

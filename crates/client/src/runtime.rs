@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_wait_at_once_and_one_after_the_other_get_their_answers() {
+    fn concurrent_and_consecutive_waits_get_their_answers() {
         thread::scope(|scope| {
             for first in 0..4 {
                 scope.spawn(move || {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_without_a_wait_go_on_after_one() {
+    fn requests_without_a_wait_continue_after_a_wait() {
         spawn(echo(1)).unwrap().wait().unwrap();
         let answers: Vec<_> = (0..20).map(|number| spawn(echo(number)).unwrap()).collect();
         let end = Instant::now() + TIMEOUT;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_with_its_time_and_the_answer_comes_later() {
+    fn a_wait_ends_at_its_timeout_and_the_answer_arrives_later() {
         let (send, receive) = tokio::sync::oneshot::channel();
         let answer = spawn(async move { Ok(receive.await) }).unwrap();
         for _ in 0..3 {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_during_the_poll_and_after_it() {
+    fn answers_arrive_during_the_poll_and_after_it() {
         for long in [false, true, true, false, true] {
             let request = async move {
                 if long {

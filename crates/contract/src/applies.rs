@@ -52,7 +52,7 @@ fn data(config_map: &ConfigMap) -> Value {
     serde_json::to_value(&config_map.data).unwrap()
 }
 
-pub async fn an_apply_makes_what_is_not_there(subject: &Subject) {
+pub async fn an_apply_creates_a_missing_object(subject: &Subject) {
     let made = apply_data(subject, "one", false, json!({"k": "v"})).await.unwrap();
     assert_eq!(data(&made), json!({"k": "v"}));
     assert_eq!(managed(&made), [("one Apply".to_owned(), json!({"f:data": {"f:k": {}}}))]);
@@ -61,7 +61,7 @@ pub async fn an_apply_makes_what_is_not_there(subject: &Subject) {
     assert_eq!(session.metadata.generation, Some(1));
 }
 
-pub async fn an_apply_of_the_same_changes_nothing(subject: &Subject) {
+pub async fn an_apply_of_the_same_configuration_changes_nothing(subject: &Subject) {
     let made = apply_data(subject, "one", false, json!({"k": "v"})).await.unwrap();
     let again = apply_data(subject, "one", false, json!({"k": "v"})).await.unwrap();
     assert_eq!(again.resource_version(), made.resource_version());
@@ -100,7 +100,7 @@ pub async fn an_apply_that_would_change_anothers_field_conflicts(subject: &Subje
     assert_eq!(managed(&both).len(), 2);
 }
 
-pub async fn force_takes_a_field_over(subject: &Subject) {
+pub async fn force_takes_over_a_field(subject: &Subject) {
     apply_data(subject, "one", false, json!({"k": "v", "l": "v"})).await.unwrap();
     let forced = apply_data(subject, "two", true, json!({"k": "w"})).await.unwrap();
     assert_eq!(data(&forced), json!({"k": "w", "l": "v"}));
@@ -111,7 +111,7 @@ pub async fn force_takes_a_field_over(subject: &Subject) {
     assert_eq!(managed(&forced), expected);
 }
 
-pub async fn what_is_applied_no_more_is_taken_away(subject: &Subject) {
+pub async fn fields_that_are_no_longer_applied_are_removed(subject: &Subject) {
     apply_data(subject, "one", false, json!({"k": "v", "l": "v"})).await.unwrap();
     let left = apply_data(subject, "one", false, json!({"k": "v"})).await.unwrap();
     assert_eq!(data(&left), json!({"k": "v"}));
@@ -123,7 +123,7 @@ pub async fn what_is_applied_no_more_is_taken_away(subject: &Subject) {
     assert_eq!(session.metadata.generation, Some(2));
 }
 
-pub async fn what_another_applies_too_stays(subject: &Subject) {
+pub async fn fields_that_another_manager_applies_stay(subject: &Subject) {
     apply_data(subject, "one", false, json!({"k": "v", "l": "v"})).await.unwrap();
     apply_data(subject, "two", false, json!({"l": "v"})).await.unwrap();
     let left = apply_data(subject, "one", false, json!({"k": "v"})).await.unwrap();
@@ -132,7 +132,7 @@ pub async fn what_another_applies_too_stays(subject: &Subject) {
     assert_eq!(data(&left), json!({"k": "v", "m": "v"}));
 }
 
-pub async fn a_patch_takes_fields_from_appliers(subject: &Subject) {
+pub async fn a_patch_takes_over_applied_fields(subject: &Subject) {
     apply_session(subject, "one", false, json!({"vram": "1Gi", "idleTimeoutSeconds": 60}))
         .await
         .unwrap();

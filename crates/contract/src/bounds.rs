@@ -75,7 +75,7 @@ fn ptx(characters: usize) -> Value {
 }
 
 /// The limits in docs/limits.md: field, last accepted value and first rejected value.
-pub async fn the_ends_of_every_range_are_taken_and_nothing_beyond(subject: &Subject) {
+pub async fn the_bounds_of_every_range_are_accepted_and_values_beyond_are_rejected(subject: &Subject) {
     const LONGEST_NAME: &str = "n23456789_123456789_123456789_123456789_123456789_123456789_123";
     let output = |elements: u64| json!({"kernel": {"args": [{"output": {"type": "u32", "count": elements}}]}});
     let top = |k| aggregated(1, json!({"topK": {"output": 0, "k": k}}));

@@ -153,7 +153,7 @@ pub async fn a_collection_is_deleted_by_label(subject: &Subject) {
     assert_eq!(left.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["c"]);
 }
 
-pub async fn a_namespace_takes_its_content_with_it(subject: &Subject) {
+pub async fn a_namespace_is_deleted_with_its_content(subject: &Subject) {
     let namespaces: Api<Namespace> = Api::all(subject.client.clone());
     let name = format!("{}-inner", subject.namespace);
     let made: Namespace = typed(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
@@ -191,7 +191,7 @@ pub async fn a_lasting_namespace_cannot_be_deleted(subject: &Subject) {
     assert_eq!(said(&status), (403, "Forbidden", expected));
 }
 
-pub async fn a_name_that_is_being_deleted_is_taken(subject: &Subject) {
+pub async fn the_name_of_an_object_that_is_being_deleted_is_in_use(subject: &Subject) {
     held_session(subject, "a").await;
     subject.sessions().delete("a", &DeleteParams::default()).await.unwrap();
     let status = subject.create_own("GpuSession", "a", json!({"vram": "1Gi"})).await.unwrap_err();

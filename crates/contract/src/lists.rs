@@ -132,7 +132,7 @@ pub async fn a_broken_continue_token_is_rejected(subject: &Subject) {
     );
 }
 
-pub async fn metadata_alone_can_be_listed(subject: &Subject) {
+pub async fn only_metadata_can_be_listed(subject: &Subject) {
     let session = subject.session("a").await;
     let list = subject.sessions().list_metadata(&ListParams::default()).await.unwrap();
     assert_eq!(list.items.len(), 1);

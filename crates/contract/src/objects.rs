@@ -32,7 +32,7 @@ async fn config_map_generation(subject: &Subject) -> Option<i64> {
     subject.config_map("a", json!({"k": "v"})).await.metadata.generation
 }
 
-pub async fn a_name_that_is_taken_is_rejected(subject: &Subject) {
+pub async fn a_name_in_use_is_rejected(subject: &Subject) {
     subject.session("a").await;
     let status = subject.create_own("GpuSession", "a", json!({"vram": "1Gi"})).await.unwrap_err();
     assert_eq!(
@@ -109,7 +109,7 @@ pub async fn wrong_labels_are_rejected(subject: &Subject) {
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
-pub async fn an_object_is_not_made_in_a_namespace_that_is_not_there(subject: &Subject) {
+pub async fn an_object_is_not_created_in_a_missing_namespace(subject: &Subject) {
     let api: Api<ConfigMap> = Api::namespaced(subject.client.clone(), "not-there");
     let status = refused(api.create(&plain(), &config_map("a")).await);
     assert_eq!(said(&status), (404, "NotFound", "namespaces \"not-there\" not found"));
@@ -123,7 +123,7 @@ pub async fn the_namespace_of_object_and_request_must_agree(subject: &Subject) {
     assert_eq!(said(&status), (400, "BadRequest", expected));
 }
 
-pub async fn what_is_not_there_is_not_found(subject: &Subject) {
+pub async fn a_missing_object_is_not_found(subject: &Subject) {
     let status = refused(subject.sessions().get("a").await);
     assert_eq!(said(&status), (404, "NotFound", "gpusessions.sahasra.dev \"a\" not found"));
     let status = refused(subject.config_maps().get("a").await);
@@ -154,7 +154,7 @@ pub async fn a_replacement_without_version_is_rejected_for_own_kinds(subject: &S
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
-pub async fn a_replacement_without_version_is_taken_for_config_maps(subject: &Subject) {
+pub async fn a_replacement_without_version_is_accepted_for_config_maps(subject: &Subject) {
     subject.config_map("a", json!({"k": "old"})).await;
     let replaced = subject.config_maps().replace("a", &plain(), &config_map("a")).await.unwrap();
     assert_eq!(replaced.data.unwrap()["a"], "1");
@@ -176,7 +176,7 @@ pub async fn a_write_that_changes_nothing_keeps_the_version(subject: &Subject) {
     assert_eq!(again.resource_version(), made.resource_version());
 }
 
-pub async fn generation_counts_changes_of_the_spec_alone(subject: &Subject) {
+pub async fn generation_counts_changes_of_the_spec_only(subject: &Subject) {
     let mut session = subject.session("a").await;
     session.labels_mut().insert("team".to_owned(), "one".to_owned());
     let session = subject.sessions().replace("a", &plain(), &session).await.unwrap();
@@ -189,7 +189,7 @@ pub async fn generation_counts_changes_of_the_spec_alone(subject: &Subject) {
     assert_eq!(session.metadata.generation, Some(2));
 }
 
-pub async fn a_dry_run_keeps_nothing(subject: &Subject) {
+pub async fn a_dry_run_stores_nothing(subject: &Subject) {
     let dry = PostParams { dry_run: true, ..plain() };
     let made = subject.config_maps().create(&dry, &config_map("a")).await.unwrap();
     assert!(made.uid().is_some());
@@ -347,7 +347,7 @@ pub async fn a_new_object_cannot_have_a_version(subject: &Subject) {
     );
 }
 
-pub async fn a_config_map_of_the_largest_size_is_taken(subject: &Subject) {
+pub async fn a_config_map_of_the_maximum_size_is_accepted(subject: &Subject) {
     let mut made = config_map("a");
     made.data = Some([("k".to_owned(), "x".repeat(1024 * 1024))].into());
     subject.config_maps().create(&plain(), &made).await.unwrap();

@@ -25,7 +25,7 @@ async fn gone(subject: &Subject, name: &str) {
     .await;
 }
 
-pub async fn dependents_go_with_their_owner(subject: &Subject) {
+pub async fn dependents_are_deleted_with_their_owner(subject: &Subject) {
     let owner = subject.session("owner").await;
     dependent(subject, "a", json!([reference(&owner)])).await;
     dependent(subject, "b", json!([reference(&owner)])).await;
@@ -36,7 +36,7 @@ pub async fn dependents_go_with_their_owner(subject: &Subject) {
     subject.config_maps().get("bystander").await.unwrap();
 }
 
-pub async fn dependents_of_dependents_go_too(subject: &Subject) {
+pub async fn dependents_of_dependents_are_deleted(subject: &Subject) {
     let owner = subject.session("owner").await;
     let child = dependent(subject, "child", json!([reference(&owner)])).await;
     let grandchild = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "child", "uid": child.uid()}]);
@@ -59,7 +59,7 @@ pub async fn a_dependent_with_two_owners_stays_with_the_other(subject: &Subject)
     gone(subject, "a").await;
 }
 
-pub async fn a_dependent_of_an_owner_that_is_not_there_goes(subject: &Subject) {
+pub async fn a_dependent_of_a_missing_owner_is_deleted(subject: &Subject) {
     let owner = json!({
         "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "name": "never", "uid": "11111111-1111-1111-1111-111111111111",
     });
@@ -67,7 +67,7 @@ pub async fn a_dependent_of_an_owner_that_is_not_there_goes(subject: &Subject) {
     gone(subject, "a").await;
 }
 
-pub async fn a_dependent_of_another_uid_goes(subject: &Subject) {
+pub async fn a_dependent_of_another_uid_is_deleted(subject: &Subject) {
     let owner = subject.session("owner").await;
     let mut wrong = reference(&owner);
     wrong["uid"] = json!("11111111-1111-1111-1111-111111111111");

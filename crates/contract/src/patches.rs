@@ -8,7 +8,7 @@ use crate::subject::{Subject, refused, said};
 
 const MERGE: &str = "application/merge-patch+json";
 
-pub async fn a_merge_patch_takes_null_fields_away(subject: &Subject) {
+pub async fn a_merge_patch_removes_null_fields(subject: &Subject) {
     subject.config_map("a", json!({"k": "v", "l": "w"})).await;
     let patch = Patch::Merge(json!({"data": {"k": null, "m": "x"}, "metadata": {"labels": {"a": "b", "c": null}}}));
     let patched = subject.config_maps().patch("a", &PatchParams::default(), &patch).await.unwrap();
@@ -37,7 +37,7 @@ pub async fn a_merge_patch_with_an_old_version_conflicts(subject: &Subject) {
     assert_eq!(said(&status), (409, "Conflict", expected));
 }
 
-pub async fn a_merge_patch_of_nothing_keeps_the_version(subject: &Subject) {
+pub async fn a_merge_patch_without_changes_keeps_the_version(subject: &Subject) {
     let session = subject.session("a").await;
     for patch in [json!({}), json!({"spec": {"vram": "1Gi"}}), json!({"metadata": {"labels": null}})] {
         let patched = subject
@@ -49,7 +49,7 @@ pub async fn a_merge_patch_of_nothing_keeps_the_version(subject: &Subject) {
     }
 }
 
-pub async fn a_merge_patch_of_what_is_not_there_is_rejected(subject: &Subject) {
+pub async fn a_merge_patch_of_a_missing_object_is_rejected(subject: &Subject) {
     let status = refused(
         subject
             .sessions()
@@ -147,7 +147,7 @@ pub async fn a_patch_cannot_rename(subject: &Subject) {
     assert_eq!(said(&status), (422, "Invalid", expected));
 }
 
-pub async fn metadata_alone_can_be_patched(subject: &Subject) {
+pub async fn only_metadata_can_be_patched(subject: &Subject) {
     subject.session("a").await;
     let patch: Patch<Value> = Patch::Merge(json!({"metadata": {"annotations": {"k": "v"}}}));
     let patched = subject

@@ -10,7 +10,7 @@ fn review(spec: Value) -> Value {
     json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": spec})
 }
 
-pub async fn a_caller_may_ask_what_it_may_do(subject: &Subject) {
+pub async fn a_caller_may_review_its_own_access(subject: &Subject) {
     let stream = json!({
         "verb": "create", "group": "sahasra.dev", "resource": "gpusessions", "subresource": "stream",
         "namespace": subject.namespace, "name": "mine",
@@ -27,7 +27,7 @@ pub async fn a_caller_may_ask_what_it_may_do(subject: &Subject) {
     assert!(answer["metadata"].get("uid").is_none(), "it is not kept");
 }
 
-pub async fn a_review_of_nothing_or_of_two_things_is_rejected(subject: &Subject) {
+pub async fn a_review_of_no_or_two_actions_is_rejected(subject: &Subject) {
     let two = json!({"resourceAttributes": {"verb": "get"}, "nonResourceAttributes": {"path": "/", "verb": "get"}});
     for (spec, field, why) in [
         (

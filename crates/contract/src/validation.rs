@@ -57,7 +57,7 @@ pub async fn defaults_are_filled_in(subject: &Subject) {
     assert_eq!(made["spec"], expected);
 }
 
-pub async fn null_takes_a_default(subject: &Subject) {
+pub async fn null_is_replaced_by_the_default(subject: &Subject) {
     let made = apply(subject, json!({"chunks": {"seed": null}, "slices": null, "aggregate": null}))
         .await
         .unwrap();
@@ -240,7 +240,7 @@ pub async fn a_value_out_of_bounds_is_rejected(subject: &Subject) {
     );
 }
 
-pub async fn a_value_that_is_none_of_the_choices_is_rejected(subject: &Subject) {
+pub async fn a_value_outside_the_enumeration_is_rejected(subject: &Subject) {
     let status = refusal(subject, json!({"kernel": {"args": [{"output": {"type": "f16"}}]}})).await;
     let first = status.message.split(", <nil>").next().unwrap();
     let expected = "BurstJob.sahasra.dev \"a\" is invalid: [spec.kernel.args[0].output.type: Unsupported value: \"f16\": supported values: \
@@ -365,7 +365,7 @@ pub async fn an_immutable_field_is_forbidden_to_change(subject: &Subject) {
     assert_mistake(&status, "spec.aggregate: Forbidden: aggregate is immutable: make another BurstJob");
 }
 
-pub async fn what_may_change_can(subject: &Subject) {
+pub async fn mutable_fields_can_be_changed(subject: &Subject) {
     subject.create_own("BurstJob", "a", burst()).await.unwrap();
     for change in [
         json!({"suspend": true}),

@@ -62,7 +62,7 @@ async fn touch(subject: &Subject, name: &str, patch: Value) -> DynamicObject {
         .unwrap()
 }
 
-pub async fn a_watch_shows_what_happens_after_a_version(subject: &Subject) {
+pub async fn a_watch_shows_changes_after_a_version(subject: &Subject) {
     subject.session("before").await;
     let mut events = watch(&subject.sessions(), &quiet(), &version(subject).await).await;
     subject.session("a").await;
@@ -73,7 +73,7 @@ pub async fn a_watch_shows_what_happens_after_a_version(subject: &Subject) {
     }
 }
 
-pub async fn a_watch_from_zero_begins_with_what_there_is(subject: &Subject) {
+pub async fn a_watch_from_version_zero_begins_with_the_existing_objects(subject: &Subject) {
     subject.session("a").await;
     subject.session("b").await;
     let mut events = watch(&subject.sessions(), &quiet(), "0").await;
@@ -84,7 +84,7 @@ pub async fn a_watch_from_zero_begins_with_what_there_is(subject: &Subject) {
     assert_eq!(shown(&next(&mut events).await), "added c");
 }
 
-pub async fn a_watch_resumes_where_it_was(subject: &Subject) {
+pub async fn a_watch_resumes_at_its_last_version(subject: &Subject) {
     let start = version(subject).await;
     let first = subject.session("a").await;
     subject.session("b").await;

@@ -114,7 +114,7 @@ mod tests {
     use crate::resource::catalogue;
 
     #[test]
-    fn a_merge_takes_away_what_is_null_and_replaces_lists() {
+    fn a_merge_removes_null_fields_and_replaces_lists() {
         let mut document = json!({"a": {"b": 1, "c": [1, 2]}, "d": "x"});
         json_patch::merge(&mut document, &json!({"a": {"b": null, "c": [3]}, "d": {"e": 1}}));
         assert_eq!(document, json!({"a": {"c": [3]}, "d": {"e": 1}}));

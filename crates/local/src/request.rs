@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_taken_apart() {
+    fn paths_are_parsed() {
         let some = |plural: &str, namespace: Option<&str>, name: &str, subresource: &str| {
             Some((
                 plural.to_owned(),

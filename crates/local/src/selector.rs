@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selectors_and_what_cannot_be_selected_by() {
+    fn field_selectors_accept_only_selectable_fields() {
         assert!(matches("", "metadata.name=a"));
         assert!(!matches("", "metadata.name!=a"));
         let refused = Selector::parse("", "spec.class=g5", &catalogue().resources[2]).expect_err("not a field to select by");

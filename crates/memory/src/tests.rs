@@ -31,7 +31,7 @@ fn regions_of_one_memory_join_without_a_copy() {
 }
 
 #[test]
-fn what_does_not_follow_does_not_join() {
+fn only_adjacent_regions_join() {
     let mut filling = Filling::new(30).unwrap();
     filling.put_slice(&[1; 10]);
     let mut first = filling.split();
@@ -51,7 +51,7 @@ fn what_does_not_follow_does_not_join() {
 }
 
 #[test]
-fn what_was_interrupted_is_filled_again() {
+fn an_interrupted_part_is_filled_again() {
     let mut filling = Filling::new(20).unwrap();
     filling.extend_from_slice(&[1; 8]);
     filling.extend_from_slice(&[2; 5]);
@@ -92,7 +92,7 @@ fn an_allocation_that_the_system_rejects_is_an_error() {
 
 proptest! {
     #[test]
-    fn any_cut_into_parts_gives_the_bytes_that_went_in(sizes in prop::collection::vec(0_usize..70_000, 0..8)) {
+    fn any_split_into_parts_keeps_the_bytes(sizes in prop::collection::vec(0_usize..70_000, 0..8)) {
         let content = pattern(sizes.iter().sum());
         let mut filling = Filling::new(content.len()).unwrap();
         let mut whole = filling.split();

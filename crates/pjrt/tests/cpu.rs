@@ -80,7 +80,7 @@ fn steps_chain_without_waiting_in_between() {
 }
 
 #[test]
-fn scalars_and_empty_arrays_come_back_as_they_went() {
+fn scalars_and_empty_arrays_are_unchanged_by_upload_and_download() {
     let Some(client) = client() else { return };
     let scalar = client
         .upload(ElementType::S64, &[], Bytes::from_static(&[1, 2, 3, 4, 5, 6, 7, 8]))
@@ -109,7 +109,7 @@ func.func @main(%x: tensor<65536xf32> {tf.aliasing_output = 0 : i32}) -> tensor<
 }";
 
 #[test]
-fn a_view_shows_a_buffer_where_it_lies_and_keeps_it() {
+fn a_view_shares_the_memory_of_a_buffer_and_keeps_it_alive() {
     let Some(client) = client() else { return };
     let executable = compile(&client, PRODUCT);
     let a = client

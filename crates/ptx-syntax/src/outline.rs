@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_a_gpu_runs_is_described_too() {
+    fn modules_that_only_a_gpu_can_run_are_described() {
         let outline = Outline::of(
             ".version 8.8 .target sm_90a, debug .address_size 64
              .file 1 \"source.cu\"

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_longest_ago_makes_room() {
+    fn the_least_recently_used_translation_is_evicted() {
         let cache = ModuleCache::new(10);
         for text in ["aaaa", "bbbbb", "aaaa", "ccccc"] {
             assert_eq!(length(&cache, text), text.len());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_cache_is_not_kept() {
+    fn a_translation_larger_than_the_cache_is_not_kept() {
         let cache = ModuleCache::new(3);
         length(&cache, "abc");
         length(&cache, "abcd");

@@ -229,7 +229,7 @@ mod tests {
     const TEXT: &str = "index,rate,output0,output1[0],output1[1]\n0,0,1e38,7,8\n1,0.1,0,0,0\n3,0.3,0,0,0\n";
 
     #[test]
-    fn there_is_a_row_for_each_completed_chunk() {
+    fn each_completed_chunk_has_a_row() {
         let (program, layout) = (program(4), Layout::of(&kernel()));
         let columns = Columns {
             program: &program,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_shown_whole_whatever_their_text_takes() {
+    fn records_are_shown_completely_regardless_of_the_length_of_their_text() {
         let (program, layout) = (program(40_000), Layout::of(&kernel()));
         let (completed, records) = (IndexSet::full(40_000), vec![0; 40_000 * 6]);
         let columns = Columns {

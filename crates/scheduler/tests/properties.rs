@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_input_means_nothing(
+    fn the_order_of_the_input_has_no_effect(
         (problem, shuffled) in problem().prop_flat_map(|problem| {
             let shuffled = (Just(problem.devices.clone()).prop_shuffle(), Just(problem.claims.clone()).prop_shuffle());
             (Just(problem), shuffled.prop_map(|(devices, claims)| Problem { devices, claims }))
@@ -272,7 +272,7 @@ proptest! {
     }
 
     #[test]
-    fn sessions_and_leases_keep_what_they_were_promised(problem in problem(), late in claim(99, 7)) {
+    fn sessions_and_leases_keep_their_minimum(problem in problem(), late in claim(99, 7)) {
         let before = solve(&problem, &[], NOW);
         let mut crowded = problem.clone();
         crowded.claims.push(late);
@@ -315,7 +315,7 @@ proptest! {
     }
 
     #[test]
-    fn who_reserves_is_served_once_bursts_have_ended_and_what_returns_is_back(mut problem in problem(), previous in holdings()) {
+    fn a_reserving_claim_is_served_once_bursts_have_ended_and_releases_are_complete(mut problem in problem(), previous in holdings()) {
         // A greedy search selects the surplus of a lease that yields. That search may miss a solution that exists, so leases have no
         // surplus here.
         for lease in problem.claims.iter_mut().filter(|claim| claim.kind == ClaimKind::Lease) {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_are_counted_by_result_and_every_result_is_there_from_the_start() {
+    async fn requests_are_counted_by_result_and_every_counter_exists_from_the_start() {
         let requests = ApiRequests::new("test").unwrap();
         let registry = Registry::new();
         requests.register(&registry).unwrap();

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_takes_long_leaves_the_runtimes_thread_but_where_runs_are_repeated() {
+    async fn blocking_work_runs_on_another_thread_except_in_a_simulation() {
         let here = std::thread::current().id();
         assert!(blocking(move || std::thread::current().id()).await != here);
         assert!(

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_allowed_with_its_scheme_and_port() {
+    fn an_endpoint_is_allowed_with_its_scheme_and_port_only() {
         let allowed = ["https://minio.storage.svc:9000", "http://10.0.0.7:*", "https://*.example.com"];
         for url in [
             "https://minio.storage.svc:9000/bucket",

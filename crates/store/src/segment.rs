@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_records_are_read_back() {
         let mut writer = SegmentWriter::new(2);
         writer.add(7, 2, b"abcd");
         writer.add(20, 1, b"ef");

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_in_pieces_is_the_program_and_shares_what_is_large() {
+    fn a_program_in_pieces_has_the_same_encoding_and_shares_large_fields() {
         use crate::{burst::Store, grants::Owner};
         let large = Bytes::from(vec![7; 100_000]);
         let kinds = [
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_message_is_read_and_a_larger_one_is_not() {
+    fn the_largest_message_is_accepted_and_a_larger_one_is_rejected() {
         let decoded = |bytes: usize| {
             // The text is preceded by a tag of one byte and a length of four bytes.
             let message = GrantId {

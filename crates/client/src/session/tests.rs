@@ -390,7 +390,7 @@ fn a_rejected_connection_reports_the_reason() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again() {
+fn a_temporary_rejection_is_retried() {
     for web_socket in [false, true] {
         goes_through_after(web_socket, 503);
     }

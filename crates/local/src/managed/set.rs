@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_joined_and_taken_from_each_other() {
+    fn sets_are_united_and_subtracted() {
         let (one, two) = (
             set(json!({"f:a": {}, "f:b": {"f:c": {}}})),
             set(json!({"f:b": {"f:c": {}, "f:d": {}}})),

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_set_names_is_removed() {
+    fn the_fields_of_a_set_are_removed() {
         let value = json!({"plain": "x", "keyed": [{"name": "a"}, {"name": "b"}], "labels": {"l": "m"}});
         let set = json!({"f:keyed": {"k:{\"name\":\"a\"}": {}}, "f:labels": {"f:l": {}}});
         let left = remove(&value, &FieldSet::decode(&set).expect("a set"), &schema());

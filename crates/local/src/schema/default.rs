@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_take_the_place_of_what_is_absent_or_null() {
+    fn defaults_replace_absent_and_null_fields() {
         let schema = json!({"type": "object", "properties": {
             "plain": {"type": "integer"},
             "given": {"type": "integer", "default": 3},

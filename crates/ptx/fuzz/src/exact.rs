@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn directed_roundings_enclose_what_is_exact() {
+    fn directed_roundings_enclose_the_exact_value() {
         let third = Exact::integer(1).divide(&Exact::integer(3));
         let bits = |rounding| F32.encode(&Value::Finite(third.clone()), rounding);
         assert_eq!(bits(Rounding::Up), bits(Rounding::Zero) + 1);

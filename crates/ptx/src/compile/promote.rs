@@ -165,7 +165,7 @@ mod tests {
     const CALL: &str = "st.param.b64 [a], %rd1; st.param.b64 [a+8], %rd2; call (v), f, (a); ld.param.b32 %r1, [v];";
 
     #[test]
-    fn what_is_handed_over_by_name_needs_no_memory() {
+    fn parameters_passed_by_name_need_no_memory() {
         let function = "ld.param.b64 %rd1, [in]; ld.param.b64 %rd2, [in+8]; cvt.u32.u64 %r1, %rd1; st.param.b32 [out], %r1;";
         let (before, after) = accesses(function, CALL);
         assert!(before >= 10, "{before}");

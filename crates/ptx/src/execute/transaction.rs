@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drops_out_is_not_expected_again() {
+    fn dropped_arrivals_are_not_expected_again() {
         let state = arrive(arrive(of(2), 1, true), 1, false);
         assert_eq!(state, of(1) | 1 << PARITY_BIT);
     }

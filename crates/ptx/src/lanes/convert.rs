@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn float_to_integer_saturates_and_sends_nan_where_the_isa_says() {
+    fn float_to_integer_saturates_and_converts_nan_as_specified() {
         assert_eq!(ToInteger::<f32, i32, u32, TowardZero>::apply(1e20), i32::MAX as u32);
         assert_eq!(ToInteger::<f32, u8, u16, NearestEven>::apply(300.0), 255);
         assert_eq!(ToInteger::<f32, i32, u32, NearestEven>::apply(f32::NAN), 0);

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn directed_conversions_step_away_from_zero_where_the_direction_says() {
+    fn directed_conversions_round_away_from_zero_in_their_direction() {
         use crate::lanes::rounding::{Down, TowardZero, Up};
         let value = 1.0 + 2f32.powi(-20);
         assert_eq!(From32Directed::<Half, Up>::apply(value).0, 0x3c01);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_to_odd_marks_what_is_inexact() {
+    fn rounding_to_odd_marks_inexact_results() {
         assert_eq!(to_odd(1.0, 0.0), 1.0);
         assert_eq!(to_odd(1.0, 1e-30), 1f32.next_up());
         assert_eq!(to_odd(1.0, -1e-30), 1f32.next_down());

@@ -169,7 +169,7 @@ fn points_inside_the_circle_are_counted_exactly() -> Outcome {
 }
 
 #[test]
-fn each_chunk_of_saxpy_takes_its_own_part_of_the_shared_vector() -> Outcome {
+fn each_chunk_of_saxpy_reads_its_own_part_of_the_shared_vector() -> Outcome {
     let device = Device::with(SAXPY)?;
     let x = device.array((0..256_u16).map(|i| (f32::from(i) / 8.0).to_le_bytes()))?;
     let out = device.memory.allocate(4 * 32)?;

@@ -69,7 +69,7 @@ fn threads_that_have_ended_count_with_their_warp() {
 }
 
 #[test]
-fn threads_that_end_behind_their_arrival_are_not_counted_twice() {
+fn threads_that_end_after_their_arrival_are_not_counted_twice() {
     // The second warp arrives and ends. The first warp alone must not pass a barrier for three warps.
     let statements = "setp.ge.u32 %p1, %r1, 64;\n@%p1 bra LAST;\nsetp.ge.u32 %p1, %r1, 32;\n@%p1 bra SECOND;\nbar.sync 3, 96;\nbra ON;\n\
                       SECOND:\nbar.arrive 3, 96;\nexit;\nLAST:\nexit;\nON:";

@@ -29,7 +29,7 @@ fn words(text: &str) -> Vec<u32> {
 const PARAMETERS: &str = "(.param .b32 x)";
 
 #[test]
-fn functions_are_found_through_pointers_in_whatever_order_they_call_each_other() {
+fn functions_are_called_through_pointers_in_any_order_of_calls() {
     // The first function calls the last one, so their order of calls differs from the order of their addresses.
     let found = words(&format!(
         ".func (.param .b32 r) first {PARAMETERS};

@@ -116,7 +116,7 @@ fn misaligned_and_null_accesses_are_distinguished() {
 }
 
 #[test]
-fn shared_memory_ends_where_its_variables_do() {
+fn shared_memory_ends_with_its_variables() {
     let run = Run::new();
     let fault = run.fault("add.s64 %rd5, %rd4, %rd2; st.shared.u32 [%rd5], %r2;", 65);
     assert_eq!(

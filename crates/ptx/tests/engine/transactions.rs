@@ -73,7 +73,7 @@ fn a_state_contains_its_phase_and_the_pending_count() {
 }
 
 #[test]
-fn phases_wait_for_bytes_and_forget_who_dropped_out() {
+fn phases_wait_for_bytes_and_not_for_dropped_arrivals() {
     let test = |place: u32, parity: u32| {
         format!(
             "mbarrier.test_wait.parity.shared.b64 %p3, [full], {parity}; selp.u32 %r5, 1, 0, %p3; st.global.u32 [%rd1+{}], %r5;\n",

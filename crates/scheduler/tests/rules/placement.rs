@@ -27,7 +27,7 @@ fn a_session_is_placed_on_the_idlest_device_by_executions_then_bytes_then_tensor
 }
 
 #[test]
-fn sessions_that_arrive_together_go_to_different_idle_devices() {
+fn sessions_that_arrive_together_are_placed_on_different_idle_devices() {
     let devices = [gpu("a/gpu0", 8), gpu("b/gpu0", 8)];
     let solution = solve(&pool(&devices, &[session("s", 1), session("t", 1)]), &[], 0);
     assert_ne!(solution.assignments[0].device, solution.assignments[1].device);
@@ -159,7 +159,7 @@ fn a_device_that_rejected_a_claim_is_proposed_again_after_the_rejection_expires(
 }
 
 #[test]
-fn what_drains_is_not_given_away() {
+fn draining_slices_are_not_assigned() {
     let draining = Device {
         foreign_bytes: 5 * GIB,
         ..gpu("a/gpu0", 8)

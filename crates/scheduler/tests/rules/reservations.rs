@@ -26,7 +26,7 @@ fn small_claims_start_before_a_large_one_until_it_reserves_devices() {
 }
 
 #[test]
-fn no_burst_grows_into_what_is_reserved() {
+fn no_burst_grows_on_a_reserved_device() {
     let large = burst("large", 8, 1, 1);
     let growing = since(burst("growing", 1, 1, 8), 1);
     let problem = pool(&[gpu("a/gpu0", 8)], &[large, growing.clone()]);

@@ -31,7 +31,7 @@ fn a_session_does_not_push_a_burst_of_its_own_priority_below_its_minimum() {
 }
 
 #[test]
-fn a_higher_priority_pushes_a_burst_out_and_takes_no_more_than_it_needs() {
+fn a_higher_priority_preempts_a_burst_and_takes_only_what_it_needs() {
     let devices = [gpu("a/gpu0", 8), gpu("b/gpu0", 8)];
     let running = [held("old", "a/gpu0", 8), held("older", "b/gpu0", 8)];
     let claims = [
@@ -45,7 +45,7 @@ fn a_higher_priority_pushes_a_burst_out_and_takes_no_more_than_it_needs() {
 }
 
 #[test]
-fn nothing_pushes_out_a_session_or_a_lease() {
+fn sessions_and_leases_are_never_preempted() {
     let lease = Claim {
         kind: ClaimKind::Lease,
         ..burst("l", 4, 1, 1)
@@ -81,7 +81,7 @@ fn equal_bursts_share_equally_and_a_higher_priority_takes_what_it_can_use() {
 }
 
 #[test]
-fn a_gang_starts_whole_or_not_at_all() {
+fn a_minimum_starts_completely_or_not_at_all() {
     let devices = [gpu("a/gpu0", 8), gpu("b/gpu0", 4)];
     let solution = solve(&pool(&devices, &[burst("b", 4, 4, 4)]), &[], 0);
     assert!(solution.assignments.is_empty());
@@ -92,7 +92,7 @@ fn a_gang_starts_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_gang_that_lost_a_device_makes_up_for_it_elsewhere_and_keeps_the_rest_where_it_is() {
+fn a_minimum_that_lost_a_device_is_completed_elsewhere_and_keeps_the_rest() {
     let lost = Device {
         usable: Err(Unusable::NotReady),
         ..gpu("a/gpu0", 4)

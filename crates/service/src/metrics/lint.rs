@@ -92,7 +92,7 @@ mod tests {
     use prometheus::{IntCounter, IntGauge};
 
     #[test]
-    fn problems_are_found() {
+    fn violations_are_reported() {
         let registry = Registry::new();
         for name in ["sahasra_chunks", "sahasra_wait_ms_total", "waits_total"] {
             registry.register(Box::new(IntCounter::new(name, "Help.").unwrap())).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_metrics_is_compared_with_what_there_is() {
+    fn a_table_of_metrics_is_compared_with_the_registry() {
         let registry = registry("test").unwrap();
         for name in ["chunks_total", "waits_total"] {
             registry.register(Box::new(IntCounter::new(name, "Help.").unwrap())).unwrap();

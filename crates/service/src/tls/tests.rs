@@ -249,7 +249,7 @@ fn files_that_hold_something_else_are_named() {
 }
 
 #[tokio::test]
-async fn what_has_not_changed_is_not_made_again() {
+async fn unchanged_files_are_not_loaded_again() {
     #[derive(Default)]
     struct Counting(Mutex<usize>);
     impl Source for Counting {

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_broken_is_an_error() {
+    fn oversized_and_damaged_frames_are_errors() {
         let mut out = BytesMut::new();
         let error = encode(&ClientFrame::default(), MAX_PAYLOAD_BYTES + 1, &mut out);
         assert!(matches!(error, Err(FrameError::PayloadTooLarge(_))) && out.is_empty());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_frame_is_written_and_read_and_a_larger_one_is_not() {
+    fn the_largest_frame_is_accepted_and_a_larger_one_is_rejected() {
         let head = |message: usize, payload: usize| {
             let mut head = BytesMut::new();
             head.put_u32_le(u32::try_from(message).unwrap());

@@ -85,7 +85,7 @@ fn a_repeated_part_keeps_its_encoding_and_counts_with_its_decoded_size() {
 }
 
 #[test]
-fn a_download_may_come_encoded_and_is_as_it_was_whatever_is_cut() {
+fn an_encoded_download_is_unchanged_wherever_the_connection_is_cut() {
     for cut in 0..400 {
         let mut pair = pair();
         upload(&mut pair.core, [&[7; 300], &[8; 50]]);

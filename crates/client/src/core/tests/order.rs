@@ -64,7 +64,7 @@ fn answers_that_make_no_sense_end_the_session() {
 }
 
 #[test]
-fn a_tensor_beyond_memory_is_an_error_and_no_abort() {
+fn a_tensor_beyond_memory_is_an_error_instead_of_an_abort() {
     let mut core = connected();
     core.request(Wanted::Array(None));
     let tensor = Tensor {
@@ -77,7 +77,7 @@ fn a_tensor_beyond_memory_is_an_error_and_no_abort() {
 }
 
 #[test]
-fn a_failure_answers_its_request_and_one_of_none_ends_the_session() {
+fn a_failure_answers_its_request_or_else_ends_the_session() {
     let failed = |request| Failed {
         request,
         code: FailureCode::OutOfMemory as i32,

@@ -102,7 +102,7 @@ fn deletions_apart(done: &[String]) -> (Vec<&String>, Vec<u64>) {
 
 proptest! {
     #[test]
-    fn cut_anywhere_nothing_is_lost_and_nothing_done_twice(
+    fn no_operation_is_lost_or_executed_twice_wherever_the_connection_is_cut(
         script in prop::collection::vec((step(), weather()), 1..60),
         frames in 1u32..12,
         bytes in 1u64..64,

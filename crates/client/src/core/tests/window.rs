@@ -5,7 +5,7 @@ use sahasra_wire::session::{Synchronise, client_frame::Kind};
 use super::*;
 
 #[test]
-fn an_operation_is_retained_until_it_is_taken() {
+fn an_operation_is_retained_until_it_is_processed() {
     let mut core = connected();
     core.submit(Kind::Part(Part::default()), Bytes::from_static(b"12345"));
     assert_eq!(core.queued(), (1, 5));

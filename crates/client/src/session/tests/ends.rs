@@ -28,7 +28,7 @@ fn the_end_is_unreported_while_work_may_have_been_lost() {
 }
 
 #[test]
-fn the_end_is_none_of_those_whose_work_has_happened() {
+fn completed_work_leaves_no_unreported_end() {
     with_session(|session| assert!(lose(session).is_none(), "nothing was asked for"));
     with_session(|session| {
         let _tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();

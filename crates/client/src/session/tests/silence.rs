@@ -34,7 +34,7 @@ fn a_caller_on_a_stalled_connection_gets_an_error_after_the_grace_period() {
 }
 
 #[test]
-fn a_gateway_is_pinged_though_operations_never_cease() {
+fn a_gateway_is_pinged_while_operations_are_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let pings = Arc::new(AtomicU64::new(0));

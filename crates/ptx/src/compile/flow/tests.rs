@@ -54,7 +54,7 @@ fn nested(depth: usize) -> String {
 }
 
 #[test]
-fn work_grows_with_the_program_however_its_blocks_are_laid_out() {
+fn work_is_proportional_to_the_program_for_any_order_of_blocks() {
     let work = |body: String| {
         let (live, work, _) = sets(&lowered(&body), usize::MAX);
         assert!(live.is_some());

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exact_is_the_same_in_every_direction() {
+    fn exact_results_are_the_same_in_every_direction() {
         assert_eq!(sum::<Down>(1.5, 2.25), 3.75);
         assert_eq!(quotient::<Up>(6.0, 3.0), 2.0);
         assert_eq!(root::<Up>(4.0), 2.0);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_and_underflow_go_where_the_direction_says() {
+    fn overflow_and_underflow_round_in_the_direction() {
         assert_eq!(sum::<Down>(f64::MAX, f64::MAX), f64::MAX);
         assert_eq!(sum::<Up>(f64::MAX, 1.0), f64::INFINITY);
         assert_eq!(sum::<TowardZero>(-f64::MAX, -f64::MAX), -f64::MAX);

@@ -46,7 +46,7 @@ fn recursion_function_pointers_structs_and_virtual_functions_work() {
 }
 
 #[test]
-fn deep_recursion_ends_where_the_stack_does() {
+fn deep_recursion_faults_at_the_end_of_the_stack() {
     let device = load("18_calls");
     let kernel = device.module.entry("calls").expect("the kernel");
     let (o, f, v) = (device.zeros::<i32>(8), device.zeros::<f32>(8), device.zeros::<f32>(32));
@@ -78,7 +78,7 @@ fn printer(device: &Device, values: &[i32]) -> (Result<(), sahasra_ptx::Fault>, 
 }
 
 #[test]
-fn printed_text_is_collected_and_failed_assertions_say_where() {
+fn printed_text_is_collected_and_failed_assertions_have_a_location() {
     let device = load("15_printf_assert");
     let (outcome, text) = printer(&device, &[5, -0x1_0000, 7, 8]);
     let fault = outcome.expect_err("the assertion fails");
@@ -97,7 +97,7 @@ fn printed_text_is_collected_and_failed_assertions_say_where() {
 }
 
 #[test]
-fn the_heap_gives_takes_back_and_ends() {
+fn the_heap_allocates_frees_and_is_limited() {
     let device = load("15_printf_assert");
     let before = device.memory.used();
     let pointers = device.zeros::<u64>(32);

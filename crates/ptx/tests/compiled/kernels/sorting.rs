@@ -67,7 +67,7 @@ fn scan_over_blocks_is_exclusive_and_complete() {
 }
 
 #[test]
-fn compaction_keeps_what_passes() {
+fn compaction_keeps_the_elements_that_pass() {
     let device = load("sorting");
     let n = 777;
     let values = integers(4, n, 10_000);

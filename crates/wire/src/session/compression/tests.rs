@@ -189,7 +189,7 @@ fn compressible_data_arrives_sooner_over_a_slow_link() {
 }
 
 #[test]
-fn what_does_not_compress_costs_next_to_nothing() {
+fn incompressible_data_costs_almost_nothing() {
     for rate in [1e6, 12.5e6, 125e6, 390e6] {
         let mut world = World::new(rate, 2e6);
         for _ in 0..8 {
@@ -292,7 +292,7 @@ fn compression_starts_when_a_link_becomes_slow_and_stops_when_it_becomes_fast() 
 }
 
 #[test]
-fn parts_of_all_kinds_in_one_tensor_are_not_tried_again_and_again() {
+fn mixed_parts_of_a_tensor_are_not_sampled_repeatedly() {
     // The rule sees that the first part of each eight compresses, and then that the others do not.
     let mut world = World::new(125e6, 2e6);
     world.tensor(32 * MEBIBYTE, NOISE);
@@ -306,7 +306,7 @@ fn parts_of_all_kinds_in_one_tensor_are_not_tried_again_and_again() {
 }
 
 #[test]
-fn nothing_is_tried_for_a_peer_that_does_not_take_it_nor_where_it_is_not_wanted() {
+fn nothing_is_compressed_if_the_peer_or_the_mode_excludes_it() {
     let all = super::super::encodings();
     let lz4 = [Encoding::Lz4.into()];
     for (mode, taken, tries) in [
@@ -346,7 +346,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_takes_much_longer_than_it_would_as_it_is(
+    fn compression_never_takes_much_longer_than_raw_transfer(
         rate in 5.5_f64..9.7,
         ratio in 0.0_f64..1.05,
         speed in 7.5_f64..9.7,

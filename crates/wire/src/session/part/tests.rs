@@ -103,7 +103,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_encoded_decodes_to_the_same(raw in content(), width in prop::sample::select(vec![0_u32, 1, 2, 4, 8, 9])) {
+    fn encoded_parts_decode_to_the_same_bytes(raw in content(), width in prop::sample::select(vec![0_u32, 1, 2, 4, 8, 9])) {
         if let Some((part, payload)) = Encoder::default().encode(&raw, width, usize::MAX) {
             prop_assert!(payload.len() < raw.len());
             prop_assert!(decoded(part, &payload).unwrap() == raw);
