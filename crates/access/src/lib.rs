@@ -21,11 +21,11 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How long an `Allowed` verdict is cached: a client that connects many times causes one review.
+/// Time for which an allowed verdict is cached, so that a client that connects many times causes one review.
 const YES_HOLDS: Duration = Duration::from_secs(5);
-/// How long a rejection is cached: short, so that a new Role takes effect soon.
+/// Time for which a rejection is cached: short, so that a new Role takes effect soon.
 const NO_HOLDS: Duration = Duration::from_secs(1);
-/// How long the user name of a token is cached.
+/// Time for which the user name of a token is cached.
 const CALLER_HOLDS: Duration = Duration::from_secs(60);
 /// Maximum number of entries of each cache. An entry takes about a hundred bytes.
 const MAX_ANSWERS: usize = 4096;
@@ -43,11 +43,11 @@ pub struct Action {
     pub group: &'static str,
     /// Plural name, such as `gpusessions`.
     pub resource: &'static str,
-    /// Empty for the resource itself.
+    /// Subresource, such as `stream`; empty for the resource itself.
     pub subresource: &'static str,
-    /// Empty for a cluster-scoped resource, or for all namespaces.
+    /// Namespace; empty for a cluster-scoped resource, or for all namespaces.
     pub namespace: String,
-    /// Empty for all objects.
+    /// Name of the object; empty for all objects.
     pub name: String,
 }
 
@@ -373,7 +373,7 @@ impl Reviews {
     }
 }
 
-/// `None` when the token is too long or invalid in a header.
+/// The header `Authorization` with the token, or `None` if the token is too long or invalid in a header.
 fn authorization(token: &str) -> Option<HeaderValue> {
     let mut authorization = HeaderValue::from_str(&format!("Bearer {token}"))
         .ok()

@@ -65,10 +65,10 @@ pub struct Array {
     pub data: Region,
 }
 
-/// What to do after [`Core::take`] or [`Core::filled`].
+/// Next step of the caller after [`Core::take`] or [`Core::filled`].
 #[derive(Debug, PartialEq)]
 pub enum Incoming {
-    /// Nothing. The caller reads and discards the frame's payload, if there is one.
+    /// No answer. The caller reads and discards the frame's payload, if there is one.
     Nothing,
     /// Read the payload into this part's buffer. Then pass the result of [`Taking::finish`] to [`Core::filled`], or the part itself to
     /// [`Core::interrupted`] if the connection broke.

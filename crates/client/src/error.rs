@@ -62,7 +62,7 @@ pub struct Loss {
     pub worker: String,
     /// The operation that did not end: the call that waited, and the last program that was submitted before it.
     pub operation: String,
-    /// How the loss was detected.
+    /// Description of how the loss was detected.
     pub reason: String,
     /// Whether only the session's executor ended, and its worker goes on.
     pub is_executor: bool,

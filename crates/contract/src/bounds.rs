@@ -37,13 +37,13 @@ fn named(name: &str) -> Value {
     json!({"chunks": {"parameters": {name: {"type": "u32", "cel": "index"}}}})
 }
 
-/// One parameter with a formula of `characters` characters.
+/// A spec of one parameter with a formula of `characters` characters.
 fn formula(characters: usize) -> Value {
     let text = format!("{}1", "1+".repeat((characters - 1) / 2));
     json!({"chunks": {"parameters": {"p": {"type": "u32", "cel": format!("{text:<characters$}")}}}})
 }
 
-/// One parameter with a list of `values` values.
+/// A spec of one parameter with a list of `values` values.
 fn list(values: usize) -> Value {
     json!({"chunks": {"parameters": {"p": {"type": "u32", "list": vec![1; values]}}}})
 }

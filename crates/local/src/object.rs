@@ -11,7 +11,7 @@ pub(crate) fn name(object: &Value) -> &str {
     metadata(object, "name")
 }
 
-/// Empty for cluster-scoped kinds.
+/// Namespace of the object; empty for cluster-scoped kinds.
 pub(crate) fn namespace(object: &Value) -> &str {
     metadata(object, "namespace")
 }

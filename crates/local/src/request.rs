@@ -60,7 +60,7 @@ pub(crate) struct Request {
     pub verb: Verb,
     /// Index in the catalogue.
     pub resource: usize,
-    /// Absent for all namespaces or a cluster-scoped kind.
+    /// Namespace; absent for all namespaces or a cluster-scoped kind.
     pub namespace: Option<String>,
     pub name: String,
     /// `status`, `finalize` (namespaces only), or empty for the object itself.

@@ -33,7 +33,7 @@ pub(crate) struct Column {
     pub kind: String,
     pub format: String,
     pub description: String,
-    /// 0 for columns that are always shown. Columns with a higher priority are shown only with `-o wide`.
+    /// Priority of the column: 0 if it is always shown, higher if it is shown only with `-o wide`.
     pub priority: i64,
     /// JSONPath of a column of a custom resource definition; empty for a built-in kind.
     pub path: String,

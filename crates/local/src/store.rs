@@ -18,7 +18,7 @@ use crate::resource::NAMESPACES;
 pub(crate) struct Key {
     /// Index in the catalogue.
     pub resource: usize,
-    /// Empty for cluster-scoped kinds.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
     pub name: String,
 }

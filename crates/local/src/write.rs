@@ -260,7 +260,7 @@ impl Transaction<'_> {
                 return Ok(());
             }
             let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
-            // Like the API server, which deliberately uses the plural instead of the kind here.
+            // The message contains the plural instead of the kind, as the API server's message does.
             return Err(Refusal::Invalid {
                 about: resource.about(name),
                 errors: vec![error],
@@ -318,7 +318,7 @@ impl Transaction<'_> {
         Ok(deleted)
     }
 
-    /// Like [`Transaction::delete`], but without garbage collection.
+    /// Deletes an object as [`Transaction::delete`] does, but without garbage collection.
     pub fn delete_uncollected(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
         let resource = self.resource(key.resource);
         let Some(existing) = self.store.get(key).cloned() else {

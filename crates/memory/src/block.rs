@@ -28,7 +28,7 @@ pub(crate) struct Block {
 enum Kind {
     Empty,
     Small(NonNull<u8>),
-    /// `None` only while the block is being dropped.
+    /// The mapping; `None` only while the block is being dropped.
     Large(Option<Mapping>),
 }
 

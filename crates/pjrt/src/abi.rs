@@ -286,7 +286,7 @@ functions! {
         outputs: i64,
         aliased: i64,
         temporaries: i64,
-        // The same five values for host memory.
+        // The next five fields have the same meaning for host memory.
         host: [i64; 5],
         peak: i64,
         // Total, indefinite allocations, peak of the unpadded heap.

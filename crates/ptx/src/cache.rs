@@ -44,7 +44,7 @@ struct State<T> {
 #[derive(Debug)]
 struct Entry<T> {
     place: Arc<Place<T>>,
-    /// 0 until the translation is complete.
+    /// Size of the translation in bytes; 0 until the translation is complete.
     bytes: u64,
     last_used: u64,
 }

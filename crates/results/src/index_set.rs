@@ -19,7 +19,7 @@ pub struct IndexSet {
 }
 
 impl IndexSet {
-    /// All indices below `total`.
+    /// Creates the set of all indices below `total`.
     pub fn full(total: u64) -> Self {
         let mut set = Self::default();
         set.insert(0, total);

@@ -17,11 +17,11 @@ pub(crate) type Rank = u32;
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
     pub claim: &'a Claim,
-    /// In bytes, at least 1.
+    /// Size of a slice in bytes, at least 1.
     pub slice: u64,
-    /// At least 1.
+    /// Minimum number of slices, at least 1.
     pub min: u32,
-    /// At least `min`; `min` for a session.
+    /// Maximum number of slices: at least `min`, and equal to `min` for a session.
     pub max: u32,
     /// Index into [`Pool::groups`].
     pub group: usize,

@@ -32,9 +32,9 @@ impl fmt::Display for DeviceId {
 /// Input of [`crate::solve`], except for the previous assignments. The order of the lists has no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problem {
-    /// All known devices, including unusable ones. Of devices with the same id all but one are ignored.
+    /// All known devices, including unusable ones. If several devices have the same id, only one of them counts.
     pub devices: Vec<Device>,
-    /// All owners that hold or request slices. Of claims with the same id all but one are ignored.
+    /// All owners that hold or request slices. If several claims have the same id, only one of them counts.
     pub claims: Vec<Claim>,
 }
 
@@ -107,9 +107,9 @@ pub struct Claim {
     /// Uid of the owner.
     pub id: Name,
     pub kind: ClaimKind,
-    /// In bytes; 0 counts as 1.
+    /// Size of a slice in bytes; 0 counts as 1.
     pub slice_bytes: u64,
-    /// Smallest useful number of slices; 0 counts as 1.
+    /// Minimum number of slices; 0 counts as 1.
     pub min: u32,
     /// Largest useful number of slices; a value below `min` counts as `min`. A session never gets more than `min`.
     pub max: u32,

@@ -30,7 +30,7 @@ impl EndSignal {
 pub struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// `None` if the process ignores SIGHUP.
+    /// Receiver of SIGHUP; `None` if the process ignores this signal.
     hang_up: Option<Signal>,
 }
 

@@ -14,7 +14,7 @@ use url::{Host, Url};
 pub struct Endpoint {
     scheme: Scheme,
     host: HostPattern,
-    /// `None` matches any port (`:*`).
+    /// Allowed port; `None` matches any port (`:*`).
     port: Option<u16>,
 }
 
@@ -137,12 +137,12 @@ pub fn of_own_machine() -> Vec<Endpoint> {
 /// Rejection of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
-    /// It is neither a cloud's own store nor matches an allowed endpoint. With the origin of the URL.
+    /// The URL is neither that of a cloud's own store nor matches an allowed endpoint. Contains the URL's origin.
     #[error(
         "the endpoint {0} is not allowed: the administrator allows endpoints with stores.allowedEndpoints of the chart (--allowed-store-endpoints)"
     )]
     Endpoint(String),
-    /// Its host is this machine, on its link, or a metadata service, and not allowed by its exact name. With the host.
+    /// The URL's host is this machine, a link-local address or a metadata service, and is not allowed by its exact name. Contains the host.
     #[error(
         "the host {0} is local, link-local or a metadata service: stores.allowedEndpoints of the chart (--allowed-store-endpoints) must name it"
     )]

@@ -94,7 +94,7 @@ pub struct Program {
     /// set.
     #[prost(message, optional, tag = "11")]
     pub store: Option<Store>,
-    /// With a store or `aggregate_only`: index of the output that comes back in [`Results`] nevertheless, for the aggregate.
+    /// Index of the output that comes back in [`Results`] for the aggregate, even with a store or `aggregate_only`.
     #[prost(uint32, optional, tag = "12")]
     pub aggregated_output: Option<u32>,
     /// Outputs are not kept: none is written to a store, and only `aggregated_output` comes back.
@@ -138,8 +138,8 @@ pub mod argument {
 pub struct Input {
     #[prost(bytes = "bytes", tag = "1")]
     pub bytes: bytes::Bytes,
-    /// If above 0, chunk i receives the `bytes_per_chunk` bytes that begin at offset i × `bytes_per_chunk`. If 0, each chunk receives all
-    /// bytes.
+    /// Bytes per chunk. If above 0, chunk i receives the `bytes_per_chunk` bytes that begin at offset i × `bytes_per_chunk`. If 0, each
+    /// chunk receives all bytes.
     #[prost(uint64, tag = "2")]
     pub bytes_per_chunk: u64,
 }
@@ -266,7 +266,7 @@ pub struct Results {
     pub device: String,
     #[prost(message, repeated, tag = "3")]
     pub runs: Vec<ResultRun>,
-    /// With a store: name, relative to [`Store::url`], of the object that holds these results.
+    /// Name of the object that holds these results, relative to [`Store::url`]; empty without a store.
     #[prost(string, tag = "4")]
     pub segment: String,
 }

@@ -47,8 +47,8 @@ pub struct SessionLoad {
     /// Whether clients can connect, because the agent has the session's engine.
     #[prost(bool, tag = "9")]
     pub streams: bool,
-    /// How the session's executor ended by itself, with the tail of its log; the grant ended with the executor. Empty as long as the
-    /// executor has not ended by itself.
+    /// Description of how the session's executor ended by itself, with the tail of its log; the grant ended with the executor. Empty as
+    /// long as the executor has not ended by itself.
     #[prost(string, tag = "10")]
     pub ended: String,
     /// Age of the session's grant, in milliseconds.

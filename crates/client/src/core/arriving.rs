@@ -21,7 +21,7 @@ pub(super) struct Arriving {
 #[derive(Debug, PartialEq)]
 pub struct Taking {
     memory: Filling,
-    /// For an encoded part: its message, and memory for its payload.
+    /// Message of an encoded part, and memory for its payload; `None` for a raw part.
     encoded: Option<(Part, Filling)>,
 }
 

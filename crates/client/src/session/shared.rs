@@ -32,7 +32,7 @@ pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
-    /// Like `Done`, for [`Session::finish`](super::Session::finish).
+    /// Answer to [`Session::finish`](super::Session::finish), otherwise like `Done`.
     Finished(Promise<()>),
     Figures(Promise<Figures>),
 }
@@ -68,7 +68,7 @@ pub(crate) struct Work {
     submitted: u64,
     /// Number of operations, from the first one on, that are known to have succeeded or failed.
     finished: u64,
-    /// For each unanswered request, the number of operations submitted before it.
+    /// Number of operations submitted before each unanswered request.
     before: HashMap<u64, u64>,
 }
 

@@ -53,13 +53,13 @@ pub struct Generated {
 #[derive(Clone)]
 struct Context {
     depth: u32,
-    /// All threads of the block that have not ended reach the position together.
+    /// Whether all threads of the block that have not ended reach the position together.
     block: bool,
     /// Register that holds the mask of the lanes that reach the position together, if the mask is known.
     members: Option<String>,
-    /// In the kernel, whose memory may be used, instead of a device function.
+    /// Whether the position is in the kernel, whose memory may be used, instead of in a device function.
     kernel: bool,
-    /// Calls are allowed: the position is not in a loop that would make too many.
+    /// Whether calls are allowed, because the position is not in a loop that would make too many.
     calls: bool,
 }
 

@@ -70,9 +70,9 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instruction {
     pub(crate) kind: Kind,
-    /// Lanes on other paths may still read the old value of `d`: write only the lanes of the mask.
+    /// Whether to write only the lanes of the mask, because lanes on other paths may still read the old value of `d`.
     pub(crate) keeps: bool,
-    /// `d` is also a source: compute into the side buffer, then copy to `d`.
+    /// Whether `d` is also a source, so that the result is computed in the side buffer and then copied to `d`.
     pub(crate) overlaps: bool,
     pub(crate) width: Width,
     /// Index of the address pattern that is invalidated when the instruction writes `d`; 0 for none.
@@ -97,9 +97,9 @@ pub(crate) struct MemoryDetail {
     pub(crate) element: u32,
     pub(crate) count: u32,
     pub(crate) offset: i64,
-    /// The address register has 32 bits.
+    /// Whether the address register has 32 bits.
     pub(crate) narrow_address: bool,
-    /// All lanes use the same address, which is known at compile time.
+    /// Whether all lanes use the same address, as known at compile time.
     pub(crate) uniform_address: bool,
     /// Index of the pattern remembered for the address register until the register is written; 0 for none.
     pub(crate) pattern: u16,
@@ -255,7 +255,7 @@ pub(crate) struct Code {
     /// Number of address patterns remembered per group, including the unused pattern 0.
     pub(crate) patterns: usize,
     pub(crate) uses_symbols: bool,
-    /// The code reads the address of the grid's arrival counter, and so synchronises the grid.
+    /// Whether the code synchronises the grid, because it reads the address of the grid's arrival counter.
     pub(crate) uses_grid_workspace: bool,
 }
 

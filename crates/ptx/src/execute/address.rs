@@ -16,7 +16,7 @@ use crate::lanes::memory::{Resolved, Shape, for_each_lane};
 use crate::memory::Allocation;
 use sahasra_ptx_syntax::types::Space;
 
-/// Accesses below this address are reported as accesses through null, plus an index.
+/// Address below which an access is reported as one through a null pointer with an offset.
 const NULL_GUARD: u64 = 1 << 16;
 
 /// Remembered pattern of an address register, and the lanes for which it is valid (none once the register is written). `resolved` holds the

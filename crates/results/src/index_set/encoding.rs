@@ -54,7 +54,7 @@ impl IndexSet {
         set.ok_or(DecodeError { total })
     }
 
-    /// One past the last index.
+    /// Returns the index after the last one in the set.
     fn end(&self) -> u64 {
         let last = self.words.iter().enumerate().rev().find(|(_, word)| **word != 0);
         last.map_or(0, |(place, word)| (place as u64 + 1) * WORD - u64::from(word.leading_zeros()))

@@ -39,7 +39,7 @@ const MOST_SKIPPED: u32 = 64;
 /// Weight of the newest part in the moving averages.
 const NEWEST: f64 = 0.25;
 
-/// When to compress parts.
+/// Policy of when to compress parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     Never,

@@ -75,7 +75,7 @@ fn submit(core: &mut Core, live: &mut Vec<u64>, step: &Step) {
     }
 }
 
-/// Event between two steps.
+/// Event between two steps of the test.
 #[derive(Clone, Debug)]
 struct Weather {
     write: usize,

@@ -8,13 +8,13 @@ use crate::table;
 /// Operand of the operation on an accumulator.
 #[derive(Clone, Copy)]
 pub(super) enum Operand {
-    /// Any register.
+    /// Operand in any register.
     Any,
     /// Constants that are the same for every thread.
     Constants(&'static str),
     /// The lowest bits of a register, as a floating point number.
     Number(u32),
-    /// Any register, in a compare-and-swap loop.
+    /// Operand in any register, applied by a compare-and-swap loop.
     Loop,
 }
 

@@ -33,7 +33,7 @@ struct Body<'a> {
 struct Declared<'a> {
     align: u64,
     name: &'a str,
-    /// `None` if the size is left open.
+    /// Size of the variable in bytes; `None` if the size is left open.
     bytes: Option<u64>,
     /// Size of an element in bytes.
     size: u64,

@@ -24,7 +24,7 @@ pub(super) struct Saves<'a> {
     flow: &'a Flow,
     places: &'a Places,
     looks_left: usize,
-    /// All registers of each function, for calls beyond the limit.
+    /// List of all registers of each function, which calls beyond the limit save.
     whole: HashMap<usize, Saved>,
 }
 

@@ -23,7 +23,7 @@ macro_rules! by_integer {
     };
 }
 
-/// Like `by_integer!`, for operations whose result does not depend on the sign.
+/// The lane function of an integer type for an operation whose result does not depend on the sign; see `by_integer!`.
 macro_rules! by_width {
     ($scalar:expr, $make:ident, $operation:ident) => {
         match $scalar {

@@ -204,7 +204,7 @@ fn incompressible_data_costs_almost_nothing() {
 
 #[test]
 fn the_rate_of_a_link_is_measured_despite_large_buffers() {
-    // Two connections of Linux in a row have such buffers. They absorb most of a tensor.
+    // The buffers are those of two TCP connections of Linux in sequence, which absorb most of a tensor.
     let digits = Content { ratio: 0.25, speed: 700e6 };
     for rate in [12.5e6, 125e6, 250e6] {
         let mut world = World::new(rate, 13e6);
