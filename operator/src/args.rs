@@ -85,7 +85,7 @@ pub struct Args {
     /// Format of the log.
     #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// For tests: the process kills itself right after the first such step.
+    /// Step after whose first occurrence the process kills itself. For tests.
     #[arg(long, env = "SAHASRA_FAILPOINT", value_enum, hide = true)]
     pub failpoint: Option<Step>,
 }

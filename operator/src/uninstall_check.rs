@@ -46,7 +46,7 @@ async fn held(client: &Client) -> Result<Vec<String>, kube::Error> {
 }
 
 /// Kind, namespace and name of the objects of a kind that hold VRAM. Leases that a burst or a session controls are left out, because they
-/// go with their owner.
+/// are deleted with their owner.
 async fn of<K>(client: &Client) -> Result<Vec<String>, kube::Error>
 where
     K: Resource<DynamicType = ()> + Clone + Debug,

@@ -99,7 +99,7 @@ pub struct Account {
     fresh: IndexSet,
     retries: Retries,
     in_flight: Flights,
-    /// By worker: chunks that its agent has although they are in flight on another worker.
+    /// Chunks that the agent of each worker has although they are in flight on another worker.
     elsewhere: BTreeMap<String, IndexSet>,
     completed: IndexSet,
     failed: IndexSet,

@@ -51,7 +51,7 @@ pub struct Checkpoint {
 /// Place where results are kept.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Results {
-    /// In the checkpoint, as one record for each chunk.
+    /// Results are kept in the checkpoint, as one record for each chunk.
     Inline(Vec<u8>),
     Store(SegmentIndex),
     Nowhere,

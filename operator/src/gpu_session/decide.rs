@@ -35,7 +35,7 @@ pub(super) enum LeaseStep {
     Delete,
 }
 
-/// What a reconcile of a session must write.
+/// Writes that a reconcile of a session must make.
 #[derive(Debug)]
 pub(super) struct Decision {
     pub lease: LeaseStep,
@@ -43,7 +43,7 @@ pub(super) struct Decision {
     pub figures: bool,
     /// Event to publish: whether it is a warning, its reason and its text.
     pub event: Option<(bool, &'static str, String)>,
-    /// Nothing is held any more, so the finalizer must be removed.
+    /// Whether the finalizer must be removed, because the session has no slice any more.
     pub let_go: bool,
     /// Time after which to reconcile again without an event.
     pub again: Option<Duration>,

@@ -18,7 +18,7 @@ const FORGOTTEN: Duration = Duration::from_secs(2 * 86_400);
 /// Outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Nothing of the owner's is held any more: every agent has answered, or all grants have expired.
+    /// All slices of the owner are released: every agent has answered, or all grants have expired.
     Done,
     /// An agent that may hold grants has not answered, and they may not have expired. Release again after this wait.
     Again(Duration),

@@ -70,7 +70,7 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// The release of grants of an owner, of each of which `keep_slices` stay granted. Without grants, of everything of the owner.
+    /// Releases grants of an owner, except for `keep_slices` slices of each. If no grants are listed, all grants of the owner are released.
     fn release(worker: &Name, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
         Self::Release {
             worker: worker.clone(),

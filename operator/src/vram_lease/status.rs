@@ -40,7 +40,7 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
         },
         (_, Some(lost)) => (GrantedReason::Lost, loss_message(lost)),
         (Some(lost), None) if lease.spec.renewal != Renewal::Never => (GrantedReason::Expired, loss_message(lost)),
-        // Also true after `renewal` was changed: the lease is not claimed again.
+        // The lease stays ended even if `renewal` is changed, because it is not claimed again.
         _ => (
             GrantedReason::Expired,
             "expired while renewal was Never: create another VramLease".to_owned(),

@@ -50,7 +50,7 @@ pub(super) struct Unsettled {
     chunks: Vec<AttemptRange>,
     /// Sequence number by which the agent has repeated the results and failures of all chunks that ended.
     upto: u64,
-    /// If set, the remaining chunks never reached the agent. Otherwise, the agent may have dropped them.
+    /// Whether the remaining chunks never reached the agent. Otherwise, the agent may have dropped them.
     resumed: bool,
 }
 

@@ -380,7 +380,7 @@ impl State {
             tracing::info!(grants = expired.len() - lost, "grants expired");
         }
         for (held, bytes) in expired {
-            // When the bytes are free is decided by the agent's own clock.
+            // The agent's own clock decides when the bytes are free.
             self.returning.insert(held.id, now);
             self.returns(&held.device, bytes);
             if let Some(worker) = self.workers.get_mut(&held.device.worker) {

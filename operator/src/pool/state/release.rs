@@ -17,7 +17,8 @@ use crate::pool::claim::ClaimView;
 /// Waits before an unanswered release is repeated. By the first, an owner that repeats it itself has begun to.
 const REPEAT: Backoff = Backoff::milliseconds(2_000, 10_000);
 
-/// What the releases in one call have in common: worker, the owner's UID and term, the slices to keep, and whether it is immediate.
+/// Properties that the releases in one call share: worker, the owner's UID and term, the slices to keep, and whether the release is
+/// immediate.
 type Call<'a> = (Name, &'a str, u64, u32, bool);
 
 /// A release of a grant that its agent has not confirmed.
