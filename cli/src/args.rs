@@ -80,8 +80,8 @@ pub struct RunArgs {
     /// Output format: a summary, the finished BurstJobs, or the results of the chunks.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: RunOutput,
-    /// Also write NAME.json (the finished BurstJob) and NAME.csv (its results; NAME.failed.csv with `results: Failed`) into this folder,
-    /// which is created where it does not exist. Files of an earlier run under these names are replaced or removed.
+    /// Folder for NAME.json (the finished BurstJob) and NAME.csv (its results; NAME.failed.csv with `results: Failed`) of each job. Created
+    /// if it does not exist. Files of an earlier run under these names are replaced or removed.
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
     /// Time after which the bursts are stopped, such as 30s, 10m or 2h [default: none].

@@ -61,7 +61,7 @@ pub struct Refused {
     pub invalid: bool,
 }
 
-/// Which GPUs can run a PTX file.
+/// GPUs that can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CudaVerdict {

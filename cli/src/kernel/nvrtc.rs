@@ -25,7 +25,7 @@ const COMPILATION: c_int = 6;
 
 type Program = *mut c_void;
 
-/// Nothing was compiled.
+/// Error of NVRTC; no PTX was produced.
 #[derive(Debug, thiserror::Error)]
 pub enum NvrtcError {
     #[error("NVRTC was not found; looked for {looked}.\n{REMEDY}")]

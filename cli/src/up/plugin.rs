@@ -10,7 +10,7 @@ use crate::pool::Pool;
 /// Engine of the devices that a plugin drives.
 const XLA: &str = "xla";
 
-/// What sessions can do with a plugin.
+/// State of the PJRT plugin of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Serves {
     /// No plugin is set or installed.

@@ -332,7 +332,7 @@ fn a_second_interrupt_ends_at_once_and_leaves_no_process() {
         let executors = crate::program::descendants(child.id());
         (!executors.is_empty()).then_some(executors)
     });
-    // Two different signals, because a pending signal that is sent again is delivered once.
+    // The two signals differ, because a pending signal that is sent again is delivered once.
     signal(child.id(), "INT");
     signal(child.id(), "TERM");
     let status = child.wait().expect("it ends");

@@ -61,7 +61,7 @@ impl Up {
     /// Sends a plain HTTP request; returns status and body.
     fn request(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        // As long as the longest poll in these tests.
+        // The timeout is that of the longest poll in these tests.
         stream.set_read_timeout(Some(2 * WITHIN)).expect("a time");
         let authorization = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(

@@ -131,7 +131,7 @@ async fn settled(figure: &AtomicU64) -> u64 {
 
 #[tokio::test]
 async fn a_side_that_does_not_read_stops_the_other_without_buffering() {
-    // More than the kernel's socket buffers hold: a gateway without a bound would buffer all of it.
+    // The data exceeds the kernel's socket buffers, and a gateway without a bound would buffer all of it.
     const TOTAL: u64 = 256 << 20;
     const PIECE: usize = 1 << 20;
     const PILE: u64 = 48 << 20;
@@ -404,7 +404,7 @@ async fn a_caller_gets_no_more_than_its_share_of_streams() {
     for _ in 0..4 {
         held.push(open(&cluster, &agent).await);
     }
-    // As many slots are free as the caller holds: the rest is for other callers.
+    // The caller holds as many slots as are free, so the free ones are for other callers.
     let (code, message) = refused(&cluster, request(&cluster)).await;
     assert_eq!(code, 429, "{message}");
     assert_eq!(
