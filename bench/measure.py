@@ -16,7 +16,7 @@ class Unavailable(Exception):
 
 @dataclasses.dataclass
 class Result:
-    """One measurement. `value`, a best or a median as the suite states, is compared with the goal."""
+    """A measurement. `value`, a best or a median as the suite states, is compared with the goal."""
 
     name: str
     value: float

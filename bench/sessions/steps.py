@@ -90,7 +90,7 @@ def in_turns(name, places, loop, steps, rounds=ROUNDS):
 
 
 def matmul_step(state):
-    """Two products that keep the values unchanged: by a rotation and by its inverse."""
+    """Multiplies the state by a rotation and by its inverse, so that its values stay the same."""
     x, a = state
     x = (x @ a) @ a.T
     return (x, a), x[0, 0]

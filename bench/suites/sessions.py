@@ -13,7 +13,7 @@ from measure import Result, Unavailable
 from suites import peers
 
 ROUNDS = 11
-# More rounds, because the goal is small compared with the variation between rounds.
+# The number of rounds is larger, because the goal is small compared with the variation between rounds.
 RUST_ROUNDS = 21
 BULK_ROUNDS = 5
 PEER_ROUNDS = 5

@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 /// First port: below Linux's default `ip_local_port_range` (32768 to 60999) and above most registered ports of services.
 const FIRST: u16 = 20_000;
-/// One past the last port.
+/// Port after the last one.
 const END: u16 = 30_000;
 
 /// A TCP port on 127.0.0.1 that no other [`Port`] in this network namespace has.

@@ -167,7 +167,7 @@ async fn a_thousand_chunks_complete_on_three_hundred_slices() {
 #[tokio::test]
 async fn a_burst_waits_with_a_reason_and_starts_when_slices_become_free() {
     let mut pool = pool().await;
-    // More chunks than devices, so that no device is idle, whichever stream opens first.
+    // There are more chunks than devices, so that no device is idle, whichever stream opens first.
     let holder = Burst::of("endless", "default", "holder", 20).expect("a burst");
     let holder = holder.with("slice", serde_json::json!({"vram": "4000Mi"}));
     holder.apply(&pool.control_plane).await.expect("applied");
@@ -209,7 +209,7 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
 
 #[tokio::test]
 async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budget() {
-    /// More heartbeats than there are seconds between two writes of a worker's load.
+    /// Number of heartbeats in a period that includes several writes of a worker's load.
     const SETTLING: usize = 7;
     let mut pool = pool().await;
     observe_heartbeats(&pool, SETTLING).await;

@@ -166,7 +166,7 @@ def test_donations_of_the_users_own_jit_apply(session):
     following, total = step(state, x)
     assert (state.is_deleted(), x.is_deleted()) == (True, False)
     assert following.numpy().max() == 1.0
-    # Also by name, in addition to the names given here, and for static arguments.
+    # The static and donated arguments of the inner jit apply by name, too, and in addition to those given here.
     named = session.jit(jax.jit(lambda x, n, *, state: state * n + x, static_argnames="n", donate_argnames="state"))
     again = named(x, 3, state=following)
     assert (following.is_deleted(), x.is_deleted()) == (True, False)
@@ -471,7 +471,7 @@ def test_a_64_bit_tensor_is_rejected_by_name_once_jax_has_x64_disabled(session):
         step(1.0, q)
     with pytest.raises(sahasra.InvalidArgumentError, match="is float64 and jax_enable_x64 is off"):
         q + 1
-    # Nothing was sent that could fail later.
+    # The session is still usable, because the rejected operation was not sent.
     session.synchronise()
     assert float(step(1.0, session.put(q.numpy()))) == 4.0
     assert q.numpy().tolist() == [0.0, 1.0, 2.0]

@@ -43,7 +43,7 @@ struct Book {
     grants: BTreeMap<u64, Booked>,
     /// Bytes of running chunks by device.
     running: BTreeMap<String, u64>,
-    /// When the last running chunk ended, by the agent's clock.
+    /// Time at which the last running chunk ended, by the agent's clock.
     idle_since: Duration,
 }
 

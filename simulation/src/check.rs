@@ -17,7 +17,7 @@ use crate::{
 /// Time within which the slices of a deleted owner are free in a run without faults.
 pub const FREED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Allowed writes for a burst: a fixed number, and one more per this many milliseconds of its duration.
+/// Number of writes allowed for a burst: a fixed number, and one more per this many milliseconds of its duration.
 const WRITES: (u64, u64) = (20, 5_000);
 
 /// Checks that no agent leases slices to a deleted owner.

@@ -137,7 +137,7 @@ struct Done {
     lane: usize,
     index: u64,
     attempt: u32,
-    /// Absent when the chunk's slice was revoked.
+    /// Outcome of the chunk; absent if its slice was revoked.
     outcome: Option<Outcome>,
     running: Running,
 }

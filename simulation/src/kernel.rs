@@ -11,7 +11,7 @@ pub const PTX: &str = include_str!("../../e2e/tests/data/kernels/steps.ptx");
 /// Entry of [`PTX`].
 pub const ENTRY: &str = "steps";
 
-/// How an attempt at a chunk ends.
+/// Outcome of an attempt at a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Succeeds,

@@ -14,14 +14,13 @@ use crate::{
 pub const SYSTEM: &str = "sahasra-system";
 /// Namespaces of users, who give their objects the same names.
 pub const NAMESPACES: [&str; 3] = ["default", "blue", "green"];
-/// One seed in this many has no faults. Deadlines and budgets must hold in these runs as well.
+/// Divisor of the seeds without faults. Deadlines and budgets must hold in these runs as well.
 const CALM: u64 = 8;
-/// In one seed out of [`CALM`], the one with this remainder, a single burst runs and connections to agents break; there are no other
-/// faults.
+/// In the seeds with this remainder modulo [`CALM`], a single burst runs and connections to agents break; there are no other faults.
 const BREAKING: u64 = 4;
-/// One seed in this many has a hundred agents.
+/// Number of seeds of which one has a hundred agents.
 const LARGE: u64 = 500;
-/// One seed in this many has a burst of [`MANY_CHUNKS`].
+/// Number of seeds of which one has a burst of [`MANY_CHUNKS`].
 const MANY: u64 = 250;
 /// Chunks of a burst that exceeds every batch, window and status text.
 const MANY_CHUNKS: u64 = 100_000;

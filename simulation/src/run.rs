@@ -22,7 +22,7 @@ use crate::{
 
 /// Time after the last fault within which everything must be done.
 pub(crate) const DONE_WITHIN: Duration = Duration::from_secs(400);
-/// In one seed out of this many, a lease and a session remain at the end, which takes four more minutes of virtual time.
+/// Number of seeds of which one keeps a lease and a session at the end, which takes four more minutes of virtual time.
 const STANDING: u64 = 5;
 /// Time within which the end of all work is visible everywhere: a resumed heartbeat is noticed within 20 s, and an agent reads what others
 /// wrote to its object once per minute.

@@ -24,7 +24,7 @@ use tokio::{sync::oneshot, time::sleep};
 
 use crate::world::{World, locked};
 
-/// How an executor exits on its own, as `wait(2)` reports it.
+/// Status with which an executor exits on its own, as `wait(2)` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// A signal ends the executor: it crashes, or the system is out of memory.
