@@ -38,7 +38,7 @@ const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 /// A request in RBAC terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Action {
-    /// `get`, `create`, ...
+    /// Verb, such as `get` or `create`.
     pub verb: &'static str,
     pub group: &'static str,
     /// Plural name, such as `gpusessions`.

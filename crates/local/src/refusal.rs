@@ -125,7 +125,7 @@ impl About {
         }
     }
 
-    /// `plural.group` or `plural`.
+    /// Resource in messages: `plural.group`, or `plural` for the core group.
     fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.kind.clone()

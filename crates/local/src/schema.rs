@@ -48,12 +48,12 @@ impl Type {
 /// Type of a list (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum ListType {
-    /// Replaced as a whole.
+    /// The list is replaced as a whole.
     #[default]
     Atomic,
-    /// Distinct scalars.
+    /// The list is a set of distinct scalars.
     Set,
-    /// Objects identified by these keys.
+    /// The items of the list are objects that these keys identify.
     Map(Vec<String>),
 }
 

@@ -18,7 +18,7 @@ pub struct Outline {
     pub version: (u32, u32),
     /// Target architecture, such as `sm_80`, followed by its options.
     pub targets: Vec<String>,
-    /// Bits of an address.
+    /// Size of an address in bits.
     pub address_size: u32,
     /// Kernels in the order of the text.
     pub entries: Vec<EntryOutline>,
@@ -31,7 +31,7 @@ pub struct Outline {
 /// Declarations of a kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryOutline {
-    /// Name in the text.
+    /// Name of the kernel in the PTX text.
     pub name: String,
     pub parameters: Vec<ParameterOutline>,
     /// Virtual registers by type, such as `b32`.
@@ -53,11 +53,11 @@ pub struct EntryOutline {
 /// Declaration of a kernel parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterOutline {
-    /// Name in the text.
+    /// Name of the parameter in the PTX text.
     pub name: String,
     /// Type of one element, such as `f32`.
     pub scalar: String,
-    /// Size in bytes.
+    /// Size of the parameter in bytes.
     pub bytes: u64,
     /// Offset in the parameter buffer in bytes.
     pub offset: u64,

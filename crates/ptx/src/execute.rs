@@ -54,18 +54,18 @@ const FUEL: u64 = 1 << 16;
 /// Configuration of a kernel launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Blocks along x, y and z.
+    /// Numbers of blocks along x, y and z.
     pub grid: [u32; 3],
-    /// Threads of a block along x, y and z; at most 1024 in all.
+    /// Numbers of threads of a block along x, y and z; at most 1024 in all.
     pub block: [u32; 3],
     /// Dynamic shared memory of each block, in bytes.
     pub dynamic_shared_bytes: u32,
     /// Steps after which the launch ends with [`FaultKind::StepLimit`]. A step is one instruction executed by one
     /// group of up to 64 threads.
     pub step_limit: Option<u64>,
-    /// Host threads that run blocks; 1 means the caller's thread.
+    /// Number of host threads that run blocks; 1 means the caller's thread.
     pub threads: NonZero<usize>,
-    /// Call stack of each thread in bytes, used by recursive functions and functions called through pointers.
+    /// Size of each thread's call stack in bytes, used by recursive functions and functions called through pointers.
     pub stack_bytes: u32,
     /// Destination of `printf`. The text is discarded if `None`.
     pub output: Option<Output>,

@@ -13,7 +13,7 @@ pub(crate) type DeviceIndex = u32;
 /// Index into [`Pool::demands`]: position of a claim in the order of importance.
 pub(crate) type Rank = u32;
 
-/// A claim with normalized values.
+/// A claim whose values are normalized: no zero and no maximum below the minimum.
 #[derive(Debug)]
 pub(crate) struct Demand<'a> {
     pub claim: &'a Claim,

@@ -76,7 +76,7 @@ pub struct Load {
     pub active_executions: u64,
     /// Bytes of tensors that sessions store on this device.
     pub stored_tensor_bytes: u64,
-    /// Number of those tensors.
+    /// Number of tensors that sessions store on this device.
     pub tensor_count: u64,
 }
 

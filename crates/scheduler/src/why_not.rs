@@ -41,9 +41,9 @@ pub enum WhyNot {
         /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
         until: u64,
     },
-    /// Reserved for a more important claim that has waited longer than [`crate::RESERVE_AFTER_MS`].
+    /// The device is reserved for a more important claim that has waited longer than [`crate::RESERVE_AFTER_MS`].
     ReservedFor {
-        /// Id of that claim.
+        /// Id of the claim that the device is reserved for.
         claim: Name,
     },
     /// The free bytes do not suffice.

@@ -111,7 +111,7 @@ impl Core {
             && arriving.part.take().is_some()
         {
             let mut memory = taking.memory;
-            // The length before the part.
+            // The memory is cut to its length before the part.
             memory.truncate(arriving.filled as usize);
             arriving.memory = Some(memory);
         }

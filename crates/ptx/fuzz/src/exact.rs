@@ -94,7 +94,6 @@ pub enum Value {
     Nan,
     /// Infinity, negative if `true`.
     Infinite(bool),
-    /// Finite number.
     Finite(Exact),
 }
 
@@ -114,7 +113,6 @@ impl Exact {
         Self::new(value < 0, value.unsigned_abs().into(), 0)
     }
 
-    /// Whether the number is zero.
     pub fn is_zero(&self) -> bool {
         !self.sticky && self.magnitude.is_zero()
     }

@@ -37,9 +37,9 @@ pub struct Vocabulary {
 /// Generated program, and the shape of its launch.
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// Blocks along x.
+    /// Number of blocks along x.
     pub grid: u32,
-    /// Threads along x and y.
+    /// Number of threads along x and y.
     pub block: [u32; 2],
     /// Body of the kernel.
     pub nodes: Vec<Node>,
@@ -73,7 +73,7 @@ struct Generator<'a> {
     functions: usize,
     /// Number of calls that the device function may still contain.
     calls_left: u32,
-    /// Threads of a block.
+    /// Number of threads of a block.
     threads: u32,
     /// Whether threads may end before the others.
     leaves: bool,

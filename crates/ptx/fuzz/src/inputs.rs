@@ -98,7 +98,7 @@ fn float_edges(format: Format) -> Vec<u64> {
             found.extend([at, at - 1, at + 1]);
         }
     }
-    // 2.5, 3.5, 126.5, 0.49999.
+    // Bits of 2.5, 3.5, 126.5 and 0.49999, which rounding directions treat differently.
     found.extend([one + unit + unit / 4, one + unit + unit / 4 * 3, one - unit - 1]);
     let mut signed: Vec<u64> = found.iter().flat_map(|bits| [*bits, bits | format.sign()]).collect();
     signed.sort_unstable();

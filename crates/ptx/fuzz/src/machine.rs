@@ -45,9 +45,9 @@ const TURN: u32 = 2000;
 /// Shape of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Blocks along x, y, z.
+    /// Numbers of blocks along x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block along x, y, z.
+    /// Numbers of threads of a block along x, y, z.
     pub block: [u32; 3],
     /// Bytes of shared memory after the static shared variables.
     pub dynamic_shared: u32,

@@ -142,7 +142,6 @@ pub(crate) struct BarrierDetail {
     pub(crate) reduction: Option<(BarrierReduction, Place, Place)>,
 }
 
-/// Details of one `call`.
 #[derive(Clone, Debug)]
 pub(crate) struct CallDetail {
     pub(crate) callee: CallTarget,

@@ -112,7 +112,7 @@ impl Noise {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        // SplitMix64.
+        // Generator SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -30,9 +30,9 @@ pub struct Trust {
 /// Files of a client's own certificate.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Certificate chain, PEM.
+    /// PEM file with the client's certificate chain.
     pub certificate: PathBuf,
-    /// Private key, PEM.
+    /// PEM file with the private key of the certificate.
     pub key: PathBuf,
 }
 

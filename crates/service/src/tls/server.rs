@@ -17,9 +17,9 @@ use crate::server::Handshake;
 /// Files of a server's certificate.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// Certificate chain, PEM.
+    /// PEM file with the server's certificate chain.
     pub certificate: PathBuf,
-    /// Private key, PEM.
+    /// PEM file with the private key of the certificate.
     pub key: PathBuf,
     /// PEM file with the certificates of the authority whose clients are [`Certified`](crate::server::Certified). Clients without a
     /// certificate are accepted too; clients with a certificate of another authority are rejected.

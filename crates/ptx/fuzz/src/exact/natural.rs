@@ -26,7 +26,6 @@ impl From<u128> for Natural {
 }
 
 impl Natural {
-    /// Zero.
     pub const ZERO: Self = Self::Small(0);
 
     fn large(&self) -> BigUint {
@@ -46,7 +45,6 @@ impl Natural {
         Self::Large(large(self.large(), other.large()))
     }
 
-    /// Whether the number is zero.
     pub fn is_zero(&self) -> bool {
         self.bits() == 0
     }
@@ -59,7 +57,6 @@ impl Natural {
         }
     }
 
-    /// Whether the number is odd.
     pub fn is_odd(&self) -> bool {
         match self {
             Self::Small(value) => value & 1 == 1,

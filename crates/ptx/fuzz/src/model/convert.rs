@@ -206,7 +206,6 @@ const B16: Kind = Kind {
     lanes: 1,
 };
 
-/// Decodes an 8-bit number.
 pub(super) fn decode_small(small: Small, bits: u64) -> Value {
     let (exponent_bits, fraction_bits, bias) = match small {
         Small::E4m3 => (4, 3, 7i64),

@@ -64,7 +64,6 @@ impl Element {
         matches!(self, Self::S8 | Self::U8 | Self::S32)
     }
 
-    /// Decodes the bits of an element.
     pub fn decode(self, bits: u64) -> Value {
         match self {
             Self::Tf32 => TF32.decode(bits >> 13 & 0x7_ffff),
@@ -84,7 +83,6 @@ impl Element {
 /// Matrix in row-major order.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    /// Number of columns.
     pub columns: usize,
     /// Bits of the elements.
     pub elements: Vec<u64>,
