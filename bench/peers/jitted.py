@@ -57,7 +57,7 @@ class Holder:
 
 
 class Local(Holder):
-    """The holder in this process."""
+    """The function and its state in this process."""
 
     def ask(self, method):
         getattr(self, method)()
@@ -70,7 +70,7 @@ class Local(Holder):
 
 
 class Ray:
-    """The holder as an actor. Starting Ray is not measured."""
+    """The function and its state in an actor of Ray. Starting Ray is not measured."""
 
     def __init__(self, points):
         import ray
@@ -98,7 +98,7 @@ def serve(connection, points):
 
 
 class Pipe:
-    """The holder in a process at the other end of a pipe, through which arrays pass as pickles."""
+    """The function and its state in a process at the other end of a pipe, through which arrays pass as pickles."""
 
     def __init__(self, points):
         context = multiprocessing.get_context("spawn")

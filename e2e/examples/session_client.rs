@@ -16,9 +16,9 @@ use sahasra_client::{Format, Gateway, Options, Program, Session, Target, Tensor,
 use sahasra_pjrt::{Buffer, Client, CompileOptions, ElementType, Executable, Plugin};
 use serde_json::{Value, json};
 
-/// Dependent steps in a round.
+/// Number of dependent steps in a round.
 const STEPS: usize = 1000;
-/// Steps of each session in a round of many sessions.
+/// Number of steps of each session in a round of many sessions.
 const STEPS_OF_MANY: usize = 250;
 /// Timeout for a session to be placed and connected.
 const WITHIN: Duration = Duration::from_secs(120);

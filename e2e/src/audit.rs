@@ -112,7 +112,6 @@ impl Write {
 pub struct Tally(BTreeMap<(String, String, String), usize>);
 
 impl Tally {
-    /// Counts `writes`.
     #[must_use]
     pub fn of(writes: &[Write]) -> Self {
         let mut tally = Self::default();

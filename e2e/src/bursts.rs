@@ -107,21 +107,18 @@ impl Burst {
         self
     }
 
-    /// Replaces the arguments.
     #[must_use]
     pub fn arguments(mut self, arguments: Value) -> Self {
         self.spec["kernel"]["args"] = arguments;
         self
     }
 
-    /// Sets a field of the spec.
     #[must_use]
     pub fn with(mut self, field: &str, value: Value) -> Self {
         self.spec[field] = value;
         self
     }
 
-    /// Removes a field of the spec.
     #[must_use]
     pub fn without(mut self, field: &str) -> Self {
         if let Some(spec) = self.spec.as_object_mut() {

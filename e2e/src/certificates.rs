@@ -19,11 +19,7 @@ const NAME: &str = "e2e";
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("generate {what}")]
-    Generate {
-        what: &'static str,
-        /// Error of rcgen.
-        source: rcgen::Error,
-    },
+    Generate { what: &'static str, source: rcgen::Error },
     #[error("write {}", path.display())]
     Write {
         path: PathBuf,

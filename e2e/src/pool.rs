@@ -254,7 +254,6 @@ impl Pool {
 }
 
 impl Server {
-    /// URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         url(&self.port, self.tls)

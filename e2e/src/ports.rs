@@ -57,7 +57,6 @@ impl Port {
         })
     }
 
-    /// Number of the port.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number

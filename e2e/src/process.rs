@@ -39,9 +39,7 @@ pub enum ProcessError {
     /// The program could not be started.
     #[error("start {name} ({})", program.display())]
     Spawn {
-        /// Name of the process.
         name: String,
-        /// Path of the program.
         program: PathBuf,
         /// Error of the system call.
         source: io::Error,
@@ -49,7 +47,6 @@ pub enum ProcessError {
     /// The process ended before it was ready.
     #[error("{name} ended with {status} before it was ready; its log is {}", log.display())]
     EndedEarly {
-        /// Name of the process.
         name: String,
         status: ExitStatus,
         /// Path of the log file.
@@ -58,7 +55,6 @@ pub enum ProcessError {
     /// The process did not become ready in time.
     #[error("{name} was not ready after {waited:?} ({last}); its log is {}", log.display())]
     NotReady {
-        /// Name of the process.
         name: String,
         /// Time waited.
         waited: Duration,
@@ -81,12 +77,8 @@ pub enum ProcessError {
         /// Error of the system call.
         source: io::Error,
     },
-    /// The process is not running.
     #[error("{name} does not run")]
-    NotRunning {
-        /// Name of the process.
-        name: String,
-    },
+    NotRunning { name: String },
 }
 
 /// A supervised child process, which is killed when dropped.
@@ -124,7 +116,6 @@ impl Process {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether the process is running.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }

@@ -139,7 +139,7 @@ async fn callers_have_their_rbac_rights_and_a_session_and_a_burst_run_through_th
     let workers = workers.await.expect("the workers");
     assert_eq!((&workers[0]["id"], &workers[0]["status"]), (&json!("node-0"), &json!("healthy")));
 
-    // The life of a session: created, placed, listed, deleted.
+    // A session is created, placed, listed and deleted.
     let (status, answer) = gateway.call(&token, Method::POST, &sessions(&mine), Some(&session("mine"))).await;
     assert_eq!(status, 201, "{answer}");
     let path = format!("{}/mine", sessions(&mine));
@@ -164,7 +164,7 @@ async fn callers_have_their_rbac_rights_and_a_session_and_a_burst_run_through_th
     let gone = eventually(WITHIN, async || (gateway.get(&token, &path).await.0 == 404).then_some(()));
     gone.await.expect("it goes");
 
-    // A burst and its results.
+    // A burst is created, and its results are read.
     let ptx = "//\n.version 7.0\n.target sm_70\n.address_size 64\n.visible .entry seven(.param .u64 out)\n{\n.reg .b64 %rd<3>;\n.reg .b32 %r<2>;\n\
                ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 7;\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
     let burst = json!({"metadata": {"name": "sevens"}, "spec": {
@@ -221,7 +221,7 @@ async fn a_thousand_sessions_leave_nothing_and_slow_or_excessive_clients_are_dis
         .expect("metrics");
     assert_eq!(metric(&page, "sahasra_gateway_streams"), Some(0.0));
 
-    // A body of 4 MiB.
+    // The body has 4 MiB, which exceeds the limit.
     let mut large = session("large");
     large["metadata"]["annotations"] = json!({"a": "x".repeat(4 << 20)});
     let request = Request::post(format!("{}{sessions}", gateway.server.url())).header(header::AUTHORIZATION, format!("Bearer {token}"));

@@ -88,7 +88,7 @@ async fn a_worker_killed_during_a_step_is_reported_at_once_with_session_device_a
 #[tokio::test]
 async fn a_worker_that_hangs_is_reported_when_the_operator_considers_it_lost() {
     let mut fixture = Fixture::start(&POOL).await;
-    // The same load on both workers.
+    // Both workers get the same load.
     let mut works = Vec::new();
     for (name, direct) in [("one", true), ("other", false)] {
         let session = fixture.session(name, json!({})).await;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 /// Timeout for a machine under load.
 const WITHIN: Duration = Duration::from_secs(240);
-/// Elements of a tensor: 8 MiB, which exceeds every buffer on the path.
+/// Number of elements of a tensor: 8 MiB, which exceeds every buffer on the path.
 const ELEMENTS: usize = 2 << 20;
 
 fn options() -> PoolOptions {

@@ -43,10 +43,8 @@ pub struct Plan {
     pub faults: Vec<Fault>,
 }
 
-/// Plan of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentPlan {
-    /// Number of devices.
     pub devices: u32,
     /// Allocatable memory of each device, in MiB.
     pub mebibytes: u64,
@@ -56,12 +54,10 @@ pub struct AgentPlan {
     pub drift: i32,
 }
 
-/// Plan of a burst.
 #[derive(Clone, Debug)]
 pub struct BurstPlan {
     /// Time of creation, in milliseconds.
     pub at: u64,
-    /// Number of chunks.
     pub chunks: u64,
     /// Size of a slice, in MiB.
     pub mebibytes: u64,
@@ -96,7 +92,6 @@ impl BurstPlan {
     }
 }
 
-/// Plan of a lease.
 #[derive(Clone, Debug)]
 pub struct LeasePlan {
     /// Time of creation, in milliseconds.
@@ -113,7 +108,6 @@ pub struct LeasePlan {
     pub deleted: u64,
 }
 
-/// Plan of a session.
 #[derive(Clone, Debug)]
 pub struct SessionPlan {
     /// Time of creation, in milliseconds.
@@ -131,7 +125,7 @@ pub struct SessionPlan {
 /// A fault, or a change that a user makes.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Start, in milliseconds.
+    /// Start of the fault, in milliseconds.
     pub at: u64,
     /// Duration in milliseconds; ignored if the fault is a single event.
     pub lasts: u64,

@@ -37,7 +37,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub struct Outcome {
     /// Hash of all events in their order.
     pub trace: u64,
-    /// Number of events.
     pub events: u64,
     /// Duration in milliseconds of virtual time.
     pub milliseconds: u64,

@@ -29,9 +29,9 @@ use crate::world::{World, locked};
 pub enum Exit {
     /// A signal ends the executor: it crashes, or the system is out of memory.
     Killed,
-    /// Status 0.
+    /// The executor exits with status 0.
     Success,
-    /// Status 1.
+    /// The executor exits with status 1.
     Failure,
 }
 

@@ -27,7 +27,6 @@ const STANDING: Named = Named {
 const TTL: Duration = Duration::from_secs(60);
 /// Time between two kills of the operators.
 const LIFE: Duration = Duration::from_secs(5);
-/// Number of kills.
 const KILLS: u32 = 16;
 /// Duration of an outage of the API server: shorter than the timeout of its leader, but long enough that heartbeats of workers that last
 /// arrived shortly before it seem to have stopped.

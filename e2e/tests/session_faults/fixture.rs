@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Timeout for a machine under load.
 pub const WITHIN: Duration = Duration::from_secs(240);
-/// Elements of a tensor.
+/// Number of elements of a tensor.
 pub const ELEMENTS: usize = 512;
 
 /// PTX that computes `x[i] = x[i] * 1664525 + 1013904223`, `times` times.

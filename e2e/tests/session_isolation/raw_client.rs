@@ -131,7 +131,6 @@ impl RawClient {
         self.send(Kind::Part(part), bytes).await;
     }
 
-    /// Downloads a tensor.
     pub async fn download(&mut self, tensor: u64) -> Result<Vec<u8>, Failed> {
         self.send(Kind::Download(Download { tensor, request: 7 }), &[]).await;
         let mut missing = match self.read().await.0 {
