@@ -14,7 +14,7 @@ const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     file: String,
-    /// Counted from 1.
+    /// Number of the document in its file, from 1.
     document: usize,
 }
 

@@ -131,7 +131,7 @@ pub struct Pool {
     agents: Vec<Agent>,
     stop: CancellationToken,
     leading: JoinHandle<()>,
-    /// Why the operator ended by itself.
+    /// Reason why the operator ended by itself, once it has.
     ended: Arc<OnceLock<LeaderError>>,
 }
 

@@ -48,7 +48,7 @@ pub struct Checkpoint {
     pub results: Results,
 }
 
-/// Place where results are kept.
+/// Location of the results of a burst.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Results {
     /// Results are kept in the checkpoint, as one record for each chunk.

@@ -46,7 +46,7 @@ pub(super) struct Stream {
 /// Chunks that were submitted on an earlier stream, and that the agent did not list when the stream was reopened.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    /// Sorted by first index.
+    /// Ranges of unsettled chunks, sorted by first index.
     chunks: Vec<AttemptRange>,
     /// Sequence number by which the agent has repeated the results and failures of all chunks that ended.
     upto: u64,
