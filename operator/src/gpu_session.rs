@@ -65,7 +65,7 @@ struct Reconciler {
     /// All leases, from a watch.
     leases: Store<VramLease>,
     /// Time at which the statistics in a session's status last changed, by the session's UID.
-    figures_written: Mutex<BTreeMap<String, Timestamp>>,
+    statistics_written: Mutex<BTreeMap<String, Timestamp>>,
 }
 
 /// Reconciles all `GpuSession`s until dropped.
@@ -75,7 +75,7 @@ pub async fn run(context: Arc<Context>) {
     let reconciler = Arc::new(Reconciler {
         context: Arc::clone(&context),
         leases,
-        figures_written: Mutex::default(),
+        statistics_written: Mutex::default(),
     });
     let _ = context.caches.sessions.set(store.clone());
     let reconciling = reconcile_all(store, queue, reconciler, reconcile, on_error);
@@ -130,7 +130,11 @@ async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Res
     let began = Instant::now();
     let context = &reconciler.context;
     let objects = Objects::of(&session, &reconciler);
-    let written = reconciler.figures_written.lock().get(&session.uid().unwrap_or_default()).copied();
+    let written = reconciler
+        .statistics_written
+        .lock()
+        .get(&session.uid().unwrap_or_default())
+        .copied();
     let endpoint = |worker: &str| context.directory.worker(worker).map(|worker| worker.endpoint);
     let decide = |lease: Option<&VramLease>| {
         let seen = lease.and_then(|lease| context.pool.session(&lease.uid()?));
@@ -212,9 +216,9 @@ impl<'a> Objects<'a> {
         if let Some(status) = &decision.status {
             let version = session.metadata.resource_version.as_deref();
             match objects::write_status(&self.sessions, &session.name_any(), version, status).await {
-                Ok(_) if decision.figures => {
+                Ok(_) if decision.statistics => {
                     let uid = session.uid().unwrap_or_default();
-                    self.reconciler.figures_written.lock().insert(uid, timestamp());
+                    self.reconciler.statistics_written.lock().insert(uid, timestamp());
                 }
                 Ok(_) => {}
                 // The cache is outdated: reconcile again when it has caught up.
@@ -226,7 +230,7 @@ impl<'a> Objects<'a> {
             self.reconciler.context.event(session.object_ref(&()), warning, reason, note);
         }
         if decision.let_go {
-            self.reconciler.figures_written.lock().remove(&session.uid().unwrap_or_default());
+            self.reconciler.statistics_written.lock().remove(&session.uid().unwrap_or_default());
             let gone = objects::let_go(&self.sessions, session).await;
             gone.map_err(api("remove the finalizer"))?;
         }

@@ -360,12 +360,12 @@ impl Pool {
     /// debug message otherwise.
     fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
-        let is_news = {
+        let is_new = {
             let mut state = self.state.lock();
             let is_first = trouble.is_none() && !state.is_failing(worker);
             state.troubled(worker, trouble) || is_first
         };
-        if is_news {
+        if is_new {
             tracing::warn!(worker = %worker, error = %causes(error), "{what}: retrying until the agent responds");
         } else {
             tracing::debug!(worker = %worker, error = %causes(error), "{what}");

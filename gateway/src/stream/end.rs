@@ -43,7 +43,7 @@ impl End {
     }
 
     /// Returns the close code for the client, or `None` if the client closed the stream or is gone.
-    pub(super) fn farewell(&self) -> Option<CloseCode> {
+    pub(super) fn close_code(&self) -> Option<CloseCode> {
         match self {
             Self::Client => None,
             Self::ClientBroke(Error::Capacity(_)) => Some(CloseCode::Size),

@@ -175,7 +175,7 @@ async fn close<C>(end: &End, mut to_client: SplitSink<WebSocketStream<C>, Messag
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let code = end.farewell();
+    let code = end.close_code();
     let close = code.map(|code| CloseFrame {
         code,
         reason: end.reason().into(),

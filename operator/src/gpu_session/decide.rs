@@ -21,9 +21,9 @@ use crate::{
 const GOING: Duration = Duration::from_secs(1);
 const STANDING: Duration = Duration::from_secs(60);
 /// Minimum interval between changes of the statistics in the status. Live statistics are available from the agent.
-const FIGURES_EVERY: Duration = Duration::from_secs(10);
+const STATISTICS_INTERVAL: Duration = Duration::from_secs(10);
 /// Minimum requeue interval for an idle timeout. An agent's report may be a few seconds old, so the timeout can seem due when it is not.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const MIN_RECHECK: Duration = Duration::from_secs(1);
 
 /// The next step for the lease of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) enum LeaseStep {
 pub(super) struct Decision {
     pub lease: LeaseStep,
     pub status: Option<GpuSessionStatus>,
-    pub figures: bool,
+    pub statistics: bool,
     /// Event to publish: whether it is a warning, its reason and its text.
     pub event: Option<(bool, &'static str, String)>,
     /// Whether the finalizer must be removed, because the session has no slice any more.
@@ -106,13 +106,13 @@ pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
     }
 }
 
-/// Decides the next step for a session. `seen` is the last report of its agent, `figures_written` the time at which the statistics in its
+/// Decides the next step for a session. `seen` is the last report of its agent, `statistics_written` the time at which the statistics in its
 /// status last changed, and `endpoint` returns the URL of a worker.
 pub(super) fn decide(
     session: &GpuSession,
     lease: Option<&VramLease>,
     seen: Option<&SeenSession>,
-    figures_written: Option<Timestamp>,
+    statistics_written: Option<Timestamp>,
     endpoint: impl Fn(&str) -> Option<String>,
     now: Timestamp,
 ) -> Decision {
@@ -123,7 +123,7 @@ pub(super) fn decide(
         return Decision {
             lease: if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep },
             status: None,
-            figures: false,
+            statistics: false,
             event: None,
             let_go: held && lease.is_none(),
             again: lease.map(|_| GOING),
@@ -188,7 +188,7 @@ pub(super) fn decide(
         }
     };
     if let Some(seen) = seen.filter(|_| matches!(step, LeaseStep::Keep | LeaseStep::Update)) {
-        let wait = write_figures(&mut next, seen, figures_written, now);
+        let wait = write_statistics(&mut next, seen, statistics_written, now);
         again = again.into_iter().chain(wait).min();
     }
     let again = match step {
@@ -198,7 +198,7 @@ pub(super) fn decide(
     };
     Decision {
         lease: step,
-        figures: figures_of(&next) != figures_of(&old),
+        statistics: statistics_of(&next) != statistics_of(&old),
         status: (next != old).then_some(next),
         event,
         let_go: false,
@@ -208,24 +208,24 @@ pub(super) fn decide(
 
 /// Writes the statistics of the agent's report to the status, unless they were written a short time ago. Then returns the wait until they
 /// may be written again.
-fn write_figures(status: &mut GpuSessionStatus, seen: &SeenSession, written: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
-    let figures = (
+fn write_statistics(status: &mut GpuSessionStatus, seen: &SeenSession, written: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    let statistics = (
         integer(seen.load.tensors),
         integer(seen.load.stored_bytes),
         integer(seen.load.active_executions),
     );
-    if figures == figures_of(status) {
+    if statistics == statistics_of(status) {
         return None;
     }
     let since = written.map(|written| Duration::try_from(now.duration_since(written)).unwrap_or_default());
-    let wait = since.map_or(Duration::ZERO, |since| FIGURES_EVERY.saturating_sub(since));
+    let wait = since.map_or(Duration::ZERO, |since| STATISTICS_INTERVAL.saturating_sub(since));
     if wait.is_zero() {
-        (status.tensor_count, status.stored_tensor_bytes, status.active_executions) = figures;
+        (status.tensor_count, status.stored_tensor_bytes, status.active_executions) = statistics;
     }
     Some(wait).filter(|wait| !wait.is_zero())
 }
 
-fn figures_of(status: &GpuSessionStatus) -> (i64, i64, i64) {
+fn statistics_of(status: &GpuSessionStatus) -> (i64, i64, i64) {
     (status.tensor_count, status.stored_tensor_bytes, status.active_executions)
 }
 
@@ -303,7 +303,7 @@ fn ended(
     let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
     let until_idle = idle.zip(seen).map(|(idle, seen)| {
         let now_idle = idle + Duration::from_millis(seen.age);
-        timeout.saturating_sub(now_idle).max(LOOK_AGAIN)
+        timeout.saturating_sub(now_idle).max(MIN_RECHECK)
     });
     Ok(Some(until_idle.map_or(left, |until_idle| until_idle.min(left))))
 }

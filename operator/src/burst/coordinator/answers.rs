@@ -12,8 +12,8 @@ use crate::burst::{account::DeviceKey, checkpoint::Results, results_store::Segme
 impl Stream {
     /// The parts of a reported failure that may concern adopted attempts. A repeated failure is of an earlier attempt than those that the
     /// agent had when the stream was opened, so it can only concern unsettled chunks.
-    fn of_adopted(&self, told_before: bool, first: u64, count: u64) -> Vec<(u64, u64)> {
-        if !told_before {
+    fn of_adopted(&self, reported_before: bool, first: u64, count: u64) -> Vec<(u64, u64)> {
+        if !reported_before {
             return vec![(first, count)];
         }
         self.unsettled
@@ -75,7 +75,7 @@ impl Coordinator {
             self.seen(worker, failures.sequence);
             return self.settle(worker);
         }
-        let told_before = matches!(stream.state, State::Open { told_before, .. } if failures.sequence <= told_before);
+        let reported_before = matches!(stream.state, State::Open { reported_before, .. } if failures.sequence <= reported_before);
         let key = DeviceKey::new(worker, &failures.device);
         let now = self.context.clock.now();
         let had_adopted = self.account.has_adopted();
@@ -83,7 +83,7 @@ impl Coordinator {
         for failure in &failures.failures {
             answered += failure.count;
             let code = failure.code();
-            if code == FailureCode::GrantExpired && !told_before {
+            if code == FailureCode::GrantExpired && !reported_before {
                 self.nothing_held(worker, &failures.device);
             }
             let batch = AttemptRange {
@@ -93,9 +93,9 @@ impl Coordinator {
             let stream = self.streams.get_mut(worker);
             let adopted = stream
                 .as_ref()
-                .map(|stream| stream.of_adopted(told_before, batch.first, batch.count));
+                .map(|stream| stream.of_adopted(reported_before, batch.first, batch.count));
             let adopted = adopted.unwrap_or_default();
-            if !told_before {
+            if !reported_before {
                 self.account.answered(worker, batch.first, batch.count);
             }
             if code == FailureCode::ShuttingDown {

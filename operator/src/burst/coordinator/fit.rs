@@ -127,7 +127,7 @@ impl Coordinator {
     }
 
     /// Time from which on the status must say that the burst is being suspended, unless it does.
-    pub(super) fn suspending_told_at(&self, after: u64) -> Option<u64> {
+    pub(super) fn suspension_report_due(&self, after: u64) -> Option<u64> {
         match self.hold {
             Hold::Suspending(until) if !self.says_suspending() => Some(until.saturating_sub(self.suspension_timeout()) + after),
             _ => None,

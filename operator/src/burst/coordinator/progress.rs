@@ -106,7 +106,7 @@ impl Coordinator {
         let admitted = sahasra_crds::conditions::get(&self.status.conditions, ADMITTED);
         let explained = admitted.is_some_and(|condition| condition.reason != sahasra_crds::conditions::SUSPENDED);
         let waiting = (!self.started && !explained && self.held.why_not.is_some()).then_some(self.claimed_at + EXPLAIN_AFTER);
-        let early = waiting.or(self.suspending_told_at(EXPLAIN_AFTER));
+        let early = waiting.or(self.suspension_report_due(EXPLAIN_AFTER));
         early.map_or(self.status_pace.due(), |at| at.min(self.status_pace.due()))
     }
 

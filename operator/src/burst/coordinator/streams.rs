@@ -94,7 +94,7 @@ pub(super) enum State {
         sequence: u64,
         acknowledged: u64,
         /// Failures up to this sequence number were reported on an earlier stream.
-        told_before: u64,
+        reported_before: u64,
         /// Time at which chunks were last withdrawn.
         rebalanced: u64,
     },
@@ -209,7 +209,7 @@ impl Coordinator {
                 max_outstanding: opened.max_outstanding_chunks,
                 sequence: 0,
                 acknowledged: 0,
-                told_before: opened.sequence,
+                reported_before: opened.sequence,
                 rebalanced: now,
             },
             other => other,

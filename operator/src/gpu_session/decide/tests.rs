@@ -223,10 +223,10 @@ fn statistics_are_written_at_most_every_ten_seconds_and_only_when_they_change() 
     let mut seen = busy();
     (seen.load.tensors, seen.load.stored_bytes, seen.load.active_executions) = (3, 4096, 1);
     let decision = decide(&session, Some(&lease), Some(&seen), Some(at(15)), endpoint, at(20));
-    assert!(decision.status.is_none() && !decision.figures);
+    assert!(decision.status.is_none() && !decision.statistics);
     assert_eq!(decision.again, Some(Duration::from_secs(5)));
     let decision = decide(&session, Some(&lease), Some(&seen), Some(at(15)), endpoint, at(25));
-    assert!(decision.figures);
+    assert!(decision.statistics);
     let status = decision.status.unwrap();
     assert_eq!(
         (status.tensor_count, status.stored_tensor_bytes, status.active_executions),
@@ -235,7 +235,7 @@ fn statistics_are_written_at_most_every_ten_seconds_and_only_when_they_change() 
     let mut written = session.clone();
     written.status = Some(status);
     let decision = decide(&written, Some(&lease), Some(&seen), Some(at(25)), endpoint, at(60));
-    assert!(decision.status.is_none() && !decision.figures);
+    assert!(decision.status.is_none() && !decision.statistics);
     // The statistics of a session that has ended are zero.
     let status = decide(&written, Some(&lease), Some(&idle(50, 0)), Some(at(25)), endpoint, at(26))
         .status
@@ -254,7 +254,7 @@ fn a_session_is_idle_by_its_agents_report_and_never_for_lack_of_a_report() {
     assert_eq!(ends(Some(&idle(50, 0))), (true, Some(GOING)));
     assert!(!ends(None).0, "placed long ago, but nobody said that it is idle");
     assert_eq!(ends(Some(&idle(45, 2))), (false, Some(Duration::from_secs(3))));
-    assert_eq!(ends(Some(&idle(45, 20))), (false, Some(LOOK_AGAIN)), "old news");
+    assert_eq!(ends(Some(&idle(45, 20))), (false, Some(MIN_RECHECK)), "old news");
 }
 
 #[test]

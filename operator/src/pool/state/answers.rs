@@ -132,9 +132,9 @@ impl State {
             return false;
         };
         trouble.truncate(trouble.floor_char_boundary(TROUBLE_BYTES));
-        let is_news = view.trouble.as_ref() != Some(&trouble);
+        let is_new = view.trouble.as_ref() != Some(&trouble);
         view.trouble = Some(trouble);
-        is_news
+        is_new
     }
 
     /// Records an inventory request without an answer.

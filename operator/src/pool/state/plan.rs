@@ -42,7 +42,7 @@ impl State {
                     worker: worker.clone(),
                     device: device.clone(),
                 };
-                let not_told = assumed.get(&id).copied().unwrap_or_default();
+                let unreported = assumed.get(&id).copied().unwrap_or_default();
                 devices.push(sahasra_scheduler::Device {
                     id,
                     class: known.class.clone(),
@@ -52,7 +52,7 @@ impl State {
                     returning_bytes: known.returning_bytes.min(known.foreign_bytes),
                     usable,
                     load: Load {
-                        active_executions: known.load.active_executions.saturating_add(not_told),
+                        active_executions: known.load.active_executions.saturating_add(unreported),
                         ..known.load
                     },
                 });

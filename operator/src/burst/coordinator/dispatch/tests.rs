@@ -27,19 +27,19 @@ const DEVICES: u64 = 64;
 const AT_WORKER: u64 = 1000;
 
 thread_local! {
-    static LOOKS: Cell<u64> = const { Cell::new(0) };
+    static VISITS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Counts a visit of a device.
-pub(super) fn looked_at() {
-    LOOKS.with(|looks| looks.set(looks.get() + 1));
+pub(super) fn visited() {
+    VISITS.with(|visits| visits.set(visits.get() + 1));
 }
 
 /// Number of visits of devices during `work`.
-fn looks(work: impl FnOnce()) -> u64 {
-    LOOKS.with(|looks| looks.set(0));
+fn visits(work: impl FnOnce()) -> u64 {
+    VISITS.with(|visits| visits.set(0));
     work();
-    LOOKS.with(Cell::get)
+    VISITS.with(Cell::get)
 }
 
 /// The coordinator of a burst with slices on every device and a stream to every worker.
@@ -86,7 +86,7 @@ fn coordinator() -> Coordinator {
             max_outstanding: AT_WORKER,
             sequence: 0,
             acknowledged: 0,
-            told_before: 0,
+            reported_before: 0,
             rebalanced: 0,
         };
         for device in (0..DEVICES).map(|device| format!("gpu-{device}")) {
@@ -105,20 +105,20 @@ async fn a_round_over_thousands_of_devices_visits_each_a_few_times() {
     let mut coordinator = coordinator();
     let all = WORKERS * DEVICES;
 
-    let first = looks(|| coordinator.dispatch());
+    let first = visits(|| coordinator.dispatch());
     assert_eq!(coordinator.account.counts().running, WORKERS * AT_WORKER);
-    assert!(first <= FEW * all, "{first} looks at {all} devices");
+    assert!(first <= FEW * all, "{first} visits of {all} devices");
     // Every worker has its maximum of outstanding chunks.
-    let second = looks(|| coordinator.dispatch());
+    let second = visits(|| coordinator.dispatch());
     assert_eq!(coordinator.account.counts().running, WORKERS * AT_WORKER);
-    assert!(second <= FEW * all, "{second} looks at {all} devices");
+    assert!(second <= FEW * all, "{second} visits of {all} devices");
 
     let now = coordinator.context.clock.now();
-    let balancing = looks(|| coordinator.rebalance(now));
-    assert!(balancing <= FEW * all, "{balancing} looks at {all} devices");
-    let timed = looks(|| {
+    let balancing = visits(|| coordinator.rebalance(now));
+    assert!(balancing <= FEW * all, "{balancing} visits of {all} devices");
+    let timed = visits(|| {
         coordinator.on_time();
         coordinator.dispatch_wake(now);
     });
-    assert!(timed <= FEW * all, "{timed} looks at {all} devices");
+    assert!(timed <= FEW * all, "{timed} visits of {all} devices");
 }
