@@ -25,9 +25,9 @@ extern "C" fn forked() {
 /// # Errors
 /// `ForkedProcessError` in a process that was forked from one that has called this function.
 pub(crate) fn connects(py: Python<'_>) -> PyResult<()> {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
     is_own(py)?;
-    if !TOLD.swap(true, Ordering::Relaxed) {
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
         // SAFETY: The handler exists as long as the process, because Python does not unload native modules. It stores one atomic, which is
         // allowed between fork and exec. If memory for the registration is short, forks are not detected.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };

@@ -43,7 +43,7 @@ explained!(BurstJob, VramLease, GpuSession);
 type Seen = BTreeMap<String, (i64, Duration)>;
 
 /// Checks all objects at an interval, until the future is dropped.
-pub async fn look(users: Users, calm: bool) {
+pub async fn check_all(users: Users, calm: bool) {
     let from = if calm {
         STARTED_WITHIN
     } else {

@@ -97,9 +97,9 @@ pub fn operator(world: &Arc<World>, index: usize, drift: i32) -> mpsc::Unbounded
             let operator = Operator::new(Api::client(&world, node), agents, Clock::drifting(drift), settings)
                 .expect("each operator has a registry of its own");
             let stop = CancellationToken::new();
-            let told = stop.clone();
+            let stopped = stop.clone();
             world.note(format_args!("{node} starts"));
-            let mut running = part.start(async move { operator.run(Readiness::default(), &told).await });
+            let mut running = part.start(async move { operator.run(Readiness::default(), &stopped).await });
             let mut down = RESTART;
             loop {
                 tokio::select! {

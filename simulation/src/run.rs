@@ -93,11 +93,11 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
     for fault in &plan.faults {
         tokio::spawn(users.clone().fault(fault.clone(), plan.clone(), operators.clone(), agents.clone()));
     }
-    let looking = tokio::spawn(look(Arc::clone(&world)));
-    let explaining = tokio::spawn(explained::look(users.clone(), plan.is_calm()));
+    let checking = tokio::spawn(check_agents(Arc::clone(&world)));
+    let explaining = tokio::spawn(explained::check_all(users.clone(), plan.is_calm()));
     sleep_until(world.instant(HEALED)).await;
     users.finish(plan, &operators).await;
-    looking.abort();
+    checking.abort();
     explaining.abort();
     let (trace, events) = world.trace();
     Outcome {
@@ -109,7 +109,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
 }
 
 /// Checks the agents at an interval.
-async fn look(world: Arc<World>) {
+async fn check_agents(world: Arc<World>) {
     loop {
         sleep(POLL_INTERVAL).await;
         let agents: Vec<_> = locked(&world.agents).values().cloned().collect();

@@ -20,12 +20,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const FREED_WITHIN: Duration = Duration::from_millis(500);
 /// Time after the exit of an executor within which the session has failed, in a run without faults: the operator queries agents every five
 /// seconds.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 /// Time after the last fault within which the session has failed.
-const TOLD_AFTER_FAULTS: Duration = Duration::from_secs(55);
+const REPORTED_AFTER_FAULTS: Duration = Duration::from_secs(55);
 
 /// A session, as its user sees it.
-struct Asked {
+struct UserSession {
     users: Users,
     name: Named,
     sessions: Api<GpuSession>,
@@ -38,18 +38,18 @@ impl Users {
     pub async fn session(self, index: usize, plan: SessionPlan, calm: bool) {
         sleep_until(self.world.instant(plan.at)).await;
         let name = Named::session(index);
-        let asked = Asked {
+        let user_session = UserSession {
             sessions: self.objects(name.namespace),
             leases: self.objects(name.namespace),
             users: self,
             name,
             calm,
         };
-        asked.live(plan).await;
+        user_session.live(plan).await;
     }
 }
 
-impl Asked {
+impl UserSession {
     async fn live(self, plan: SessionPlan) {
         let (world, name) = (&self.users.world, &self.name);
         let session = json!({
@@ -143,11 +143,11 @@ impl Asked {
                 live.index
             ));
         }
-        let told = match self.calm {
-            true => Instant::now() + TOLD_WITHIN,
-            false => (world.instant(HEALED) + TOLD_AFTER_FAULTS).max(Instant::now()),
+        let reported = match self.calm {
+            true => Instant::now() + REPORTED_WITHIN,
+            false => (world.instant(HEALED) + REPORTED_AFTER_FAULTS).max(Instant::now()),
         };
-        sleep_until(told).await;
+        sleep_until(reported).await;
         let status = self.status().await;
         let failed = conditions::get(&status.conditions, conditions::FAILED).filter(|failed| failed.status == "True");
         let Some(failed) = failed else {

@@ -105,7 +105,7 @@ pub struct Core {
     queued_bytes: u64,
     received: u64,
     /// Frames and bytes within `received` that the client has not confirmed to the executor yet.
-    untold: (u32, u64),
+    unconfirmed: (u32, u64),
     wanted: HashMap<u64, Wanted>,
     arriving: Option<Arriving>,
     deleted: Delete,
@@ -254,7 +254,7 @@ impl Core {
         // All operations that were sent and did not arrive are sent again.
         self.sent = 0;
         self.sent_bytes = 0;
-        self.untold = (0, 0);
+        self.unconfirmed = (0, 0);
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl Core {
 
     /// Returns whether the executor must be sent a new `received`: a quarter of the window has arrived since the last one.
     pub fn must_tell(&self) -> bool {
-        let (frames, bytes) = self.untold;
+        let (frames, bytes) = self.unconfirmed;
         frames > 0 && (frames >= self.ours.frames / 4 || bytes >= self.ours.bytes / 4)
     }
 
@@ -392,7 +392,7 @@ impl Core {
 
     fn count(&mut self, sequence: u64, bytes: u64) {
         self.received = sequence;
-        self.untold.0 += 1;
-        self.untold.1 += bytes;
+        self.unconfirmed.0 += 1;
+        self.unconfirmed.1 += bytes;
     }
 }

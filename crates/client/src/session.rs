@@ -125,7 +125,7 @@ impl Session {
     /// Returns `None` if this client closed the session.
     pub fn unreported_end(&self) -> Option<Error> {
         let state = self.shared().lock();
-        let is_unreported = !state.end_is_told && !state.work.is_finished();
+        let is_unreported = !state.end_is_reported && !state.work.is_finished();
         state.ended.clone().filter(|error| is_unreported && !matches!(error, Error::Closed))
     }
 

@@ -49,12 +49,12 @@ impl Transaction<'_> {
             if key.resource == NAMESPACES {
                 self.finish_namespace(&key, &object);
             } else {
-                self.look_at(&key, &object);
+                self.check(&key, &object);
             }
         }
     }
 
-    fn look_at(&mut self, key: &Key, object: &Arc<Value>) {
+    fn check(&mut self, key: &Key, object: &Arc<Value>) {
         if object::is_deleting(object) {
             if object::finalizers(object).contains(&"orphan") {
                 self.orphan_dependents(key, object);

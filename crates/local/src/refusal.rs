@@ -19,7 +19,7 @@ pub(crate) enum Mistake {
 
 impl Mistake {
     /// Reason of the cause in metav1, and beginning of its message.
-    fn words(self) -> (&'static str, &'static str) {
+    fn reason_and_text(self) -> (&'static str, &'static str) {
         match self {
             Self::Required => ("FieldValueRequired", "Required value"),
             Self::Duplicate => ("FieldValueDuplicate", "Duplicate value"),
@@ -87,7 +87,7 @@ impl FieldError {
     }
 
     pub fn body(&self) -> String {
-        let mut text = self.mistake.words().1.to_owned();
+        let mut text = self.mistake.reason_and_text().1.to_owned();
         let shows_value = !matches!(self.mistake, Mistake::Required | Mistake::Forbidden | Mistake::TooLong);
         if let (true, Some(value)) = (shows_value, &self.value) {
             let shown = match value {
@@ -104,7 +104,7 @@ impl FieldError {
     }
 
     fn cause(&self) -> Value {
-        json!({"reason": self.mistake.words().0, "message": self.body(), "field": self.field})
+        json!({"reason": self.mistake.reason_and_text().0, "message": self.body(), "field": self.field})
     }
 }
 

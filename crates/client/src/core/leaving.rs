@@ -94,7 +94,7 @@ impl Core {
             self.sent += 1;
             self.sent_bytes += bytes;
             decoded += bytes;
-            self.untold = (0, 0);
+            self.unconfirmed = (0, 0);
         }
         if self.must_tell() {
             let message = ClientFrame {
@@ -104,7 +104,7 @@ impl Core {
                 decoding_rate: decoding_rate(),
             };
             frame::encode(&message, 0, &mut heads)?;
-            self.untold = (0, 0);
+            self.unconfirmed = (0, 0);
         }
         if !heads.is_empty() {
             pieces.push_back(heads.freeze());

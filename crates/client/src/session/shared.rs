@@ -40,7 +40,7 @@ pub(crate) enum Waiting {
 impl Waiting {
     /// Returns whether the caller checks the outcome of work. Statistics are independent of work, and `Finished` leaves the end of a
     /// session to [`Session::unreported_end`](super::Session::unreported_end).
-    fn looks_for_work(&self) -> bool {
+    fn checks_work(&self) -> bool {
         matches!(self, Self::Compiled(..) | Self::Array(_) | Self::Done(_))
     }
 
@@ -111,7 +111,7 @@ pub(crate) struct State {
     pub run: Option<u64>,
     pub work: Work,
     /// Whether a call that submits or checks work has returned the error that ended the session.
-    pub end_is_told: bool,
+    pub end_is_reported: bool,
     /// Number of threads that wait for space in the queue.
     waiting_for_room: usize,
 }
@@ -206,7 +206,7 @@ impl Shared {
                 (is_close, operation, waiting)
             });
             let told: Vec<_> = told.collect();
-            state.end_is_told |= told.iter().any(|(is_close, _, waiting)| !is_close && waiting.looks_for_work());
+            state.end_is_reported |= told.iter().any(|(is_close, _, waiting)| !is_close && waiting.checks_work());
             (told, state.first.take())
         };
         for (is_close, operation, waiting) in waiting {
@@ -261,7 +261,7 @@ impl Shared {
                 (result, state.core.queued().1 <= LITTLE_BYTES)
             },
         );
-        let (result, is_little) = submitted.inspect_err(|_| self.lock().end_is_told = true)?;
+        let (result, is_little) = submitted.inspect_err(|_| self.lock().end_is_reported = true)?;
         // Small operations are written at once, because the executor may be idle while the caller waits for its results.
         if is_little {
             runtime::turn();
@@ -348,8 +348,8 @@ impl Shared {
             state.core.submit(kind, Bytes::new());
         });
         if let Some((waiting, error)) = refused {
-            if waiting.looks_for_work() {
-                self.lock().end_is_told = true;
+            if waiting.checks_work() {
+                self.lock().end_is_reported = true;
             }
             waiting.keep(Err(error));
         }

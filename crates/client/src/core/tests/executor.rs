@@ -30,7 +30,7 @@ pub(crate) struct Executor {
     received: u64,
     decoder: Decoder,
     /// Frames and bytes that arrived since the last confirmation to the client.
-    untold: (u32, u64),
+    unconfirmed: (u32, u64),
     /// Whether the client accepts encoded parts, and whether the next part is encoded. Every other part is, so that a repeated transmission
     /// may differ.
     encodes: bool,
@@ -56,7 +56,7 @@ impl Executor {
             answered: 0,
             received: 0,
             decoder: Decoder::default(),
-            untold: (0, 0),
+            unconfirmed: (0, 0),
             encodes: false,
             is_next_encoded: false,
             encoded: (0, 0),
@@ -79,7 +79,7 @@ impl Executor {
         self.receive(hello.received);
         self.sent = 0;
         self.decoder = Decoder::default();
-        self.untold = (0, 0);
+        self.unconfirmed = (0, 0);
         let welcome = Welcome {
             version: VERSION,
             resume: Bytes::from_static(SECRET),
@@ -113,14 +113,14 @@ impl Executor {
             let Some(kind) = frame.kind else {
                 continue;
             };
-            let little = self.untold.0 <= self.window.frames / 4 && self.untold.1 <= self.window.bytes / 4;
-            self.untold.0 += 1;
-            self.untold.1 += match &kind {
+            let little = self.unconfirmed.0 <= self.window.frames / 4 && self.unconfirmed.1 <= self.window.bytes / 4;
+            self.unconfirmed.0 += 1;
+            self.unconfirmed.1 += match &kind {
                 Kind::Part(part) => part.bytes(payload.len()).unwrap() as u64,
                 _ => payload.len() as u64,
             };
-            let within = self.untold.0 <= self.window.frames && self.untold.1 <= self.window.bytes;
-            assert!(within || little, "more than the window is on its way: {:?}", self.untold);
+            let within = self.unconfirmed.0 <= self.window.frames && self.unconfirmed.1 <= self.window.bytes;
+            assert!(within || little, "more than the window is on its way: {:?}", self.unconfirmed);
             if frame.sequence <= self.taken {
                 continue;
             }
@@ -220,9 +220,9 @@ impl Executor {
             frame::encode(&frame, payload.len(), into).unwrap();
             into.extend_from_slice(&payload);
             self.sent += 1;
-            self.untold = (0, 0);
+            self.unconfirmed = (0, 0);
         }
-        if self.untold.0 > 0 && (self.untold.0 >= self.window.frames / 4 || self.untold.1 >= self.window.bytes / 4) {
+        if self.unconfirmed.0 > 0 && (self.unconfirmed.0 >= self.window.frames / 4 || self.unconfirmed.1 >= self.window.bytes / 4) {
             let frame = ServerFrame {
                 sequence: 0,
                 received: self.taken,
@@ -230,7 +230,7 @@ impl Executor {
                 ..ServerFrame::default()
             };
             frame::encode(&frame, 0, into).unwrap();
-            self.untold = (0, 0);
+            self.unconfirmed = (0, 0);
         }
     }
 }
