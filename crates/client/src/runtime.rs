@@ -52,9 +52,9 @@ struct State {
     waiting: usize,
     /// Number of waits that have begun, plus the number that have ended.
     waits: u64,
-    /// The background thread must run the runtime as soon as no other thread does.
+    /// Whether the background thread must run the runtime as soon as no other thread does.
     is_called: bool,
-    /// The background thread waits without a timeout.
+    /// Whether the background thread waits without a timeout.
     is_dozing: bool,
     /// Tasks that the next thread to run the runtime must wake, each listed once. Waking a task from another thread would take a system
     /// call.

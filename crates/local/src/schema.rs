@@ -86,7 +86,7 @@ pub(crate) struct Schema {
     pub fields: Bounds<i64>,
     pub default: Option<Value>,
     pub list_type: ListType,
-    /// `x-kubernetes-map-type: atomic`: replaced as a whole.
+    /// Whether the value is replaced as a whole (`x-kubernetes-map-type: atomic`).
     pub atomic: bool,
     pub rules: Option<Rules>,
     /// Whether a rule of this node or below refers to the old value. Such rules are evaluated even if the value did not change.

@@ -71,10 +71,10 @@ pub struct Launch {
     pub output: Option<Output>,
     /// Heap that `malloc` allocates from. If `None`, the heap of the [`Memory`], which all launches without their own heap share.
     pub heap: Option<Heap>,
-    /// Keeps all blocks resident at the same time, like `cudaLaunchCooperativeKernel`. Kernels that synchronise their grid through
-    /// cooperative groups are always launched this way.
+    /// Whether to keep all blocks resident at the same time, like `cudaLaunchCooperativeKernel`. Kernels that synchronise their grid
+    /// through cooperative groups are always launched this way.
     pub cooperative: bool,
-    /// Runs blocks in order, one after another, on the caller's thread, so that the order of atomics is always the same.
+    /// Whether to run blocks in order, one after another, on the caller's thread, so that the order of atomics is always the same.
     pub deterministic: bool,
 }
 

@@ -50,7 +50,7 @@ struct Entry {
 struct Inner {
     entries: Vec<Entry>,
     variables: Vec<Option<Variable>>,
-    /// The module has `.global` variables, whose values persist from launch to launch.
+    /// Whether the module has `.global` variables, whose values persist from launch to launch.
     has_globals: bool,
     declares_malloc: bool,
     declares_printf: bool,

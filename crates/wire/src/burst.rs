@@ -97,7 +97,7 @@ pub struct Program {
     /// Index of the output that comes back in [`Results`] for the aggregate, even with a store or `aggregate_only`.
     #[prost(uint32, optional, tag = "12")]
     pub aggregated_output: Option<u32>,
-    /// Outputs are not kept: none is written to a store, and only `aggregated_output` comes back.
+    /// Whether outputs are discarded: none is written to a store, and only `aggregated_output` comes back.
     #[prost(bool, tag = "13")]
     pub aggregate_only: bool,
 }
@@ -248,8 +248,8 @@ pub struct Opened {
     /// Sequence number of the last frame that is sent again; 0 if there is none.
     #[prost(uint64, tag = "5")]
     pub retold: u64,
-    /// The agent has dropped nothing since the owner's last stream. Chunks that are neither outstanding nor sent again never reached the
-    /// agent, or were about to come back in [`Returned`].
+    /// Whether the agent has dropped nothing since the owner's last stream. If so, chunks that are neither outstanding nor sent again never
+    /// reached the agent, or were about to come back in [`Returned`].
     #[prost(bool, tag = "6")]
     pub resumed: bool,
 }
@@ -338,8 +338,8 @@ impl From<&Failure> for AttemptRange {
 pub struct Returned {
     #[prost(message, repeated, tag = "1")]
     pub ranges: Vec<ChunkRange>,
-    /// The owner holds no slice on the devices of these chunks. Chunks submitted for these devices come back until the owner holds a slice
-    /// there again.
+    /// Whether the owner holds no slice on the devices of these chunks. If so, chunks submitted for these devices come back until the owner
+    /// holds a slice there again.
     #[prost(bool, tag = "2")]
     pub without_slices: bool,
 }

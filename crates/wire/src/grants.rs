@@ -107,7 +107,8 @@ pub struct Grant {
     /// Time until the grant expires, in milliseconds from the time of the response.
     #[prost(uint64, tag = "6")]
     pub expires_in_milliseconds: u64,
-    /// The grant has ended and waits for the work that still runs on it. Its slices are still counted as granted, but accept no new work.
+    /// Whether the grant has ended and waits for the work that still runs on it. Its slices are still counted as granted, but accept no new
+    /// work.
     #[prost(bool, tag = "7")]
     pub draining: bool,
     /// Highest term that the agent has seen for the owner.
@@ -203,7 +204,7 @@ pub struct ReleaseRequest {
     /// Number of slices to keep of each listed grant; 0 releases all of them. Must be 0 if `grants` is empty.
     #[prost(uint32, tag = "3")]
     pub keep_slices: u32,
-    /// Kill running work at once instead of granting it the grace period.
+    /// Whether to kill running work at once instead of granting it the grace period.
     #[prost(bool, tag = "4")]
     pub immediately: bool,
 }

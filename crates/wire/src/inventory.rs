@@ -15,7 +15,7 @@ pub struct Inventory {
     /// the slices that it kept, and those that are draining.
     #[prost(message, repeated, tag = "4")]
     pub grants: Vec<Grant>,
-    /// The agent accepts no new work.
+    /// Whether the agent shuts down and accepts no new work.
     #[prost(bool, tag = "5")]
     pub shutting_down: bool,
     /// Every session for which the agent holds a slice, and for some minutes also sessions whose executor ended by itself.

@@ -89,7 +89,7 @@ impl Target {
 /// Options of a client's connection to a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Replace another connected client. Its tensors and programs are freed.
+    /// Whether to replace another connected client, whose tensors and programs are then freed.
     pub replace: bool,
     /// Time for which this client's tensors and programs are kept after its connection broke, at most 10 minutes. 60 s by default.
     pub grace: Duration,

@@ -79,7 +79,7 @@ enum Rest {
 /// Number `± magnitude · 2^exponent`, plus less than one unit if `sticky`.
 #[derive(Clone, Debug)]
 pub struct Exact {
-    /// Sign; zero has one too.
+    /// Whether the number is negative; zero has a sign, too.
     pub negative: bool,
     /// Magnitude in units of `2^exponent`.
     pub magnitude: Natural,

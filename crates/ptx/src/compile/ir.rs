@@ -219,7 +219,7 @@ pub(crate) struct Access {
     /// Whether elements narrower than the register are sign-extended.
     pub(crate) signed: bool,
     pub(crate) offset: i64,
-    /// Accesses each element with a host atomic: volatile, relaxed, acquire, release.
+    /// Whether each element is accessed with a host atomic: volatile, relaxed, acquire or release.
     pub(crate) ordered: bool,
 }
 
@@ -325,7 +325,7 @@ pub(crate) enum MatrixOperation {
         shape: [u8; 3],
         elements: [MatrixElement; 4],
         saturate: bool,
-        /// The operands are fragments of `wmma`, whose layout is opaque.
+        /// Whether the operands are fragments of `wmma`, whose layout is opaque.
         opaque: bool,
     },
     /// sources: address, stride, and for stores the registers.

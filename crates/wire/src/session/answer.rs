@@ -16,7 +16,7 @@ pub struct Shape {
 pub struct Compiled {
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// The program was compiled earlier and taken from a cache.
+    /// Whether the program was compiled earlier and taken from a cache.
     #[prost(bool, tag = "2")]
     pub cached: bool,
     #[prost(uint64, tag = "3")]

@@ -13,7 +13,7 @@ pub struct Hello {
     /// freed then.
     #[prost(bytes = "bytes", tag = "3")]
     pub resume: Bytes,
-    /// Start as a new client even if another client is connected; the other client's connection ends.
+    /// Whether to start as a new client even if another client is connected; the other client's connection ends.
     #[prost(bool, tag = "4")]
     pub replace: bool,
     /// Time for which the client's tensors and programs are kept after its connection broke, in milliseconds, at most 600 000; 0 selects
@@ -32,7 +32,8 @@ pub struct Hello {
     /// Encodings of parts, besides raw, that the client can decode. Values of [`Encoding`](super::Encoding); unknown values are allowed.
     #[prost(int32, repeated, tag = "9")]
     pub encodings: Vec<i32>,
-    /// Bytes are more expensive than time: parts should be encoded whenever this makes them shorter, on fast connections too.
+    /// Whether bytes are more expensive than time, so that parts should be encoded whenever this makes them shorter, on fast connections
+    /// too.
     #[prost(bool, tag = "10")]
     pub spares_bytes: bool,
 }
@@ -46,7 +47,7 @@ pub struct Welcome {
     /// Secret with which the client can resume after a broken connection.
     #[prost(bytes = "bytes", tag = "2")]
     pub resume: Bytes,
-    /// The client resumed: its tensors and programs are still present. Otherwise it starts as a new client.
+    /// Whether the client resumed, so that its tensors and programs are still present. Otherwise it starts as a new client.
     #[prost(bool, tag = "3")]
     pub resumed: bool,
     /// Time for which the client's tensors and programs are kept after its connection broke, in milliseconds.

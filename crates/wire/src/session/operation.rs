@@ -139,7 +139,7 @@ pub struct Delete {
 pub struct Synchronise {
     #[prost(uint64, tag = "1")]
     pub request: u64,
-    /// Report only failures that no other answer has reported.
+    /// Whether to report only failures that no other answer has reported.
     #[prost(bool, tag = "2")]
     pub only_untold: bool,
 }

@@ -95,7 +95,7 @@ pub struct Product {
     pub shape: [usize; 3],
     /// Types of d, a, b, c.
     pub elements: [Element; 4],
-    /// `.satfinite`: integers are clamped instead of wrapped.
+    /// Whether integers are clamped instead of wrapped (`.satfinite`).
     pub saturates: bool,
 }
 
