@@ -46,7 +46,7 @@ pub struct Worker {
     /// Whether the agent reports that it accepts work; the error is the reason why it does not.
     pub ready: Result<(), String>,
     pub marked_lost: bool,
-    /// The heartbeat has not moved within the timeout.
+    /// Whether the heartbeat has not moved within the timeout.
     pub stale: bool,
     /// Wall-clock time at which the heartbeat last moved, for humans.
     pub last_seen: Option<Timestamp>,

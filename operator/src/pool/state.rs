@@ -134,7 +134,7 @@ struct ClaimState {
     refused: BTreeMap<DeviceId, (u64, String)>,
     why_not: Option<String>,
     fenced: bool,
-    /// The claim is being released, and acquires no more slices.
+    /// Whether the claim is being released, so that it acquires no more slices.
     ending: bool,
     /// Whether the answer to an acquire was lost: an agent may have granted slices that are not known.
     unanswered: bool,

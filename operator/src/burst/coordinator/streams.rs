@@ -32,7 +32,7 @@ pub(super) struct Stream {
     pub(super) state: State,
     /// Number of failures since the stream was last open.
     pub(super) failures: u32,
-    /// The agent is shutting down, and receives no more chunks.
+    /// Whether the agent is shutting down, so that it receives no more chunks.
     pub(super) ending: bool,
     /// Time since which the stream has been broken while the agent may continue with chunks, in milliseconds of the clock.
     pub(super) broken_since: Option<u64>,

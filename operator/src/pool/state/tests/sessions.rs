@@ -63,7 +63,7 @@ fn a_report_on_a_session_is_a_change_unless_only_times_differ() {
     let seen = state.session("lease", 5_110).unwrap();
     assert_eq!((seen.load.idle_milliseconds, seen.age), (5_000, 100));
     assert_eq!(hear(&mut state, &says(0, true), 6_000), mine);
-    // The end of the session's executor is known longer than the claim exists, for as long as the agent reports it.
+    // The end of the session's executor stays known after the claim is removed, for as long as the agent reports it.
     let mut ended = says(0, false);
     (ended.sessions[0].ended, ended.grants) = ("killed".into(), Vec::new());
     assert_eq!(hear(&mut state, &ended, 7_000), mine);
