@@ -63,13 +63,13 @@ pub struct Bounds {
 /// Events that occurred on some path. They prove that the states that matter are reached.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// A stale term was rejected.
+    /// Whether a stale term was rejected.
     pub stale_term: AtomicBool,
-    /// A request for another boot was rejected.
+    /// Whether a request for another boot was rejected.
     pub other_boot: AtomicBool,
-    /// A kernel was killed after the grace of its grant.
+    /// Whether a kernel was killed after the grace of its grant.
     pub killed: AtomicBool,
-    /// A grant expired.
+    /// Whether a grant expired.
     pub expired: AtomicBool,
 }
 

@@ -68,7 +68,7 @@ pub struct BurstPlan {
     pub ttl: u64,
     /// Salt that determines behaviour and results ([`crate::kernel`]).
     pub salt: u32,
-    /// Aggregates by `argmin` instead of the sum.
+    /// Whether to aggregate by `argmin` instead of the sum.
     pub argmin: bool,
     /// Time of deletion, in milliseconds.
     pub deleted: Option<u64>,
@@ -102,7 +102,7 @@ pub struct LeasePlan {
     pub slices: (u32, u32),
     /// Time to live, in seconds.
     pub ttl: u64,
-    /// Sets `spec.renewal` to `Never`.
+    /// Whether `spec.renewal` is `Never`.
     pub never_renewed: bool,
     /// Time of deletion, in milliseconds.
     pub deleted: u64,

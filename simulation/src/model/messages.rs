@@ -37,9 +37,9 @@ pub enum Action {
     /// A message arrives.
     Deliver {
         message: Message,
-        /// The message stays in transit and may arrive again.
+        /// Whether the message stays in transit and may arrive again.
         again: bool,
-        /// The response reaches the coordinator.
+        /// Whether the response reaches the coordinator.
         answered: bool,
     },
     /// A message is lost.
@@ -54,7 +54,7 @@ pub enum Action {
     Start {
         agent: usize,
         lease: usize,
-        /// The kernel never ends on its own.
+        /// Whether the kernel never ends on its own.
         hangs: bool,
     },
     /// A kernel ends.
