@@ -120,22 +120,22 @@ impl Candidate {
                     return Ok(());
                 }
             }
-            let asked = Instant::now();
-            if asked >= ends {
+            let started = Instant::now();
+            if started >= ends {
                 return Err(LeaderError::Silent { lasts, cause });
             }
-            next = asked + self.timeout / AGAIN_AT;
+            next = started + self.timeout / AGAIN_AT;
             let renewal = self.renewed(lease.clone(), &self.identity);
             tried.push(renew_time(&renewal));
-            let attempt = tokio::time::timeout_at((asked + self.timeout / ATTEMPT).min(ends), self.send(&renewal));
+            let attempt = tokio::time::timeout_at((started + self.timeout / ATTEMPT).min(ends), self.send(&renewal));
             match attempt.await {
                 Ok(Ok(written)) => {
                     answered();
                     lease = written;
                     tried = vec![renew_time(&lease)];
-                    renewed = asked;
+                    renewed = started;
                     cause = NOT_TRIED.to_owned();
-                    next = asked + self.timeout / RENEW_AT;
+                    next = started + self.timeout / RENEW_AT;
                 }
                 Ok(Err(error)) if code(&error) == 409 => {
                     let read = tokio::time::timeout_at((Instant::now() + self.timeout / ATTEMPT).min(ends), self.api.get_opt(LEASE));

@@ -50,7 +50,7 @@ pub struct Pool {
     changed: Notify,
     sessions_changed: Notify,
     orphans_found: Notify,
-    heard: Notify,
+    inventory_received: Notify,
     calls: Semaphore,
     renewals: Semaphore,
 }
@@ -73,7 +73,7 @@ impl Pool {
             changed: Notify::new(),
             sessions_changed: Notify::new(),
             orphans_found: Notify::new(),
-            heard: Notify::new(),
+            inventory_received: Notify::new(),
             calls: Semaphore::new(CONCURRENT_CALLS),
             renewals: Semaphore::new(CONCURRENT_CALLS),
         })
@@ -119,7 +119,7 @@ impl Pool {
             let mut state = self.state.lock();
             state.observe(&self.directory.workers(), self.clock.now());
         }
-        self.heard.notify_waiters();
+        self.inventory_received.notify_waiters();
         self.changed.notify_one();
     }
 
@@ -262,13 +262,13 @@ impl Pool {
     pub async fn unclaimed(&self, owner_uid: &str) -> Unclaimed {
         let deadline = tokio::time::Instant::now() + ADOPTION_TIMEOUT;
         loop {
-            let mut heard = std::pin::pin!(self.heard.notified());
-            heard.as_mut().enable();
+            let mut inventory_received = std::pin::pin!(self.inventory_received.notified());
+            inventory_received.as_mut().enable();
             let late = tokio::time::Instant::now() >= deadline;
             if let Some(found) = self.state.lock().unclaimed(owner_uid, late, self.clock.now()) {
                 return found;
             }
-            let _ = tokio::time::timeout_at(deadline, heard).await;
+            let _ = tokio::time::timeout_at(deadline, inventory_received).await;
         }
     }
 
@@ -292,7 +292,7 @@ impl Pool {
             _ => &self.calls,
         };
         let _permit = calls.acquire().await;
-        let asked = self.clock.now();
+        let sent_at = self.clock.now();
         let mut undone = None;
         match action {
             Action::Acquire { worker, endpoint, request } => {
@@ -305,7 +305,7 @@ impl Pool {
                             (None, refusal) => Err(refusal.unwrap_or_default()),
                         };
                         let granted = outcome.is_ok();
-                        let undo = self.state.lock().acquired(&worker, &request, outcome, asked, now);
+                        let undo = self.state.lock().acquired(&worker, &request, outcome, sent_at, now);
                         if granted {
                             self.faults.reached(Step::Grant);
                         }
@@ -327,15 +327,15 @@ impl Pool {
                     self.failed(&worker, error, "renewal failed");
                 }
                 let outcomes = answer.as_ref().ok().map(|answer| answer.outcomes.as_slice());
-                self.state.lock().renewed(&worker, &request, outcomes, asked, now);
+                self.state.lock().renewed(&worker, &request, outcomes, sent_at, now);
             }
             Action::Inventory { worker, endpoint } => {
                 let answer = self.agents.inventory(&endpoint).await;
                 let now = self.clock.now();
                 match answer {
                     Ok(inventory) => {
-                        let releases = self.state.lock().inventoried(&worker, &inventory, asked, now);
-                        self.heard.notify_waiters();
+                        let releases = self.state.lock().inventoried(&worker, &inventory, sent_at, now);
+                        self.inventory_received.notify_waiters();
                         self.sessions_changed.notify_one();
                         self.orphans_found.notify_one();
                         for action in releases {
@@ -347,7 +347,7 @@ impl Pool {
                     Err(error) => {
                         self.failed(&worker, &error, "inventory failed");
                         self.state.lock().inventory_failed(&worker, now);
-                        self.heard.notify_waiters();
+                        self.inventory_received.notify_waiters();
                     }
                 }
             }

@@ -101,7 +101,7 @@ struct WorkerView {
     unclaimed: BTreeMap<Name, Vec<(Grant, u64)>>,
     asking: bool,
     /// Time at which the last received inventory was requested; `None` before the first inventory of this boot.
-    heard: Option<u64>,
+    inventory_at: Option<u64>,
     renewing: bool,
     ask_at: Option<u64>,
     /// Time at which calls began to fail, and their number.
@@ -263,7 +263,7 @@ impl State {
                 answered: old.as_ref().is_some_and(|old| old.answered && old.live),
                 unclaimed,
                 asking: old.as_ref().is_some_and(|old| old.asking),
-                heard: old.as_ref().and_then(|old| old.heard),
+                inventory_at: old.as_ref().and_then(|old| old.inventory_at),
                 renewing: old.as_ref().is_some_and(|old| old.renewing),
                 ask_at: if live && (!known || changed) {
                     Some(now)

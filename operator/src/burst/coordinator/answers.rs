@@ -71,7 +71,7 @@ impl Coordinator {
 
     pub(super) fn on_failures(&mut self, worker: &str, failures: &Failures) {
         let Some(stream) = self.streams.get(worker) else { return };
-        if failures.sequence <= stream.heard {
+        if failures.sequence <= stream.highest_sequence {
             self.seen(worker, failures.sequence);
             return self.settle(worker);
         }

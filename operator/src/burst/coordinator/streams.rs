@@ -40,7 +40,7 @@ pub(super) struct Stream {
     pub(super) unsettled: Option<Unsettled>,
     /// Highest sequence number of results or failures received from the agent, on this stream or an earlier one. Repeated frames up to it
     /// were counted before.
-    pub(super) heard: u64,
+    pub(super) highest_sequence: u64,
 }
 
 /// Chunks that were submitted on an earlier stream, and that the agent did not list when the stream was reopened.
@@ -65,7 +65,7 @@ impl Stream {
             ending: false,
             broken_since: None,
             unsettled: None,
-            heard: 0,
+            highest_sequence: 0,
         }
     }
 }
@@ -194,7 +194,7 @@ impl Coordinator {
         entry.broken_since = None;
         if !opened.resumed {
             // The agent may have restarted its sequence numbers.
-            entry.heard = 0;
+            entry.highest_sequence = 0;
         }
         entry.unsettled = Some(Unsettled {
             chunks,
@@ -264,7 +264,7 @@ impl Coordinator {
             *sequence = (*sequence).max(number);
         }
         if let Some(stream) = self.streams.get_mut(worker) {
-            stream.heard = stream.heard.max(number);
+            stream.highest_sequence = stream.highest_sequence.max(number);
         }
     }
 

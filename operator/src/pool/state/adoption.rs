@@ -42,12 +42,12 @@ impl State {
         Some(found)
     }
 
-    /// Records the grants of an agent to owners without a claim, from an inventory that was requested at `asked`.
-    pub(super) fn hear_of_unclaimed(&mut self, worker: &Name, inventory: &Inventory, asked: u64) {
+    /// Records the grants of an agent to owners without a claim, from an inventory that was requested at `sent_at`.
+    pub(super) fn record_unclaimed(&mut self, worker: &Name, inventory: &Inventory, sent_at: u64) {
         let mut unclaimed = std::collections::BTreeMap::<Name, Vec<(Grant, u64)>>::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
             if !self.claims.contains_key(grant.owner_uid.as_str()) && !self.returning.contains_key(&grant.id) {
-                let expires = asked + grant.expires_in_milliseconds;
+                let expires = sent_at + grant.expires_in_milliseconds;
                 unclaimed
                     .entry(grant.owner_uid.as_str().into())
                     .or_default()

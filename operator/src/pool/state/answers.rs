@@ -14,13 +14,13 @@ use super::{Action, Held, Loss, REFRESH_EVERY, REFUSED_FOR, RENEW_AT, RETURNED_W
 const TROUBLE_BYTES: usize = 400;
 
 impl State {
-    /// Records the answer to an acquire that was sent at `asked`. Returns a release that undoes the grant if the grant is no longer wanted.
+    /// Records the answer to an acquire that was sent at `sent_at`. Returns a release that undoes the grant if the grant is no longer wanted.
     pub(in crate::pool) fn acquired(
         &mut self,
         worker: &Name,
         request: &AcquireRequest,
         outcome: Result<Grant, Refusal>,
-        asked: u64,
+        sent_at: u64,
         now: u64,
     ) -> Option<Action> {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
@@ -39,7 +39,7 @@ impl State {
                 0,
                 true,
                 now,
-                asked + request.ttl_milliseconds,
+                sent_at + request.ttl_milliseconds,
             );
             self.unconfirmed.insert(grant.id.clone(), release);
             return Some(undo(&grant));
@@ -60,8 +60,8 @@ impl State {
                     device: device.clone(),
                     slices: grant.slices,
                     known: now,
-                    expires: asked + request.ttl_milliseconds,
-                    renew_at: asked + request.ttl_milliseconds / RENEW_AT,
+                    expires: sent_at + request.ttl_milliseconds,
+                    renew_at: sent_at + request.ttl_milliseconds / RENEW_AT,
                     renewing: false,
                 });
                 if grant.slices < request.slices {
@@ -153,13 +153,13 @@ impl State {
         }
     }
 
-    /// Records an inventory that was requested at `asked`. Returns the releases of unknown grants to owners with a claim.
-    pub(in crate::pool) fn inventoried(&mut self, worker: &Name, inventory: &Inventory, asked: u64, now: u64) -> Vec<Action> {
+    /// Records an inventory that was requested at `sent_at`. Returns the releases of unknown grants to owners with a claim.
+    pub(in crate::pool) fn inventoried(&mut self, worker: &Name, inventory: &Inventory, sent_at: u64, now: u64) -> Vec<Action> {
         let Some(view) = self.workers.get_mut(worker) else {
             return Vec::new();
         };
         // A later inventory was received before this one, which may be from before a restart of the agent.
-        if view.heard.is_some_and(|heard| asked < heard) {
+        if view.inventory_at.is_some_and(|inventory_at| sent_at < inventory_at) {
             return Vec::new();
         }
         view.asking = false;
@@ -174,7 +174,7 @@ impl State {
         if let Some((since, _)) = view.failing.take() {
             tracing::info!(worker = %worker, silent_milliseconds = now.saturating_sub(since), "agent is responding again");
         }
-        view.heard = Some(asked);
+        view.inventory_at = Some(sent_at);
         view.trouble = None;
         view.known = !inventory.shutting_down;
         let endpoint = view.endpoint.clone();
@@ -191,7 +191,7 @@ impl State {
             Loss::Expired
         };
         let gone = self.drop_grants(|_, held| {
-            let is_gone = *held.device.worker == **worker && held.known < asked && !there.contains(&held.id);
+            let is_gone = *held.device.worker == **worker && held.known < sent_at && !there.contains(&held.id);
             is_gone.then_some(why)
         });
         if !gone.is_empty() {
@@ -207,9 +207,9 @@ impl State {
         }
         let listed = |id: &GrantId| inventory.grants.iter().any(|grant| grant.id == *id);
         self.returning
-            .retain(|id, since| id.boot_id != inventory.boot_id || *since >= asked || (listed(id) && *since + RETURNED_WITHIN > asked));
-        self.hear_of_releases(inventory, asked);
-        let actions = self.release_unknown(worker, &endpoint, inventory, asked, now);
+            .retain(|id, since| id.boot_id != inventory.boot_id || *since >= sent_at || (listed(id) && *since + RETURNED_WITHIN > sent_at));
+        self.confirm_releases(inventory, sent_at);
+        let actions = self.release_unknown(worker, &endpoint, inventory, sent_at, now);
         let mut returning: BTreeMap<&str, u64> = BTreeMap::new();
         for grant in (inventory.grants.iter()).filter(|grant| grant.draining || self.returning.contains_key(&grant.id)) {
             *returning.entry(&grant.device).or_default() += u64::from(grant.slices) * grant.slice_bytes;
@@ -228,19 +228,19 @@ impl State {
                 };
             }
         }
-        self.hear_of_sessions(worker, inventory, now);
+        self.record_sessions(worker, inventory, now);
         self.record_orphans(worker, inventory, now);
-        self.hear_of_unclaimed(worker, inventory, asked);
+        self.record_unclaimed(worker, inventory, sent_at);
         actions
     }
 
-    /// Records the answer to a renewal that was sent at `asked`. `outcomes` is `None` if the agent did not answer.
+    /// Records the answer to a renewal that was sent at `sent_at`. `outcomes` is `None` if the agent did not answer.
     pub(in crate::pool) fn renewed(
         &mut self,
         worker: &Name,
         request: &RenewRequest,
         outcomes: Option<&[RenewOutcome]>,
-        asked: u64,
+        sent_at: u64,
         now: u64,
     ) {
         if let Some(view) = self.workers.get_mut(worker) {
@@ -262,8 +262,8 @@ impl State {
                     return true;
                 };
                 if outcome.renewed {
-                    held.expires = asked + owner.ttl_milliseconds;
-                    held.renew_at = asked + owner.ttl_milliseconds / RENEW_AT;
+                    held.expires = sent_at + owner.ttl_milliseconds;
+                    held.renew_at = sent_at + owner.ttl_milliseconds / RENEW_AT;
                     return true;
                 }
                 let code = outcome.refusal();

@@ -18,14 +18,15 @@ impl State {
         let mut assumed = BTreeMap::new();
         let works = |claim: &&ClaimState| claim.request.kind != ClaimKind::Lease && !claim.ending;
         for claim in self.claims.values().filter(works) {
-            let asked = claim.acquiring.iter().map(|(device, slices)| (device, *slices));
+            let acquiring = claim.acquiring.iter().map(|(device, slices)| (device, *slices));
             let held = (claim.grants.iter())
                 .filter(|held| match claim.request.kind {
                     ClaimKind::Session => !self.has_shown(claim) && held.known + ASSUMED_FOR > now,
-                    _ => (self.workers.get(&held.device.worker)).is_some_and(|worker| worker.heard.is_none_or(|heard| held.known >= heard)),
+                    _ => (self.workers.get(&held.device.worker))
+                        .is_some_and(|worker| worker.inventory_at.is_none_or(|inventory_at| held.known >= inventory_at)),
                 })
                 .map(|held| (&held.device, held.slices));
-            for (device, slices) in asked.chain(held) {
+            for (device, slices) in acquiring.chain(held) {
                 *assumed.entry(device.clone()).or_default() += u64::from(slices);
             }
         }

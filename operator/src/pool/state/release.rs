@@ -131,19 +131,19 @@ impl State {
         self.call_failed(worker, now);
     }
 
-    /// Drops the releases that an inventory, which was requested at `asked`, shows to have arrived.
-    pub(super) fn hear_of_releases(&mut self, inventory: &Inventory, asked: u64) {
+    /// Drops the releases that an inventory, which was requested at `sent_at`, shows to have arrived.
+    pub(super) fn confirm_releases(&mut self, inventory: &Inventory, sent_at: u64) {
         let granted = |id: &GrantId| {
             let active = inventory.grants.iter().filter(|grant| grant.id == *id && !grant.draining);
             active.map(|grant| grant.slices).sum::<u32>()
         };
         self.unconfirmed
-            .retain(|id, release| id.boot_id != inventory.boot_id || release.since >= asked || granted(id) > release.keep_slices);
+            .retain(|id, release| id.boot_id != inventory.boot_id || release.since >= sent_at || granted(id) > release.keep_slices);
     }
 
-    /// Releases the grants in an inventory, requested at `asked`, that no claim knows although they are for a claim, or for one that has
+    /// Releases the grants in an inventory, requested at `sent_at`, that no claim knows although they are for a claim, or for one that has
     /// ended: the answers to their acquires were lost.
-    pub(super) fn release_unknown(&mut self, worker: &Name, endpoint: &str, inventory: &Inventory, asked: u64, now: u64) -> Vec<Action> {
+    pub(super) fn release_unknown(&mut self, worker: &Name, endpoint: &str, inventory: &Inventory, sent_at: u64, now: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
             let owner = match self.claims.get(grant.owner_uid.as_str()) {
@@ -160,7 +160,7 @@ impl State {
             tracing::info!(owner = owner.name, worker = %worker, device = grant.device, "releasing an unknown grant");
             let owner = owner.clone();
             self.returning.insert(grant.id.clone(), now);
-            let until = asked + grant.expires_in_milliseconds;
+            let until = sent_at + grant.expires_in_milliseconds;
             let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, false, now, until);
             self.unconfirmed.insert(grant.id.clone(), release);
             actions.push(Action::release(worker, endpoint, &owner, vec![grant.id.clone()], 0, false));

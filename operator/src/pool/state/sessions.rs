@@ -36,7 +36,7 @@ impl State {
         std::mem::take(&mut self.changed_sessions).into_iter().collect()
     }
 
-    pub(super) fn hear_of_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
+    pub(super) fn record_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
         // An agent whose answer to an acquire was lost may report a session that is placed on another worker.
         let is_elsewhere = |load: &SessionLoad| {
             let claim = self.claims.get(load.owner_uid.as_str());

@@ -134,11 +134,18 @@ fn a_claim_grows_to_the_free_slices_and_requests_them_once() {
     let mut state = state();
     let view = state.claim(request("one", 1, 100), Vec::new(), 0);
     let (actions, _) = state.plan(0);
-    let asked = acquires(&actions);
-    assert_eq!((asked[0].slices, asked[0].at_least, asked[0].boot_id.as_str()), (8, 1, "boot"));
+    let acquire_requests = acquires(&actions);
+    assert_eq!(
+        (
+            acquire_requests[0].slices,
+            acquire_requests[0].at_least,
+            acquire_requests[0].boot_id.as_str()
+        ),
+        (8, 1, "boot")
+    );
     // Nothing more is requested while the answer is pending.
     assert_eq!(acquires(&state.plan(1).0), []);
-    state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 8)), 0, 2);
+    state.acquired(&"a".into(), &acquire_requests[0], Ok(grant("one", "boot", 1, 8)), 0, 2);
     assert_eq!(view.borrow().slices(), 8);
     assert_eq!(acquires(&state.plan(3).0), []);
 }
@@ -148,13 +155,13 @@ fn a_rejection_updates_the_free_bytes_and_is_explained() {
     let mut state = state();
     let view = state.claim(request("one", 2, 100), Vec::new(), 0);
     let (actions, _) = state.plan(0);
-    let asked = acquires(&actions);
+    let acquire_requests = acquires(&actions);
     let refusal = Refusal {
         code: RefusalCode::InsufficientVram as i32,
         message: "1 slice is free".into(),
         free_bytes: SLICE,
     };
-    state.acquired(&"a".into(), &asked[0], Err(refusal), 0, 1);
+    state.acquired(&"a".into(), &acquire_requests[0], Err(refusal), 0, 1);
     assert_eq!(acquires(&state.plan(2).0), []);
     let why_not = view.borrow().why_not.clone().unwrap();
     assert!(why_not.contains("1 slice is free"), "{why_not}");
@@ -268,8 +275,8 @@ fn an_answer_from_before_a_restart_does_not_affect_later_grants() {
     state.inventoried(&"a".into(), &inventory("boot-2", Vec::new()), 20, 20);
     let view = state.claim(request("one", 1, 4), Vec::new(), 20);
     let (actions, _) = state.plan(20);
-    let asked = acquires(&actions);
-    state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot-2", 1, 4)), 20, 21);
+    let acquire_requests = acquires(&actions);
+    state.acquired(&"a".into(), &acquire_requests[0], Ok(grant("one", "boot-2", 1, 4)), 20, 21);
     // Requested from the old boot and answered by it, but received late.
     state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 10, 22);
     assert_eq!(view.borrow().slices(), 4);
@@ -280,9 +287,9 @@ fn a_grant_that_arrives_too_late_is_released() {
     let mut state = state();
     state.claim(request("one", 1, 4), Vec::new(), 0);
     let (actions, _) = state.plan(0);
-    let asked = acquires(&actions);
+    let acquire_requests = acquires(&actions);
     state.take_out("one", true, 3);
-    let undo = state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 4)), 0, 5);
+    let undo = state.acquired(&"a".into(), &acquire_requests[0], Ok(grant("one", "boot", 1, 4)), 0, 5);
     let undone = releases(&undo.into_iter().collect::<Vec<_>>());
     assert_eq!(undone[0].grants, [grant("one", "boot", 1, 4).id]);
 }
@@ -298,8 +305,8 @@ fn an_inventory_reveals_lost_and_unknown_grants() {
     assert_eq!(view.borrow().slices(), 0);
     assert_eq!(releases(&actions)[0].grants, [unknown.id]);
     // Five of the eight slices are free.
-    let asked = acquires(&state.plan(12).0);
-    assert_eq!(asked[0].slices, 4);
+    let acquire_requests = acquires(&state.plan(12).0);
+    assert_eq!(acquire_requests[0].slices, 4);
 }
 
 #[test]
@@ -311,7 +318,7 @@ fn a_claim_yields_surplus_to_another_of_the_same_priority() {
     let (actions, _) = state.plan(10);
     let released = releases(&actions);
     assert_eq!((released.len(), released[0].keep_slices), (1, 4));
-    assert_eq!(acquires(&actions), [], "what is not yet confirmed is not asked for");
+    assert_eq!(acquires(&actions), [], "what is not yet confirmed is not requested");
     assert_eq!(one.borrow().slices(), 4);
     // Once the agent has confirmed the release, an inventory is requested. Then the other claim gets its share.
     state.released(&"a".into(), 11);

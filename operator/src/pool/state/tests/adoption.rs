@@ -109,14 +109,14 @@ fn requests_for_a_claim_never_exceed_its_maximum_when_the_placement_changes() {
             Vec::new(),
             0,
         );
-        let asked = acquires(&state.plan(0).0);
-        assert_eq!(asked.len(), 1);
+        let acquire_requests = acquires(&state.plan(0).0);
+        assert_eq!(acquire_requests.len(), 1);
         // While the answer is on its way, the device fills up with slices of others.
         let mut full = inventory("boot", vec![grant("other", "boot", 9, 8)]);
         full.devices[0].leased_bytes = 8 * SLICE;
         state.inventoried(&"a".into(), &full, 1, 1);
         assert_eq!(acquires(&state.plan(1).0), [], "{kind}: the first one has not answered");
-        state.acquired(&"a".into(), &asked[0], Ok(grant("one", "boot", 1, 1)), 0, 2);
+        state.acquired(&"a".into(), &acquire_requests[0], Ok(grant("one", "boot", 1, 1)), 0, 2);
         assert_eq!(view.borrow().slices(), 1, "{kind}");
         // A session is never moved. A lease is moved, and has released the slices that it held before.
         let (actions, _) = state.plan(2);

@@ -31,9 +31,9 @@ fn session(state: &mut State, uid: &str, now: u64) {
 /// The workers that slices are requested from, in the order of the owners' UIDs. All of them grant the slices.
 fn places(state: &mut State, now: u64) -> Vec<String> {
     let (actions, _) = state.plan(now);
-    let mut asked = acquires(&actions);
-    asked.sort_by(|left, right| left.owner.uid.cmp(&right.owner.uid));
-    let places = asked.into_iter().map(|request| {
+    let mut acquire_requests = acquires(&actions);
+    acquire_requests.sort_by(|left, right| left.owner.uid.cmp(&right.owner.uid));
+    let places = acquire_requests.into_iter().map(|request| {
         let worker = request.boot_id.trim_start_matches("boot-").to_owned();
         let grant = grant(&request.owner.uid, &request.boot_id, now + 1, request.slices);
         state.acquired(&worker.as_str().into(), &request, Ok(grant), now, now);

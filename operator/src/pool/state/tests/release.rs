@@ -68,8 +68,8 @@ fn an_unanswered_partial_release_is_repeated_while_the_rest_is_held() {
 fn a_grant_whose_answer_was_lost_is_released_after_its_claim_has_ended() {
     let mut state = state();
     state.claim(request("one", 1, 8), Vec::new(), 0);
-    let asked = acquires(&state.plan(0).0).remove(0);
-    state.acquire_failed(&"a".into(), &asked, 3_000);
+    let acquire = acquires(&state.plan(0).0).remove(0);
+    state.acquire_failed(&"a".into(), &acquire, 3_000);
     assert_eq!(releases(&state.take_out("one", false, 3_001)), []);
     let unknown = inventory("boot", vec![grant("one", "boot", 7, 8)]);
     let release = releases(&state.inventoried(&"a".into(), &unknown, 3_002, 3_003)).remove(0);

@@ -53,23 +53,23 @@ fn the_inventory_of_an_agent_with_a_session_is_requested_every_few_seconds() {
 #[test]
 fn a_report_on_a_session_is_a_change_unless_only_times_differ() {
     let mut state = with_session();
-    let hear = |state: &mut State, said: &Inventory, now| {
-        state.inventoried(&"a".into(), said, now, now);
+    let receive = |state: &mut State, report: &Inventory, now| {
+        state.inventoried(&"a".into(), report, now, now);
         state.take_changed_sessions()
     };
     let mine = vec![("team".to_owned(), "mine".to_owned())];
-    assert_eq!(hear(&mut state, &says(0, false), 10), mine);
-    assert_eq!(hear(&mut state, &says(5_000, false), 5_010), []);
+    assert_eq!(receive(&mut state, &says(0, false), 10), mine);
+    assert_eq!(receive(&mut state, &says(5_000, false), 5_010), []);
     let seen = state.session("lease", 5_110).unwrap();
     assert_eq!((seen.load.idle_milliseconds, seen.age), (5_000, 100));
-    assert_eq!(hear(&mut state, &says(0, true), 6_000), mine);
+    assert_eq!(receive(&mut state, &says(0, true), 6_000), mine);
     // The end of the session's executor stays known after the claim is removed, for as long as the agent reports it.
     let mut ended = says(0, false);
     (ended.sessions[0].ended, ended.grants) = ("killed".into(), Vec::new());
-    assert_eq!(hear(&mut state, &ended, 7_000), mine);
+    assert_eq!(receive(&mut state, &ended, 7_000), mine);
     state.take_out("lease", false, 7_001);
     assert_eq!(state.session("lease", 7_002).unwrap().load.ended, "killed");
-    hear(&mut state, &inventory("boot", Vec::new()), 8_000);
+    receive(&mut state, &inventory("boot", Vec::new()), 8_000);
     assert_eq!(state.session("lease", 8_001), None);
 }
 
@@ -98,9 +98,9 @@ fn a_sessions_slice_without_a_claim_becomes_an_orphan() {
     state.claims.clear();
     state.inventoried(&"a".into(), &says(0, true), 20, 20);
     assert!(state.orphans(20).is_empty(), "somebody may be about to take it up");
-    let asked = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
+    let requests_inventory = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
     assert!(
-        asked(&mut state, 20 + SESSIONS_EVERY) || asked(&mut state, 21 + SESSIONS_EVERY),
+        requests_inventory(&mut state, 20 + SESSIONS_EVERY) || requests_inventory(&mut state, 21 + SESSIONS_EVERY),
         "it is looked at"
     );
     state.inventoried(&"a".into(), &says(0, true), 30_000, 30_000);
