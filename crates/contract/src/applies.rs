@@ -6,7 +6,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::response::Status;
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, answered, causes, said};
+use crate::subject::{Subject, answered, causes, summary};
 
 /// Applies the data of a ConfigMap as `manager`.
 async fn apply_data(subject: &Subject, manager: &str, force: bool, data: Value) -> Result<ConfigMap, Status> {
@@ -85,7 +85,7 @@ pub async fn an_apply_that_would_change_anothers_field_conflicts(subject: &Subje
     apply_data(subject, "one", false, json!({"k": "v", "l": "v"})).await.unwrap();
     let status = apply_data(subject, "two", false, json!({"k": "w"})).await.unwrap_err();
     let expected = "Apply failed with 1 conflict: conflict with \"one\": .data.k";
-    assert_eq!(said(&status), (409, "Conflict", expected));
+    assert_eq!(summary(&status), (409, "Conflict", expected));
     let cause = (
         "FieldManagerConflict".to_owned(),
         ".data.k".to_owned(),
@@ -94,7 +94,7 @@ pub async fn an_apply_that_would_change_anothers_field_conflicts(subject: &Subje
     assert_eq!(causes(&status), [cause]);
     let status = apply_data(subject, "two", false, json!({"k": "w", "l": "w"})).await.unwrap_err();
     let expected = "Apply failed with 2 conflicts: conflicts with \"one\":\n- .data.k\n- .data.l";
-    assert_eq!(said(&status), (409, "Conflict", expected));
+    assert_eq!(summary(&status), (409, "Conflict", expected));
     // Applying the same value causes no conflict: both managers own the field.
     let both = apply_data(subject, "two", false, json!({"k": "v"})).await.unwrap();
     assert_eq!(managed(&both).len(), 2);
@@ -151,7 +151,7 @@ pub async fn a_patch_takes_over_applied_fields(subject: &Subject) {
         .await
         .unwrap_err();
     let expected = "Apply failed with 1 conflict: conflict with \"two\" using sahasra.dev/v1alpha1: .spec.idleTimeoutSeconds";
-    assert_eq!(said(&status), (409, "Conflict", expected));
+    assert_eq!(summary(&status), (409, "Conflict", expected));
 }
 
 pub async fn writes_note_their_manager(subject: &Subject) {
@@ -225,7 +225,7 @@ pub async fn an_apply_without_manager_is_rejected(subject: &Subject) {
         .await
         .unwrap_err();
     let expected = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn an_apply_of_unknown_fields_is_rejected(subject: &Subject) {
@@ -241,7 +241,7 @@ pub async fn an_apply_is_validated(subject: &Subject) {
     let status = apply_session(subject, "one", false, json!({"vram": "much"})).await.unwrap_err();
     let expected = "GpuSession.sahasra.dev \"a\" is invalid: spec.vram: Invalid value: \"string\": write a whole number with Ki, Mi, Gi or \
                     Ti, such as 512Mi";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn an_apply_with_managed_fields_is_rejected(subject: &Subject) {
@@ -254,7 +254,7 @@ pub async fn an_apply_with_managed_fields_is_rejected(subject: &Subject) {
         .send("PATCH", path, "application/apply-patch+yaml", &config)
         .await
         .unwrap_err();
-    assert_eq!(said(&status), (400, "BadRequest", "metadata.managedFields must be nil"));
+    assert_eq!(summary(&status), (400, "BadRequest", "metadata.managedFields must be nil"));
 }
 
 pub async fn an_apply_can_be_yaml(subject: &Subject) {

@@ -5,7 +5,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, answered, eventually, refused, said, typed};
+use crate::subject::{Subject, answered, eventually, refused, summary, typed};
 
 const FINALIZER: &str = "sahasra.dev/release-vram";
 
@@ -74,7 +74,7 @@ pub async fn no_finalizer_is_added_once_deletion_began(subject: &Subject) {
         .unwrap_err();
     let expected = "GpuSession.sahasra.dev \"a\" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object \
                     is being deleted, found new finalizers []string{\"example.com/other\"}";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     finalizers(subject, "a", &Value::Null).await.unwrap();
 }
 
@@ -110,7 +110,7 @@ pub async fn deletion_with_another_uid_is_rejected(subject: &Subject) {
         "Operation cannot be fulfilled on GpuSession.sahasra.dev \"a\": the UID in the precondition (other) does not match the UID in record \
          ({uid}). The object might have been deleted and then recreated"
     );
-    assert_eq!(said(&status), (409, "Conflict", expected.as_str()));
+    assert_eq!(summary(&status), (409, "Conflict", expected.as_str()));
     subject.sessions().delete("a", &preconditions(Some(&uid), None)).await.unwrap();
 }
 
@@ -122,7 +122,7 @@ pub async fn deletion_with_another_version_is_rejected(subject: &Subject) {
         "Operation cannot be fulfilled on GpuSession.sahasra.dev \"a\": the ResourceVersion in the precondition (1) does not match the \
          ResourceVersion in record ({version}). The object might have been modified"
     );
-    assert_eq!(said(&status), (409, "Conflict", expected.as_str()));
+    assert_eq!(summary(&status), (409, "Conflict", expected.as_str()));
     subject.sessions().delete("a", &preconditions(None, Some(&version))).await.unwrap();
 }
 
@@ -175,7 +175,7 @@ pub async fn a_namespace_is_deleted_with_its_content(subject: &Subject) {
     let status = refused(inside.config_maps().create(&PostParams::default(), &late).await);
     let expected =
         format!("configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated");
-    assert_eq!(said(&status), (403, "Forbidden", expected.as_str()));
+    assert_eq!(summary(&status), (403, "Forbidden", expected.as_str()));
     eventually("deletion of what is held is asked for", async || {
         inside.sessions().get("held").await.unwrap().metadata.deletion_timestamp
     })
@@ -188,7 +188,7 @@ pub async fn a_lasting_namespace_cannot_be_deleted(subject: &Subject) {
     let namespaces: Api<Namespace> = Api::all(subject.client.clone());
     let status = refused(namespaces.delete("default", &DeleteParams::default()).await);
     let expected = "namespaces \"default\" is forbidden: this namespace may not be deleted";
-    assert_eq!(said(&status), (403, "Forbidden", expected));
+    assert_eq!(summary(&status), (403, "Forbidden", expected));
 }
 
 pub async fn the_name_of_an_object_that_is_being_deleted_is_in_use(subject: &Subject) {
@@ -196,7 +196,7 @@ pub async fn the_name_of_an_object_that_is_being_deleted_is_in_use(subject: &Sub
     subject.sessions().delete("a", &DeleteParams::default()).await.unwrap();
     let status = subject.create_own("GpuSession", "a", json!({"vram": "1Gi"})).await.unwrap_err();
     let expected = "object is being deleted: gpusessions.sahasra.dev \"a\" already exists";
-    assert_eq!(said(&status), (409, "AlreadyExists", expected));
+    assert_eq!(summary(&status), (409, "AlreadyExists", expected));
     finalizers(subject, "a", &Value::Null).await.unwrap();
 }
 
@@ -209,6 +209,6 @@ pub async fn an_unknown_propagation_is_rejected(subject: &Subject) {
         .unwrap_err();
     let expected = "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Odd\": supported values: \
                     \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     subject.config_maps().get("a").await.unwrap();
 }

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
-use crate::subject::{Subject, refused, said, typed};
+use crate::subject::{Subject, refused, summary, typed};
 
 async fn labelled(subject: &Subject) {
     for (name, tier) in [("a", "gold"), ("b", "silver"), ("c", "gold"), ("d", "")] {
@@ -62,10 +62,10 @@ pub async fn fields_select(subject: &Subject) {
 
 pub async fn fields_that_cannot_be_selected_by_are_rejected(subject: &Subject) {
     let status = refused(subject.sessions().list(&ListParams::default().fields("spec.class=g5")).await);
-    assert_eq!(said(&status), (400, "BadRequest", "field label not supported: spec.class"));
+    assert_eq!(summary(&status), (400, "BadRequest", "field label not supported: spec.class"));
     let status = refused(subject.config_maps().list(&ListParams::default().fields("data.a=b")).await);
     assert_eq!(
-        said(&status),
+        summary(&status),
         (
             400,
             "BadRequest",

@@ -6,7 +6,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, burst, object, refused, said, typed};
+use crate::subject::{Subject, burst, object, refused, summary, typed};
 
 fn plain() -> PostParams {
     PostParams::default()
@@ -36,7 +36,7 @@ pub async fn a_name_in_use_is_rejected(subject: &Subject) {
     subject.session("a").await;
     let status = subject.create_own("GpuSession", "a", json!({"vram": "1Gi"})).await.unwrap_err();
     assert_eq!(
-        said(&status),
+        summary(&status),
         (409, "AlreadyExists", "gpusessions.sahasra.dev \"a\" already exists")
     );
     let details = status.details.unwrap();
@@ -66,7 +66,7 @@ pub async fn a_name_is_generated_from_a_prefix(subject: &Subject) {
 pub async fn an_object_without_a_name_is_rejected(subject: &Subject) {
     let status = subject.create_own("GpuSession", "", json!({"vram": "1Gi"})).await.unwrap_err();
     assert_eq!(
-        said(&status),
+        summary(&status),
         (
             422,
             "Invalid",
@@ -83,7 +83,7 @@ pub async fn a_wrong_name_is_rejected_with_the_rule(subject: &Subject) {
                     must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric \
                     character (e.g. 'example.com', regex used for validation is \
                     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn a_name_has_at_most_253_characters(subject: &Subject) {
@@ -106,13 +106,13 @@ pub async fn wrong_labels_are_rejected(subject: &Subject) {
     let expected = "ConfigMap \"a\" is invalid: metadata.labels: Invalid value: \"-\": a valid label must be an empty string or consist of \
                     alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or \
                     'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn an_object_is_not_created_in_a_missing_namespace(subject: &Subject) {
     let api: Api<ConfigMap> = Api::namespaced(subject.client.clone(), "not-there");
     let status = refused(api.create(&plain(), &config_map("a")).await);
-    assert_eq!(said(&status), (404, "NotFound", "namespaces \"not-there\" not found"));
+    assert_eq!(summary(&status), (404, "NotFound", "namespaces \"not-there\" not found"));
 }
 
 pub async fn the_namespace_of_object_and_request_must_agree(subject: &Subject) {
@@ -120,18 +120,18 @@ pub async fn the_namespace_of_object_and_request_must_agree(subject: &Subject) {
     made.metadata.namespace = Some("another".to_owned());
     let status = refused(subject.config_maps().create(&plain(), &made).await);
     let expected = "the namespace of the provided object does not match the namespace sent on the request";
-    assert_eq!(said(&status), (400, "BadRequest", expected));
+    assert_eq!(summary(&status), (400, "BadRequest", expected));
 }
 
 pub async fn a_missing_object_is_not_found(subject: &Subject) {
     let status = refused(subject.sessions().get("a").await);
-    assert_eq!(said(&status), (404, "NotFound", "gpusessions.sahasra.dev \"a\" not found"));
+    assert_eq!(summary(&status), (404, "NotFound", "gpusessions.sahasra.dev \"a\" not found"));
     let status = refused(subject.config_maps().get("a").await);
-    assert_eq!(said(&status), (404, "NotFound", "configmaps \"a\" not found"));
+    assert_eq!(summary(&status), (404, "NotFound", "configmaps \"a\" not found"));
     let status = refused(subject.config_maps().delete("a", &Default::default()).await);
-    assert_eq!(said(&status), (404, "NotFound", "configmaps \"a\" not found"));
+    assert_eq!(summary(&status), (404, "NotFound", "configmaps \"a\" not found"));
     let status = refused(subject.config_maps().replace("a", &plain(), &config_map("a")).await);
-    assert_eq!(said(&status), (404, "NotFound", "configmaps \"a\" not found"));
+    assert_eq!(summary(&status), (404, "NotFound", "configmaps \"a\" not found"));
 }
 
 pub async fn a_replacement_needs_the_last_version(subject: &Subject) {
@@ -143,7 +143,7 @@ pub async fn a_replacement_needs_the_last_version(subject: &Subject) {
     let status = refused(subject.sessions().replace("a", &plain(), &first).await);
     let expected = "Operation cannot be fulfilled on gpusessions.sahasra.dev \"a\": the object has been modified; please apply your \
                     changes to the latest version and try again";
-    assert_eq!(said(&status), (409, "Conflict", expected));
+    assert_eq!(summary(&status), (409, "Conflict", expected));
 }
 
 pub async fn a_replacement_without_version_is_rejected_for_own_kinds(subject: &Subject) {
@@ -151,7 +151,7 @@ pub async fn a_replacement_without_version_is_rejected_for_own_kinds(subject: &S
     session.metadata.resource_version = None;
     let status = refused(subject.sessions().replace("a", &plain(), &session).await);
     let expected = "gpusessions.sahasra.dev \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn a_replacement_without_version_is_accepted_for_config_maps(subject: &Subject) {
@@ -164,7 +164,7 @@ pub async fn the_name_of_object_and_request_must_agree(subject: &Subject) {
     subject.config_map("a", json!({"k": "v"})).await;
     let status = refused(subject.config_maps().replace("a", &plain(), &config_map("b")).await);
     let expected = "the name of the object (b) does not match the name on the URL (a)";
-    assert_eq!(said(&status), (400, "BadRequest", expected));
+    assert_eq!(summary(&status), (400, "BadRequest", expected));
 }
 
 pub async fn a_write_that_changes_nothing_keeps_the_version(subject: &Subject) {
@@ -223,7 +223,7 @@ pub async fn a_uid_cannot_change(subject: &Subject) {
          AdditionalErrorMsg: Precondition failed: UID in precondition: 11111111-1111-1111-1111-111111111111, UID in object meta: {uid}",
         format_args!("/registry/configmaps/{}/a", subject.namespace),
     );
-    assert_eq!(said(&status), (409, "Conflict", expected.as_str()));
+    assert_eq!(summary(&status), (409, "Conflict", expected.as_str()));
 }
 
 pub async fn a_secret_keeps_text_as_data(subject: &Subject) {
@@ -246,7 +246,7 @@ pub async fn an_immutable_config_map_stays_as_it_is(subject: &Subject) {
     let patch = Patch::Merge(json!({"data": {"a": "2"}}));
     let status = refused(subject.config_maps().patch("a", &PatchParams::default(), &patch).await);
     let expected = "ConfigMap \"a\" is invalid: data: Forbidden: field is immutable when `immutable` is set";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     let patch = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     subject.config_maps().patch("a", &PatchParams::default(), &patch).await.unwrap();
 }
@@ -271,12 +271,12 @@ pub async fn a_lease_can_be_made_by_a_replacement(subject: &Subject) {
     let status = refused(leases.replace("a", &plain(), &lease).await);
     let expected =
         "leases.coordination.k8s.io \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     lease.metadata.resource_version = made.resource_version();
     lease.spec.as_mut().unwrap().lease_duration_seconds = Some(0);
     let status = refused(leases.replace("a", &plain(), &lease).await);
     let expected = "Lease.coordination.k8s.io \"a\" is invalid: spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn events_of_both_groups_are_the_same_objects(subject: &Subject) {
@@ -359,7 +359,7 @@ pub async fn a_config_map_that_is_too_large_is_rejected(subject: &Subject) {
     made.data = Some([("k".to_owned(), "x".repeat(1024 * 1024 + 1))].into());
     let status = refused(subject.config_maps().create(&plain(), &made).await);
     let expected = "ConfigMap \"a\" is invalid: []: Too long: may not be more than 1048576 bytes";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn doubles_are_kept_to_the_last_bit(subject: &Subject) {

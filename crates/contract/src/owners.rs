@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, PostParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, answered, eventually, refused, said, typed};
+use crate::subject::{Subject, answered, eventually, refused, summary, typed};
 
 fn reference(owner: &DynamicObject) -> Value {
     json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "name": owner.name_any(), "uid": owner.uid()})
@@ -145,7 +145,7 @@ pub async fn an_owner_reference_without_uid_is_rejected(subject: &Subject) {
     }));
     let status = refused(subject.config_maps().create(&PostParams::default(), &made).await);
     let expected = "ConfigMap \"a\" is invalid: metadata.ownerReferences.uid: Invalid value: \"\": must not be empty";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn two_controllers_are_rejected(subject: &Subject) {

@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, refused, said};
+use crate::subject::{Subject, refused, summary};
 
 const MERGE: &str = "application/merge-patch+json";
 
@@ -32,9 +32,9 @@ pub async fn a_merge_patch_with_an_old_version_conflicts(subject: &Subject) {
     let status = refused(subject.sessions().patch("a", &PatchParams::default(), &patch(61)).await);
     let expected = "Operation cannot be fulfilled on gpusessions.sahasra.dev \"a\": the object has been modified; please apply your \
                     changes to the latest version and try again";
-    assert_eq!(said(&status), (409, "Conflict", expected));
+    assert_eq!(summary(&status), (409, "Conflict", expected));
     let status = refused(subject.sessions().patch_status("a", &PatchParams::default(), &patch(62)).await);
-    assert_eq!(said(&status), (409, "Conflict", expected));
+    assert_eq!(summary(&status), (409, "Conflict", expected));
 }
 
 pub async fn a_merge_patch_without_changes_keeps_the_version(subject: &Subject) {
@@ -56,7 +56,7 @@ pub async fn a_merge_patch_of_a_missing_object_is_rejected(subject: &Subject) {
             .patch("a", &PatchParams::default(), &Patch::Merge(json!({})))
             .await,
     );
-    assert_eq!(said(&status), (404, "NotFound", "gpusessions.sahasra.dev \"a\" not found"));
+    assert_eq!(summary(&status), (404, "NotFound", "gpusessions.sahasra.dev \"a\" not found"));
 }
 
 pub async fn a_json_patch_tests_and_changes(subject: &Subject) {
@@ -104,7 +104,7 @@ pub async fn a_strategic_patch_of_an_own_kind_is_rejected(subject: &Subject) {
     );
     let expected = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
                     application/merge-patch+json, application/apply-patch+yaml";
-    assert_eq!(said(&status), (415, "UnsupportedMediaType", expected));
+    assert_eq!(summary(&status), (415, "UnsupportedMediaType", expected));
 }
 
 pub async fn a_strategic_patch_adds_to_finalizers(subject: &Subject) {
@@ -128,7 +128,7 @@ pub async fn an_unknown_kind_of_patch_is_rejected(subject: &Subject) {
         .send("PATCH", "configmaps/a", "application/json", &json!({}))
         .await
         .unwrap_err();
-    assert_eq!(said(&status), (415, "UnsupportedMediaType", "415: Unsupported Media Type"));
+    assert_eq!(summary(&status), (415, "UnsupportedMediaType", "415: Unsupported Media Type"));
 }
 
 pub async fn a_patch_cannot_rename(subject: &Subject) {
@@ -138,13 +138,13 @@ pub async fn a_patch_cannot_rename(subject: &Subject) {
         .await
         .unwrap_err();
     let expected = "the name of the object (b) does not match the name on the URL (a)";
-    assert_eq!(said(&status), (400, "BadRequest", expected));
+    assert_eq!(summary(&status), (400, "BadRequest", expected));
     let status = subject
         .send("PATCH", "configmaps/a", MERGE, &json!({"metadata": {"uid": "other"}}))
         .await
         .unwrap_err();
     let expected = "ConfigMap \"a\" is invalid: metadata.uid: Invalid value: \"other\": field is immutable";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
 
 pub async fn only_metadata_can_be_patched(subject: &Subject) {

@@ -5,7 +5,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::response::Status;
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, answered, burst, causes, object, said};
+use crate::subject::{Subject, answered, burst, causes, object, summary};
 
 async fn patch_status(subject: &Subject, kind: &str, name: &str, patch: Value) -> Result<DynamicObject, Status> {
     answered(
@@ -105,7 +105,7 @@ pub async fn a_wrong_status_is_rejected(subject: &Subject) {
         .unwrap_err();
     let expected = "GpuSession.sahasra.dev \"a\" is invalid: status.tensorCount: Invalid value: -1: tensorCount in body should be \
                     greater than or equal to 0";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     let status = patch_status(subject, "GpuSession", "a", json!({"status": {"tensorCount": "many"}}))
         .await
         .unwrap_err();
@@ -127,7 +127,7 @@ pub async fn a_term_only_grows(subject: &Subject) {
     let status = term(1).await.unwrap_err();
     let expected = "BurstJob.sahasra.dev \"a\" is invalid: status.term: Invalid value: \"integer\": a term only grows: another coordinator \
                     has taken over";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     term(3).await.unwrap();
 }
 
@@ -137,6 +137,6 @@ pub async fn a_status_with_a_condition_twice_is_rejected(subject: &Subject) {
     let patch = json!({"status": {"conditions": [condition, condition]}});
     let status = patch_status(subject, "GpuSession", "a", patch).await.unwrap_err();
     let expected = "GpuSession.sahasra.dev \"a\" is invalid: status.conditions[1]: Duplicate value: {\"type\":\"Ready\"}";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
     assert_eq!(causes(&status)[0].0, "FieldValueDuplicate");
 }

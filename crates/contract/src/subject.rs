@@ -129,7 +129,7 @@ pub fn refused<T>(result: Result<T, kube::Error>) -> Status {
 
 /// Code, reason and message of a rejection, for comparisons.
 #[must_use]
-pub fn said(status: &Status) -> (u16, &str, &str) {
+pub fn summary(status: &Status) -> (u16, &str, &str) {
     (status.code, &status.reason, &status.message)
 }
 

@@ -4,7 +4,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::response::Status;
 use serde_json::{Value, json};
 
-use crate::subject::{Subject, answered, burst, causes, said};
+use crate::subject::{Subject, answered, burst, causes, summary};
 
 /// Creates a burst whose spec is a valid one with `changes` merged in.
 async fn apply(subject: &Subject, changes: Value) -> Result<Value, Status> {
@@ -84,7 +84,7 @@ pub async fn unknown_fields_are_rejected_when_asked(subject: &Subject) {
     let status = subject.send("POST", path, "application/json", &made).await.unwrap_err();
     let expected = "BurstJob in version \"v1alpha1\" cannot be handled as a BurstJob: strict decoding error: unknown field \
                     \"spec.kernel.args[0].odd\", unknown field \"spec.kernel.unheard\"";
-    assert_eq!(said(&status), (400, "BadRequest", expected));
+    assert_eq!(summary(&status), (400, "BadRequest", expected));
     subject.create_own("BurstJob", "a", burst()).await.unwrap();
     let path = "sahasra.dev/v1alpha1:burstjobs/a?fieldValidation=Strict";
     let patch = json!({"spec": {"unheard": 1}});
@@ -386,7 +386,7 @@ pub async fn a_wrong_type_in_a_built_in_kind_is_a_bad_request(subject: &Subject)
     let status = subject.send("POST", "configmaps", "application/json", &wrong).await.unwrap_err();
     let expected = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field \
                     ConfigMap.data of type string";
-    assert_eq!(said(&status), (400, "BadRequest", expected));
+    assert_eq!(summary(&status), (400, "BadRequest", expected));
 }
 
 pub async fn wrong_data_keys_are_rejected(subject: &Subject) {
@@ -395,5 +395,5 @@ pub async fn wrong_data_keys_are_rejected(subject: &Subject) {
     let expected = "ConfigMap \"a\" is invalid: data[a b]: Invalid value: \"a b\": a valid config key must consist of alphanumeric \
                     characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is \
                     '[-._a-zA-Z0-9]+')";
-    assert_eq!(said(&status), (422, "Invalid", expected));
+    assert_eq!(summary(&status), (422, "Invalid", expected));
 }
