@@ -82,7 +82,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     serve(args, Limits::default(), handshake, listener, stop).await
 }
 
-/// Serves connections of `listener`, after `handshake`, until `stop` is cancelled.
+/// Serves the connections of `listener`, each after its `handshake`, until `stop` is cancelled.
 ///
 /// # Errors
 /// When an option is missing or invalid: the API server's address, the operator's URL, or the certificate authority of workers.

@@ -25,7 +25,7 @@ pub(crate) struct Resolved {
     pub(crate) shape: Shape,
     /// Number of lanes in each row: 8 or 16.
     pub(crate) row: u8,
-    /// Bit r: row r is uniform. Otherwise the row is contiguous.
+    /// Mask of the uniform rows. The other rows are contiguous.
     pub(crate) uniform_rows: u8,
     /// Start of each row.
     pub(crate) rows: [*mut u8; 8],
