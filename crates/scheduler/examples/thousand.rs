@@ -90,7 +90,7 @@ fn main() {
     );
     measure("1000 claims that nothing can serve, each explained", &refused, &[], 0);
     measure("1000 priorities, sizes and large minima", &each_its_own, &[], 0);
-    measure("the same, everyone out of reserve_at", &each_its_own, &[], 2 * RESERVE_AFTER_MS);
+    measure("the same, every claim may reserve", &each_its_own, &[], 2 * RESERVE_AFTER_MS);
     measure("the same, least important holds everything", &each_its_own, &hoard, 0);
 }
 
