@@ -290,7 +290,7 @@ impl Directory {
         let condition = sahasra_crds::conditions::get(&status.conditions, sahasra_crds::conditions::READY);
         let marked_lost = condition.is_some_and(|condition| condition.reason == HEARTBEAT_LOST);
         let ready = match condition {
-            // A condition that the operator itself wrote says nothing about the agent.
+            // A condition that the operator itself wrote is no report of the agent.
             Some(condition) if condition.status != "True" && !marked_lost => Err(condition.reason.clone()),
             Some(_) => Ok(()),
             None => Err("StatusUnknown".to_owned()),

@@ -8,7 +8,7 @@ use sahasra_service::backoff::Backoff;
 const FIRST: Duration = Duration::from_millis(100);
 
 /// Exponential backoff with a maximum wait. The default backoff of kube grows to 30 s: after an outage of the API server, the operator
-/// would miss heartbeats for that long and take live workers for dead.
+/// would miss heartbeats for that long and would consider live workers stale.
 #[derive(Clone, Debug)]
 pub(super) struct WatchBackoff {
     backoff: Backoff,

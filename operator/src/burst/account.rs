@@ -320,7 +320,7 @@ impl Account {
             self.wait_again(next, now + self.backoff(first, attempt));
             return FailureOutcome { retried: count, failed: 0 };
         }
-        // No retry is left, but chunks that another agent still has go on there, as this attempt.
+        // No retry is left, but chunks that another agent still has continue there, as this attempt.
         let mut failed = 0;
         for rest in self.go_on_elsewhere(next) {
             self.retried -= rest.count;

@@ -47,7 +47,7 @@ impl Window {
             return;
         }
         let pace = self.answered as f64 / elapsed as f64;
-        // A higher pace is adopted at once, a lower one by at most half, because an idle moment says nothing about the device.
+        // A higher pace is adopted at once, a lower one by at most half, because an idle moment is no measurement of the device.
         self.pace = pace.max(self.pace / 2.0);
         self.measured_from = now;
         self.answered = 0;

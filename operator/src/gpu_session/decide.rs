@@ -81,7 +81,7 @@ pub(super) fn lease_of(session: &GpuSession, lasts: Duration) -> VramLease {
             name: Some(lease_name(session)),
             namespace: session.namespace(),
             owner_references: owner.map(|mut owner| {
-                // The finalizer keeps the session until the lease is gone, so the garbage collector need not block the deletion.
+                // The finalizer keeps the session until the lease is deleted, so the garbage collector need not block the deletion.
                 owner.block_owner_deletion = None;
                 vec![owner]
             }),

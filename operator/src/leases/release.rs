@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::pool::Pool;
 
-/// Time in addition to a grant's TTL for which a release waits for the answer of a dead worker.
+/// Time in addition to a grant's TTL for which a release waits for the answer of a worker that does not respond.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// Shortest and longest wait before an agent that has not answered a release is called again.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));

@@ -23,7 +23,7 @@ pub(crate) enum GrantedReason {
     WaitingForAgents,
     /// The slices were not renewed in time, or the lease is not renewed and its time is over.
     Expired,
-    /// The worker is gone, restarted, or does not answer.
+    /// The worker was removed, restarted, or does not answer.
     Lost,
 }
 

@@ -53,7 +53,7 @@ pub(crate) const SILENT: &str = "agent does not respond";
 pub enum Loss {
     /// The slices were not renewed in time, although the worker is live.
     Expired,
-    /// The worker is gone, restarted, or does not answer; the string is the reason.
+    /// The worker was removed, restarted, or does not answer; the string is the reason.
     Worker(&'static str),
 }
 

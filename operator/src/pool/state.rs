@@ -335,7 +335,7 @@ impl State {
         }
     }
 
-    /// Drops everything that is held on a worker.
+    /// Drops all grants on a worker.
     fn lose_worker(&mut self, worker: &str, why: &'static str) {
         self.sessions.retain(|_, seen| *seen.worker != *worker);
         self.orphans.retain(|_, orphan| *orphan.worker != *worker);

@@ -16,7 +16,7 @@ use crate::{
     pool::{ClaimView, Loss, Lost},
 };
 
-/// Whether the loss is the end that the lease's spec asks for.
+/// Whether the loss is the end that the lease's spec requests.
 pub(super) fn is_due(lease: &VramLease, lost: &Lost) -> bool {
     lease.spec.renewal == Renewal::Never && lost.why == Loss::Expired
 }

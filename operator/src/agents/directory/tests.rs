@@ -91,7 +91,7 @@ fn time_without_an_answer_of_the_api_server_does_not_count_against_a_heartbeat()
     directory.mark_silent(late);
     let stale = |name| directory.worker(name).unwrap().stale;
     assert!(!stale("live") && stale("dead"));
-    // Another outage does not make a dead worker live again.
+    // Another outage does not make a stale worker live.
     directory.answered(late + 2 * TIMEOUT);
     directory.observe_worker(&worker("dead"));
     assert!(stale("dead"));

@@ -1,4 +1,4 @@
-//! Records what agents report on the streams: results, failures, and chunks that come back unstarted.
+//! Records what agents report on the streams: results, failures, and chunks that are returned unstarted.
 
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{FailureCode, Failures, Results as ResultsFrame, Returned};

@@ -126,7 +126,7 @@ impl Coordinator {
         })
     }
 
-    /// Time from which on the status must say that the burst is being suspended, unless it does.
+    /// Time from which the status must show that the burst is being suspended; `None` if it does, or if the burst is not being suspended.
     pub(super) fn suspension_report_due(&self, after: u64) -> Option<u64> {
         match self.hold {
             Hold::Suspending(until) if !self.says_suspending() => Some(until.saturating_sub(self.suspension_timeout()) + after),

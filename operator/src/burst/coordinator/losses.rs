@@ -1,4 +1,4 @@
-//! Counts chunks as lost: those of broken streams, of workers that are gone, and of a burst that is suspended.
+//! Counts chunks as lost: those of broken streams, of lost workers, and of a burst that is suspended.
 
 use std::collections::BTreeSet;
 

@@ -196,7 +196,7 @@ impl Coordinator {
         self.writing.lease_conditions = status.map(|status| status.conditions.clone()).unwrap_or_default();
     }
 
-    /// Whether somebody deleted the lease. The cache may be behind, so only a lease that it has contained counts as deleted.
+    /// Whether the lease was deleted by another client. The cache may be behind, so only a lease that it has contained counts as deleted.
     fn lease_was_deleted(&mut self) -> bool {
         let (Some(name), Some(leases)) = (&self.lease, self.context.caches.leases.get()) else {
             return false;

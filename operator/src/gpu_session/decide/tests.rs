@@ -172,7 +172,7 @@ fn an_end_has_a_cause_and_releases_the_slice_permanently() {
         assert_eq!(decision.lease == LeaseStep::Delete, lease.is_some());
         let mut ended = session.clone();
         ended.status = Some(status);
-        // A session that has ended is not placed again, whatever its lease says.
+        // A session that has ended is not placed again, whatever the status of its lease is.
         let after = decide(&ended, Some(&granted), Some(&busy()), None, endpoint, at(now));
         assert!(after.lease == LeaseStep::Delete && after.status.is_none() && !after.let_go);
         assert_eq!(

@@ -168,7 +168,7 @@ impl State {
         actions
     }
 
-    /// Repeats the releases that are due, and drops those whose grants are gone.
+    /// Repeats the releases that are due, and drops those whose grants have ended.
     pub(super) fn repeat_releases(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
         self.ended.retain(|_, (_, until)| *until > now);
         let (workers, claims) = (&self.workers, &self.claims);
