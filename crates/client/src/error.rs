@@ -32,7 +32,7 @@ pub enum Error {
     /// The connection broke and could not be replaced within the grace period. The session's tensors and programs are lost.
     #[error("connection to the session lost, and reconnecting timed out")]
     Lost(#[source] Arc<Error>),
-    /// The executor that held the session's tensors is gone, and all its tensors with it.
+    /// The executor that held the session's tensors has ended, and its tensors are lost.
     #[error("{0}")]
     WorkerLost(Box<Loss>),
     #[error("the session is closed")]
@@ -64,7 +64,7 @@ pub struct Loss {
     pub operation: String,
     /// Description of how the loss was detected.
     pub reason: String,
-    /// Whether only the session's executor ended, and its worker goes on.
+    /// Whether only the session's executor ended, and its worker still runs.
     pub is_executor: bool,
 }
 

@@ -120,11 +120,11 @@ fn connect_timeout(shared: &Shared) -> Duration {
 fn fatal(error: &Error, route: &Route, connected: bool) -> Option<Error> {
     match error {
         Error::Unreachable { source, peer } => {
-            // A worker that refuses TCP connections is gone, and its executors with it. A gateway may come back.
+            // A worker that refuses TCP connections has ended, together with its executors. A gateway may be restarting.
             let gone = connected && matches!(route, Route::Direct) && source.kind() == io::ErrorKind::ConnectionRefused;
             gone.then(|| Error::worker_lost(format!("{peer} refused the connection")))
         }
-        // Reason with which a gateway reports that the worker is gone.
+        // Reason with which a gateway reports that the worker has ended.
         Error::Http { reason, message, .. } if connected && reason == "WorkerUnreachable" => Some(Error::worker_lost(message)),
         // The session's process has ended, or its time is over.
         Error::Http {

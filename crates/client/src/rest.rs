@@ -14,7 +14,7 @@ use crate::{Error, Loss, credentials::Token, transport::Peer};
 
 /// Maximum length of a response body in bytes, enough for a list of tens of thousands of sessions.
 const ANSWER_BYTES: usize = 256 << 20;
-/// Timeout of a request, in addition to the time for which the gateway is asked to wait.
+/// Timeout of a request, in addition to the time for which the gateway waits on request.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum duration of one long poll. A longer wait uses several requests.
 const LONG_POLL: Duration = Duration::from_secs(30);
@@ -232,7 +232,7 @@ pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
         }
     };
     let mut message = field("message").unwrap_or_else(sentence);
-    // The API server's complete message, which does not say what is wrong.
+    // The API server's complete message, which does not contain the reason.
     if status == StatusCode::UNAUTHORIZED && message == "Unauthorized" {
         message = "invalid or expired token".to_owned();
     }

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Time without a wait after which the background thread continues. Longer than a loop computes between two steps, and too short to be
-/// noticed by a request that nobody waits for.
+/// noticed by a request whose answer is not awaited.
 const LINGER: Duration = Duration::from_millis(1);
 /// Time for which a thread polls for its answer before it sleeps. Waking an idle processor takes up to 50 µs, which is half of a short
 /// step. The time is longer than the executor's, which shares its processors with the step.

@@ -263,7 +263,7 @@ pub async fn a_lease_can_be_made_by_a_replacement(subject: &Subject) {
     let expected = "Precondition failed: UID in precondition: another, UID in object meta: ";
     assert!(status.message.ends_with(expected), "{}", status.message);
     lease.metadata.uid = None;
-    // The version of an object that is gone does not matter.
+    // The version of a deleted object does not matter.
     lease.metadata.resource_version = Some("1".to_owned());
     let made = leases.replace("a", &plain(), &lease).await.unwrap();
     lease.metadata.resource_version = None;

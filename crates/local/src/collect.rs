@@ -21,7 +21,7 @@ enum Owner {
 }
 
 impl Transaction<'_> {
-    /// Queues a new object for garbage collection, because its owners may already be gone.
+    /// Queues a new object for garbage collection, because its owners may already be deleted.
     pub fn suspect_new(&mut self, key: &Key, object: &Value) {
         if !object::owners(object).is_empty() {
             self.store.suspects.push_back(key.clone());

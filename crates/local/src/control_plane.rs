@@ -89,7 +89,7 @@ impl Options {
         self
     }
 
-    /// Refuses to delete the namespace `name`.
+    /// Protects the namespace `name` from deletion.
     #[must_use]
     pub fn lasting_namespace(mut self, name: &str) -> Self {
         self.lasting_namespace = Some(name.to_owned());

@@ -232,7 +232,7 @@ impl Objects<'_> {
         )))
     }
 
-    /// Refuses a replacement whose uid is another than that of the stored object, which is empty if there is none.
+    /// Rejects a replacement whose uid is another than that of the stored object, which is empty if there is none.
     fn check_uid(&self, object: &Value, stored: &str) -> Result<(), Refusal> {
         let given = object::uid(object);
         if given.is_empty() || given == stored {

@@ -385,8 +385,8 @@ labelled! {
 }
 
 impl FailureCode {
-    /// Returns whether another attempt may succeed. Codes below 20 are transient: a lost grant, agent or executor says nothing about the
-    /// kernel.
+    /// Returns whether another attempt may succeed. Codes below 20 are transient: a lost grant, agent or executor does not mean that the
+    /// kernel is faulty.
     pub const fn is_transient(self) -> bool {
         (self as i32) < 20
     }

@@ -95,9 +95,10 @@ pub struct Options {
     pub grace: Duration,
     /// Timeout for the first connection, during which the worker may not know the session yet. 30 s by default.
     pub connect: Duration,
-    /// Timeout for a gateway that sends nothing while a caller waits: after it, the connection counts as broken even if nobody closed it.
-    /// 25 s by default. A shorter [`Options::grace`] reduces it, but not below 10 s. The client pings a silent gateway after 5 s, or after
-    /// half of this timeout if that is less. The gateway pings every 20 s, and its pings arrive even if answers wait on a slow connection.
+    /// Timeout for a gateway that sends nothing while a caller waits: after it, the connection counts as broken even if neither side closed
+    /// it. 25 s by default. A shorter [`Options::grace`] reduces it, but not below 10 s. The client pings a silent gateway after 5 s, or
+    /// after half of this timeout if that is less. The gateway pings every 20 s, and its pings arrive even if answers wait on a slow
+    /// connection.
     pub silence: Duration,
     /// Number of frames that may be outstanding to this client. 4096 by default.
     pub window_frames: u32,

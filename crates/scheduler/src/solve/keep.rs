@@ -10,9 +10,9 @@ use crate::{
 /// Former devices of the claims that lost their minimum. These devices are preferred when such a claim is admitted again.
 pub(crate) type Lost = BTreeMap<Rank, BTreeMap<DeviceIndex, u32>>;
 
-/// Assigns to each claim the slices that it held before, unless the claim, the device or the free bytes are gone. If a device has fewer
-/// allocatable bytes than are held there, surplus is dropped before minima, bursts before leases before sessions, and less important claims
-/// before more important ones.
+/// Assigns to each claim the slices that it held before, unless the claim, the device or the free bytes do not exist any more. If a device
+/// has fewer allocatable bytes than are held there, surplus is dropped before minima, bursts before leases before sessions, and less
+/// important claims before more important ones.
 pub(crate) fn keep(pool: &mut Pool, previous: &[Assignment]) -> Lost {
     let mut wanted = standing(pool, previous);
     let mut lost = Lost::new();

@@ -48,7 +48,7 @@ impl Reservations {
         self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
     }
 
-    /// Reserves devices that can serve the claim's minimum once all slices that can be taken or will end are gone. Reserves nothing while
+    /// Reserves devices that can serve the claim's minimum once all slices that can be taken or will end are free. Reserves nothing while
     /// bytes without a known release time leave too little room, because other claims would wait without any benefit for this one. A later
     /// call reserves once those bytes are released.
     pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {

@@ -82,7 +82,7 @@ fn a_claim_that_waits_for_a_session_delays_no_other() {
         let solution = solve(&problem, &[held("stays", "a/gpu0", 1)], 10 * RESERVE_AFTER_MS);
         assert_eq!(solution.slices_of("later"), 1);
     }
-    // After that claim is gone, the waiting claim gets its reservation.
+    // After that claim is removed, the waiting claim gets its reservation.
     let gone = pool(&[gpu("a/gpu0", 8), gpu("b/gpu0", 8)], &claims);
     let solution = solve(&gone, &[held("growing", "b/gpu0", 1)], 10 * RESERVE_AFTER_MS);
     assert_eq!((solution.slices_of("later"), solution.slices_of("growing")), (0, 1));
