@@ -1,4 +1,4 @@
-//! Temporary folder of a control plane: removed when it is dropped, and also when this process dies without dropping it.
+//! Temporary folder of a control plane: removed when it is dropped, and also when this process ends without dropping it.
 
 use std::io;
 use std::os::unix::process::CommandExt;

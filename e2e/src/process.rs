@@ -1,9 +1,9 @@
 //! Supervised child processes: started with their output in a log file, waited for until they are ready, killed, restarted with the same
 //! arguments, and never left behind.
 //!
-//! Every child gets `PR_SET_PDEATHSIG` = SIGKILL, so that it dies with the test process however that ends. The signal is sent when the
-//! *thread* that started the child ends, and a test's thread ends long before its process. Children are therefore started by one thread that
-//! lives as long as the process (`spawner`).
+//! Every child gets `PR_SET_PDEATHSIG` = SIGKILL, so that it is killed when the test process ends in any way. The signal is sent when the
+//! *thread* that started the child ends, and a test's thread ends long before its process. Children are therefore started by one thread
+//! that lives as long as the process (`spawner`).
 
 mod probe;
 mod spawner;

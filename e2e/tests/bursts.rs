@@ -32,7 +32,7 @@ async fn kubectl(pool: &Pool, arguments: &str) -> String {
     output.success().expect("kubectl succeeds")
 }
 
-/// Applies an example as its README says, and waits for it with kubectl.
+/// Applies an example as described in its README, and waits for it with kubectl.
 async fn run_example(pool: &Pool, name: &str) -> DynamicObject {
     kubectl(pool, &format!("apply --server-side -f examples/{name}/")).await;
     let timeout = WITHIN.as_secs();

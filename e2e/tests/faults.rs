@@ -1,4 +1,4 @@
-//! Processes that die during a burst: every index is counted exactly once, whichever process dies.
+//! Processes that are killed during a burst: every index is counted exactly once, whichever process ends.
 //!
 //! A fault is injected in a certain state and not at a certain time: after a number of chunks of a burst that takes long enough.
 

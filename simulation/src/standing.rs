@@ -1,5 +1,5 @@
-//! Check of an idle system at the end of a run: a lease and a session that nobody uses cost no writes. They also survive outages of the API
-//! server that are shorter than the leader's timeout, and operators that are killed repeatedly.
+//! Check of an idle system at the end of a run: a lease and a session that no client uses cost no writes. They also survive outages of the
+//! API server that are shorter than the leader's timeout, and operators that are killed repeatedly.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -112,7 +112,7 @@ impl Users {
         (lease, session.and_then(|session| session.status).unwrap_or_default())
     }
 
-    /// Checks that nobody writes anything but heartbeats for this time.
+    /// Checks that nothing but heartbeats is written for this time.
     pub async fn quiet(&self, when: &str, time: Duration) {
         let world = &self.world;
         let (before, then) = (locked(&world.writes).total(), world.elapsed());

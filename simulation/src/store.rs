@@ -53,7 +53,7 @@ impl Bucket {
 /// Current faults of the store.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions {
-    /// Number of active faults for which nobody can connect.
+    /// Number of active faults for which no node can connect.
     pub down: u32,
     /// Number of active faults for which every request is rejected.
     pub refuses: u32,

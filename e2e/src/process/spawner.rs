@@ -24,7 +24,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
         let (sender, receiver) = channel::<Request>();
         std::thread::spawn(move || {
             for (mut command, reply) in receiver {
-                // The receiver waits for this reply; if it is gone, the child still ends with this process.
+                // The receiver waits for this reply; if it has ended, the child still ends with this process.
                 let _ = reply.send(command.spawn());
             }
         });
@@ -38,7 +38,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
 
 fn die_with(parent: Pid) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The parent may have died before the death signal was set.
+    // The parent may have ended before the death signal was set.
     if rustix::process::getppid() == Some(parent) {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! Client of a session stream that sends exactly the frames that a test asks for.
+//! Client of a session stream that sends exactly the frames of a test.
 
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::path;

@@ -65,6 +65,6 @@ pub enum Action {
     },
     /// The clocks of all agents advance together, which loses no behaviour because agents do not know each other.
     Tick,
-    /// An agent dies and restarts.
+    /// An agent crashes and restarts.
     Restart(usize),
 }
