@@ -428,7 +428,7 @@ def _complete(over: Mapping[str, Any], name: str, timeout_seconds: float) -> Non
         if condition.get("status") == ("True" if kind == "Failed" else "False"):
             raise ExecutionError(f"{name}: {condition.get('reason')}: {condition.get('message')}")
     if conditions.get("Complete", {}).get("status") != "True":
-        # The last condition that is not met yet tells what the job waits for.
+        # The last condition that is not met yet contains the reason why the job waits.
         said = [conditions[kind] for kind in ("Accepted", "Admitted", "Complete") if conditions.get(kind, {}).get("status") == "False"]
         why = f": {said[0].get('reason')}: {said[0].get('message')}" if said else ": its status says nothing yet: is an operator running?" if not conditions else ""
         raise WaitTimeoutError(f"{name} was not complete after {timeout_seconds:g} s{why}")

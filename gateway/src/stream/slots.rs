@@ -3,9 +3,9 @@
 //! A caller gets a new stream while it holds fewer slots than are free: one caller can hold half of all slots, two callers a third each, and
 //! so on. So a new caller always finds a free slot, however many slots earlier callers hold.
 //!
-//! The share limits new streams only. A resumed stream counts for its caller, and is rejected only when all slots are taken: after a restart
-//! of the gateway the order in which clients come back must not decide which sessions are lost. A session has at most one such stream at a
-//! time.
+//! The share limits new streams only. A resumed stream counts for its caller, and is rejected only when all slots are taken: after a
+//! restart of the gateway the order in which clients reconnect must not decide which sessions are lost. A session has at most one such
+//! stream at a time.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -276,7 +276,7 @@ async fn the_worker_decides_about_a_resumed_stream_without_the_api_server() {
     assert_eq!(refused(&cluster, request(&cluster)).await.0, 404);
     let (client, worker) = tokio::join!(connect_with(&cluster, resuming()), agent.accept(""));
     drop((client.expect("a WebSocket"), worker));
-    // If the worker does not recognise the secret, or is gone, the API server decides.
+    // If the worker does not recognise the secret, or has ended, the API server decides.
     let refusing = async { drop(agent.asked().await) };
     let ((status, _), ()) = tokio::join!(refused(&cluster, resuming()), refusing);
     assert_eq!(status, 404);
