@@ -22,7 +22,7 @@ METHODS = (
     "swapaxes", "take", "trace", "transpose", "var", "view",
 )  # fmt: skip
 PROPERTIES = ("T", "imag", "mT", "real")
-#: Methods of ``tensor.at[index]``, as of ``array.at[index]`` in JAX.
+#: Methods of ``tensor.at[index]``, which JAX arrays have on ``array.at[index]``.
 UPDATES = ("add", "divide", "get", "max", "min", "mul", "multiply", "power", "set", "subtract")
 #: Functions of ``jax.numpy`` whose result shapes depend on the values of numbers.
 _OF_VALUES = {("numpy", "arange")}

@@ -8,7 +8,7 @@ use crate::lanes::{LaneFunction, binary, ternary};
 use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::types::ScalarType as T;
 
-/// Returns the operation on parts of `BITS` bits.
+/// Returns the lane function of a SIMD video operation on parts of `BITS` bits.
 fn function<const BITS: u32>(operation: &str) -> Option<LaneFunction> {
     Some(match operation {
         "vadd" => ternary::<Video<video::Add, BITS>>(),
