@@ -1,8 +1,8 @@
 //! Generation of uids and name suffixes from a seed, so that a run can be reproduced.
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Identities {
-    state: u64,
+    random: fastrand::Rng,
 }
 
 /// Characters of a generated suffix, the same as in Kubernetes: no vowels and no characters that look alike.
@@ -11,21 +11,14 @@ const SUFFIX_LENGTH: usize = 5;
 
 impl Identities {
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
-    }
-
-    /// SplitMix64 (Steele, Lea and Flood, 2014). The generator visits every state once, so uids do not repeat.
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Self {
+            random: fastrand::Rng::with_seed(seed),
+        }
     }
 
     /// A uid in the format of a version 4 UUID.
     pub fn uid(&mut self) -> String {
-        let (high, low) = (self.next(), self.next());
+        let (high, low) = (self.random.u64(..), self.random.u64(..));
         format!(
             "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
             high >> 32,
@@ -40,13 +33,14 @@ impl Identities {
     pub fn generated_name(&mut self, prefix: &str) -> String {
         let longest = 63 - SUFFIX_LENGTH;
         let mut name: String = prefix.chars().take(longest).collect();
-        let mut bits = self.next();
-        for _ in 0..SUFFIX_LENGTH {
-            let letters = SUFFIX_LETTERS.len() as u64;
-            name.push(SUFFIX_LETTERS[(bits % letters) as usize] as char);
-            bits /= letters;
-        }
+        name.extend((0..SUFFIX_LENGTH).map(|_| SUFFIX_LETTERS[self.random.usize(..SUFFIX_LETTERS.len())] as char));
         name
+    }
+}
+
+impl Default for Identities {
+    fn default() -> Self {
+        Self::new(0)
     }
 }
 

@@ -20,25 +20,17 @@ pub struct Proxy {
     faults: Arc<Mutex<Option<Faults>>>,
 }
 
-/// Random numbers that decide about cuts and delays (splitmix64).
-#[derive(Clone, Copy)]
+/// Random numbers that decide about cuts and delays.
 pub struct Faults {
-    state: u64,
+    random: fastrand::Rng,
     /// Upper bound of the bytes, of both directions together, after which a connection is cut; on average it is cut after half of them.
     within: u64,
 }
 
 impl Faults {
     pub fn new(seed: u64, within: u64) -> Self {
-        Self { state: seed, within }
-    }
-
-    fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let random = fastrand::Rng::with_seed(seed);
+        Self { random, within }
     }
 }
 
@@ -91,7 +83,7 @@ async fn pass(mut client: TcpStream, address: String, cut: Arc<Notify>, faults: 
         let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
         faults
             .as_mut()
-            .map(|faults| (1 + faults.next() % faults.within, faults.next(), faults.next() % 4))
+            .map(|Faults { random, within }| (random.u64(1..=*within), random.u64(..), random.u64(..4)))
     };
     let drawn = draw();
     let (mut left, mut delays, kind) = match drawn {

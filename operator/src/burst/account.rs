@@ -366,16 +366,9 @@ impl Account {
         let backoff = Backoff::milliseconds(self.policy.initial_backoff, self.policy.max_backoff);
         let full = backoff.after(attempt).as_millis() as u64;
         let half = full / 2;
-        half + mix(self.seed ^ first.rotate_left(32) ^ u64::from(attempt)) % (full - half + 1)
+        let mut random = fastrand::Rng::with_seed(self.seed ^ first.rotate_left(32) ^ u64::from(attempt));
+        half + random.u64(0..=full - half)
     }
-}
-
-/// Finalizer of SplitMix64: spreads any number over 64 bits.
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
