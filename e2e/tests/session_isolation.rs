@@ -5,7 +5,7 @@ use sahasra_client::{Gateway, Token};
 use sahasra_e2e::{PoolOptions, SharedPool, eventually, get_with};
 use sahasra_wire::path;
 use sahasra_wire::session::{
-    Argument, Delete, FailureCode, Launch, PROTOCOL, RESUME_HEADER, RefusalCode, argument, client_frame::Kind, resume_value, server_frame,
+    Argument, Delete, FailureCode, Launch, PROTOCOL, RESUME_HEADER, RefusalCode, argument, client_frame::Kind, resume_value,
 };
 use serde_json::json;
 
@@ -114,9 +114,4 @@ async fn tensors_of_another_session_are_inaccessible_by_name_and_by_secret() {
     assert!(back.await.expect("its own secret opens it").resumed);
     fixture.delete_in(&elsewhere, "mine").await;
     fixture.leaves_nothing(&["mine", "yours"], &[]).await;
-}
-
-/// Fails on an answer of another kind than expected.
-fn unexpected(kind: &server_frame::Kind) -> ! {
-    panic!("{kind:?}")
 }

@@ -29,6 +29,7 @@ use sahasra_service::{answer::Answer, tls::Connector};
 use sahasra_wire::session::PROTOCOL;
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument;
 
 use crate::{api::ApiServer, call::Call, conditions, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
 
@@ -113,20 +114,21 @@ impl Streams {
         };
 
         let (metrics, pace, stop) = (self.metrics.clone(), self.pace, self.stop.clone());
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.open.spawn(async move {
+        let span = tracing::info_span!("session_stream", session = name, namespace);
+        let relayed = async move {
             let _slot = slot;
             let client = match upgrade.await {
                 Ok(client) => TokioIo::new(client),
                 // The client disconnected before it received the answer.
-                Err(error) => return tracing::debug!(%error, namespace, name, "failed to upgrade to a WebSocket"),
+                Err(error) => return tracing::debug!(%error, "failed to upgrade to a WebSocket"),
             };
             metrics.open.inc();
             let end = relay::run(client, worker, pace, &metrics, &stop).await;
             metrics.open.dec();
             metrics.ended.with_label_values(&[end.label()]).inc();
-            tracing::debug!(namespace, name, %end, "stream closed");
-        });
+            tracing::debug!(%end, "stream closed");
+        };
+        self.open.spawn(relayed.instrument(span));
 
         let mut answer = Answer::default();
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -16,6 +16,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, instrument::Instrumented};
 
 tokio::task_local! {
     static PART: Part;
@@ -97,7 +98,7 @@ impl Part {
     }
 }
 
-/// Like [`tokio::spawn`]; the new task belongs to the group of the current task.
+/// Like [`tokio::spawn`]; the new task belongs to the group and to the tracing span of the current task.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + Send + 'static,
@@ -125,7 +126,7 @@ where
     }
 }
 
-/// Ties a future that is spawned elsewhere, such as in a `JoinSet`, to the group of the current task.
+/// Ties a future that is spawned elsewhere, such as in a `JoinSet`, to the group and to the tracing span of the current task.
 pub fn tied<F: Future>(future: F) -> Tied<F> {
     Tied::to(PART.try_with(Part::clone).ok(), future)
 }
@@ -134,7 +135,7 @@ pub fn tied<F: Future>(future: F) -> Tied<F> {
 #[derive(Debug)]
 pub struct Tied<F> {
     part: Option<(Part, u64)>,
-    future: Option<Pin<Box<F>>>,
+    future: Option<Instrumented<Pin<Box<F>>>>,
 }
 
 impl<F> Tied<F> {
@@ -149,7 +150,7 @@ impl<F> Tied<F> {
         });
         Self {
             part,
-            future: Some(Box::pin(future)),
+            future: Some(Box::pin(future).in_current_span()),
         }
     }
 }
@@ -161,13 +162,13 @@ impl<F: Future> Future for Tied<F> {
         let this = self.get_mut();
         let Some((part, task)) = &this.part else {
             let future = this.future.as_mut().expect("dropped only with its part");
-            return future.as_mut().poll(context);
+            return Pin::new(future).poll(context);
         };
         if !part.step(*task, context.waker()) {
             this.future = None;
         }
         let Some(future) = &mut this.future else { return Poll::Pending };
-        PART.sync_scope(part.clone(), || future.as_mut().poll(context))
+        PART.sync_scope(part.clone(), || Pin::new(future).poll(context))
     }
 }
 

@@ -77,7 +77,7 @@ impl RawClient {
         match self.read().await.0 {
             server_frame::Kind::Welcome(welcome) => Ok(welcome),
             server_frame::Kind::Refused(refused) => Err(refused),
-            other => crate::unexpected(&other),
+            other => unexpected(&other),
         }
     }
 
@@ -136,7 +136,7 @@ impl RawClient {
         let mut missing = match self.read().await.0 {
             server_frame::Kind::Tensor(tensor) => tensor.bytes as usize,
             server_frame::Kind::Failed(failed) => return Err(failed),
-            other => crate::unexpected(&other),
+            other => unexpected(&other),
         };
         let mut all = Vec::new();
         while missing > 0 {
@@ -153,7 +153,12 @@ impl RawClient {
         match self.read().await.0 {
             server_frame::Kind::Done(_) => Ok(()),
             server_frame::Kind::Failed(failed) => Err(failed),
-            other => crate::unexpected(&other),
+            other => unexpected(&other),
         }
     }
+}
+
+/// Fails on an answer of another kind than expected.
+fn unexpected(kind: &server_frame::Kind) -> ! {
+    panic!("{kind:?}")
 }

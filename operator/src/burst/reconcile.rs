@@ -23,6 +23,7 @@ use sahasra_crds::{
 };
 use sahasra_service::{causes, part};
 use tokio::{sync::watch, time::Instant};
+use tracing::{Instrument, field::Empty};
 
 use super::{
     coordinator::{Coordinator, CoordinatorError},
@@ -227,7 +228,9 @@ impl Reconciler {
         let Accepted { burst, memory, .. } = accepted;
         let coordinator = Coordinator::new(self.context.clone(), seen, burst);
         let reconciler = self.clone();
-        part::spawn(async move {
+        // Not within the span of the reconcile, which ends long before the burst.
+        let span = tracing::info_span!(parent: None, "burst", job = reference.name, namespace = reference.namespace, term = Empty);
+        let running = async move {
             let began = Instant::now();
             // Runs in a task of its own, so that a panic in the coordinator is handled as any other failure.
             let outcome = part::spawn(coordinator.run()).await;
@@ -236,7 +239,7 @@ impl Reconciler {
                 Ok(Ok(_)) => None,
                 Ok(Err(error)) => Some(error),
                 Err(_) => {
-                    tracing::error!(job = %reference, "a coordinator panicked");
+                    tracing::error!("a coordinator panicked");
                     Some(CoordinatorError::Superseded)
                 }
             };
@@ -253,7 +256,8 @@ impl Reconciler {
             };
             reconciler.states.lock().insert(uid, next);
             let _ = reconciler.changed.send(reference).await;
-        });
+        };
+        part::spawn(running.instrument(span));
     }
 
     /// Handles a finished job: releases its VRAM unless that is done, and deletes the job when its TTL is over.

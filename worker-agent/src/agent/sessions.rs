@@ -7,6 +7,7 @@ use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_service::part;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::Agent;
 use crate::session_executors::{
@@ -70,17 +71,21 @@ impl Agent {
                 return Err(error.into());
             }
         };
-        tracing::info!(
+        // Not within the span of the client's stream, which the executor can outlive.
+        let span = tracing::info_span!(
+            parent: None,
+            "session",
             session = terms.name,
             namespace = terms.namespace,
             device = session.device,
-            process = process.id(),
-            "executor started"
+            process = process.id()
         );
+        span.in_scope(|| tracing::info!("executor started"));
         self.say_how_long(session, &process);
         *executor = Some(Arc::clone(&process));
         session.set_process(Some(Arc::clone(&process)));
-        part::spawn(Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process)));
+        let watch = Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process));
+        part::spawn(watch.instrument(span));
         Ok(process)
     }
 
@@ -107,24 +112,11 @@ impl Agent {
         // An exit on its own counts as a loss whatever the status, even 0: nobody requested it, and the client's tensors and programs are
         // gone.
         let lost = !session.ended.is_cancelled();
-        let terms = session.terms();
         if lost {
-            tracing::warn!(
-                session = terms.name,
-                namespace = terms.namespace,
-                process = process.id(),
-                end,
-                "executor lost"
-            );
+            tracing::warn!(end, "executor lost");
             self.sessions.lost(&session, end, self.clock.elapsed());
         } else {
-            tracing::info!(
-                session = terms.name,
-                namespace = terms.namespace,
-                process = process.id(),
-                end,
-                "executor ended"
-            );
+            tracing::info!(end, "executor ended");
         }
         self.sessions.executor_ended(&session, &process, self.clock.elapsed());
         *executor = None;

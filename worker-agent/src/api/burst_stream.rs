@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes};
 use futures::{Stream, StreamExt};
+use sahasra_error_chain::causes;
 use sahasra_wire::{
     burst::{ClientFrame, OPEN_WITHIN, Open, Opened, ServerFrame, client_frame, server_frame},
     frame::{self, Decoder, FrameError},
     grants::{Owner, Refusal, RefusalCode},
 };
 use tokio::sync::mpsc;
+use tracing::{Span, field::Empty};
 
 use crate::{
     agent::Agent,
@@ -82,6 +84,7 @@ where
 
 /// Serves a stream until either side ends it. `answers` is the body of the response. It is bounded, so that no frames pile up for a
 /// coordinator that does not read.
+#[tracing::instrument(name = "burst_stream", skip_all, fields(job = Empty, namespace = Empty, term = Empty))]
 pub async fn serve<S, B, E>(agent: Arc<Agent>, body: S, answers: mpsc::Sender<Bytes>)
 where
     S: Stream<Item = Result<B, E>> + Unpin,
@@ -118,7 +121,7 @@ where
         }
         Err(error) => error,
     };
-    tracing::info!(reason = %error, "burst stream ended");
+    tracing::info!(reason = causes(&error), "burst stream ended");
     if let Some(refusal) = error.refusal() {
         let refused = answers.send(encode(server_frame::Kind::Refused(refusal)));
         let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refused).await;
@@ -169,12 +172,11 @@ where
         Ok(burst)
     })?;
     let attached = attached.expect("attached with the burst");
-    tracing::info!(
-        owner = owner.name,
-        namespace = owner.namespace,
-        term = owner.term,
-        "burst stream opened"
-    );
+    let span = Span::current();
+    span.record("job", owner.name.strip_prefix("BurstJob/").unwrap_or(&owner.name));
+    span.record("namespace", &owner.namespace);
+    span.record("term", owner.term);
+    tracing::info!("burst stream opened");
     Ok((owner, burst, attached))
 }
 

@@ -18,6 +18,7 @@ use sahasra_wire::burst::FailureCode;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::entry::{Cause, Entry};
 use super::launch::Body;
@@ -78,7 +79,9 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
         makes_room: false,
         shut_down: false,
     };
-    part::spawn(supervisor.run());
+    // Not within the span of the burst that needs the first executor: later bursts of the namespace use it as well.
+    let span = tracing::info_span!(parent: None, "executor", device = supervisor.device(), namespace = supervisor.namespace);
+    part::spawn(supervisor.run().instrument(span));
     sender
 }
 
@@ -235,24 +238,14 @@ impl Supervisor {
             let launched = pool.launcher.launch(device, &namespace).await;
             let mut launched = launched.map_err(|error| error.to_string())?;
             if let Body::Process(started) = &mut launched.body {
-                let words = stderr::log(
-                    started.words.take().ok_or("stderr pipe not found")?,
-                    device.name.clone(),
-                    namespace.clone(),
-                );
-                part::spawn(words);
+                part::spawn(stderr::log(started.words.take().ok_or("stderr pipe not found")?));
             }
             Process::new(launched, permit).map_err(|error| error.to_string())
         }));
     }
 
     fn begin(&mut self, process: Process) {
-        tracing::info!(
-            device = self.device(),
-            namespace = self.namespace,
-            executor = process.id(),
-            "executor started"
-        );
+        tracing::info!(executor = process.id(), "executor started");
         self.pool.states[self.place].add(process.id(), Arc::clone(&process.board));
         self.cause = None;
         self.unavailable = None;
@@ -265,12 +258,7 @@ impl Supervisor {
     }
 
     fn not_started(&mut self, reason: &str) {
-        tracing::warn!(
-            device = self.device(),
-            namespace = self.namespace,
-            reason,
-            "failed to start an executor"
-        );
+        tracing::warn!(reason, "failed to start an executor");
         self.fruitless += 1;
         self.pool.states[self.place].failed_to_start();
         for run in self.runs.values_mut() {
@@ -372,7 +360,7 @@ impl Supervisor {
         let since = *self.idle_since.get_or_insert_with(Instant::now);
         let state = &self.pool.states[self.place];
         if since.elapsed() >= idle_timeout || state.waiting.load(Ordering::SeqCst) > 0 {
-            tracing::info!(device = self.device(), namespace = self.namespace, "idle executor ended");
+            tracing::info!("idle executor ended");
             // Dropping the process kills and reaps it. Nobody waits for anything that it holds.
             self.forget();
         }
@@ -410,7 +398,7 @@ impl Supervisor {
         );
         let fruitless = !process.progressed && !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
         let (board, ready) = (Arc::clone(&process.board), process.ready);
-        tracing::warn!(device = self.device(), namespace = self.namespace, executor, how, "executor lost");
+        tracing::warn!(executor, how, "executor lost");
         if !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown)) {
             self.pool.states[self.place].lost();
         }

@@ -15,24 +15,19 @@ const LINES: u32 = 50;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Copies lines into the log until the process has ended.
-pub(crate) async fn log(words: OwnedFd, device: String, namespace: String) {
-    let dropped = follow(words, |line| tracing::info!(device, namespace, line, "executor stderr")).await;
+pub(crate) async fn log(pipe: OwnedFd) {
+    let dropped = follow(pipe, |line| tracing::info!(line, "executor stderr")).await;
     if dropped > 0 {
-        tracing::info!(
-            device,
-            namespace,
-            lines = dropped,
-            "executor stderr exceeded the log limit, dropping lines"
-        );
+        tracing::info!(lines = dropped, "dropped lines of executor stderr beyond the log limit");
     }
 }
 
 /// Passes lines to `line` until the process has ended. Returns the number of lines beyond the limit, which were dropped.
-pub(crate) async fn follow(words: OwnedFd, mut line: impl FnMut(&str)) -> u64 {
-    let Ok(mut words) = Receiver::from_owned_fd(words) else { return 0 };
+pub(crate) async fn follow(pipe: OwnedFd, mut line: impl FnMut(&str)) -> u64 {
+    let Ok(mut pipe) = Receiver::from_owned_fd(pipe) else { return 0 };
     let mut lines = Lines::default();
     let mut buffer = [0; 4096];
-    while let Ok(read @ 1..) = words.read(&mut buffer).await {
+    while let Ok(read @ 1..) = pipe.read(&mut buffer).await {
         lines.add(&buffer[..read], Instant::now(), &mut line);
     }
     lines.dropped

@@ -20,6 +20,7 @@ use sahasra_ranges::AttemptRange;
 use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
 use tokio::{sync::Notify, time::Instant};
+use tracing::Instrument;
 
 use super::{
     Burst, Host, Outputs, Told,
@@ -102,7 +103,9 @@ pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &str, run:
         flushed: Instant::now(),
         writing: None,
     };
-    part::spawn(worker.work(burst.closed.clone()));
+    // Not within the span of the stream, which the lane can outlive.
+    let span = tracing::info_span!(parent: None, "lane", owner = burst.owner_uid, namespace = burst.namespace, device);
+    part::spawn(worker.work(burst.closed.clone()).instrument(span));
     lane
 }
 

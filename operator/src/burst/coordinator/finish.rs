@@ -109,14 +109,7 @@ impl Coordinator {
         let verdict = &verdicts[0];
         self.event(end != End::Complete, verdict.kind, verdict.message.clone());
         let counts = self.account.counts();
-        tracing::info!(
-            job = self.owner().name,
-            ?end,
-            counts.succeeded,
-            counts.failed,
-            counts.retried,
-            "finished"
-        );
+        tracing::info!(?end, counts.succeeded, counts.failed, counts.retried, "finished");
         let returned = match returned {
             Ok(returned) => returned,
             Err(_) => returning.await,

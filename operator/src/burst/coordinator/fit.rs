@@ -87,7 +87,7 @@ impl Coordinator {
             let keep = keep.into_iter().map(|keep| u32::try_from(keep).unwrap_or(u32::MAX));
             let names = self.devices.keys().map(|key| (key.worker.as_str(), key.device.as_str()));
             let limits: BTreeMap<(&str, &str), u32> = names.zip(keep).collect();
-            tracing::debug!(job = self.owner().name, held, chunks = counts.running, "releasing idle slices");
+            tracing::debug!(held, chunks = counts.running, "releasing idle slices");
             self.context.pool.limit(&self.owner().uid, Some(&limits));
             self.fit = Fit {
                 limited: true,

@@ -10,6 +10,7 @@ use sahasra_crds::{
 };
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::grants::Grant;
+use tracing::Span;
 
 use super::{Coordinator, CoordinatorError, Hold, progress};
 use crate::{
@@ -105,13 +106,8 @@ impl Coordinator {
         self.status = job.status.clone().unwrap_or_default();
         self.budget.spend();
         self.budget.spend();
-        tracing::info!(
-            job = job.name_any(),
-            namespace = job.namespace(),
-            term,
-            chunks = self.burst.total,
-            "coordinating"
-        );
+        Span::current().record("term", term);
+        tracing::info!(chunks = self.burst.total, "coordinating");
         if term == 1 {
             self.event(false, "Accepted", format!("{} chunks", self.burst.total));
             return Ok(Vec::new());
@@ -135,7 +131,6 @@ impl Coordinator {
         }
         let counts = self.account.counts();
         tracing::info!(
-            term,
             grants = adopted.len(),
             succeeded = counts.succeeded,
             failed = counts.failed,

@@ -55,12 +55,7 @@ impl Supervisor {
         if !self.pool.states[self.place].must_go(process.id(), true) {
             return self.stay();
         }
-        tracing::info!(
-            device = self.pool.devices[self.place].name,
-            namespace = self.namespace,
-            executor = process.id(),
-            "executor ended: it is another namespace's turn"
-        );
+        tracing::info!(executor = process.id(), "executor ended: it is another namespace's turn");
         // Room is free once the system has reclaimed the resources of the process.
         process.reap().await;
         self.forget();
