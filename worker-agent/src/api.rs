@@ -1,24 +1,28 @@
-//! The agent's HTTP API as one warp filter: the calls of [`sahasra_wire`], `/healthz`, `/readyz` and `/metrics`.
+//! The agent's HTTP API as one warp filter: the calls of [`sahasra_wire`], session streams, `/healthz`, `/readyz` and `/metrics`.
 
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use futures::stream;
-use sahasra_service::{health, metrics, part};
+use sahasra_access::Access;
+use sahasra_service::{
+    answer::{self, Answer},
+    health, metrics, part,
+};
 use sahasra_wire::{CONTENT_TYPE, Message, path};
 use tokio::sync::mpsc;
 use warp::{
     Filter, Rejection, Reply,
     http::{StatusCode, header},
-    reply::Response,
 };
 
 use crate::agent::Agent;
+use guard::Guard;
 
 pub mod burst_stream;
 pub mod guard;
 mod relay;
-pub mod session_stream;
+mod session_stream;
 
 /// Limit of the body of `/v1/acquire`: an owner and a few numbers.
 const ACQUIRE_BYTES: u64 = 16 << 10;
@@ -27,11 +31,7 @@ const GRANTS_BYTES: u64 = 8 << 20;
 /// Frames queued for a coordinator that reads slowly. Further results are retained, and further chunks are not executed.
 const WAITING_FRAMES: usize = 8;
 
-fn text(status: StatusCode, message: impl Into<String>) -> Response {
-    warp::reply::with_status(message.into() + "\n", status).into_response()
-}
-
-fn protobuf(message: &impl Message) -> Response {
+fn protobuf(message: &impl Message) -> Answer {
     warp::reply::with_header(message.encode_to_vec(), header::CONTENT_TYPE, CONTENT_TYPE).into_response()
 }
 
@@ -39,8 +39,8 @@ fn is_protobuf(content_type: Option<&str>) -> bool {
     content_type.is_some_and(|given| given.split(';').next().is_some_and(|given| given.trim() == CONTENT_TYPE))
 }
 
-fn wrong_type() -> Response {
-    text(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content-type must be {CONTENT_TYPE}"))
+fn wrong_type() -> Answer {
+    answer::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content-type must be {CONTENT_TYPE}\n"))
 }
 
 /// Route of a unary call: decodes the body of a POST to `/v1/{name}`, and encodes what `answer` returns.
@@ -49,7 +49,7 @@ fn call<Q, A>(
     limit: u64,
     agent: Arc<Agent>,
     answer: impl Fn(&Agent, &Q) -> A + Clone + Send + Sync + 'static,
-) -> impl Filter<Extract = (Response,), Error = Rejection> + Clone
+) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone
 where
     Q: Message + Default,
     A: Message,
@@ -67,14 +67,16 @@ where
             }
             match Q::decode(body) {
                 Ok(request) => protobuf(&answer(&agent, &request)),
-                Err(error) => text(StatusCode::BAD_REQUEST, format!("failed to read the body: {error}")),
+                Err(error) => answer::text(StatusCode::BAD_REQUEST, format!("failed to read the body: {error}\n")),
             }
         })
 }
 
-/// Returns all routes of an agent.
+/// Returns all routes of an agent. `access` decides who may open session streams; `guard` authenticates operators.
 pub fn routes(
     agent: Arc<Agent>,
+    access: Access,
+    guard: Guard,
     readiness: health::Readiness,
 ) -> impl Filter<Extract = (impl Reply,), Error = Infallible> + Clone + Send + Sync + 'static {
     let inventory = {
@@ -112,7 +114,11 @@ pub fn routes(
         let observed = Arc::clone(&agent);
         metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed.observed()))
     };
-    inventory
+    session_stream::route(Arc::clone(&agent), access)
+        .or(guard::rejected(guard))
+        .unify()
+        .or(inventory)
+        .unify()
         .or(load)
         .unify()
         .or(acquire)
@@ -129,14 +135,13 @@ pub fn routes(
 }
 
 /// Answers a request that no route accepted with the status and a sentence for its cause.
-async fn rejected(rejection: Rejection) -> Result<Response, Infallible> {
+async fn rejected(rejection: Rejection) -> Result<Answer, Infallible> {
     let (status, message) = if rejection.is_not_found() {
         (
             StatusCode::NOT_FOUND,
             format!(
-                "path not found: the API is {}, {} and similar paths",
-                path::INVENTORY,
-                path::ACQUIRE
+                "path not found: expected {}, /healthz, /readyz, /metrics or the stream of a session",
+                [path::INVENTORY, path::LOAD, path::ACQUIRE, path::RENEW, path::RELEASE, path::BURSTS].join(", ")
             ),
         )
     } else if rejection.find::<warp::reject::PayloadTooLarge>().is_some() {
@@ -148,5 +153,5 @@ async fn rejected(rejection: Rejection) -> Result<Response, Infallible> {
     } else {
         (StatusCode::BAD_REQUEST, "failed to read the request".to_owned())
     };
-    Ok(text(status, message))
+    Ok(answer::text(status, message + "\n"))
 }

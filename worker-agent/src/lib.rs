@@ -41,10 +41,7 @@ pub mod session_executors;
 pub mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
-use api::{
-    guard::{Guard, OperatorsOnly},
-    session_stream::Streams,
-};
+use api::guard::Guard;
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
 use child::sandbox_check;
@@ -202,14 +199,12 @@ pub async fn serve(
     let stop = CancellationToken::new();
     let timekeeper = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
     let keeper = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
-    let routes = warp::service(api::routes(Arc::clone(&agent), readiness.clone()));
     let guard = match &arguments.operator_token {
         Some(token) => Guard::Token(token.as_str().into()),
         None if arguments.client_ca_file.is_some() => Guard::Certificate,
         None => Guard::Open,
     };
-    let routes = OperatorsOnly::new(routes, guard);
-    let service = Streams::new(Arc::clone(&agent), access, routes);
+    let service = warp::service(api::routes(Arc::clone(&agent), access, guard, readiness.clone()));
     let limits = server::Limits {
         streams: MAX_STREAMS,
         ..server::Limits::default()

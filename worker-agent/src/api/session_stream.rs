@@ -5,76 +5,62 @@
 //! server. After the response `101` the agent passes the connection's descriptor to the session's executor and sees none of its bytes any
 //! more. A TLS connection cannot be passed: the executor gets one end of a socket pair, and the agent [`relay`]s the bytes.
 
-use std::convert::Infallible;
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
-use http_body_util::{Either, Full};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
 use sahasra_access::{Access, AccessError, Action, bearer};
-use sahasra_service::{part, server::Handshake, tls::Acceptor};
+use sahasra_error_chain::causes;
+use sahasra_service::{
+    answer::{self, Answer},
+    part,
+    server::Handshake,
+    tls::Acceptor,
+};
 use sahasra_wire::{
     path,
     session::{PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER, resume_secret},
 };
 use tokio::net::TcpStream;
+use tracing::Instrument;
+use warp::{Filter, Rejection, path::FullPath};
 
 use super::relay;
 use crate::agent::{Agent, sessions::ConnectError};
 use crate::session_executors::{process::Process, registry::Session};
 
-/// Service that opens session streams, and passes other requests to `rest`.
-#[derive(Clone, Debug)]
-pub struct Streams<W> {
-    agent: Arc<Agent>,
-    access: Access,
-    rest: W,
-}
-
-impl<W> Streams<W> {
-    /// Creates the service. `access` decides who may open a stream.
-    pub fn new(agent: Arc<Agent>, access: Access, rest: W) -> Self {
-        Self { agent, access, rest }
-    }
-}
-
-impl<W, B> tower_service::Service<Request<Incoming>> for Streams<W>
-where
-    W: tower_service::Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    W::Future: Send + 'static,
-    B: Send + 'static,
-{
-    type Response = Response<Either<B, Full<Bytes>>>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.rest.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let Some((namespace, name)) = path::session_of(request.uri().path()) else {
-            let answer = self.rest.call(request);
-            return Box::pin(async move { Ok(answer.await?.map(Either::Left)) });
-        };
-        let (agent, access) = (Arc::clone(&self.agent), self.access.clone());
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Box::pin(async move {
-            let answer = open(&agent, &access, &namespace, &name, request).await;
-            let answer = answer.unwrap_or_else(|refusal| {
-                tracing::debug!(namespace, name, %refusal, "rejected a session stream");
-                refusal.answer()
-            });
-            Ok(answer.map(Either::Right))
+/// Route of session streams; `access` decides who may open them.
+pub(super) fn route(agent: Arc<Agent>, access: Access) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
+    warp::path::full()
+        .and_then(async |path: FullPath| match path::session_of(path.as_str()) {
+            Some((namespace, name)) => Ok((namespace.to_owned(), name.to_owned())),
+            None => Err(warp::reject::not_found()),
         })
-    }
+        .and(warp::method())
+        .and(warp::header::headers_cloned())
+        .and(warp::ext::optional())
+        .then(move |(namespace, name): (String, String), method, headers, upgrade| {
+            let span = tracing::info_span!("session_stream", session = name, namespace);
+            let call = Call {
+                agent: Arc::clone(&agent),
+                namespace,
+                name,
+                method,
+                headers,
+                upgrade,
+            };
+            let access = access.clone();
+            let answer = async move {
+                call.open(&access).await.unwrap_or_else(|refusal| {
+                    tracing::debug!(%refusal, "rejected a session stream");
+                    refusal.answer()
+                })
+            };
+            answer.instrument(span)
+        })
 }
 
 /// Reason why a stream is not opened.
@@ -110,20 +96,14 @@ impl Refusal {
         }
     }
 
-    fn answer(&self) -> Response<Full<Bytes>> {
+    fn answer(&self) -> Answer {
         let status = self.status();
-        let mut text = self.to_string();
-        if let Self::Connect(ConnectError::Launch(error)) = self {
-            let mut cause = std::error::Error::source(error);
-            while let Some(next) = cause {
-                text = format!("{text}: {next}");
-                cause = next.source();
-            }
-        }
-        let mut answer = Response::new(Full::from(text + "\n"));
-        *answer.status_mut() = status;
+        let text = match self {
+            Self::Connect(ConnectError::Launch(error)) => causes(error),
+            other => other.to_string(),
+        };
+        let mut answer = answer::text(status, text + "\n");
         let headers = answer.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -135,61 +115,68 @@ impl Refusal {
     }
 }
 
-async fn open(
-    agent: &Arc<Agent>,
-    access: &Access,
-    namespace: &str,
-    name: &str,
-    mut request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Refusal> {
-    let resumed = resumed(agent, namespace, name, request.headers());
-    if resumed.is_none() {
-        access.check(bearer(request.headers())?, &Action::stream(namespace, name)).await?;
-    }
-    if request.method() != Method::GET {
-        return Err(Refusal::Method);
-    }
-    if agent.draining().is_cancelled() {
-        return Err(Refusal::ShuttingDown);
-    }
-    let named = || (namespace.to_owned(), name.to_owned());
-    let session = agent.sessions().find(namespace, name).ok_or_else(|| {
-        let (namespace, name) = named();
-        Refusal::NoSession { namespace, name }
-    })?;
-    if request.version() != Version::HTTP_11 || !asks_for_upgrade(request.headers()) {
-        return Err(Refusal::NoUpgrade);
-    }
-    let accepted = resumed.is_some();
-    let process = match resumed {
-        Some(process) => process,
-        // The client's resume grace may have expired, in which case the executor rejects the client. A new executor would know nothing of
-        // it.
-        None if request.headers().contains_key(RESUME_HEADER) => session.process().ok_or_else(|| {
-            let (namespace, name) = named();
-            Refusal::NothingToResume { namespace, name }
-        })?,
-        None => started(agent, session).await?,
-    };
-    let upgrade = hyper::upgrade::on(&mut request);
-    part::spawn(hand_over(upgrade, process));
-    let mut answer = Response::new(Full::default());
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = answer.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
-    if accepted {
-        // Tells a gateway not to count this as a new stream.
-        headers.insert(RESUME_HEADER, HeaderValue::from_static(RESUME_ACCEPTED));
-    }
-    Ok(answer)
+/// A request for a session's stream.
+struct Call {
+    agent: Arc<Agent>,
+    namespace: String,
+    name: String,
+    method: Method,
+    headers: HeaderMap,
+    upgrade: Option<OnUpgrade>,
 }
 
-/// Returns the session's executor if the request shows the secret of the session's client.
-fn resumed(agent: &Agent, namespace: &str, name: &str, headers: &HeaderMap) -> Option<Arc<Process>> {
-    let secret = resume_secret(headers.get(RESUME_HEADER)?.as_bytes())?;
-    let process = agent.sessions().find(namespace, name)?.process()?;
-    process.board().is_secret(&secret).then_some(process)
+impl Call {
+    async fn open(self, access: &Access) -> Result<Answer, Refusal> {
+        let resumed = self.resumed();
+        if resumed.is_none() {
+            access
+                .check(bearer(&self.headers)?, &Action::stream(&self.namespace, &self.name))
+                .await?;
+        }
+        if self.method != Method::GET {
+            return Err(Refusal::Method);
+        }
+        if self.agent.draining().is_cancelled() {
+            return Err(Refusal::ShuttingDown);
+        }
+        let Some(session) = self.agent.sessions().find(&self.namespace, &self.name) else {
+            let (namespace, name) = (self.namespace, self.name);
+            return Err(Refusal::NoSession { namespace, name });
+        };
+        let upgrade = self.upgrade.filter(|_| asks_for_upgrade(&self.headers)).ok_or(Refusal::NoUpgrade)?;
+        let accepted = resumed.is_some();
+        let process = match resumed {
+            Some(process) => process,
+            // The client's resume grace may have expired, in which case the executor rejects the client. A new executor would know nothing
+            // of it.
+            None if self.headers.contains_key(RESUME_HEADER) => match session.process() {
+                Some(process) => process,
+                None => {
+                    let (namespace, name) = (self.namespace, self.name);
+                    return Err(Refusal::NothingToResume { namespace, name });
+                }
+            },
+            None => started(&self.agent, session).await?,
+        };
+        part::spawn(hand_over(upgrade, process));
+        let mut answer = Answer::default();
+        *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = answer.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
+        if accepted {
+            // Tells a gateway not to count this as a new stream.
+            headers.insert(RESUME_HEADER, HeaderValue::from_static(RESUME_ACCEPTED));
+        }
+        Ok(answer)
+    }
+
+    /// Returns the session's executor if the request shows the secret of the session's client.
+    fn resumed(&self) -> Option<Arc<Process>> {
+        let secret = resume_secret(self.headers.get(RESUME_HEADER)?.as_bytes())?;
+        let process = self.agent.sessions().find(&self.namespace, &self.name)?.process()?;
+        process.board().is_secret(&secret).then_some(process)
+    }
 }
 
 /// Returns the session's executor, and starts one if none runs.
