@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::{
     sync::mpsc,
-    time::{sleep, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::{
     parts::Order,
     plan::{Fault, HEALED, Kind, Plan},
     users::Users,
-    world::{Node, USUAL_DELAY, locked, pair},
+    world::{Conditions, Node, locked, pair},
 };
 
 impl Users {
@@ -47,39 +47,15 @@ impl Users {
                 sleep_until(over).await;
                 world.conditions().api_down -= 1;
             }
-            Kind::ApiErrors(share) => {
-                world.conditions().api_errors = share;
-                sleep_until(over).await;
-                world.conditions().api_errors = 0;
-            }
-            Kind::ApiHangs(share) => {
-                world.conditions().api_hangs = share;
-                sleep_until(over).await;
-                world.conditions().api_hangs = 0;
-            }
+            Kind::ApiErrors(share) => self.condition(over, |conditions| &mut conditions.api_errors, share).await,
+            Kind::ApiHangs(share) => self.condition(over, |conditions| &mut conditions.api_hangs, share).await,
             Kind::Compact => world.control_plane.compact(),
             Kind::CloseWatches => world.control_plane.close_watches(),
             Kind::ExpireWatches => world.control_plane.expire_watches(),
-            Kind::WatchLag(lag) => {
-                world.conditions().watch_lag = lag;
-                sleep_until(over).await;
-                world.conditions().watch_lag = 0;
-            }
-            Kind::Delay(delay) => {
-                world.conditions().delay = delay;
-                sleep_until(over).await;
-                world.conditions().delay = USUAL_DELAY;
-            }
-            Kind::Loss(share) => {
-                world.conditions().loss = share;
-                sleep_until(over).await;
-                world.conditions().loss = 0;
-            }
-            Kind::Repeats(share) => {
-                world.conditions().repeats = share;
-                sleep_until(over).await;
-                world.conditions().repeats = 0;
-            }
+            Kind::WatchLag(lag) => self.condition(over, |conditions| &mut conditions.watch_lag, lag).await,
+            Kind::Delay(delay) => self.condition(over, |conditions| &mut conditions.delay, delay).await,
+            Kind::Loss(share) => self.condition(over, |conditions| &mut conditions.loss, share).await,
+            Kind::Repeats(share) => self.condition(over, |conditions| &mut conditions.repeats, share).await,
             Kind::StoreDown => {
                 world.conditions().store.down += 1;
                 sleep_until(over).await;
@@ -90,26 +66,10 @@ impl Users {
                 sleep_until(over).await;
                 world.conditions().store.refuses -= 1;
             }
-            Kind::StoreErrors(share) => {
-                world.conditions().store.errors = share;
-                sleep_until(over).await;
-                world.conditions().store.errors = 0;
-            }
-            Kind::StoreLosses(share) => {
-                world.conditions().store.losses = share;
-                sleep_until(over).await;
-                world.conditions().store.losses = 0;
-            }
-            Kind::StoreHangs(share) => {
-                world.conditions().store.hangs = share;
-                sleep_until(over).await;
-                world.conditions().store.hangs = 0;
-            }
-            Kind::StoreDelay(delay) => {
-                world.conditions().store.delay = delay;
-                sleep_until(over).await;
-                world.conditions().store.delay = 0;
-            }
+            Kind::StoreErrors(share) => self.condition(over, |conditions| &mut conditions.store.errors, share).await,
+            Kind::StoreLosses(share) => self.condition(over, |conditions| &mut conditions.store.losses, share).await,
+            Kind::StoreHangs(share) => self.condition(over, |conditions| &mut conditions.store.hangs, share).await,
+            Kind::StoreDelay(delay) => self.condition(over, |conditions| &mut conditions.store.delay, delay).await,
             Kind::Break(index) => {
                 if let Some(live) = world.agent(index) {
                     std::mem::take(&mut *locked(&live.connections)).cancel();
@@ -138,5 +98,12 @@ impl Users {
                 self.patch(index, json!({"spec": {"slices": {"max": most}}})).await;
             }
         }
+    }
+
+    /// Sets a condition, and restores its value without faults at `over`.
+    async fn condition(&self, over: Instant, field: fn(&mut Conditions) -> &mut u64, value: u64) {
+        *field(&mut self.world.conditions()) = value;
+        sleep_until(over).await;
+        *field(&mut self.world.conditions()) = *field(&mut Conditions::default());
     }
 }

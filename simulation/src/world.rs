@@ -64,7 +64,7 @@ pub struct Conditions {
 }
 
 /// Delay without faults, in microseconds.
-pub const USUAL_DELAY: u64 = 2_000;
+const USUAL_DELAY: u64 = 2_000;
 
 impl Default for Conditions {
     fn default() -> Self {

@@ -38,45 +38,50 @@ fn copy(width: Width) -> LaneFunction {
     }
 }
 
+/// Returns the code of a kernel without its instructions.
+fn without_instructions(lowered: &Lowered, places: &Places) -> Code {
+    Code {
+        instructions: Vec::new(),
+        launch_prologue: Vec::new(),
+        block_prologue: Vec::new(),
+        launch_values: Vec::new(),
+        block_values: Vec::new(),
+        lane_values: Vec::new(),
+        constants: Lines::of_bytes(places.constant_bytes),
+        uniform_bytes: places.uniform_bytes,
+        group_bytes: places.group_bytes,
+        memory: Vec::new(),
+        warps: Vec::new(),
+        barriers: Vec::new(),
+        calls: Vec::new(),
+        systems: Vec::new(),
+        tables: Vec::new(),
+        functions: Vec::new(),
+        entry: 0,
+        largest_frame: lowered.functions.iter().map(|function| function.frame_bytes).max().unwrap_or(0),
+        stack_pointer: lowered.stack_pointer.and_then(|register| places.of[register as usize]),
+        origins: Vec::new(),
+        statements: Vec::new(),
+        static_shared_bytes: lowered.static_shared_bytes,
+        shared_alignment: lowered.shared_alignment,
+        local_bytes: lowered.local_bytes.next_multiple_of(32),
+        local_granule: local_granule(lowered),
+        patterns: 1,
+        uses_symbols: lowered.uses_symbols,
+        uses_grid_workspace: lowered
+            .registers
+            .iter()
+            .any(|register| matches!(register.origin, Origin::Special(Special::GridWorkspace { .. }))),
+    }
+}
+
 pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &Places) -> Code {
     let mut encoder = Encoder {
         lowered: &lowered,
         uniform,
         patterns: address_patterns(&lowered, uniform),
         places,
-        code: Code {
-            instructions: Vec::new(),
-            launch_prologue: Vec::new(),
-            block_prologue: Vec::new(),
-            launch_values: Vec::new(),
-            block_values: Vec::new(),
-            lane_values: Vec::new(),
-            constants: Lines::of_bytes(places.constant_bytes),
-            uniform_bytes: places.uniform_bytes,
-            group_bytes: places.group_bytes,
-            memory: Vec::new(),
-            warps: Vec::new(),
-            barriers: Vec::new(),
-            calls: Vec::new(),
-            systems: Vec::new(),
-            tables: Vec::new(),
-            functions: Vec::new(),
-            entry: 0,
-            largest_frame: lowered.functions.iter().map(|function| function.frame_bytes).max().unwrap_or(0),
-            stack_pointer: lowered.stack_pointer.and_then(|register| places.of[register as usize]),
-            origins: Vec::new(),
-            statements: Vec::new(),
-            static_shared_bytes: lowered.static_shared_bytes,
-            shared_alignment: lowered.shared_alignment,
-            local_bytes: lowered.local_bytes.next_multiple_of(32),
-            local_granule: local_granule(&lowered),
-            patterns: 1,
-            uses_symbols: lowered.uses_symbols,
-            uses_grid_workspace: lowered
-                .registers
-                .iter()
-                .any(|register| matches!(register.origin, Origin::Special(Special::GridWorkspace { .. }))),
-        },
+        code: without_instructions(&lowered, places),
     };
     encoder.code.patterns = 1 + usize::from(encoder.patterns.iter().copied().max().unwrap_or(0));
     encoder.values();

@@ -74,6 +74,10 @@ struct Conversion {
     zeros: bool,
     width: usize,
     precision: Option<usize>,
+    /// The argument of an integer has 8 bytes instead of 4.
+    long: bool,
+    /// Number of low bits of an integer that are formatted, if not all are.
+    narrow: Option<u32>,
 }
 
 /// Maximum width of a field, so that a format cannot request gigabytes.
@@ -123,12 +127,10 @@ pub(super) fn format<A: Arguments>(format: &[u8], arguments: &mut A) -> Result<(
             let precision = number(&mut at)?;
             field.precision = usize::try_from(precision).ok().map(|precision| precision.min(FIELD_LIMIT));
         }
-        let mut long = false;
-        let mut narrow = 64;
         while let Some(size) = format.get(at) {
             match size {
-                b'h' => narrow = if narrow == 16 { 8 } else { 16 },
-                b'l' | b'j' | b'z' | b't' => long = true,
+                b'h' => field.narrow = Some(if field.narrow == Some(16) { 8 } else { 16 }),
+                b'l' | b'j' | b'z' | b't' => field.long = true,
                 b'L' => {}
                 _ => break,
             }
@@ -139,53 +141,54 @@ pub(super) fn format<A: Arguments>(format: &[u8], arguments: &mut A) -> Result<(
             break;
         };
         at += 1;
-        let integer_bytes = if long { 8 } else { 4 };
         match kind {
             b'%' => out.push(b'%'),
-            b'd' | b'i' => {
-                let raw = arguments.value(integer_bytes)?;
-                let value = if long { raw as i64 } else { i64::from(raw as i32) };
-                let value = value << (64 - narrow) >> (64 - narrow);
-                signed(&mut out, &field, value);
-                conversions += 1;
-            }
-            b'u' | b'o' | b'x' | b'X' => {
-                let raw = arguments.value(integer_bytes)?;
-                let value = if narrow < 64 { raw & ((1 << narrow) - 1) } else { raw };
-                unsigned(&mut out, &field, *kind, value);
-                conversions += 1;
-            }
-            b'c' => {
-                let value = arguments.value(4)? as u8;
-                pad(&mut out, &field, b"", &[value], false);
-                conversions += 1;
-            }
-            b's' => {
-                let address = arguments.value(8)?;
-                let mut text = if address == 0 {
-                    b"(null)".to_vec()
-                } else {
-                    arguments.text(address)?
-                };
-                text.truncate(field.precision.unwrap_or(usize::MAX));
-                pad(&mut out, &field, b"", &text, false);
-                conversions += 1;
-            }
-            b'p' => {
-                let value = arguments.value(8)?;
-                let text = if value == 0 { "(nil)".to_owned() } else { format!("{value:#x}") };
-                pad(&mut out, &field, b"", text.as_bytes(), false);
-                conversions += 1;
-            }
-            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => {
-                let value = f64::from_bits(arguments.value(8)?);
-                real(&mut out, &field, *kind, value);
+            b'd' | b'i' | b'u' | b'o' | b'x' | b'X' | b'c' | b's' | b'p' | b'f' | b'F' | b'e' | b'E' | b'g' | b'G' | b'a' | b'A' => {
+                convert(&mut out, &field, *kind, arguments)?;
                 conversions += 1;
             }
             _ => out.extend_from_slice(&format[begin..at]),
         }
     }
     Ok((out, conversions))
+}
+
+/// Appends the next value as a conversion of this kind, which must be one that takes a value.
+fn convert<A: Arguments>(out: &mut Vec<u8>, field: &Conversion, kind: u8, arguments: &mut A) -> Result<(), A::Error> {
+    let integer_bytes = if field.long { 8 } else { 4 };
+    let unused_bits = 64 - field.narrow.unwrap_or(64);
+    match kind {
+        b'd' | b'i' => {
+            let raw = arguments.value(integer_bytes)?;
+            let value = if field.long { raw as i64 } else { i64::from(raw as i32) };
+            signed(out, field, value << unused_bits >> unused_bits);
+        }
+        b'u' | b'o' | b'x' | b'X' => {
+            let raw = arguments.value(integer_bytes)?;
+            unsigned(out, field, kind, raw & (u64::MAX >> unused_bits));
+        }
+        b'c' => {
+            let value = arguments.value(4)? as u8;
+            pad(out, field, b"", &[value], false);
+        }
+        b's' => {
+            let address = arguments.value(8)?;
+            let mut text = if address == 0 {
+                b"(null)".to_vec()
+            } else {
+                arguments.text(address)?
+            };
+            text.truncate(field.precision.unwrap_or(usize::MAX));
+            pad(out, field, b"", &text, false);
+        }
+        b'p' => {
+            let value = arguments.value(8)?;
+            let text = if value == 0 { "(nil)".to_owned() } else { format!("{value:#x}") };
+            pad(out, field, b"", text.as_bytes(), false);
+        }
+        _ => real(out, field, kind, f64::from_bits(arguments.value(8)?)),
+    }
+    Ok(())
 }
 
 fn pad(out: &mut Vec<u8>, field: &Conversion, sign: &[u8], body: &[u8], zeros: bool) {

@@ -6,12 +6,21 @@ use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::syntax::Operand;
 use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
-impl<'a> Lowering<'a> {
-    pub(super) fn atomic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+/// Modifiers of an instruction.
+struct Modifiers<'a> {
+    space: Space,
+    operation: &'a str,
+    scalar: T,
+    /// Number of elements of a vector; 1 without one.
+    count: usize,
+}
+
+impl<'a> Modifiers<'a> {
+    fn of(at: At<'a, '_>) -> Result<Self, LoadError> {
         let mut space = Space::Generic;
         let mut operation = None;
         let mut scalar = None;
-        let mut count = 1usize;
+        let mut count = 1;
         for word in at.modifiers() {
             match *word {
                 "global" => space = Space::Global,
@@ -34,6 +43,23 @@ impl<'a> Lowering<'a> {
         let (Some(operation), Some(scalar)) = (operation, scalar) else {
             return Err(at.form());
         };
+        Ok(Self {
+            space,
+            operation,
+            scalar,
+            count,
+        })
+    }
+}
+
+impl<'a> Lowering<'a> {
+    pub(super) fn atomic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let Modifiers {
+            mut space,
+            operation,
+            scalar,
+            count,
+        } = Modifiers::of(at)?;
         let signed = scalar.is_signed();
         let integer = !scalar.is_float();
         let operation = match (operation, scalar) {
