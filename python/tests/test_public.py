@@ -100,6 +100,10 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```$", (ROOT / path).read_text(), flags=re.M | re.S)
 
 
+def test_the_first_session_of_the_readme_is_the_example():
+    assert blocks("README.md")[0] == (ROOT / "examples/jax-session/session.py").read_text()
+
+
 SNIPPETS = [(path, number) for path in ("README.md", "docs/guide/python.md") for number in range(len(blocks(path)))]
 
 

@@ -16,18 +16,11 @@ def counted(session):
     return session.load()["tensors"]
 
 
-def test_the_example_of_the_readme(session):
-    @jax.jit
-    def train_step(x):
-        return jnp.tanh(x @ x)
-
+def test_an_estimate_counts_the_operations_of_a_product(session):
     x = jnp.ones((1024, 1024), dtype=jnp.float32)
-    estimate = session.estimate_jitted(train_step, sample_inputs=(x,))
-    execution = session.execute_jitted(train_step, sample_inputs=(x,))
-    assert (estimate.feasible, execution.runtime_mode, len(execution.output_tensors)) == (True, "jax_export_local", 1)
+    estimate = session.estimate_jitted(jax.jit(lambda x: x @ x), sample_inputs=(x,))
     assert estimate.argument_bytes == estimate.output_bytes == 4 << 20
     assert estimate.flops >= 2 * 1024**3
-    np.testing.assert_allclose(execution.output.numpy(), np.tanh(np.full((1024, 1024), 1024.0)), rtol=1e-6)
 
 
 def test_downloaded_arrays_equal_the_uploaded_ones(session):
