@@ -11,3 +11,6 @@ pub mod outline;
 pub mod parser;
 pub mod syntax;
 pub mod types;
+
+/// Maximum size of a kernel's parameters in total, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
+pub const PARAMETER_LIMIT: usize = 32_764;

@@ -17,10 +17,13 @@ use crate::compile::compile;
 use crate::execute::{self, Launch, LaunchStatistics, Program, volume};
 use crate::fault::Fault;
 use crate::memory::{DevicePointer, Memory, MemoryError};
-use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
 use sahasra_ptx_syntax::parser::parse;
 use sahasra_ptx_syntax::syntax::{self, ThreadLimit};
 use sahasra_ptx_syntax::types::{ScalarType, Space};
+use sahasra_ptx_syntax::{
+    PARAMETER_LIMIT,
+    error::{LoadError, LoadErrorKind},
+};
 
 /// A kernel parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +73,6 @@ impl fmt::Debug for Module {
     }
 }
 
-/// Largest parameter buffer, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).
-pub const PARAMETER_LIMIT: usize = 32_764;
 /// Maximum number of operations of all kernels of a module, unless its text has more bytes than that. A function is compiled for each
 /// kernel that calls it, so the length of the text alone does not bound the operations. A million operations take about two seconds.
 const OPERATION_LIMIT: usize = 1 << 20;

@@ -8,6 +8,7 @@
 use sahasra_crds::burst_job::{Argument, Kernel, ScalarType};
 use sahasra_parameters::{Program as Chunks, is_integer};
 use sahasra_ptx_syntax::{
+    PARAMETER_LIMIT,
     error::{LoadError, LoadErrorKind},
     instructions,
     outline::{EntryOutline, Outline, ParameterOutline},
@@ -18,9 +19,6 @@ use super::{Invalid, refuse};
 
 /// Class of the CPU engine's devices.
 const CPU: &str = "cpu";
-
-/// Maximum sum of the sizes of a kernel's parameters, in bytes (PTX ISA, kernel function parameters, from 8.1 on: 32 764).
-const MAX_PARAMETER_BYTES: u64 = 32_764;
 
 pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
     let invalid = |message: String| refuse("spec.kernel.ptx", "InvalidPtx", message);
@@ -60,12 +58,12 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
         return refuse("spec.kernel.args", "ArgumentCountMismatch", message);
     }
     let total = declared.iter().fold(0_u64, |sum, parameter| sum.saturating_add(parameter.bytes));
-    if total > MAX_PARAMETER_BYTES {
+    if total > PARAMETER_LIMIT as u64 {
         return refuse(
             "spec.kernel.ptx",
             "InvalidPtx",
             format!(
-                ".entry {} takes {total} bytes of parameters, at most {MAX_PARAMETER_BYTES} are allowed: pass large data as an input",
+                ".entry {} takes {total} bytes of parameters, at most {PARAMETER_LIMIT} are allowed: pass large data as an input",
                 kernel.entry
             ),
         );
