@@ -13,6 +13,6 @@ def run(context):
     cargo = context.require("cargo")
     context.check([cargo, "build", "--quiet", "--release", "--workspace", "--bins", "--example", "load"])
     program = context.target / "release" / "examples" / "load"
-    lines = context.json_lines([program, "--chunks", CHUNKS, "--runs", RUNS], timeout=300)
+    lines = context.json_lines([program, "--chunks", CHUNKS, "--measured-runs", RUNS], timeout=300)
     values = [line["value"] for line in lines]
     yield Result.of_runs("dispatch/noop_100k", values, "chunks/s", better="higher", goal=50_000)

@@ -56,7 +56,7 @@ def engine(context):
     context.check([cargo, "build", "--quiet", "--release", "--workspace", "--example", ENGINE])
     measured = {}
     for level in LEVELS:
-        lines = context.json_lines([context.target / "release" / "examples" / ENGINE, "--level", level])
+        lines = context.json_lines([context.target / "release" / "examples" / ENGINE, "--instruction-set", level])
         # A level that this processor lacks runs as the next lower one, so a variant that occurs again is skipped.
         measured.setdefault(lines[0]["variant"], {line["name"]: line for line in lines})
     return measured

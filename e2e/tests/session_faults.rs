@@ -41,7 +41,8 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 
 /// Duration of the API server's outage: longer than every timeout and cache lifetime in this test (5 s).
 fn outage() -> Duration {
-    Duration::from_secs(setting("SAHASRA_E2E_OUTAGE_SECONDS", 12))
+    let text = std::env::var("SAHASRA_E2E_OUTAGE").unwrap_or_else(|_| "12s".to_owned());
+    humantime::parse_duration(&text).unwrap_or_else(|error| panic!("invalid SAHASRA_E2E_OUTAGE={text}: {error}"))
 }
 
 #[tokio::test]

@@ -94,13 +94,13 @@ def train(session: RemoteJaxSession, seed: int, data: tuple[np.ndarray, np.ndarr
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--url", default="http://127.0.0.1:8000", help="of the gateway, or of `sahasra up`")
-    arguments.add_argument("--workers", type=int, default=4, help="sessions, each on a worker of its own while there are enough")
+    arguments.add_argument("--sessions", type=int, default=4, help="number of sessions, each on a worker of its own if there are enough")
     options = arguments.parse_args()
 
     client = SahasraClient(options.url)
     data, (unseen, truth) = spirals(600, seed=0), spirals(512, seed=1)
     with contextlib.ExitStack() as stack:
-        sessions = [stack.enter_context(RemoteJaxSession.create(client, vram="256Mi")) for _ in range(options.workers)]
+        sessions = [stack.enter_context(RemoteJaxSession.create(client, vram="256Mi")) for _ in range(options.sessions)]
         print(f"sessions on {', '.join(session.device for session in sessions)}")
         answers = [train(session, seed, data, unseen)[0] for seed, session in enumerate(sessions)]
 

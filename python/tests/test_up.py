@@ -186,7 +186,7 @@ def test_a_hundred_steps_transfer_no_values(pool, client):
 def test_the_example_trains_and_releases_everything(pool):
     # Resources of an earlier test are reported for a moment after their release, and devices that seem to be in use are chosen last.
     eventually(pool.reports_idle)
-    command = [sys.executable, ROOT / "examples/jax-mlp/train.py", "--url", pool.url, "--workers", "2"]
+    command = [sys.executable, ROOT / "examples/jax-mlp/train.py", "--url", pool.url, "--sessions", "2"]
     outcome = run(*command)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     # Idle devices are chosen first, so each gets one session.

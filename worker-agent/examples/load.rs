@@ -24,21 +24,21 @@ use coordinator::{Collected, Coordinator, range};
 /// Runs no-op chunks through an agent and prints how many it does a second.
 #[derive(Parser)]
 struct Arguments {
-    /// URL of an agent; one is started when absent.
+    /// URL of an agent [default: one is started].
     #[arg(long)]
-    agent: Option<String>,
+    agent_url: Option<String>,
     /// Chunks of one run.
     #[arg(long, default_value_t = 100_000)]
     chunks: u64,
     /// Slices held.
     #[arg(long, default_value_t = 1_000)]
     slices: u32,
-    /// Runs after one that warms up.
+    /// Number of measured runs, after one that warms up.
     #[arg(long, default_value_t = 5)]
-    runs: u32,
-    /// Most chunks outstanding; what the agent allows when absent.
+    measured_runs: u32,
+    /// Maximum number of outstanding chunks [default: the limit of the agent].
     #[arg(long)]
-    outstanding: Option<u64>,
+    max_outstanding: Option<u64>,
 }
 
 /// An agent that this program has started; killed on drop.
@@ -80,7 +80,7 @@ async fn run(coordinator: &Coordinator, arguments: &Arguments, term: u64) -> any
     coordinator.acquire(arguments.slices, Duration::from_secs(600)).await;
     let mut stream = coordinator.stream(programs::zeros(arguments.chunks, 4)).await;
     let limit = stream.opened().await.max_outstanding_chunks;
-    let limit = arguments.outstanding.map_or(limit, |outstanding| outstanding.min(limit));
+    let limit = arguments.max_outstanding.map_or(limit, |most| most.min(limit));
     let mut collected = Collected::default();
     let began = Instant::now();
     let (mut submitted, mut covered) = (0, 0);
@@ -114,7 +114,7 @@ async fn run(coordinator: &Coordinator, arguments: &Arguments, term: u64) -> any
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let (_own, url) = match &arguments.agent {
+    let (_own, url) = match &arguments.agent_url {
         Some(url) => (None, url.clone()),
         None => {
             let (own, url) = start()?;
@@ -122,7 +122,7 @@ async fn main() -> anyhow::Result<()> {
         }
     };
     let coordinator = Coordinator::new(&url, &format!("load-{}", std::process::id())).await;
-    for place in 0..=arguments.runs {
+    for place in 0..=arguments.measured_runs {
         let seconds = run(&coordinator, &arguments, u64::from(place) + 1).await?;
         if place > 0 {
             println!(

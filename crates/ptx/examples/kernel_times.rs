@@ -302,12 +302,12 @@ fn main() -> Outcome<()> {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--level" => {
+            "--instruction-set" => {
                 let level = match arguments.next().as_deref() {
                     Some("baseline") => InstructionSet::Baseline,
                     Some("v3") => InstructionSet::V3,
                     Some("avx512") => InstructionSet::Avx512,
-                    other => return Err(format!("unknown level {other:?}").into()),
+                    other => return Err(format!("unknown instruction set {other:?}: expected baseline, v3 or avx512").into()),
                 };
                 if !limit_instruction_set(level) {
                     return Err("the instruction set cannot be limited".into());

@@ -29,36 +29,36 @@ enum Command {
     Differential {
         /// Seed of the first program.
         #[arg(long, default_value_t = 1)]
-        first: u64,
+        first_seed: u64,
         /// Number of programs.
         #[arg(long, default_value_t = 20_000)]
         programs: u64,
-        /// Number of threads, each with two child processes [default: the number of cores].
+        /// Number of threads, each with two further processes [default: the number of cores].
         #[arg(long)]
         jobs: Option<NonZero<u64>>,
     },
-    /// Runs one program again, and shrinks it if the results differ.
-    Program {
+    /// Runs one program again, and reduces it if the results differ.
+    Replay {
         /// Seed of the program.
         seed: u64,
-        /// Instruction set to run the program on.
+        /// Instruction set of the engine.
         #[arg(long, default_value = "avx512")]
-        level: Level,
-        /// Prints the program even if the results agree.
+        instruction_set: Level,
+        /// Prints the program even if nothing differs.
         #[arg(long)]
         print: bool,
     },
-    /// Prints a digest for each program. `differential` runs this command for other instruction sets.
+    /// Prints a digest for each program, for `differential`, which compares instruction sets.
     #[command(hide = true)]
     Digests { first: u64, programs: u64, level: Level },
     /// Loads and runs damaged PTX.
-    Damage {
-        /// Seed of the first damaged text.
+    Mutate {
+        /// Seed of the first text.
         #[arg(long, default_value_t = 1)]
-        first: u64,
-        /// Duration in seconds.
-        #[arg(long, default_value_t = 120)]
-        seconds: u64,
+        first_seed: u64,
+        /// Time after which the run ends.
+        #[arg(long, default_value = "120s", value_parser = humantime::parse_duration)]
+        duration: Duration,
         /// Folder with PTX files to damage.
         #[arg(long, default_value = "crates/ptx/tests")]
         corpus: PathBuf,
@@ -72,7 +72,7 @@ enum Command {
     Assemble {
         /// Seed of the first program.
         #[arg(long, default_value_t = 1)]
-        first: u64,
+        first_seed: u64,
         /// Number of programs.
         #[arg(long, default_value_t = 200)]
         programs: u64,
@@ -114,24 +114,24 @@ fn cores() -> NonZero<u64> {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Differential { first, programs, jobs } => differential::run(first, programs, jobs.unwrap_or_else(cores)),
-        Command::Program { seed, level, print } => Ok(program(seed, level, print)),
+        Command::Differential { first_seed, programs, jobs } => differential::run(first_seed, programs, jobs.unwrap_or_else(cores)),
+        Command::Replay { seed, instruction_set, print } => Ok(program(seed, instruction_set, print)),
         Command::Digests { first, programs, level } => {
             level.limit();
             differential::digests(first, programs);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Damage {
-            first,
-            seconds,
+        Command::Mutate {
+            first_seed,
+            duration,
             corpus,
             jobs,
-        } => damage(first, Duration::from_secs(seconds), &corpus, jobs.unwrap_or_else(cores).get()),
+        } => damage(first_seed, duration, &corpus, jobs.unwrap_or_else(cores).get()),
         Command::Forms => {
             print!("{}", all_forms());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Assemble { first, programs, ptxas } => assemble(first, programs, &ptxas),
+        Command::Assemble { first_seed, programs, ptxas } => assemble(first_seed, programs, &ptxas),
     }
 }
 
@@ -198,7 +198,7 @@ fn damage(first: u64, limit: Duration, folder: &Path, jobs: u64) -> anyhow::Resu
     })?;
     let (texts, refused, wrong) = (next.into_inner() - first, refused.into_inner(), wrong.into_inner());
     println!(
-        "damage: {texts} texts from seed {first} in {} s with {jobs} jobs, {refused} refused, {} run: {wrong} panics or hangs",
+        "mutate: {texts} texts from seed {first} in {} s with {jobs} jobs, {refused} refused, {} run: {wrong} panics or hangs",
         limit.as_secs(),
         texts - refused - wrong
     );
