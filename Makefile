@@ -39,12 +39,17 @@ session jax:
 
 .PHONY: test
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
-	$(MAKE) simulate
-	SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python
+	cargo test --workspace --no-run
+	python/environment >/dev/null
+	@# The tests wait for timeouts much of the time. The simulation runs meanwhile.
+	.ci/beside rust="$(MAKE) test-rust" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="$(MAKE) simulate SEEDS=200"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
+
+.PHONY: test-rust
+test-rust: debug tools
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
 
 .PHONY: python
 python: debug ## The Python package: built into target/python, its types checked, its tests run
@@ -68,7 +73,7 @@ e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver an
 
 .PHONY: soak
 soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions; an operator killed for two minutes (about 20 minutes)
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE_SECONDS=300 SAHASRA_E2E_SEED_COUNT=200 SAHASRA_E2E_DELETION_COUNT=200 \
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE=300s SAHASRA_E2E_SEED_COUNT=200 SAHASRA_E2E_DELETION_COUNT=200 \
 	cargo test --workspace --test session_faults -- --nocapture
 	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_KILL_COUNT=24 cargo test --workspace --test failover
 	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); [ -z "$$python" ] || { cd python; \
@@ -84,8 +89,8 @@ DAMAGE_SECONDS ?= 120
 .PHONY: fuzz
 fuzz: ## PTX engine: random programs against the reference machine, then damaged text (PROGRAMS=, DAMAGE_SECONDS=, SEED=)
 	cargo build --release --quiet --workspace --bin ptx-fuzz
-	target/release/ptx-fuzz differential --first $(or $(SEED),1) --programs $(PROGRAMS)
-	target/release/ptx-fuzz damage --first $(or $(SEED),1) --seconds $(DAMAGE_SECONDS)
+	target/release/ptx-fuzz differential --first-seed $(or $(SEED),1) --programs $(PROGRAMS)
+	target/release/ptx-fuzz mutate --first-seed $(or $(SEED),1) --duration $(DAMAGE_SECONDS)s
 
 .PHONY: verify
 verify: verify-generated verify-chart verify-docs verify-rust ## What must hold of every commit besides the tests

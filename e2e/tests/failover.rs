@@ -17,14 +17,19 @@ const LONG: u32 = 24;
 /// Duration of the API server's outage.
 const OUTAGE: Duration = Duration::from_secs(12);
 
-static POOL: SharedPool = SharedPool::new(|| {
+// The tests wait most of the time: each has a pool of its own, so that they wait at the same time.
+static KILLED: SharedPool = SharedPool::new(options);
+static AWAY: SharedPool = SharedPool::new(options);
+static IDLE: SharedPool = SharedPool::new(options);
+
+fn options() -> PoolOptions {
     let (_, _, ttl, _) = size();
     PoolOptions::default()
         .agents(3)
         .control_plane(Options::default().durable())
         .agent_arguments(["--no-cuda", "--cpu-device-memory", "4Gi"])
         .operator_environment("SAHASRA_SESSION_LEASE_TTL", &format!("{ttl}s"))
-});
+}
 
 /// Number of leases, number of sessions, seconds for which their slices last without renewal, and number of kills.
 fn size() -> (usize, usize, u64, u32) {
@@ -96,7 +101,7 @@ async fn delete(pool: &mut Turn, held: &BTreeMap<(&'static str, String), Value>)
 
 #[tokio::test]
 async fn an_operator_that_is_killed_every_five_seconds_loses_no_lease_and_no_session() {
-    let mut pool = POOL.borrow().await.expect("Sahasra starts");
+    let mut pool = KILLED.borrow().await.expect("Sahasra starts");
     let held = stand(&pool, "killed").await;
     let (.., kills) = size();
     for _ in 0..kills {
@@ -118,7 +123,7 @@ async fn an_operator_that_is_killed_every_five_seconds_loses_no_lease_and_no_ses
 
 #[tokio::test]
 async fn the_leader_continues_after_an_outage_of_the_api_server_of_twelve_seconds() {
-    let mut pool = POOL.borrow().await.expect("Sahasra starts");
+    let mut pool = AWAY.borrow().await.expect("Sahasra starts");
     let held = stand(&pool, "outage").await;
     let leader = pool.operator.process.pid();
     pool.control_plane.without_api_server(OUTAGE).await.expect("suspended and resumed");
@@ -131,7 +136,7 @@ async fn the_leader_continues_after_an_outage_of_the_api_server_of_twelve_second
 
 #[tokio::test]
 async fn standing_leases_and_idle_sessions_cost_no_writes() {
-    let mut pool = POOL.borrow().await.expect("Sahasra starts");
+    let mut pool = IDLE.borrow().await.expect("Sahasra starts");
     let held = stand(&pool, "idle").await;
     let (_, _, ttl, _) = size();
     let ours = |write: &Write| matches!(write.resource.as_str(), "vramleases" | "gpusessions" | "events");
