@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, builder::BoolishValueParser};
 use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_service::{args::duration, logging::LogFormat, tls::Files};
 use sahasra_store::StoreArgs;
@@ -22,10 +22,10 @@ pub struct Arguments {
 pub enum Command {
     /// Serves the node's devices.
     Agent(Box<AgentArguments>),
-    /// Runs chunks for an agent, which starts it; see `executor --help`.
+    /// Internal: process that the agent starts for chunks, a session or a probe; see `executor --help`.
     #[command(disable_help_flag = true)]
     Executor {
-        /// As the agent gives them.
+        /// Arguments, set by the agent.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
@@ -57,7 +57,7 @@ pub struct AgentArguments {
     #[arg(long, env = "SAHASRA_CLIENT_CA_FILE", requires = "tls_cert_file", value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// Run without an API server: no GpuWorker, no heartbeat.
-    #[arg(long, env = "SAHASRA_NO_KUBERNETES")]
+    #[arg(long, env = "SAHASRA_NO_KUBERNETES", value_parser = BoolishValueParser::new())]
     pub no_kubernetes: bool,
     /// Kubeconfig [default: the service account of the pod].
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
@@ -88,9 +88,9 @@ pub struct AgentArguments {
     #[arg(long, env = "SAHASRA_PROGRAM_CACHE_LIMIT", default_value = "2Gi", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
     pub program_cache_limit: u64,
     /// Do not use GPUs.
-    #[arg(long, env = "SAHASRA_NO_CUDA")]
+    #[arg(long, env = "SAHASRA_NO_CUDA", value_parser = BoolishValueParser::new())]
     pub no_cuda: bool,
-    /// Condition for devices of the CPU backend.
+    /// When the agent offers devices of the CPU backend.
     #[arg(long, env = "SAHASRA_CPU_BACKEND", value_enum, default_value_t)]
     pub cpu_backend: CpuBackend,
     /// Number of devices of the CPU backend.
@@ -116,7 +116,7 @@ pub struct AgentArguments {
     )]
     pub max_executors_per_device: u32,
     /// Fail to start, instead of a warning, if the kernel lacks a part of the sandbox of executors (Landlock, seccomp).
-    #[arg(long, env = "SAHASRA_REQUIRE_SANDBOX")]
+    #[arg(long, env = "SAHASRA_REQUIRE_SANDBOX", value_parser = BoolishValueParser::new())]
     pub require_sandbox: bool,
     /// Time after which an executor without work ends.
     #[arg(long, env = "SAHASRA_EXECUTOR_IDLE_TIMEOUT", default_value = "60s", value_parser = duration, value_name = "DURATION")]

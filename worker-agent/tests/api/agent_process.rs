@@ -19,7 +19,7 @@ pub struct AgentProcess {
 impl AgentProcess {
     /// Starts an agent without Kubernetes and with 1 GiB of allocatable memory, and waits until it serves.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::spawn(|command| command.arg("--no-kubernetes").args(arguments))
+        Self::spawn(|command| command.env("SAHASRA_NO_KUBERNETES", "1").args(arguments))
     }
 
     /// Starts an agent that registers itself, and waits until it serves.
@@ -31,8 +31,9 @@ impl AgentProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"));
         command
             .args(["agent", "--node-name", "node", "--listen", "127.0.0.1:0"])
-            .args(["--no-cuda", "--cpu-device-memory", "1Gi", "--log-level", "info"])
+            .args(["--cpu-device-memory", "1Gi", "--log-level", "info"])
             .env_clear()
+            .env("SAHASRA_NO_CUDA", "1")
             .stderr(Stdio::piped());
         more(&mut command);
         let mut child = command.spawn().unwrap();
