@@ -6,7 +6,7 @@ use std::{
 };
 
 use http::HeaderValue;
-use serde_json::Value;
+use serde::Deserialize;
 use url::{Host, Url};
 
 use crate::Error;
@@ -136,19 +136,56 @@ fn port_here(url: &str) -> Option<u16> {
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(|error| Error::Configuration(format!("failed to read the token in {}: {error}", path.display())))
+    fs::read_to_string(path).map_err(|error| Error::Configuration(format!("failed to read {}: {error}", path.display())))
+}
+
+/// Fields of a kubeconfig that lead to the token of its current user.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Kubeconfig {
+    #[serde(default)]
+    current_context: String,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct User {
+    token: Option<String>,
+    token_file: Option<PathBuf>,
 }
 
 /// Returns the token of the current context's user, if the user has one.
 fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
-    let config: Value = serde_saphyr::from_str(&read(path)?)
+    let config: Kubeconfig = serde_saphyr::from_str(&read(path)?)
         .map_err(|error| Error::Configuration(format!("invalid kubeconfig {}: {error}", path.display())))?;
-    let named = |list: &str, name: &Value| config[list].as_array()?.iter().find(|entry| entry["name"] == *name);
-    let context = named("contexts", &config["current-context"]);
-    let user = context.and_then(|context| named("users", &context["context"]["user"]));
-    let text = |field: &str| user.and_then(|user| user["user"][field].as_str());
+    let Kubeconfig { contexts, users, .. } = config;
+    let context = contexts.into_iter().find(|context| context.name == config.current_context);
+    let user = context.and_then(|context| users.into_iter().find(|user| user.name == context.context.user));
     let file = |file| Token::file(path.parent().unwrap_or(Path::new("")).join(file));
-    Ok(text("token").map(Token::text).or_else(|| text("tokenFile").map(file)))
+    Ok(user.and_then(|NamedUser { user, .. }| user.token.map(Token::text).or_else(|| user.token_file.map(file))))
 }
 
 #[cfg(test)]
