@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(
     name = "sahasra-simulation",
-    after_help = "Exit code 1 if a seed or a state violates an invariant; the command that repeats the failure is printed."
+    after_help = "Exit code 0 if no seed and no state violates an invariant; 1 otherwise, with the command that repeats the failure."
 )]
 pub struct Arguments {
     /// Run only this seed, and print its faults.
@@ -30,9 +30,10 @@ pub struct Arguments {
     /// Number of seeds.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     seed_count: u64,
+    /// First seed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     first_seed: u64,
-    /// Maximum number of seeds at the same time; default: the number of processors.
+    /// Maximum number of seeds that run at the same time [default: the number of processors].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Continue after a seed that fails, without a search for the smallest set of faults.
@@ -41,8 +42,8 @@ pub struct Arguments {
     /// Visit every state of the model of grants instead of running seeds.
     #[arg(long)]
     check_model: bool,
-    /// Bounds of the model: messages of each coordinator, messages in flight, duplicated messages, kernels, restarts. Default: two sets
-    /// of bounds, one after the other.
+    /// Bounds of the model: messages that each coordinator sends, messages in flight at the same time, duplicated messages, kernels,
+    /// restarts of the agent [default: two sets of bounds, one after the other].
     #[arg(
         long,
         value_name = "messages=N,in-flight=N,duplicates=N,kernels=N,restarts=N",
@@ -144,7 +145,7 @@ impl Arguments {
                 match start(next, &BTreeSet::new(), false) {
                     Ok(child) => running.push((next, child)),
                     Err(error) => {
-                        eprintln!("no process for a seed: {error}");
+                        eprintln!("failed to start a process for a seed: {error}");
                         return ExitCode::FAILURE;
                     }
                 }

@@ -36,7 +36,7 @@ pub fn without_randomised_addresses() {
     };
     if let (true, Ok(program)) = (set, std::env::current_exe()) {
         let error = Command::new(program).args(std::env::args_os().skip(1)).exec();
-        eprintln!("addresses stay randomised: {error}");
+        eprintln!("failed to disable the randomization of addresses: {error}");
     }
 }
 

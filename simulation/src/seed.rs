@@ -60,7 +60,7 @@ pub fn outcome(said: Result<String, String>) -> Outcome {
     let events = words.next().and_then(|word| word.parse().ok());
     let milliseconds = words.next().and_then(|word| word.parse().ok());
     let (Some(trace), Some(events), Some(milliseconds)) = (trace, events, milliseconds) else {
-        return failed("it said nothing: it panicked".to_owned());
+        return failed("the process of the seed panicked".to_owned());
     };
     Outcome {
         trace,

@@ -1,14 +1,14 @@
-//! Sessions on an agent: the list of them, the stream by which clients connect, and the process that serves each session.
+//! Sessions on an agent: the [`registry`] of them, and the [`process`] that serves each session.
 //!
 //! ```text
-//!  client ─ HTTP/1.1 Upgrade ─► stream ─ access? ─► sessions ─► process (executor session)
-//!                                  └── the connection itself ── adopt ──►│
-//!  operator ◄─ inventory ◄─ sessions ◄──────────── board ────────────────┘
+//!  client ─ HTTP/1.1 Upgrade ─► api::session_stream ─► registry ─► process (executor session)
+//!                                  └───── the connection itself ── adopt ──►│
+//!  operator ◄─ inventory ◄─ registry ◄────────── status page ───────────────┘
 //! ```
 //!
 //! The executor of a session is one process. It starts when the first client connects: an unused session costs no process, and that client
 //! receives the error when the start fails. The agent authorises a client's connection and passes its file descriptor to the process, which
-//! from then on speaks to the client alone. The agent sees only what the process writes to the session's board, a page of shared memory.
+//! from then on speaks to the client alone. The agent sees only what the process writes to the session's status page in shared memory.
 //! TLS connections are the exception: the agent relays their bytes.
 
 pub mod launch;

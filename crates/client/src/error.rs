@@ -121,14 +121,7 @@ impl Error {
 
     /// Returns the message of the error and of all its sources, separated by colons.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(next) = cause {
-            text.push_str(": ");
-            text.push_str(&next.to_string());
-            cause = next.source();
-        }
-        text
+        sahasra_error_chain::causes(self)
     }
 }
 

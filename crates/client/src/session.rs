@@ -271,8 +271,9 @@ impl Session {
         for tensor in arguments {
             self.own(&tensor.0)?;
         }
-        if donated.iter().any(|&place| place as usize >= arguments.len()) {
-            return Err(Error::Invalid("a donated index has no argument".to_owned()));
+        if let Some(place) = donated.iter().find(|&&place| place as usize >= arguments.len()) {
+            let count = arguments.len();
+            return Err(Error::Invalid(format!("invalid donated index {place}: {count} arguments were passed")));
         }
         let is_given_twice = |place: u32| {
             let name = arguments[place as usize].0.name;

@@ -19,7 +19,7 @@ const MAGIC: &[u8] = b"k8s\0";
 pub(crate) enum ProtobufError {
     #[error("the body does not begin with the prefix of Kubernetes objects")]
     Prefix,
-    #[error("the body is no message of its kind")]
+    #[error("failed to decode the body as a message of its kind")]
     Message(#[from] prost::DecodeError),
     #[error("objects of this kind are read as JSON")]
     Kind,

@@ -185,7 +185,7 @@ pub(crate) enum Refusal {
     UnknownMediaType,
     #[error("Request entity too large: limit is {limit}")]
     TooLarge { limit: usize },
-    #[error("the body did not come within {} s", .0.as_secs())]
+    #[error("timed out after {} s waiting for the body", .0.as_secs())]
     TooSlow(std::time::Duration),
     /// An error that the API server returns without a reason.
     #[error("{0}")]

@@ -24,15 +24,15 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("listen on {address}")]
+    #[error("failed to listen on {address}")]
     Listen {
         /// Requested address, with port 0 for any free port.
         address: SocketAddr,
         source: io::Error,
     },
-    #[error("make a certificate")]
+    #[error("failed to create a certificate")]
     Certificate(#[from] rcgen::Error),
-    #[error("set up TLS")]
+    #[error("failed to configure TLS")]
     Tls(#[from] rustls::Error),
 }
 

@@ -13,7 +13,7 @@ const LARGE_BYTES: usize = 128 << 10;
 
 /// Error: the system provides no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no memory for {bytes} bytes")]
+#[error("failed to allocate {bytes} bytes")]
 pub struct OutOfMemory {
     pub bytes: usize,
 }

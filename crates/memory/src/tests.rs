@@ -85,7 +85,7 @@ fn memory_is_reused_once_no_region_refers_to_it() {
 fn an_allocation_that_the_system_rejects_is_an_error() {
     assert_eq!(
         Filling::new(usize::MAX).unwrap_err().to_string(),
-        format!("there is no memory for {} bytes", usize::MAX)
+        format!("failed to allocate {} bytes", usize::MAX)
     );
     assert!(Filling::new(isize::MAX as usize).is_err());
 }

@@ -66,13 +66,13 @@ impl<V> RangeMap<V> {
 
     /// The ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
-        let ranges = self.ranges.iter().inspect(|_| looks::count());
+        let ranges = self.ranges.iter().inspect(|_| visits::count());
         ranges.map(|(first, (end, value))| (*first..*end, value))
     }
 
     /// The range that contains `index`.
     pub fn get(&self, index: u64) -> Option<(Range<u64>, &V)> {
-        looks::count();
+        visits::count();
         let (first, (end, value)) = self.ranges.range(..=index).next_back()?;
         (index < *end).then_some((*first..*end, value))
     }
@@ -81,7 +81,7 @@ impl<V> RangeMap<V> {
     fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
         let Range { start, end } = range;
         let before = self.ranges.range(..=start).next_back().map_or(start, |(first, _)| *first);
-        let ranges = self.ranges.range(before..end.max(before)).inspect(|_| looks::count());
+        let ranges = self.ranges.range(before..end.max(before)).inspect(|_| visits::count());
         let ranges = ranges.map(|(first, (end, value))| (*first..*end, value));
         ranges.filter(move |(whole, _)| whole.end > start && start < end)
     }
@@ -152,25 +152,25 @@ fn intersection(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
 
 /// Number of ranges that this thread visited in any [`RangeMap`] since the last call, for tests that limit it. Always 0 without
 /// debug assertions.
-pub fn looks() -> u64 {
-    looks::take()
+pub fn visited_ranges() -> u64 {
+    visits::take()
 }
 
-mod looks {
+mod visits {
     #[cfg(debug_assertions)]
     thread_local! {
-        static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+        static VISITS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
 
     #[inline]
     pub fn count() {
         #[cfg(debug_assertions)]
-        LOOKS.set(LOOKS.get() + 1);
+        VISITS.set(VISITS.get() + 1);
     }
 
     pub fn take() -> u64 {
         #[cfg(debug_assertions)]
-        return LOOKS.take();
+        return VISITS.take();
         #[cfg(not(debug_assertions))]
         0
     }

@@ -12,7 +12,7 @@ use crate::{COUNTED, FAILED, IndexSet, Layout, RESULTS};
 pub enum TableError {
     #[error(transparent)]
     Parameters(#[from] CompileError),
-    #[error("the key {key} does not tell which of the {total} chunks it means")]
+    #[error("invalid key {key}: expected a set of indices below {total}")]
     Indices { key: String, total: u64 },
     #[error("the key {RESULTS} has {found} bytes where the spec gives {expected}")]
     Size { found: usize, expected: u64 },

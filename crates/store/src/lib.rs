@@ -371,7 +371,8 @@ fn open_parsed(
     match kind {
         ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder),
         ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder),
-        _ => built!(MicrosoftAzureBuilder),
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder),
+        _ => Err(scheme()),
     }
 }
 

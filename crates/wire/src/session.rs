@@ -12,7 +12,7 @@
 //! - **Windows.** Neither side has more frames and payload bytes outstanding (sent and not confirmed by `received`) than the other's window
 //!   allows. As an exception, a frame may always be sent while at most a quarter of the window is outstanding. Each side sends its
 //!   `received` at the latest after a quarter of its window. An encoded part counts with its decoded size.
-//! - **Encodings.** A [`Part`] may be compressed if its receiver supports that; see [`compression`].
+//! - **Encodings.** A [`Part`] may be compressed if its receiver supports that (`docs/protocol.md`).
 
 mod answer;
 pub mod compression;

@@ -101,7 +101,7 @@ impl Ledger {
         let slices = (free / request.slice_bytes).min(u64::from(request.slices)) as u32;
         if slices < request.at_least.max(1) || self.grants >= MAX_GRANTS {
             let message = if self.grants >= MAX_GRANTS {
-                format!("grant limit of {MAX_GRANTS} reached")
+                format!("the agent holds the maximum of {MAX_GRANTS} grants, whatever VRAM is free")
             } else {
                 format!(
                     "{} slices of {} bytes requested, {slices} are free on {}",

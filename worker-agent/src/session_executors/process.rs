@@ -1,8 +1,7 @@
 //! The process of a session executor, from the agent's side: the connections handed over to it, and its end.
 //!
-//! The process exits when its control socket closes, after it has
-//! told its client the reason; the agent kills it if it has not exited shortly after. Its memory counts as free once it has been reaped,
-//! and no sooner.
+//! The process exits when its control socket closes, after it has told its client the reason. The agent kills it if it has not exited shortly
+//! after. Its memory counts as free only once it has been reaped.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,6 +31,7 @@ const WORDS_AFTER_END: Duration = Duration::from_millis(200);
 const KEPT_LINES: usize = 4;
 /// Limit of the message about an end, in bytes: it becomes part of a condition of a Kubernetes object.
 const TEXT: usize = 512;
+
 /// A process that was started.
 #[derive(Debug)]
 pub(super) struct Started {

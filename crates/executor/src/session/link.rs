@@ -211,7 +211,7 @@ impl Link {
         }
         let replaced = live.and_then(|client| client.connection);
         if replaced.is_some() && !hello.replace {
-            let message = "another client is connected: close it, or replace it explicitly";
+            let message = "another client is connected: close it, or connect with `replace`";
             return Err(refused(RefusalCode::Busy, message.to_owned()));
         }
         self.generation += 1;

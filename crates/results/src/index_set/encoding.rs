@@ -13,7 +13,7 @@ const FEW_BYTES: usize = 1 << 10;
 
 /// Error of decoding an [`IndexSet`]: the bytes are invalid, or contain an index beyond the burst's total.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the bytes are no set of indices below {total}")]
+#[error("invalid set of indices below {total}")]
 pub struct DecodeError {
     pub total: u64,
 }

@@ -108,7 +108,7 @@ pub enum FailureCode {
     /// The frames are invalid; the session's stream ends.
     Malformed = 7,
     Internal = 8,
-    /// The session has ended: it was deleted, was idle for too long, or its time is over.
+    /// The session has ended: it was deleted, exceeded its idle timeout, or expired.
     Ended = 9,
 }
 

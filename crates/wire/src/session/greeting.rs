@@ -20,10 +20,10 @@ pub struct Hello {
     /// the executor's default of 60 000.
     #[prost(uint64, tag = "5")]
     pub grace_milliseconds: u64,
-    /// Number of frames that may be outstanding to the client, at most [`LARGEST_WINDOW_FRAMES`](super::LARGEST_WINDOW_FRAMES).
+    /// Number of frames that may be outstanding to the client, at most 65,536.
     #[prost(uint32, tag = "6")]
     pub window_frames: u32,
-    /// Payload bytes that may be outstanding to the client, at most [`LARGEST_WINDOW_BYTES`](super::LARGEST_WINDOW_BYTES).
+    /// Payload bytes that may be outstanding to the client, at most 256 MiB.
     #[prost(uint64, tag = "7")]
     pub window_bytes: u64,
     /// Library and version of the client, for the log.

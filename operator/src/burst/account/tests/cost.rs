@@ -1,18 +1,18 @@
 //! The cost of an answer, which must not grow with the number of earlier answers.
 
-use sahasra_ranges::looks;
+use sahasra_ranges::visited_ranges;
 
 use super::*;
 
 /// Maximum number of ranges that an answer may visit, whatever happened before.
-const LOOKS_AT_AN_ANSWER: u64 = 8;
+const VISITED_BY_AN_ANSWER: u64 = 8;
 
 /// Every second chunk of a large burst has a different outcome from its neighbour. The cost of an answer must not grow with the number of
 /// earlier answers.
 fn alternating(total: u64, odd: FailureCode) -> Account {
     let mut account = Account::new(total, POLICY, 0);
     let devices: Vec<DeviceKey> = (0..8).map(device).collect();
-    looks();
+    visited_ranges();
     while account.ready(0) > 0 {
         for device in &devices {
             for batch in account.take(device, 4_096, 0) {
@@ -37,8 +37,8 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                     account.counts();
                 }
                 // Checked after each batch, so that an answer whose cost grows with earlier ones fails soon rather than after hours.
-                let looks = looks();
-                assert!(looks <= LOOKS_AT_AN_ANSWER * batch.count, "{looks} for {} answers", batch.count);
+                let visited = visited_ranges();
+                assert!(visited <= VISITED_BY_AN_ANSWER * batch.count, "{visited} for {} answers", batch.count);
             }
         }
     }
@@ -84,13 +84,13 @@ fn every_second_chunk_waits_for_its_retry() {
     assert_eq!((account.counts().pending, account.counts().retried), (TOTAL / 2, TOTAL / 2));
     let later = POLICY.max_backoff;
     assert_eq!(account.ready(later), TOTAL / 2);
-    looks();
+    visited_ranges();
     let mut taken = 0;
     while let Some(batch) = account.take(&device(0), 1, later).first() {
         taken += batch.count;
         account.succeeded(batch.first, batch.count);
-        let looks = looks();
-        assert!(looks <= LOOKS_AT_AN_ANSWER, "{looks} for one answer");
+        let visited = visited_ranges();
+        assert!(visited <= VISITED_BY_AN_ANSWER, "{visited} for one answer");
     }
     assert_eq!((taken, account.is_finished()), (TOTAL / 2, true));
 }
