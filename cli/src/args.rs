@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::quantity::at_least_one_mebibyte;
+use sahasra_names::Backend;
 use sahasra_service::args::duration;
 
 use crate::exit::{CODES, CODES_OF_UP};
@@ -147,10 +148,10 @@ pub struct CheckArgs {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Structure,
-    /// Fail (exit code 2) if this backend cannot run the file. "not checked" is not a failure: the file has a statement that this program
-    /// does not know.
-    #[arg(long, value_enum, default_value_t)]
-    pub backend: Backend,
+    /// Fail (exit code 2) if this backend cannot run the file [default: if no backend can]. "not checked" is not a failure: the file has a
+    /// statement that this program does not know.
+    #[arg(long)]
+    pub backend: Option<Backend>,
 }
 
 /// Output format.
@@ -160,18 +161,6 @@ pub enum Structure {
     Table,
     Json,
     Yaml,
-}
-
-/// Backend that `sahasra kernel check` requires to run a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// Either backend.
-    #[default]
-    Any,
-    /// The CPU backend, a SIMT engine.
-    Cpu,
-    /// The CUDA backend, NVIDIA's driver.
-    Cuda,
 }
 
 /// Options of `sahasra kernel compile`.

@@ -19,6 +19,7 @@ use kube::{
 use sahasra_access::Access;
 use sahasra_crds::GpuWorker;
 use sahasra_local::{ControlPlane, Options};
+use sahasra_names::Engine;
 use sahasra_operator::{
     Operator, Settings,
     agents::{AgentClient, Http2},
@@ -32,7 +33,7 @@ use sahasra_store::{StoreArgs, endpoints};
 use sahasra_worker::{
     args::AgentArguments,
     classes::{ClassRule, ClassTable},
-    devices::CpuBackend,
+    devices::CpuMode,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -222,9 +223,9 @@ impl Pool {
             program_cache_limit: PROGRAM_CACHE_BYTES,
             no_cuda: worker.cpu_devices.is_some(),
             cpu_backend: if worker.cpu_devices.is_some() {
-                CpuBackend::Always
+                CpuMode::Always
             } else {
-                CpuBackend::Never
+                CpuMode::Never
             },
             cpu_devices: worker.cpu_devices.unwrap_or(1),
             cpu_device_memory: Some(worker.vram_bytes),
@@ -297,7 +298,7 @@ impl Pool {
     }
 
     /// Whether sessions can use an engine on some device, as the workers report it.
-    pub async fn has_engine(&self, engine: &str) -> bool {
+    pub async fn has_engine(&self, engine: Engine) -> bool {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let listed = workers
             .list(&ListParams::default())
@@ -308,7 +309,7 @@ impl Pool {
             .iter()
             .filter_map(|worker| worker.status.as_ref())
             .flat_map(|status| &status.devices);
-        devices.any(|device| device.engines.iter().any(|known| known == engine))
+        devices.any(|device| device.engines.contains(&engine))
     }
 
     /// Returns the leases on every device, as recorded in its agent's ledger.

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use sahasra_names::Engine;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -60,27 +60,6 @@ pub struct GpuSessionSpec {
     #[serde(default = "number::<28_800>")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub ttl_seconds: i64,
-}
-
-/// What runs a program on a device.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Engine {
-    /// PTX kernels: the CUDA driver on a GPU, the SIMT engine on a CPU.
-    Ptx,
-    /// StableHLO programs through a PJRT plugin.
-    #[default]
-    Xla,
-}
-
-impl Engine {
-    /// Its name, as workers list it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ptx => "ptx",
-            Self::Xla => "xla",
-        }
-    }
 }
 
 /// What a session became.

@@ -2,7 +2,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
-use serde::{Deserialize, Serialize};
+use sahasra_names::Engine;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What a worker is: which node it serves.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -106,9 +107,21 @@ pub struct DeviceStatus {
     pub stored_tensor_bytes: i64,
     /// Whether the device answers.
     pub health: DeviceHealth,
-    /// Engines that can run on it: `ptx`, `xla`.
-    #[schemars(length(max = 8), inner(length(max = 16)))]
-    pub engines: Vec<String>,
+    /// Engines that can run on it.
+    #[serde(deserialize_with = "known_engines")]
+    #[schemars(description = engines_description(), with = "Vec<String>", length(max = 8), inner(length(max = 16)))]
+    pub engines: Vec<Engine>,
+}
+
+fn engines_description() -> String {
+    let names: Vec<_> = Engine::ALL.iter().map(|engine| format!("`{engine}`")).collect();
+    format!("Engines that can run on it: {}.", names.join(", "))
+}
+
+/// Reads the engines that this version knows: a worker of a newer version may have others.
+fn known_engines<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Engine>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Whether a device can be used.
@@ -142,4 +155,17 @@ pub struct WorkerSummary {
     pub tensor_count: i64,
     /// Their bytes.
     pub stored_tensor_bytes: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_of_a_newer_worker_is_left_out() {
+        let mut device = serde_json::to_value(DeviceStatus::default()).expect("JSON");
+        device["engines"] = serde_json::json!(["ptx", "later"]);
+        let device: DeviceStatus = serde_json::from_value(device).expect("it is read");
+        assert_eq!(device.engines, [Engine::Ptx]);
+    }
 }

@@ -2,13 +2,12 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
+use sahasra_names::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    VramQuantity,
-    gpu_session::Engine,
-    number,
+    VramQuantity, number,
     rules::{class_name, immutable, only_grows},
 };
 

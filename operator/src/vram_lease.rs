@@ -217,7 +217,7 @@ impl Reconciler {
             },
             slice_bytes,
             class: lease.spec.slice.class.clone(),
-            engine: lease.spec.engine.map(|engine| engine.name().to_owned()),
+            engine: lease.spec.engine,
             min,
             max,
             priority: 0,
@@ -336,7 +336,7 @@ fn session_terms(lease: &VramLease) -> Option<SessionTerms> {
         namespace: lease.namespace().unwrap_or_default(),
         name: session.name.clone(),
         uid: session.uid.clone(),
-        engine: lease.spec.engine.unwrap_or_default().name().to_owned(),
+        engine: lease.spec.engine.unwrap_or_default().to_string(),
         keep_milliseconds: keep_milliseconds(lease),
     })
 }

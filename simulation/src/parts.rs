@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use sahasra_names::Backend;
 use sahasra_operator::{Operator, Settings, agents::AgentClient, fault::Faults};
 use sahasra_service::{clock::Clock, health::Readiness, part::Part};
 use sahasra_store::{Endpoints, StorePolicy};
@@ -9,7 +10,7 @@ use sahasra_worker::{
     agent::{Agent, AgentLimits, Executors, Identity},
     burst_executors::{ExecutorPool, PoolConfig},
     classes::ClassTable,
-    devices::{DeviceDescription, DeviceKind},
+    devices::DeviceDescription,
     metrics::Metrics,
     registration::{
         Registration, RegistrationConfig,
@@ -191,7 +192,7 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
 fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
     let devices = (0..plan.devices).map(|ordinal| DeviceDescription {
         name: format!("cpu-{ordinal}"),
-        kind: DeviceKind::Cpu,
+        kind: Backend::Cpu,
         ordinal,
         model: "model".to_owned(),
         uuid: String::new(),

@@ -11,9 +11,10 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use sahasra_names::{Backend, Engine};
 use sahasra_service::part;
 use sahasra_worker::{
-    devices::{DeviceDescription, DeviceKind},
+    devices::DeviceDescription,
     session_executors::{
         launch::{Launch, LaunchError},
         process::Process,
@@ -65,15 +66,15 @@ impl SessionModels {
 }
 
 impl Launch for SessionModels {
-    fn engines(&self, _kind: DeviceKind) -> Vec<&'static str> {
-        vec!["ptx"]
+    fn engines(&self, _backend: Backend) -> Vec<Engine> {
+        vec![Engine::Ptx]
     }
 
     fn launch<'a>(
         &'a self,
         device: &'a DeviceDescription,
         namespace: &'a str,
-        _engine: &'a str,
+        _engine: Engine,
         limit_bytes: u64,
     ) -> BoxFuture<'a, Result<Process, LaunchError>> {
         Box::pin(async move {

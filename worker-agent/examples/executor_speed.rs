@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, Program, argument::Kind};
 use sahasra_worker::burst_executors::{Event, ExecutorPool, PoolConfig, ProgramSpec};
-use sahasra_worker::devices::CpuBackend;
+use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
 const PTX: &str = include_str!("../../crates/executor/tests/kernels.ptx");
@@ -69,7 +69,7 @@ async fn main() -> anyhow::Result<()> {
         program: program_file,
         ..PoolConfig::default()
     };
-    config.devices.cpu = CpuBackend::Always;
+    config.devices.cpu = CpuMode::Always;
     config.devices.cpu_memory_bytes = Some(1 << 30);
     config.devices.cuda = false;
     let pool = ExecutorPool::start(config).await?;

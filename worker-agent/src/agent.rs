@@ -12,6 +12,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
+use sahasra_names::Backend;
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
@@ -29,7 +30,6 @@ pub mod sessions;
 use crate::{
     burst_executors::ExecutorPool,
     classes::ClassTable,
-    devices::DeviceKind,
     dispatch::Burst,
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::{Metrics, Observed},
@@ -136,8 +136,8 @@ impl Agent {
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
             session_bytes: match device.kind {
                 // The CPU engine uses host memory and has no context.
-                DeviceKind::Cpu => 0,
-                DeviceKind::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
+                Backend::Cpu => 0,
+                Backend::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
             },
         });
         let classes = pool.devices().iter();

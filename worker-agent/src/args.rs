@@ -7,7 +7,7 @@ use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_service::{args::duration, logging::LogFormat, tls::Files};
 use sahasra_store::StoreArgs;
 
-use crate::devices::{CpuBackend, DeviceConfig};
+use crate::devices::{CpuMode, DeviceConfig};
 
 /// Agent of one node: grants slices of the memory of its devices, and runs chunks and sessions on them.
 #[derive(Debug, Parser)]
@@ -92,7 +92,7 @@ pub struct AgentArguments {
     pub no_cuda: bool,
     /// When the agent offers devices of the CPU backend.
     #[arg(long, env = "SAHASRA_CPU_BACKEND", value_enum, default_value_t)]
-    pub cpu_backend: CpuBackend,
+    pub cpu_backend: CpuMode,
     /// Number of devices of the CPU backend.
     #[arg(long, env = "SAHASRA_CPU_DEVICES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub cpu_devices: u32,

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use sahasra_crds::{VramQuantity, quantity::QuantityError};
+use sahasra_names::Backend;
 use serde::Deserialize;
 
-use crate::devices::{DeviceDescription, DeviceKind};
+use crate::devices::DeviceDescription;
 
 /// Rules that assign a class to a device. The first rule that matches applies. Without a match, well-known models get their usual short
 /// names and other models their own name, turned into a valid label value.
@@ -168,13 +169,13 @@ impl ClassTable {
         if let Some(rule) = self.rule(device, node_labels) {
             return rule.class.clone();
         }
-        if device.kind == DeviceKind::Cpu {
-            return "cpu".to_owned();
-        }
-        match MODELS.iter().find(|(pattern, _)| fits(pattern, &device.model)) {
-            Some((_, class)) => (*class).to_owned(),
-            None if label(&device.model).is_empty() => "gpu".to_owned(),
-            None => label(&device.model),
+        match device.kind {
+            Backend::Cpu => device.kind.to_string(),
+            Backend::Cuda => match MODELS.iter().find(|(pattern, _)| fits(pattern, &device.model)) {
+                Some((_, class)) => (*class).to_owned(),
+                None if label(&device.model).is_empty() => "gpu".to_owned(),
+                None => label(&device.model),
+            },
         }
     }
 }
@@ -183,7 +184,7 @@ impl ClassTable {
 mod tests {
     use super::*;
 
-    fn device(kind: DeviceKind, model: &str) -> DeviceDescription {
+    fn device(kind: Backend, model: &str) -> DeviceDescription {
         DeviceDescription {
             name: "device".to_owned(),
             kind,
@@ -223,16 +224,16 @@ mod tests {
         )
         .unwrap();
         let labels = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let a10g = device(DeviceKind::Cuda, "NVIDIA A10G");
+        let a10g = device(Backend::Cuda, "NVIDIA A10G");
         assert_eq!(
             table.class(&a10g, &labels(&[("node.kubernetes.io/instance-type", "g5.xlarge")])),
             "g5"
         );
         assert_eq!(table.class(&a10g, &labels(&[])), "a10g");
-        assert_eq!(table.class(&device(DeviceKind::Cpu, "CPU"), &labels(&[("size", "big")])), "big");
-        assert_eq!(table.class(&device(DeviceKind::Cpu, "CPU"), &labels(&[])), "cpu");
+        assert_eq!(table.class(&device(Backend::Cpu, "CPU"), &labels(&[("size", "big")])), "big");
+        assert_eq!(table.class(&device(Backend::Cpu, "CPU"), &labels(&[])), "cpu");
         assert_eq!(
-            table.class(&device(DeviceKind::Cuda, "Quadro RTX 4000 (x)"), &labels(&[])),
+            table.class(&device(Backend::Cuda, "Quadro RTX 4000 (x)"), &labels(&[])),
             "quadro-rtx-4000-x"
         );
     }
@@ -272,7 +273,7 @@ mod tests {
         .unwrap();
         let a10g = DeviceDescription {
             allocatable_bytes: 20 << 30,
-            ..device(DeviceKind::Cuda, "NVIDIA A10G")
+            ..device(Backend::Cuda, "NVIDIA A10G")
         };
         let shared = BTreeMap::from([("pool".to_owned(), "shared".to_owned())]);
         assert_eq!(table.lent_bytes(&a10g, &shared), 8 << 30);

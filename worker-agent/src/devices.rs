@@ -5,31 +5,15 @@ pub mod discover;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use sahasra_names::Backend;
 use serde::{Deserialize, Serialize};
-
-/// Engine that runs a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// The CPU engine, `sahasra-ptx`.
-    Cpu,
-    /// A GPU through the CUDA driver.
-    Cuda,
-}
-
-impl DeviceKind {
-    /// Returns whether a running kernel can be ended without ending its process.
-    pub const fn cancels(self) -> bool {
-        matches!(self, Self::Cpu)
-    }
-}
 
 /// A device as discovered when the agent started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceDescription {
     /// Name on this worker, such as `cpu-0` or `cuda-1`.
     pub name: String,
-    pub kind: DeviceKind,
+    pub kind: Backend,
     /// Index among the devices of its kind; for CUDA the driver's ordinal.
     pub ordinal: u32,
     /// Model as the driver reports it.
@@ -49,7 +33,7 @@ pub struct DeviceDescription {
 
 /// Condition for devices of the CPU backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum CpuBackend {
+pub enum CpuMode {
     /// Only if no GPU is found.
     #[default]
     Fallback,
@@ -63,7 +47,7 @@ pub enum CpuBackend {
 pub struct DeviceConfig {
     /// Discover GPUs.
     pub cuda: bool,
-    pub cpu: CpuBackend,
+    pub cpu: CpuMode,
     /// Number of devices of the CPU engine, each with `cpu_memory_bytes` of memory.
     pub cpu_devices: u32,
     /// Memory of each CPU device in bytes. Default: half of the memory of the machine (or the container), divided by the number of CPU
@@ -81,7 +65,7 @@ impl Default for DeviceConfig {
     fn default() -> Self {
         Self {
             cuda: true,
-            cpu: CpuBackend::default(),
+            cpu: CpuMode::default(),
             cpu_devices: 1,
             cpu_memory_bytes: None,
             cpu_threads: None,

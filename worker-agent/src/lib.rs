@@ -45,7 +45,6 @@ use api::guard::Guard;
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
 use child::sandbox_check;
-use devices::DeviceKind;
 use registration::{Occupied, Registration, RegistrationConfig};
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use session_executors::launcher::Launcher;
@@ -178,7 +177,7 @@ pub async fn serve(
         sessions: Some(Arc::new(launcher.context("failed to spawn the thread that starts executors")?)),
         chunks: ExecutorPool::start(config).await?,
     };
-    let gpu = executors.chunks.devices().iter().any(|device| device.kind == DeviceKind::Cuda);
+    let gpu = executors.chunks.devices().iter().any(|device| device.kind.is_gpu());
     sandbox_check::check(&program, gpu, arguments.require_sandbox).await?;
     let bound = listener.local_addr()?;
     let agent = Agent::new(

@@ -2,8 +2,10 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use sahasra_names::Backend;
+
 use crate::{
-    args::{Backend, CheckArgs, Structure},
+    args::{CheckArgs, Structure},
     exit::Exit,
     kernel::describe::{Description, Kernel, describe},
     output::{self, Table},
@@ -51,13 +53,13 @@ fn read(path: &Path) -> Result<Description, String> {
     describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
 }
 
-/// Whether the requested backend can run the kernel, as an exit code. What was not checked does not count as a failure.
-fn verdict(description: &Description, backend: Backend) -> Exit {
+/// Whether the requested backend, or any, can run the kernel, as an exit code. What was not checked does not count as a failure.
+fn verdict(description: &Description, backend: Option<Backend>) -> Exit {
     let cuda = description.backends.cuda.runs != Some(false);
     let runs = match backend {
-        Backend::Any => description.backends.cpu.runs || cuda,
-        Backend::Cpu => description.backends.cpu.runs,
-        Backend::Cuda => cuda,
+        None => description.backends.cpu.runs || cuda,
+        Some(Backend::Cpu) => description.backends.cpu.runs,
+        Some(Backend::Cuda) => cuda,
     };
     if runs { Exit::Success } else { Exit::Refused }
 }

@@ -3,12 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use sahasra_executor_protocol::probe::PluginPlatform;
+use sahasra_names::Engine;
 use sahasra_worker::session_executors::launcher::probe;
 
 use crate::pool::Pool;
-
-/// Engine of the devices that a plugin drives.
-const XLA: &str = "xla";
 
 /// State of the PJRT plugin of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +25,7 @@ impl Serves {
     /// Finds out what the devices of a pool report. Loads the plugin again if none of them has its engine, for the reason.
     pub async fn ask(pool: &Pool, plugin: Option<PathBuf>) -> Self {
         let Some(plugin) = plugin else { return Self::NoPlugin };
-        if pool.has_engine(XLA).await {
+        if pool.has_engine(Engine::Xla).await {
             return Self::Yes(plugin);
         }
         let outcome = probe(Path::new("/proc/self/exe"), &plugin).await;

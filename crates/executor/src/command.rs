@@ -4,41 +4,28 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use sahasra_error_chain::causes;
 use sahasra_executor_protocol::burst::status_page::Board;
 use sahasra_executor_protocol::probe::{PluginPlatform, Probe};
 use sahasra_executor_protocol::program_cache::Folder;
+use sahasra_names::{Backend, Engine};
 
 use crate::burst;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::process::end_on_panic;
 use crate::sandbox::{self, reach::Reach};
-use crate::session::{self, EngineChoice, Options, Platform};
-
-/// Implementation of a device.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Backend {
-    Cpu,
-    Cuda,
-}
-
-/// Program interface of a session.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum SessionEngine {
-    Xla,
-    Ptx,
-}
+use crate::session::{self, Options};
 
 /// Options of a process that holds a session.
 #[derive(Debug, clap::Args)]
 struct SessionArguments {
     /// Program interface of the session.
     #[arg(long)]
-    engine: SessionEngine,
+    engine: Engine,
     /// Library of the PJRT plugin of engine xla.
-    #[arg(long, required_if_eq("engine", "xla"), value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     plugin: Option<PathBuf>,
     /// Implementation of the device.
     #[arg(long, default_value = "cpu")]
@@ -124,9 +111,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             threads,
             agent_pid,
         } => {
-            let own_memory = matches!(backend, Backend::Cpu).then_some(memory_bytes);
+            let own_memory = (!backend.is_gpu()).then_some(memory_bytes);
             let reach = Reach {
-                gpu: matches!(backend, Backend::Cuda),
+                gpu: backend.is_gpu(),
                 ..Reach::default()
             };
             let inherited = match sandbox::enter(agent_pid, own_memory, &reach) {
@@ -153,9 +140,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn session(arguments: SessionArguments) -> ExitCode {
-    let own_memory = matches!(arguments.backend, Backend::Cpu).then(|| session::own_memory_bytes(arguments.memory_bytes));
+    let own_memory = (!arguments.backend.is_gpu()).then(|| session::own_memory_bytes(arguments.memory_bytes));
     let reach = Reach {
-        gpu: matches!(arguments.backend, Backend::Cuda),
+        gpu: arguments.backend.is_gpu(),
         plugin: arguments.plugin.clone(),
         program_cache: arguments.program_cache_dir.clone(),
         scratch: arguments.scratch_dir,
@@ -176,24 +163,13 @@ fn session(arguments: SessionArguments) -> ExitCode {
         }
     };
     let options = Options {
-        engine: match (arguments.engine, arguments.plugin) {
-            (SessionEngine::Xla, Some(plugin)) => EngineChoice::Xla {
-                plugin,
-                cache: arguments.program_cache_dir.map(|path| Folder {
-                    path,
-                    limit_bytes: arguments.program_cache_limit_bytes,
-                }),
-            },
-            (SessionEngine::Xla, None) => {
-                eprintln!("engine xla requires --plugin");
-                return ExitCode::FAILURE;
-            }
-            (SessionEngine::Ptx, _) => EngineChoice::Ptx,
-        },
-        platform: match arguments.backend {
-            Backend::Cpu => Platform::Cpu,
-            Backend::Cuda => Platform::Cuda,
-        },
+        engine: arguments.engine,
+        plugin: arguments.plugin,
+        cache: arguments.program_cache_dir.map(|path| Folder {
+            path,
+            limit_bytes: arguments.program_cache_limit_bytes,
+        }),
+        backend: arguments.backend,
         ordinal: arguments.ordinal,
         memory_bytes: arguments.memory_bytes,
         threads: arguments.threads,

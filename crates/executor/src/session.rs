@@ -25,6 +25,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sahasra_error_chain::causes;
+use sahasra_names::{self as names, Backend};
 
 mod connection;
 pub mod engine;
@@ -54,32 +55,16 @@ const OWN_BYTES: u64 = 4 << 30;
 /// Time during which connections are accepted and receive the reason if the engine cannot be opened.
 const TELLING: Duration = Duration::from_secs(1);
 
-/// Kind of a session's device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Platform {
-    Cpu,
-    Cuda,
-}
-
-/// Engine of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineChoice {
-    /// A PJRT plugin.
-    Xla {
-        /// Path of the plugin.
-        plugin: PathBuf,
-        /// Folder for compiled programs, shared by the sessions of the namespace.
-        cache: Option<Folder>,
-    },
-    Ptx,
-}
-
 /// Options of a session executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    pub engine: EngineChoice,
-    pub platform: Platform,
-    /// Index of the device among those of its kind.
+    pub engine: names::Engine,
+    /// Path of the PJRT plugin of engine xla.
+    pub plugin: Option<PathBuf>,
+    /// Folder for compiled programs of engine xla, shared by the sessions of the namespace.
+    pub cache: Option<Folder>,
+    pub backend: Backend,
+    /// Index of the device among those of its backend.
     pub ordinal: u32,
     /// Device memory that the session may use, in bytes.
     pub memory_bytes: u64,
@@ -192,23 +177,27 @@ fn refuse(control: &UnixStream, reason: &str) {
 
 /// Opens the engine, passes the outcome to `tell`, and runs the engine. Returns only if the engine cannot be opened.
 fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
-    match (&options.engine, options.platform) {
-        (EngineChoice::Xla { plugin, cache }, platform) => {
-            let options = xla::Options {
-                plugin: plugin.clone(),
-                gpu: (platform == Platform::Cuda).then_some(options.ordinal),
-                limit_bytes: options.memory_bytes,
-                cache: cache.clone(),
+    let limit_bytes = options.memory_bytes;
+    match (options.engine, options.backend) {
+        (names::Engine::Ptx, Backend::Cpu) => {
+            let device = CpuDevice::new(limit_bytes, options.threads as usize);
+            run(board, PtxEngine::new(device, Backend::Cpu), limit_bytes, tell);
+        }
+        (names::Engine::Ptx, Backend::Cuda) => {
+            let engine = CudaDevice::open(options.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
+            run(board, engine, limit_bytes, tell);
+        }
+        (names::Engine::Xla, backend) => {
+            let Some(plugin) = options.plugin.clone() else {
+                return tell(Err("engine xla requires --plugin".to_owned()));
             };
-            run(board, XlaEngine::open(&options), options.limit_bytes, tell);
-        }
-        (EngineChoice::Ptx, Platform::Cpu) => {
-            let device = CpuDevice::new(options.memory_bytes, options.threads as usize);
-            run(board, PtxEngine::new(device, "cpu"), options.memory_bytes, tell);
-        }
-        (EngineChoice::Ptx, Platform::Cuda) => {
-            let engine = CudaDevice::open(options.ordinal).and_then(|device| PtxEngine::new(device, "cuda"));
-            run(board, engine, options.memory_bytes, tell);
+            let options = xla::Options {
+                plugin,
+                gpu: backend.is_gpu().then_some(options.ordinal),
+                limit_bytes,
+                cache: options.cache.clone(),
+            };
+            run(board, XlaEngine::open(&options), limit_bytes, tell);
         }
     }
 }

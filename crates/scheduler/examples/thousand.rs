@@ -3,6 +3,7 @@
 
 use std::{hint::black_box, time::Instant};
 
+use sahasra_names::Engine;
 use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, RESERVE_AFTER_MS, solve};
 
 const GIB: u64 = 1 << 30;
@@ -12,7 +13,7 @@ fn devices(count: usize) -> Vec<Device> {
     let device = |index: usize| Device {
         id: DeviceId::new(format!("worker-{:04}", index / 8), format!("gpu{}", index % 8)),
         class: if index.is_multiple_of(3) { "h100".into() } else { "g5".into() },
-        engines: vec!["ptx".into()],
+        engines: vec![Engine::Ptx],
         allocatable_bytes: if index.is_multiple_of(3) { 80 * GIB } else { 24 * GIB },
         foreign_bytes: 0,
         returning_bytes: 0,
@@ -33,7 +34,7 @@ fn burst(index: usize, slice_bytes: u64, min: u32, max: u32) -> Claim {
         min,
         max,
         class: None,
-        engine: Some("ptx".into()),
+        engine: Some(Engine::Ptx),
         priority: 0,
         since: index as u64,
         pinned: None,

@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use sahasra_names::Engine;
+
 use crate::{Claim, ClaimKind, Device, DeviceId, Load, Problem};
 
 /// Index into [`Pool::devices`].
@@ -53,7 +55,7 @@ pub(crate) struct Group {
 #[derive(PartialEq, Eq, Hash)]
 struct GroupKey<'a> {
     class: Option<&'a str>,
-    engine: Option<&'a str>,
+    engine: Option<Engine>,
     unit: u64,
     kind: ClaimKind,
     priority: i32,
@@ -118,7 +120,7 @@ impl<'a> Pool<'a> {
                 let own = claim.pinned.is_some() || claim.refused.iter().any(|refused| refused.until > now);
                 let key = GroupKey {
                     class: claim.class.as_deref(),
-                    engine: claim.engine.as_deref(),
+                    engine: claim.engine,
                     unit: demand.unit(),
                     kind: claim.kind,
                     priority: claim.priority,
@@ -397,7 +399,7 @@ fn accepts(device: &Device, demand: &Demand, now: u64) -> bool {
     let claim = demand.claim;
     claim.pinned.as_ref().is_none_or(|pinned| *pinned == device.id)
         && claim.class.as_ref().is_none_or(|class| *class == device.class)
-        && claim.engine.as_ref().is_none_or(|engine| device.engines.contains(engine))
+        && claim.engine.is_none_or(|engine| device.engines.contains(&engine))
         && device.usable.is_ok()
         && demand.unit() <= device.allocatable_bytes
         && !claim

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use sahasra_names::Engine;
+
 /// A name or id. Cheap to clone, because solutions repeat the same few names very often.
 pub type Name = Arc<str>;
 
@@ -44,8 +46,8 @@ pub struct Device {
     pub id: DeviceId,
     /// Class of the device, such as `g5` or `cpu`.
     pub class: Name,
-    /// Engines that run on this device: `ptx`, `xla`.
-    pub engines: Vec<Name>,
+    /// Engines that run on this device.
+    pub engines: Vec<Engine>,
     pub allocatable_bytes: u64,
     /// Bytes that are leased or draining on this device and belong to no previous assignment: grants of other owners, and slices that a
     /// claim has released but whose release the device has not yet confirmed.
@@ -116,7 +118,7 @@ pub struct Claim {
     /// Required class of device; any class if absent.
     pub class: Option<Name>,
     /// Required engine; any engine if absent.
-    pub engine: Option<Name>,
+    pub engine: Option<Engine>,
     /// A higher value is more important.
     pub priority: i32,
     /// Start of waiting, in milliseconds on the clock of `now`.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sahasra_names::Engine;
+
 use crate::{DeviceId, Name};
 
 /// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
@@ -20,8 +22,8 @@ pub enum WhyNot {
     },
     /// The device does not have the engine that the claim requires.
     EngineUnsupported {
-        /// Required engine, such as `xla`.
-        wanted: Name,
+        /// Required engine.
+        wanted: Engine,
     },
     /// The worker's heartbeat has stopped.
     NotReady,
@@ -120,11 +122,13 @@ impl fmt::Display for WhyNot {
         match self {
             Self::PinnedTo { device } => write!(formatter, "the session is placed on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
-            // Engine `xla` is a PJRT plugin, which a worker may lack.
-            Self::EngineUnsupported { wanted } if &**wanted == "xla" => {
-                formatter.write_str("has no engine xla: its worker has no PJRT plugin")
+            Self::EngineUnsupported { wanted } => {
+                let missing = match wanted {
+                    Engine::Ptx => "",
+                    Engine::Xla => ": its worker has no PJRT plugin",
+                };
+                write!(formatter, "has no engine {wanted}{missing}")
             }
-            Self::EngineUnsupported { wanted } => write!(formatter, "has no engine {wanted}"),
             Self::NotReady => formatter.write_str("worker is not ready"),
             Self::Unhealthy => formatter.write_str("device is unhealthy"),
             Self::Cordoned => formatter.write_str("worker is cordoned"),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, sample::subsequence};
+use sahasra_names::Engine;
 use sahasra_scheduler::{
     Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, RESERVE_AFTER_MS, Refused, Solution, Unusable, WhyNot, solve,
 };
@@ -33,11 +34,7 @@ fn device(index: usize) -> impl Strategy<Value = Device> {
             move |(class, allocatable_bytes, (foreign_bytes, returning), usable, load, xla)| Device {
                 id: device_id(index),
                 class: class.into(),
-                engines: if xla {
-                    vec!["ptx".into(), "xla".into()]
-                } else {
-                    vec!["ptx".into()]
-                },
+                engines: if xla { vec![Engine::Ptx, Engine::Xla] } else { vec![Engine::Ptx] },
                 allocatable_bytes,
                 foreign_bytes,
                 returning_bytes: returning.min(foreign_bytes),
@@ -77,7 +74,7 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
                 min,
                 max: min + more,
                 class: class.map(Into::into),
-                engine: xla.then(|| "xla".into()),
+                engine: xla.then_some(Engine::Xla),
                 priority,
                 since,
                 pinned: pinned.filter(|_| kind == ClaimKind::Session).map(device_id),

@@ -73,7 +73,7 @@ pub struct SessionTerms {
     pub name: String,
     #[prost(string, tag = "3")]
     pub uid: String,
-    /// Engine that runs the session's programs: `ptx` or `xla`.
+    /// Engine that runs the session's programs, as in the spec of the `GpuSession`.
     #[prost(string, tag = "4")]
     pub engine: String,
     /// Total time for which the agent may keep the grant without renewal while a client is connected, in milliseconds of the agent's own

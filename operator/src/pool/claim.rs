@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use sahasra_names::Engine;
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
     grants::{GrantId, Owner, SessionTerms},
@@ -18,7 +19,7 @@ pub struct ClaimRequest {
     /// Class of the device; `None` matches any class.
     pub class: Option<String>,
     /// Engine that the device must have; `None` matches any device.
-    pub engine: Option<String>,
+    pub engine: Option<Engine>,
     /// The claim holds either none or at least this many slices.
     pub min: u32,
     pub max: u32,

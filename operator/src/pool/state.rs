@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use sahasra_names::Engine;
 use sahasra_scheduler::{DeviceId, Load, Name};
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, Owner, ReleaseRequest, RenewRequest};
@@ -115,7 +116,7 @@ struct WorkerView {
 #[derive(Debug)]
 struct DeviceView {
     class: Name,
-    engines: Vec<Name>,
+    engines: Vec<Engine>,
     allocatable_bytes: u64,
     foreign_bytes: u64,
     /// The part of `foreign_bytes` that drains or was released.
@@ -241,7 +242,7 @@ impl State {
                 let before = old.as_ref().and_then(|old| old.devices.get(&key));
                 let view = DeviceView {
                     class: device.class.as_str().into(),
-                    engines: device.engines.iter().map(|engine| engine.as_str().into()).collect(),
+                    engines: device.engines.clone(),
                     allocatable_bytes: mebibytes(device.allocatable_mib),
                     foreign_bytes: before.map_or(0, |before| before.foreign_bytes),
                     returning_bytes: before.map_or(0, |before| before.returning_bytes),

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_names::UnknownName;
 use sahasra_service::part;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -56,14 +57,18 @@ impl Agent {
         let launcher = self.sessions.launcher().ok_or(LaunchError::NoLauncher)?;
         let device = self.pool.devices().iter().find(|device| device.name == session.device);
         let device = device.ok_or(ConnectError::Ended)?;
+        let terms = session.terms();
+        let engine = terms.engine.parse().map_err(|UnknownName(engine)| LaunchError::NoEngine {
+            device: device.name.clone(),
+            engine,
+        })?;
         // The slice counts as in use from before the process exists until after it has been reaped.
         let occupied = self.change(|ledger, now| ledger.occupy(now, &session.owner_uid, &session.device, 1));
         if occupied == 0 || session.ended.is_cancelled() {
             self.vacate_session(session, occupied);
             return Err(ConnectError::Ended);
         }
-        let terms = session.terms();
-        let launched = launcher.launch(device, &terms.namespace, &terms.engine, session.limit_bytes).await;
+        let launched = launcher.launch(device, &terms.namespace, engine, session.limit_bytes).await;
         let process = match launched {
             Ok(process) => Arc::new(process),
             Err(error) => {

@@ -17,7 +17,7 @@ use crate::child::{
     Child,
     spawn::{Spawner, command},
 };
-use crate::devices::{DeviceDescription, DeviceKind};
+use crate::devices::DeviceDescription;
 
 impl Launcher for Spawner {
     fn launch<'a>(&'a self, device: &'a DeviceDescription, _namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
@@ -30,12 +30,8 @@ impl Launcher for Spawner {
 }
 
 async fn executor(spawner: &Spawner, device: &DeviceDescription) -> io::Result<Started> {
-    let backend = match device.kind {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Cuda => "cuda",
-    };
     let arguments = vec![
-        format!("--backend={backend}"),
+        format!("--backend={}", device.kind),
         format!("--ordinal={}", device.ordinal),
         format!("--memory-bytes={}", device.total_bytes),
         format!("--threads={}", device.lanes),

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use sahasra_executor_protocol::probe::{GPU_LANES, Gpu, Probe};
+use sahasra_names::Backend;
 
-use super::{CpuBackend, DeviceConfig, DeviceDescription, DeviceKind};
+use super::{CpuMode, DeviceConfig, DeviceDescription};
 use crate::child::{ask::ask, spawn};
 
 /// Memory in bytes that an engine needs in addition to contexts, for fragmentation and for what a driver allocates later.
@@ -30,9 +31,9 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
         devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.executors_per_device)));
     }
     let cpu = match config.cpu {
-        CpuBackend::Always => true,
-        CpuBackend::Fallback => devices.is_empty(),
-        CpuBackend::Never => false,
+        CpuMode::Always => true,
+        CpuMode::Fallback => devices.is_empty(),
+        CpuMode::Never => false,
     };
     if cpu {
         devices.extend(cpu_devices(config));
@@ -75,7 +76,7 @@ fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
     let reserved = gpu.context_bytes.saturating_mul(u64::from(executors.saturating_sub(1))) + HEADROOM;
     DeviceDescription {
         name: format!("cuda-{}", gpu.ordinal),
-        kind: DeviceKind::Cuda,
+        kind: Backend::Cuda,
         ordinal: gpu.ordinal,
         model: gpu.model,
         uuid: gpu.uuid,
@@ -94,7 +95,7 @@ fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
     (0..count)
         .map(|ordinal| DeviceDescription {
             name: format!("cpu-{ordinal}"),
-            kind: DeviceKind::Cpu,
+            kind: Backend::Cpu,
             ordinal,
             model: cpu_model(),
             uuid: String::new(),

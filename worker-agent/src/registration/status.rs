@@ -5,6 +5,7 @@ use sahasra_crds::{
     conditions,
     gpu_worker::{DeviceHealth, DeviceStatus, GpuWorkerStatus, WorkerSummary},
 };
+use sahasra_names::Engine;
 
 use crate::agent::Agent;
 
@@ -105,13 +106,12 @@ pub(super) fn desired(
 }
 
 /// Returns the engines of a device.
-fn engines(agent: &Agent, device: &str) -> Vec<String> {
+fn engines(agent: &Agent, device: &str) -> Vec<Engine> {
     let kind = agent
         .pool()
         .devices()
         .iter()
         .find(|known| known.name == device)
         .map(|known| known.kind);
-    let engines = kind.map(|kind| agent.sessions().engines(kind)).unwrap_or_default();
-    engines.into_iter().map(str::to_owned).collect()
+    kind.map(|kind| agent.sessions().engines(kind)).unwrap_or_default()
 }

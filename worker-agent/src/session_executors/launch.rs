@@ -5,9 +5,10 @@ use std::fmt::Debug;
 use std::io;
 
 use futures::future::BoxFuture;
+use sahasra_names::{Backend, Engine};
 
 use super::process::Process;
-use crate::devices::{DeviceDescription, DeviceKind};
+use crate::devices::DeviceDescription;
 
 /// Errors of starting a session executor.
 #[derive(Debug, thiserror::Error)]
@@ -29,15 +30,15 @@ pub enum LaunchError {
 
 /// Starts session executors.
 pub trait Launch: Debug + Send + Sync {
-    /// Returns the engines that sessions may use on devices of this kind.
-    fn engines(&self, kind: DeviceKind) -> Vec<&'static str>;
+    /// Returns the engines that sessions may use on devices of this backend.
+    fn engines(&self, backend: Backend) -> Vec<Engine>;
 
     /// Starts the executor of a session of `namespace`. The session may hold `limit_bytes` on the device.
     fn launch<'a>(
         &'a self,
         device: &'a DeviceDescription,
         namespace: &'a str,
-        engine: &'a str,
+        engine: Engine,
         limit_bytes: u64,
     ) -> BoxFuture<'a, Result<Process, LaunchError>>;
 

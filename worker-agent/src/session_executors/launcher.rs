@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use sahasra_executor_protocol::probe::PluginPlatform;
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use sahasra_executor_protocol::session::status_page::Board;
+use sahasra_names::{Backend, Engine};
 use tempfile::TempDir;
 
 use super::launch::{Launch, LaunchError};
@@ -21,7 +22,7 @@ use crate::child::{
     ask::ask,
     spawn::{self, Spawner},
 };
-use crate::devices::{DeviceDescription, DeviceKind};
+use crate::devices::DeviceDescription;
 
 /// Timeout for an executor to read a connection that is handed over.
 const HAND_OVER: Duration = Duration::from_secs(5);
@@ -65,35 +66,34 @@ impl Launcher {
         &self,
         device: &DeviceDescription,
         namespace: &str,
-        engine: &str,
+        engine: Engine,
         limit_bytes: u64,
     ) -> Result<Process, LaunchError> {
         if !self.engines(device.kind).contains(&engine) {
             return Err(LaunchError::NoEngine {
                 device: device.name.clone(),
-                engine: engine.to_owned(),
+                engine: engine.to_string(),
             });
         }
-        let backend = match device.kind {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-        };
         let mut arguments = vec![
             format!("--engine={engine}"),
-            format!("--backend={backend}"),
+            format!("--backend={}", device.kind),
             format!("--ordinal={}", device.ordinal),
             format!("--memory-bytes={limit_bytes}"),
             format!("--threads={}", device.lanes),
             format!("--agent-pid={}", std::process::id()),
         ];
-        if let Some((path, _)) = self.plugin.as_ref().filter(|_| engine == "xla") {
-            arguments.push(format!("--plugin={}", path.display()));
-            arguments.extend(self.cache_arguments(namespace));
-        }
-        // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
-        let scratch = match device.kind {
-            DeviceKind::Cuda if engine == "xla" => Some(tempfile::Builder::new().prefix("sahasra-session-").tempdir()?),
-            _ => None,
+        let scratch = match engine {
+            Engine::Ptx => None,
+            Engine::Xla => {
+                arguments.extend(self.plugin_arguments(namespace));
+                // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
+                let scratch = device
+                    .kind
+                    .is_gpu()
+                    .then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
+                scratch.transpose()?
+            }
         };
         let started = self
             .spawner
@@ -102,38 +102,39 @@ impl Launcher {
         Ok(Process::new(started)?)
     }
 
-    /// Returns the arguments that name the folder of compiled programs: the one of the session's namespace, which no other namespace can
-    /// open.
-    fn cache_arguments(&self, namespace: &str) -> Vec<String> {
-        let folder = self.cache.as_ref().map(|cache| cache.of_namespace(namespace));
-        match folder {
-            Some(Ok(folder)) => vec![
+    /// Returns the arguments that name the plugin and the folder of compiled programs: the one of the session's namespace, which no other
+    /// namespace can open.
+    fn plugin_arguments(&self, namespace: &str) -> Vec<String> {
+        let plugin = self.plugin.iter().map(|(path, _)| format!("--plugin={}", path.display()));
+        let mut arguments: Vec<String> = plugin.collect();
+        match self.cache.as_ref().map(|cache| cache.of_namespace(namespace)) {
+            Some(Ok(folder)) => arguments.extend([
                 format!("--program-cache-dir={}", folder.path.display()),
                 format!("--program-cache-limit-bytes={}", folder.limit_bytes),
-            ],
+            ]),
             Some(Err(error)) => {
                 tracing::warn!(namespace, %error, "failed to open the program cache of a session: its programs are kept in memory only");
-                Vec::new()
             }
-            None => Vec::new(),
+            None => {}
         }
+        arguments
     }
 }
 
 impl Launch for Launcher {
-    fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
-        let mut engines = vec!["ptx"];
-        if self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, kind)) {
-            engines.push("xla");
-        }
-        engines
+    fn engines(&self, backend: Backend) -> Vec<Engine> {
+        let is_supported = |engine: &Engine| match engine {
+            Engine::Ptx => true,
+            Engine::Xla => self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, backend)),
+        };
+        Engine::ALL.iter().copied().filter(is_supported).collect()
     }
 
     fn launch<'a>(
         &'a self,
         device: &'a DeviceDescription,
         namespace: &'a str,
-        engine: &'a str,
+        engine: Engine,
         limit_bytes: u64,
     ) -> BoxFuture<'a, Result<Process, LaunchError>> {
         Box::pin(self.start_process(device, namespace, engine, limit_bytes))
@@ -146,12 +147,12 @@ impl Launch for Launcher {
     }
 }
 
-/// Returns whether a plugin of the platform drives devices of the kind.
-fn drives(platform: &PluginPlatform, kind: DeviceKind) -> bool {
+/// Returns whether a plugin of the platform drives devices of the backend.
+fn drives(platform: &PluginPlatform, backend: Backend) -> bool {
     let name = platform.name.to_ascii_lowercase();
-    match kind {
-        DeviceKind::Cpu => matches!(name.as_str(), "cpu" | "host"),
-        DeviceKind::Cuda => matches!(name.as_str(), "cuda" | "gpu"),
+    match backend {
+        Backend::Cpu => matches!(name.as_str(), "cpu" | "host"),
+        Backend::Cuda => matches!(name.as_str(), "cuda" | "gpu"),
     }
 }
 
@@ -200,8 +201,8 @@ mod tests {
             name: name.to_owned(),
             version: String::new(),
         };
-        assert!(drives(&platform("cpu"), DeviceKind::Cpu) && !drives(&platform("cpu"), DeviceKind::Cuda));
-        assert!(drives(&platform("CUDA"), DeviceKind::Cuda) && !drives(&platform("cuda"), DeviceKind::Cpu));
-        assert!(!drives(&platform("tpu"), DeviceKind::Cpu));
+        assert!(drives(&platform("cpu"), Backend::Cpu) && !drives(&platform("cpu"), Backend::Cuda));
+        assert!(drives(&platform("CUDA"), Backend::Cuda) && !drives(&platform("cuda"), Backend::Cpu));
+        assert!(!drives(&platform("tpu"), Backend::Cpu));
     }
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::session::status_page::Figures;
+use sahasra_names::{Backend, Engine};
 use sahasra_wire::grants::SessionTerms;
 use sahasra_wire::inventory::SessionLoad;
 use tokio_util::sync::CancellationToken;
 
 use super::launch::Launch;
 use super::process::Process;
-use crate::devices::DeviceKind;
 
 /// How long the agent reports an executor that exited on its own.
 const ENDS_KEPT: Duration = Duration::from_secs(600);
@@ -154,11 +154,11 @@ impl Sessions {
         self.launcher.as_deref()
     }
 
-    /// Returns the engines on devices of this kind.
-    pub fn engines(&self, kind: DeviceKind) -> Vec<&'static str> {
+    /// Returns the engines on devices of this backend.
+    pub fn engines(&self, backend: Backend) -> Vec<Engine> {
         self.launcher
             .as_ref()
-            .map_or_else(|| vec!["ptx"], |launcher| launcher.engines(kind))
+            .map_or_else(|| vec![Engine::Ptx], |launcher| launcher.engines(backend))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -315,7 +315,7 @@ mod tests {
             namespace: "team".to_owned(),
             name: name.to_owned(),
             uid: "uid".to_owned(),
-            engine: "ptx".to_owned(),
+            engine: Engine::Ptx.to_string(),
             keep_milliseconds: keep_seconds * 1000,
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, FailureCode, Program};
 use sahasra_worker::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec};
-use sahasra_worker::devices::CpuBackend;
+use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.
@@ -24,7 +24,7 @@ pub fn config() -> PoolConfig {
         ..PoolConfig::default()
     };
     config.devices.cuda = false;
-    config.devices.cpu = CpuBackend::Always;
+    config.devices.cpu = CpuMode::Always;
     config.devices.cpu_memory_bytes = Some(1 << 30);
     config.devices.cpu_threads = Some(2);
     config

@@ -5,6 +5,7 @@
 mod client;
 mod compression;
 mod connections;
+mod engines;
 mod harness;
 mod ptx;
 mod questions;

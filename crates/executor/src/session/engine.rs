@@ -7,6 +7,7 @@
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use sahasra_names as names;
 use sahasra_pjrt::{ElementType, Shape};
 use sahasra_wire::session::{Compiled, FailureCode, Format, Launch};
 
@@ -37,7 +38,7 @@ impl Fault {
     }
 
     /// Fault for an operation that only the other engine supports. `what` names the operation, `engine` the engine of this session.
-    pub fn unsupported(what: &str, engine: &str) -> Self {
+    pub fn unsupported(what: &str, engine: names::Engine) -> Self {
         Self::new(
             FailureCode::Unsupported,
             format!("{what} requires a session of the other engine: this session has engine {engine}"),
@@ -48,8 +49,7 @@ impl Fault {
 /// Description of an engine and its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// `xla` or `ptx`.
-    pub engine: &'static str,
+    pub engine: names::Engine,
     /// Name of the platform, such as `cpu` or `cuda`.
     pub platform: String,
     /// Version of the platform, as the engine reports it.

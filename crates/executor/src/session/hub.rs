@@ -208,7 +208,7 @@ impl Hub {
             grace_milliseconds: welcomed.grace.as_millis() as u64,
             window_frames: WINDOW.frames,
             window_bytes: WINDOW.bytes,
-            engine: here.engine.to_owned(),
+            engine: here.engine.to_string(),
             platform: here.platform.clone(),
             platform_version: here.platform_version.clone(),
             device: here.device.clone(),

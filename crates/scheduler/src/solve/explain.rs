@@ -102,8 +102,8 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
             has: device.class.clone(),
         };
     }
-    if let Some(wanted) = wish.engine.as_ref().filter(|wanted| !device.engines.contains(wanted)) {
-        return WhyNot::EngineUnsupported { wanted: wanted.clone() };
+    if let Some(wanted) = wish.engine.filter(|wanted| !device.engines.contains(wanted)) {
+        return WhyNot::EngineUnsupported { wanted };
     }
     match device.usable {
         Ok(()) => {}

@@ -1,5 +1,6 @@
 //! Builders of pools and claims, and accessors of a solution.
 
+use sahasra_names::Engine;
 use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, Solution, WhyNot};
 
 pub const GIB: u64 = 1 << 30;
@@ -13,7 +14,7 @@ pub fn gpu(name: &str, gib: u64) -> Device {
     Device {
         id: id(name),
         class: "g5".into(),
-        engines: vec!["ptx".into()],
+        engines: vec![Engine::Ptx],
         allocatable_bytes: gib * GIB,
         foreign_bytes: 0,
         returning_bytes: 0,

@@ -1,5 +1,6 @@
 //! Reasons and summaries of claims without slices.
 
+use sahasra_names::Engine;
 use sahasra_scheduler::{Claim, Device, Unusable, WhyNot, solve};
 
 use crate::builders::{GIB, burst, gpu, held, pool, session};
@@ -20,7 +21,7 @@ fn reasons_read_well() {
     ];
     let wish = Claim {
         class: Some("g5".into()),
-        engine: Some("ptx".into()),
+        engine: Some(Engine::Ptx),
         ..burst("b", 8, 1, 1)
     };
     let solution = solve(&pool(&devices, &[session("s", 5), wish]), &[held("s", "worker-a/gpu0", 1)], 0);
@@ -65,14 +66,18 @@ fn amounts_that_round_to_the_same_text_are_distinguished() {
 
 #[test]
 fn a_missing_engine_xla_is_reported_with_the_missing_plugin() {
-    let told = |engine: &str| {
+    let told = |engine| {
         let wish = Claim {
-            engine: Some(engine.into()),
+            engine: Some(engine),
             ..burst("b", 1, 1, 1)
         };
-        let solution = solve(&pool(&[gpu("a/gpu0", 8)], &[wish]), &[], 0);
+        let device = Device {
+            engines: Vec::new(),
+            ..gpu("a/gpu0", 8)
+        };
+        let solution = solve(&pool(&[device], &[wish]), &[], 0);
         solution.refusals[0].why_not[0].1.to_string()
     };
-    assert_eq!(told("xla"), "has no engine xla: its worker has no PJRT plugin");
-    assert_eq!(told("other"), "has no engine other");
+    assert_eq!(told(Engine::Xla), "has no engine xla: its worker has no PJRT plugin");
+    assert_eq!(told(Engine::Ptx), "has no engine ptx");
 }

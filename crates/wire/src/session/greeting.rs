@@ -59,7 +59,7 @@ pub struct Welcome {
     /// Payload bytes that may be outstanding to the executor.
     #[prost(uint64, tag = "6")]
     pub window_bytes: u64,
-    /// Engine of the session: `xla` or `ptx`.
+    /// Engine of the session, as in the spec of the `GpuSession`.
     #[prost(string, tag = "7")]
     pub engine: String,
     /// Platform as named by the engine, such as `cpu` or `cuda`.

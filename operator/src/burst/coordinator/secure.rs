@@ -6,8 +6,8 @@ use kube::ResourceExt;
 use sahasra_crds::{
     BurstJob,
     conditions::{ACCEPTED, SUSPENDED},
-    gpu_session::Engine,
 };
+use sahasra_names::Engine;
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::grants::Grant;
 use tracing::Span;
@@ -167,7 +167,7 @@ impl Coordinator {
             kind: ClaimKind::Burst,
             slice_bytes: self.burst.slice_bytes,
             class: self.burst.class.clone(),
-            engine: Some(Engine::Ptx.name().to_owned()),
+            engine: Some(Engine::Ptx),
             min,
             max,
             priority: job.spec.priority,

@@ -6,6 +6,7 @@
 //! reject the job only for the class `cpu`. All other errors are found where the PTX is loaded, and fail the chunks with `LoadFailed`.
 
 use sahasra_crds::burst_job::{Argument, Kernel, ScalarType};
+use sahasra_names::Backend;
 use sahasra_parameters::{Program as Chunks, is_integer};
 use sahasra_ptx_syntax::{
     PARAMETER_LIMIT,
@@ -18,7 +19,7 @@ use sahasra_ptx_syntax::{
 use super::{Invalid, refuse};
 
 /// Class of the CPU engine's devices.
-const CPU: &str = "cpu";
+const CPU: &str = Backend::Cpu.as_str();
 
 pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
     let invalid = |message: String| refuse("spec.kernel.ptx", "InvalidPtx", message);

@@ -1,4 +1,5 @@
-use sahasra_crds::{FINALIZER, GpuSessionSpec, VramLeaseStatus, VramQuantity, gpu_session::Engine, vram_lease::GrantStatus};
+use sahasra_crds::{FINALIZER, GpuSessionSpec, VramLeaseStatus, VramQuantity, vram_lease::GrantStatus};
+use sahasra_names::Engine;
 use sahasra_wire::inventory::SessionLoad;
 
 use super::*;

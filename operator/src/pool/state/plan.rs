@@ -95,7 +95,7 @@ impl State {
                 min,
                 max,
                 class: claim.request.class.as_deref().map(Name::from),
-                engine: claim.request.engine.as_deref().map(Name::from),
+                engine: claim.request.engine,
                 priority: claim.request.priority,
                 since: claim.since,
                 pinned: None,

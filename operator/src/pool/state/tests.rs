@@ -26,7 +26,7 @@ fn worker(name: &str, boot: &str) -> Worker {
             name: "cpu0".into(),
             class: "cpu".into(),
             allocatable_mib: 4096,
-            engines: vec!["ptx".into()],
+            engines: vec![Engine::Ptx],
             ..DeviceStatus::default()
         }],
         ready: Ok(()),
@@ -63,7 +63,7 @@ fn request(uid: &str, min: u32, max: u32) -> ClaimRequest {
     ClaimRequest {
         owner: owner(uid, 1),
         kind: ClaimKind::Burst,
-        engine: Some("ptx".to_owned()),
+        engine: Some(Engine::Ptx),
         served: false,
         lost: None,
         session: None,

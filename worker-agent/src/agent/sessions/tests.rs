@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use sahasra_names::Backend;
 use sahasra_service::clock::Clock;
 use sahasra_wire::grants::{AcquireRequest, Owner, SessionTerms};
 
@@ -9,7 +10,7 @@ use crate::{
     burst_executors::{ExecutorPool, PoolConfig},
     child::spawn::Spawner,
     classes::ClassTable,
-    devices::{DeviceDescription, DeviceKind},
+    devices::DeviceDescription,
     metrics::Metrics,
     session_executors::launcher::Launcher,
     store::StorePolicy,
@@ -22,7 +23,7 @@ async fn agent(program: &str) -> Arc<Agent> {
     let program = PathBuf::from(program);
     let device = DeviceDescription {
         name: "cpu-0".to_owned(),
-        kind: DeviceKind::Cpu,
+        kind: Backend::Cpu,
         ordinal: 0,
         model: "CPU".to_owned(),
         uuid: String::new(),
@@ -50,9 +51,7 @@ async fn agent(program: &str) -> Arc<Agent> {
     )
 }
 
-#[tokio::test]
-async fn an_executor_that_ends_with_status_0_by_itself_is_lost_and_its_grant_goes_back() {
-    let agent = agent("/bin/true").await;
+fn granted(agent: &Agent, engine: &str) -> Arc<Session> {
     let request = AcquireRequest {
         owner: Owner {
             uid: "lease".to_owned(),
@@ -71,12 +70,26 @@ async fn an_executor_that_ends_with_status_0_by_itself_is_lost_and_its_grant_goe
             namespace: "team".to_owned(),
             name: "mine".to_owned(),
             uid: "uid".to_owned(),
-            engine: "ptx".to_owned(),
+            engine: engine.to_owned(),
             keep_milliseconds: 600_000,
         }),
     };
     assert!(agent.acquire(&request).grant.is_some());
-    let session = agent.sessions().find("team", "mine").unwrap();
+    agent.sessions().find("team", "mine").unwrap()
+}
+
+#[tokio::test]
+async fn an_engine_that_the_agent_does_not_know_is_refused_by_name() {
+    let agent = agent("/bin/true").await;
+    let session = granted(&agent, "later");
+    let refused = agent.executor_of(&session).await.unwrap_err();
+    assert_eq!(refused.to_string(), "device cpu-0 does not support engine later");
+}
+
+#[tokio::test]
+async fn an_executor_that_ends_with_status_0_by_itself_is_lost_and_its_grant_goes_back() {
+    let agent = agent("/bin/true").await;
+    let session = granted(&agent, "ptx");
     agent.executor_of(&session).await.unwrap();
     tokio::time::timeout(Duration::from_secs(60), session.ended.cancelled())
         .await

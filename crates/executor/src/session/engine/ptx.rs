@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use sahasra_names::{self as names, Backend};
 use sahasra_pjrt::Shape;
 use sahasra_ptx::{Cancel, PARAMETER_LIMIT};
 use sahasra_wire::session::{FailureCode, Format, Launch, argument};
@@ -14,7 +15,7 @@ use sahasra_wire::session::{FailureCode, Format, Launch, argument};
 use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
-const NAME: &str = "ptx";
+const NAME: names::Engine = names::Engine::Ptx;
 /// Maximum number of prepared kernels that one program keeps.
 const MOST_KERNELS: usize = 64;
 /// Maximum number of cached modules, and number of programs at which the engine waits for its kernels in order to drop unused programs.
@@ -79,12 +80,12 @@ impl<D: Device> PtxEngine<D> {
     ///
     /// # Errors
     /// If the device cannot create a stream.
-    pub fn new(device: D, platform: &str) -> Result<Self, DeviceError> {
+    pub fn new(device: D, backend: Backend) -> Result<Self, DeviceError> {
         let description = Description {
             engine: NAME,
-            platform: platform.to_owned(),
+            platform: backend.to_string(),
             platform_version: env!("CARGO_PKG_VERSION").to_owned(),
-            device: format!("{platform}, {} lanes", device.lanes()),
+            device: format!("{backend}, {} lanes", device.lanes()),
             stablehlo_version: String::new(),
         };
         Ok(Self {

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use sahasra_executor_protocol::program_cache::Folder;
+use sahasra_names as names;
 use sahasra_pjrt::{
     Buffer, Client, Code, CompileOptions, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin, Setting, Shape,
 };
@@ -21,7 +22,7 @@ use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Ne
 use crate::device::cuda;
 use crate::session::payload::zeros;
 
-const NAME: &str = "xla";
+const NAME: names::Engine = names::Engine::Xla;
 /// Arrays smaller than this are copied for a download instead of being sent directly from their memory: a copy is cheaper than excluding
 /// the array from donation.
 const SMALL_BYTES: usize = 64 << 10;

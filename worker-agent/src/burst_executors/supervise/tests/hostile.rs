@@ -1,12 +1,12 @@
 //! Tests against executors that send false messages, as a compromised executor may: executors run tenants' code.
 
 use sahasra_executor_protocol::burst::messages::{Ended, from_executor};
+use sahasra_names::Backend;
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::ResultRun;
 
 use super::played::{DEVICE, Played, Theatre, indices, range, returned, settle, theatre};
 use crate::burst_executors::{Events, Run};
-use crate::devices::DeviceKind;
 
 /// An executor that makes room while chunk 0 of 10 runs and chunks 20 to 29 wait for its namespace's next turn.
 struct Scene {
@@ -34,7 +34,7 @@ async fn making_room(theatre: Theatre, run: Run, events: Events, mut executor: P
 }
 
 async fn scene() -> Scene {
-    let theatre = theatre(DeviceKind::Cpu, 1);
+    let theatre = theatre(Backend::Cpu, 1);
     let (run, events) = theatre.run("first", &[range(0, 10)]);
     let mut executor = theatre.executor().await;
     let (id, ..) = executor.handed().await;
@@ -105,7 +105,7 @@ async fn an_executor_that_returns_or_ends_what_it_was_not_handed_is_killed() {
 
 /// Returns an executor that runs chunk 4 alone, because the chunk was in flight when a context was poisoned.
 async fn with_a_suspect() -> Scene {
-    let theatre = theatre(DeviceKind::Cpu, 1);
+    let theatre = theatre(Backend::Cpu, 1);
     let (run, mut events) = theatre.run("first", &[range(4, 1)]);
     let mut executor = theatre.executor().await;
     let (id, ..) = executor.handed().await;
@@ -154,7 +154,7 @@ async fn a_suspect_that_comes_back_among_others_runs_alone_the_next_time() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_submitted_as_an_executor_ends_is_returned_or_handed_over_and_not_both() {
-    let theatre = theatre(DeviceKind::Cpu, 1);
+    let theatre = theatre(Backend::Cpu, 1);
     let (run, mut events) = theatre.run("first", &[range(0, 1)]);
     for round in 0..64 {
         let mut executor = theatre.executor().await;

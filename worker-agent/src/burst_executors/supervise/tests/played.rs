@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Board};
+use sahasra_names::Backend;
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
@@ -16,7 +17,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
 use crate::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run};
-use crate::devices::{DeviceConfig, DeviceDescription, DeviceKind};
+use crate::devices::{DeviceConfig, DeviceDescription};
 
 pub const DEVICE: &str = "device-0";
 /// Length of a turn of an executor.
@@ -62,7 +63,7 @@ pub struct Theatre {
     launched: Mutex<mpsc::UnboundedReceiver<Played>>,
 }
 
-pub fn theatre(kind: DeviceKind, executors: u32) -> Theatre {
+pub fn theatre(kind: Backend, executors: u32) -> Theatre {
     let (sender, launched) = mpsc::unbounded_channel();
     let config = PoolConfig {
         turn: TURN,

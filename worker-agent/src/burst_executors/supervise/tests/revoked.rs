@@ -1,15 +1,15 @@
 //! Tests of runs whose slices are revoked while other runs of their namespace continue.
 
 use sahasra_executor_protocol::burst::messages::to_executor;
+use sahasra_names::Backend;
 use sahasra_wire::burst::FailureCode;
 
 use super::played::{indices, range, returned, settle, theatre};
 use crate::burst_executors::Event;
-use crate::devices::DeviceKind;
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_the_executor_does_not_know_comes_back_and_the_others_go_on() {
-    for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+    for kind in [Backend::Cpu, Backend::Cuda] {
         let theatre = theatre(kind, 1);
         let (_run, mut events) = theatre.run("one", &[range(0, 10)]);
         let mut executor = theatre.executor().await;
@@ -35,7 +35,7 @@ async fn a_run_that_the_executor_does_not_know_comes_back_and_the_others_go_on()
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_the_executor_knows_is_ended_there_or_with_it() {
-    for kind in [DeviceKind::Cpu, DeviceKind::Cuda] {
+    for kind in [Backend::Cpu, Backend::Cuda] {
         let theatre = theatre(kind, 1);
         let (run, _events) = theatre.run("one", &[range(0, 10)]);
         let mut executor = theatre.executor().await;

@@ -1,14 +1,14 @@
 //! Tests of namespaces that take turns on a device.
 
 use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
+use sahasra_names::Backend;
 
 use super::played::{Played, TURN, Theatre, indices, range, returned, settle, theatre};
 use crate::burst_executors::{Events, Run};
-use crate::devices::DeviceKind;
 
 #[tokio::test(start_paused = true)]
 async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
-    let theatre = theatre(DeviceKind::Cpu, 1);
+    let theatre = theatre(Backend::Cpu, 1);
     let (run, mut events) = theatre.run("first", &[range(0, 10)]);
     let mut executor = theatre.executor().await;
     let (id, ..) = executor.handed().await;
@@ -53,7 +53,7 @@ fn goes_on(told: &[to_executor::Kind], run: u64) -> bool {
 #[tokio::test(start_paused = true)]
 async fn an_executor_goes_on_where_nobody_waits_any_more() {
     for answers_late in [false, true] {
-        let theatre = theatre(DeviceKind::Cpu, 1);
+        let theatre = theatre(Backend::Cpu, 1);
         let (mut executor, id, run, mut events) = busy(&theatre, "first").await;
         let other = theatre.run("other", &[range(0, 1)]);
         executor.recalled(id).await;
@@ -78,7 +78,7 @@ async fn an_executor_goes_on_where_nobody_waits_any_more() {
 
 #[tokio::test(start_paused = true)]
 async fn an_executor_with_nothing_left_to_run_stays_where_nobody_waits_any_more() {
-    let theatre = theatre(DeviceKind::Cpu, 1);
+    let theatre = theatre(Backend::Cpu, 1);
     let (mut executor, id, run, _events) = busy(&theatre, "first").await;
     let other = theatre.run("other", &[range(0, 1)]);
     executor.recalled(id).await;
@@ -95,7 +95,7 @@ async fn an_executor_with_nothing_left_to_run_stays_where_nobody_waits_any_more(
 
 #[tokio::test(start_paused = true)]
 async fn one_that_has_a_long_chunk_to_end_does_not_keep_the_next_from_making_room() {
-    let theatre = theatre(DeviceKind::Cpu, 2);
+    let theatre = theatre(Backend::Cpu, 2);
     let (mut long, of_long, _run, _events) = busy(&theatre, "long").await;
     let (mut short, of_short, _of_short, _its_events) = busy(&theatre, "short").await;
     let _waiting = theatre.run("waiting", &[range(0, 1)]);
@@ -125,7 +125,7 @@ async fn one_that_has_a_long_chunk_to_end_does_not_keep_the_next_from_making_roo
 
 #[tokio::test(start_paused = true)]
 async fn no_other_makes_room_while_one_that_has_is_reaped() {
-    let theatre = theatre(DeviceKind::Cpu, 2);
+    let theatre = theatre(Backend::Cpu, 2);
     let (mut first, of_first, run, events) = busy(&theatre, "first").await;
     let (mut second, _, _run, _events) = busy(&theatre, "second").await;
     let _waiting = theatre.run("waiting", &[range(0, 1)]);

@@ -1,0 +1,115 @@
+//! Names that objects, messages and command lines share: the engines of sessions and the backends of devices.
+//!
+//! Code that treats the values differently matches all of them, so that the compiler names each place where a new one is missing.
+
+use std::{fmt, str::FromStr};
+
+use clap::ValueEnum;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What runs a program on a device.
+#[derive(JsonSchema, Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// PTX kernels: the CUDA driver on a GPU, the SIMT engine on a CPU.
+    Ptx,
+    /// StableHLO programs through a PJRT plugin.
+    #[default]
+    Xla,
+}
+
+/// Implementation of a device.
+#[derive(Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The SIMT engine for CPUs.
+    Cpu,
+    /// The CUDA driver.
+    Cuda,
+}
+
+impl Backend {
+    /// Whether the device is a GPU, for which a process needs the driver's files.
+    pub const fn is_gpu(self) -> bool {
+        match self {
+            Self::Cpu => false,
+            Self::Cuda => true,
+        }
+    }
+
+    /// Whether a running kernel can be ended without ending its process.
+    pub const fn cancels(self) -> bool {
+        match self {
+            Self::Cpu => true,
+            Self::Cuda => false,
+        }
+    }
+}
+
+/// A name that this version does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown name {0:?}")]
+pub struct UnknownName(pub String);
+
+/// Implements the conversions of an enum to and from its names.
+macro_rules! names {
+    ($type:ident { $($variant:ident = $name:literal),+ }) => {
+        impl $type {
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.pad(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = UnknownName;
+
+            fn from_str(name: &str) -> Result<Self, UnknownName> {
+                let known = Self::ALL.iter().find(|known| known.as_str() == name);
+                known.copied().ok_or_else(|| UnknownName(name.to_owned()))
+            }
+        }
+    };
+}
+
+names!(Engine { Ptx = "ptx", Xla = "xla" });
+names!(Backend { Cpu = "cpu", Cuda = "cuda" });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value's name as text, in objects and on command lines.
+    fn spellings<T: ValueEnum + Serialize + fmt::Display>(value: &T) -> [String; 3] {
+        let option = value.to_possible_value().expect("no value is hidden");
+        let object = serde_json::to_value(value).expect("it serializes");
+        [
+            value.to_string(),
+            object.as_str().expect("a string").to_owned(),
+            option.get_name().to_owned(),
+        ]
+    }
+
+    #[test]
+    fn a_value_has_one_name_everywhere() {
+        for engine in Engine::ALL {
+            assert_eq!(spellings(engine), [(); 3].map(|()| engine.as_str()));
+            assert_eq!(engine.as_str().parse(), Ok(*engine));
+        }
+        for backend in Backend::ALL {
+            assert_eq!(spellings(backend), [(); 3].map(|()| backend.as_str()));
+            assert_eq!(backend.as_str().parse(), Ok(*backend));
+        }
+        assert_eq!("XLA".parse::<Engine>(), Err(UnknownName("XLA".to_owned())));
+    }
+}
