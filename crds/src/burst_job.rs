@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     number,
-    rules::{immutable, object_name, store_url},
+    rules::{object_name, store_url},
     vram_lease::{MAX_SLICES, SliceSpec, TTL_SECONDS},
 };
 
@@ -14,8 +14,8 @@ pub mod kernel;
 mod rules;
 pub mod status;
 
-pub use aggregate::Aggregate;
-pub use kernel::{Argument, BytesSource, Kernel, PtxSource};
+pub use aggregate::{Aggregate, AggregateChoice};
+pub use kernel::{Argument, ArgumentChoice, BytesChoice, BytesSource, Kernel, PtxChoice, PtxSource};
 pub use sahasra_parameters::spec::{self as chunks, Chunks, ParameterSpec, ScalarType};
 pub use status::BurstJobStatus;
 
@@ -48,31 +48,7 @@ pub use status::BurstJobStatus;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = immutable("kernel", "BurstJob"))]
-#[x_kube(validation = immutable("chunks", "BurstJob"))]
-#[x_kube(validation = immutable("slice", "BurstJob"))]
-#[x_kube(validation = immutable("lease", "BurstJob"))]
-#[x_kube(validation = immutable("retryPolicy", "BurstJob"))]
-#[x_kube(validation = immutable("chunkTimeoutSeconds", "BurstJob"))]
-#[x_kube(validation = immutable("maxFailedChunks", "BurstJob"))]
-#[x_kube(validation = immutable("aggregate", "BurstJob"))]
-#[x_kube(validation = immutable("output", "BurstJob"))]
-#[x_kube(validation = immutable("results", "BurstJob"))]
-#[x_kube(validation = rules::declared_parameters())]
-#[x_kube(validation = rules::output_exists("argmin"))]
-#[x_kube(validation = rules::output_exists("argmax"))]
-#[x_kube(validation = rules::output_exists("topK"))]
-#[x_kube(validation = rules::output_exists("sum"))]
-#[x_kube(validation = rules::output_exists("mean"))]
-#[x_kube(validation = rules::output_exists("concat"))]
-#[x_kube(validation = rules::output_elements("argmin", 1))]
-#[x_kube(validation = rules::output_elements("argmax", 1))]
-#[x_kube(validation = rules::output_elements("topK", 1))]
-#[x_kube(validation = rules::output_elements("sum", aggregate::MOST_ELEMENTS))]
-#[x_kube(validation = rules::output_elements("mean", aggregate::MOST_ELEMENTS))]
-#[x_kube(validation = rules::urls_need_a_store())]
-#[x_kube(validation = rules::concat_keeps_results())]
-#[x_kube(validation = rules::slices_within_count())]
+#[schemars(transform = rules::add)]
 pub struct BurstJobSpec {
     /// The program and its arguments.
     pub kernel: Kernel,

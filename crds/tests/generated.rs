@@ -108,6 +108,7 @@ fn every_rule_says_in_its_message_what_to_do() {
             // A cause alone is no remedy; one sentence that begins with a verb, or a cause and such a sentence.
             let verbs = [
                 "give ",
+                "set ",
                 "make ",
                 "use ",
                 "lower ",

@@ -300,17 +300,14 @@ pub async fn a_rule_rejects_with_field_and_message(subject: &Subject) {
         "spec.slice.vram: Invalid value: \"string\": write a whole number with Ki, Mi, Gi or Ti, such as 512Mi",
     );
     let status = refusal(subject, json!({"chunks": {"count": "<absent>"}})).await;
-    assert_mistake(
-        &status,
-        "spec.chunks: Invalid value: \"object\": give exactly one of count, product",
-    );
+    assert_mistake(&status, "spec.chunks: Invalid value: \"object\": set exactly one of count, product");
 }
 
 pub async fn a_rule_of_a_nested_item_names_its_place(subject: &Subject) {
     let status = refusal(subject, json!({"kernel": {"args": [{"parameter": "x"}, {}]}})).await;
     assert!(
         status.message.contains(
-            "spec.kernel.args[1]: Invalid value: \"object\": give exactly one of output, parameter, input, constant, chunkIndex, scalar"
+            "spec.kernel.args[1]: Invalid value: \"object\": set exactly one of output, parameter, input, constant, chunkIndex, scalar"
         ),
         "{}",
         status.message
@@ -321,7 +318,7 @@ pub async fn a_rule_of_a_map_value_names_its_key(subject: &Subject) {
     let status = refusal(subject, json!({"chunks": {"parameters": {"rate": {"type": "f32"}}}})).await;
     assert_mistake(
         &status,
-        "spec.chunks.parameters[rate]: Invalid value: \"object\": give exactly one of cel, list, range, random",
+        "spec.chunks.parameters[rate]: Invalid value: \"object\": set exactly one of cel, list, range, random",
     );
     // A number is compared as a number, whether or not it is written as an integer.
     let reversed = json!({"chunks": {"parameters": {"rate": {"type": "f32", "random": {"uniform": {"min": 2, "max": 1.5}}}}}});

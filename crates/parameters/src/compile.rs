@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CompileError, MOST_CHUNKS, Parameter, Program,
+    CompileError, MOST_CHUNKS, NotOne, Parameter, Program,
     formula::Formula,
     random::{Distribution, Stream},
     scalar::{Scalar, is_integer, takes, type_name},
     source::{Source, not_representable},
-    spec::{Chunks, Interval, ParameterSpec, ProductAxis, RandomSpec, RangeSpec, ScalarType},
+    spec::{
+        Chunks, ChunksChoice, Interval, ParameterChoice, ParameterSpec, ProductAxis, RandomChoice, RandomSpec, RangeChoice, RangeSpec,
+        ScalarType,
+    },
 };
 
 /// Limits from the schema.
@@ -28,6 +31,11 @@ fn refuse<T>(path: impl Into<String>, message: impl Into<String>) -> Result<T, C
         path: path.into(),
         message: message.into(),
     })
+}
+
+/// The choice of a union at `path`.
+fn one<T>(path: &str, choice: Result<T, NotOne>) -> Result<T, CompileError> {
+    choice.or_else(|error| refuse(path, error.to_string()))
 }
 
 pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
@@ -92,14 +100,12 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
 
 /// Returns the number of chunks.
 fn count(chunks: &Chunks) -> Result<u64, CompileError> {
-    match (chunks.count, &chunks.product) {
-        (Some(count), None) => match u64::try_from(count) {
+    match one("spec.chunks", chunks.choice())? {
+        ChunksChoice::Count(&count) => match u64::try_from(count) {
             Ok(count) if (1..=MOST_CHUNKS).contains(&count) => Ok(count),
             _ => refuse("spec.chunks.count", format!("{count} chunks: set a number from 1 to {MOST_CHUNKS}")),
         },
-        (None, Some(axes)) => combinations(axes),
-        (Some(_), Some(_)) => refuse("spec.chunks", "both count and product are set: set exactly one of them"),
-        (None, None) => refuse("spec.chunks", "neither count nor product is set: set exactly one of them"),
+        ChunksChoice::Product(axes) => combinations(axes),
     }
 }
 
@@ -148,16 +154,14 @@ fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
 }
 
 fn source(path: &str, name: &str, spec: &ParameterSpec, seed: u64, count: u64) -> Result<Source, CompileError> {
-    match (&spec.cel, &spec.list, &spec.range, &spec.random) {
-        (Some(text), None, None, None) => formula(&format!("{path}.cel"), text, spec.type_, count),
-        (None, Some(list), None, None) => values(&format!("{path}.list"), spec.type_, list).map(Source::List),
-        (None, None, Some(bounds), None) => range(&format!("{path}.range"), spec.type_, bounds, count),
-        (None, None, None, Some(spec_random)) => Ok(Source::Random {
+    match one(path, spec.choice())? {
+        ParameterChoice::Cel(text) => formula(&format!("{path}.cel"), text, spec.type_, count),
+        ParameterChoice::List(list) => values(&format!("{path}.list"), spec.type_, list).map(Source::List),
+        ParameterChoice::Range(bounds) => range(&format!("{path}.range"), spec.type_, bounds, count),
+        ParameterChoice::Random(spec_random) => Ok(Source::Random {
             stream: Stream::new(seed, name),
             distribution: distribution(&format!("{path}.random"), spec.type_, spec_random)?,
         }),
-        (None, None, None, None) => refuse(path, "no source of values: set exactly one of cel, list, range, random"),
-        _ => refuse(path, "more than one source of values: set exactly one of cel, list, range, random"),
     }
 }
 
@@ -205,8 +209,8 @@ fn scalar(path: &str, type_: ScalarType, value: f64) -> Result<Scalar, CompileEr
 fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result<Source, CompileError> {
     let last = count - 1;
     scalar(&format!("{path}.start"), type_, range.start)?;
-    match (range.step, range.stop) {
-        (Some(step), None) => {
+    match one(path, range.choice())? {
+        RangeChoice::Step(&step) => {
             let path = format!("{path}.step");
             if !step.is_finite() || is_integer(type_) && (step.trunc() != step || step.abs() > EXACT) {
                 return refuse(path, format!("{step} is not a step: {}", takes(type_)));
@@ -222,7 +226,7 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                 Err(refusal) => refuse(path, format!("at index {last}, the last: {}", refusal.message(type_))),
             }
         }
-        (None, Some(stop)) => {
+        RangeChoice::Stop(&stop) => {
             let path = format!("{path}.stop");
             scalar(&path, type_, stop)?;
             if !is_integer(type_) {
@@ -248,14 +252,12 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                 step: distance / steps,
             })
         }
-        (Some(_), Some(_)) => refuse(path, "both step and stop are set: set exactly one of them"),
-        (None, None) => refuse(path, "neither step nor stop is set: set exactly one of them"),
     }
 }
 
 fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Distribution, CompileError> {
-    match (&random.uniform, &random.log_uniform, &random.choice) {
-        (Some(interval), None, None) => {
+    match one(path, random.choice())? {
+        RandomChoice::Uniform(interval) => {
             let path = format!("{path}.uniform");
             let (min, max) = bounds(&path, type_, interval)?;
             if is_integer(type_) {
@@ -268,7 +270,7 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             }
             Ok(Distribution::Uniform { min, max })
         }
-        (None, Some(interval), None) => {
+        RandomChoice::LogUniform(interval) => {
             let path = format!("{path}.logUniform");
             let (min, max) = bounds(&path, type_, interval)?;
             if min <= 0.0 {
@@ -282,9 +284,7 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
                 log_span: libm::log(max) - log_min,
             })
         }
-        (None, None, Some(choice)) => values(&format!("{path}.choice"), type_, choice).map(Distribution::Choice),
-        (None, None, None) => refuse(path, "no distribution: set exactly one of uniform, logUniform, choice"),
-        _ => refuse(path, "more than one distribution: set exactly one of uniform, logUniform, choice"),
+        RandomChoice::Choice(choice) => values(&format!("{path}.choice"), type_, choice).map(Distribution::Choice),
     }
 }
 

@@ -27,6 +27,7 @@
 
 mod compile;
 mod formula;
+mod one_of;
 mod random;
 pub mod rules;
 mod scalar;
@@ -38,6 +39,7 @@ use std::fmt;
 use spec::{Chunks, ScalarType};
 use thiserror::Error;
 
+pub use one_of::NotOne;
 pub use scalar::{Scalar, is_integer};
 
 /// Maximum number of chunks of a burst, whether given by `count` or by `product`.

@@ -4,6 +4,8 @@
 use schemars::Schema;
 use serde_json::{Value, json};
 
+use crate::one_of::message;
+
 const VALIDATIONS: &str = "x-kubernetes-validations";
 
 /// Pattern of a parameter's name: an identifier, so that reports and formulas can contain it.
@@ -23,10 +25,7 @@ fn rule_of_field(expression: &str, message: &str, field_path: &str) -> Value {
 /// CEL expression and message of the rule that an object has exactly one of `fields`.
 pub fn exactly_one_expression(fields: &[&str]) -> (String, String) {
     let given: Vec<String> = fields.iter().map(|field| format!("has(self.{field})")).collect();
-    (
-        format!("[{}].filter(given, given).size() == 1", given.join(", ")),
-        format!("give exactly one of {}", fields.join(", ")),
-    )
+    (format!("[{}].filter(given, given).size() == 1", given.join(", ")), message(fields))
 }
 
 pub(crate) fn exactly_one(fields: &[&str]) -> Value {

@@ -5,29 +5,31 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules;
+use crate::{one_of, rules};
 
-/// How many chunks, and how a chunk's index becomes its parameters. Exactly one of `count` and `product` says how many.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["count", "product"]), rules::axes_apart_from_parameters()]))]
-pub struct Chunks {
-    /// Number of chunks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 10_000_000))]
-    pub count: Option<i64>,
-    /// One chunk for every combination of these lists; the last list varies fastest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 16), extend("x-kubernetes-validations" = [rules::distinct_axes()]))]
-    pub product: Option<Vec<ProductAxis>>,
-    /// Parameters by name, each a function of the chunk's index.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 32, "x-kubernetes-validations" = [rules::parameter_names(), rules::no_columns()]))]
-    pub parameters: BTreeMap<String, ParameterSpec>,
-    /// Seed of every `random` parameter: the same seed gives the same values on every device.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
-    pub seed: i64,
+one_of! {
+    /// How many chunks, and how a chunk's index becomes its parameters. Exactly one of `count` and `product` says how many.
+    #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(Chunks::OPTIONS), rules::axes_apart_from_parameters()]))]
+    pub struct Chunks as ChunksChoice {
+        /// Number of chunks.
+        #[schemars(range(min = 1, max = 10_000_000))]
+        count: Count(i64) = "count",
+        /// One chunk for every combination of these lists; the last list varies fastest.
+        #[schemars(length(min = 1, max = 16), extend("x-kubernetes-validations" = [rules::distinct_axes()]))]
+        product: Product(Vec<ProductAxis>) = "product",
+    }
+    and {
+        /// Parameters by name, each a function of the chunk's index.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(extend("maxProperties" = 32, "x-kubernetes-validations" = [rules::parameter_names(), rules::no_columns()]))]
+        pub parameters: BTreeMap<String, ParameterSpec>,
+        /// Seed of every `random` parameter: the same seed gives the same values on every device.
+        #[serde(default)]
+        #[schemars(range(min = 0))]
+        pub seed: i64,
+    }
 }
 
 /// One list of a product.
@@ -45,62 +47,61 @@ pub struct ProductAxis {
     pub list: Vec<f64>,
 }
 
-/// A parameter as a function of the index: exactly one of `cel`, `list`, `range`, `random`.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["cel", "list", "range", "random"])]))]
-pub struct ParameterSpec {
-    /// Type that the kernel gets.
-    #[serde(rename = "type")]
-    pub type_: ScalarType,
-    /// A CEL expression over `index` (int, from 0) and `count` (int) that gives an int or a double, such as
-    /// `0.0001 * (1.0 + double(index % 100))`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 1_024))]
-    pub cel: Option<String>,
-    /// Values taken in turn; starts again at the end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4_096))]
-    pub list: Option<Vec<f64>>,
-    /// Evenly spaced values.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub range: Option<RangeSpec>,
-    /// Seeded random values: a function of seed, parameter name and index alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub random: Option<RandomSpec>,
+one_of! {
+    /// A parameter as a function of the index: exactly one of `cel`, `list`, `range`, `random`.
+    #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(ParameterSpec::OPTIONS)]))]
+    pub struct ParameterSpec {
+        /// Type that the kernel gets.
+        #[serde(rename = "type")]
+        pub type_: ScalarType,
+    } as ParameterChoice {
+        /// A CEL expression over `index` (int, from 0) and `count` (int) that gives an int or a double, such as
+        /// `0.0001 * (1.0 + double(index % 100))`.
+        #[schemars(length(min = 1, max = 1_024))]
+        cel: Cel(String) = "cel",
+        /// Values taken in turn; starts again at the end.
+        #[schemars(length(min = 1, max = 4_096))]
+        list: List(Vec<f64>) = "list",
+        /// Evenly spaced values.
+        range: Range(RangeSpec) = "range",
+        /// Seeded random values: a function of seed, parameter name and index alone.
+        random: Random(RandomSpec) = "random",
+    }
 }
 
-/// `start + step × index`, or from `start` to `stop` (both reached) over all chunks.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["step", "stop"])]))]
-pub struct RangeSpec {
-    /// Value of chunk 0.
-    pub start: f64,
-    /// Difference from one chunk to the next.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<f64>,
-    /// Value of the last chunk; for whole types it must be reached in whole steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop: Option<f64>,
+one_of! {
+    /// `start + step × index`, or from `start` to `stop` (both reached) over all chunks.
+    #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(RangeSpec::OPTIONS)]))]
+    pub struct RangeSpec {
+        /// Value of chunk 0.
+        pub start: f64,
+    } as RangeChoice {
+        /// Difference from one chunk to the next.
+        step: Step(f64) = "step",
+        /// Value of the last chunk; for whole types it must be reached in whole steps.
+        stop: Stop(f64) = "stop",
+    }
 }
 
-/// A distribution: exactly one of the fields.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(&["uniform", "logUniform", "choice"])]))]
-pub struct RandomSpec {
-    /// Evenly between `min` and `max`; `max` itself never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uniform: Option<Interval>,
-    /// Evenly in the logarithm; `min` must be above 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(transform = rules::positive_minimum)]
-    pub log_uniform: Option<Interval>,
-    /// One of these values, each as likely.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 4_096))]
-    pub choice: Option<Vec<f64>>,
+one_of! {
+    /// A distribution: exactly one of the fields.
+    #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(RandomSpec::OPTIONS)]))]
+    pub struct RandomSpec as RandomChoice {
+        /// Evenly between `min` and `max`; `max` itself never.
+        uniform: Uniform(Interval) = "uniform",
+        /// Evenly in the logarithm; `min` must be above 0.
+        #[schemars(transform = rules::positive_minimum)]
+        log_uniform: LogUniform(Interval) = "logUniform",
+        /// One of these values, each as likely.
+        #[schemars(length(min = 1, max = 4_096))]
+        choice: Choice(Vec<f64>) = "choice",
+    }
 }
 
 /// A half-open interval.

@@ -1,6 +1,7 @@
 //! The program of a burst: PTX, entry, launch shape and arguments.
 
 use kube::KubeSchema;
+use sahasra_parameters::one_of;
 use serde::{Deserialize, Serialize};
 
 use super::{ScalarType, rules};
@@ -54,23 +55,22 @@ fn one_by_one() -> Vec<i64> {
     vec![1, 1, 1]
 }
 
-/// Where the PTX is: exactly one of the fields.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["inline", "configMapKeyRef", "url"]))]
-pub struct PtxSource {
-    /// The text itself, at most 128 KiB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 131_072))]
-    pub inline: Option<String>,
-    /// A key of a ConfigMap in the job's namespace.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map_key_ref: Option<ConfigMapKeyReference>,
-    /// An object in the store of `spec.output.store`, by its full URL.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 6, max = 1024))]
-    #[x_kube(validation = store_url())]
-    pub url: Option<String>,
+one_of! {
+    /// Where the PTX is: exactly one of the fields.
+    #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[x_kube(validation = exactly_one(PtxSource::OPTIONS))]
+    pub struct PtxSource as PtxChoice {
+        /// The text itself, at most 128 KiB.
+        #[schemars(length(min = 1, max = 131_072))]
+        inline: Inline(String) = "inline",
+        /// A key of a ConfigMap in the job's namespace.
+        config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
+        /// An object in the store of `spec.output.store`, by its full URL.
+        #[schemars(length(min = 6, max = 1024))]
+        #[x_kube(validation = store_url())]
+        url: Url(String) = "url",
+    }
 }
 
 /// A key of a ConfigMap in the job's namespace.
@@ -87,30 +87,26 @@ pub struct ConfigMapKeyReference {
     pub key: String,
 }
 
-/// One argument: exactly one of the fields.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["output", "parameter", "input", "constant", "chunkIndex", "scalar"]))]
-pub struct Argument {
-    /// Pointer to a zeroed array that is read back after the launch: a result of the chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<OutputArgument>,
-    /// Value of a parameter declared in `chunks`, by name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 63))]
-    pub parameter: Option<String>,
-    /// Pointer to a private copy of given bytes; the kernel may write to it, and what it writes is discarded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub input: Option<InputArgument>,
-    /// Pointer to given bytes that all chunks on a device share; the kernel must not write to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub constant: Option<BytesSource>,
-    /// The index of the chunk, from 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunk_index: Option<ChunkIndexArgument>,
-    /// The same value for every chunk.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scalar: Option<ScalarArgument>,
+one_of! {
+    /// One argument: exactly one of the fields.
+    #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[x_kube(validation = exactly_one(Argument::OPTIONS))]
+    pub struct Argument as ArgumentChoice {
+        /// Pointer to a zeroed array that is read back after the launch: a result of the chunk.
+        output: Output(OutputArgument) = "output",
+        /// Value of a parameter declared in `chunks`, by name.
+        #[schemars(length(min = 1, max = 63))]
+        parameter: Parameter(String) = "parameter",
+        /// Pointer to a private copy of given bytes; the kernel may write to it, and what it writes is discarded.
+        input: Input(InputArgument) = "input",
+        /// Pointer to given bytes that all chunks on a device share; the kernel must not write to it.
+        constant: Constant(BytesSource) = "constant",
+        /// The index of the chunk, from 0.
+        chunk_index: ChunkIndex(ChunkIndexArgument) = "chunkIndex",
+        /// The same value for every chunk.
+        scalar: Scalar(ScalarArgument) = "scalar",
+    }
 }
 
 /// An array that the kernel fills.
@@ -139,24 +135,23 @@ pub struct InputArgument {
     pub bytes_per_chunk: Option<i64>,
 }
 
-/// Where bytes are: exactly one of the fields.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = exactly_one(&["base64", "configMapKeyRef", "url"]))]
-pub struct BytesSource {
-    /// The bytes themselves in standard base64, at most 128 KiB of text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 4, max = 131_072))]
-    #[x_kube(validation = rules::base64())]
-    pub base64: Option<String>,
-    /// A key of a ConfigMap in the job's namespace (`binaryData` for bytes).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub config_map_key_ref: Option<ConfigMapKeyReference>,
-    /// An object in the store of `spec.output.store`, by its full URL.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 6, max = 1024))]
-    #[x_kube(validation = store_url())]
-    pub url: Option<String>,
+one_of! {
+    /// Where bytes are: exactly one of the fields.
+    #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    #[x_kube(validation = exactly_one(BytesSource::OPTIONS))]
+    pub struct BytesSource as BytesChoice {
+        /// The bytes themselves in standard base64, at most 128 KiB of text.
+        #[schemars(length(min = 4, max = 131_072))]
+        #[x_kube(validation = rules::base64())]
+        base64: Base64(String) = "base64",
+        /// A key of a ConfigMap in the job's namespace (`binaryData` for bytes).
+        config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
+        /// An object in the store of `spec.output.store`, by its full URL.
+        #[schemars(length(min = 6, max = 1024))]
+        #[x_kube(validation = store_url())]
+        url: Url(String) = "url",
+    }
 }
 
 /// How the kernel takes the chunk's index.

@@ -1,12 +1,44 @@
 //! Rules of a burst that look at several fields at once.
 
-use kube::core::{Reason, Rule};
+use kube::core::{Reason, Rule, validate};
+use schemars::Schema;
 
-use super::kernel::MAX_OUTPUT_BYTES;
-use crate::rules::rule;
+use super::{aggregate::OUTPUT_ELEMENTS, kernel::MAX_OUTPUT_BYTES};
+use crate::rules::{immutable, rule};
+
+const IMMUTABLE: [&str; 10] = [
+    "kernel",
+    "chunks",
+    "slice",
+    "lease",
+    "retryPolicy",
+    "chunkTimeoutSeconds",
+    "maxFailedChunks",
+    "aggregate",
+    "output",
+    "results",
+];
+
+/// Adds the rules that hold for the whole spec to its schema.
+pub(super) fn add(schema: &mut Schema) {
+    let rules = IMMUTABLE
+        .iter()
+        .map(|field| immutable(field, "BurstJob"))
+        .chain([declared_parameters()])
+        .chain(OUTPUT_ELEMENTS.iter().map(|(aggregate, _)| output_exists(aggregate)))
+        .chain(
+            OUTPUT_ELEMENTS
+                .iter()
+                .filter_map(|(aggregate, most)| output_elements(aggregate, *most)),
+        )
+        .chain([urls_need_a_store(), concat_keeps_results(), slices_within_count()]);
+    for rule in rules {
+        validate(schema, rule).expect("a rule is plain data");
+    }
+}
 
 /// Every `parameter` argument is declared, as a parameter or as a list of the product.
-pub(super) fn declared_parameters() -> Rule {
+fn declared_parameters() -> Rule {
     rule(
         "self.kernel.args.all(arg, !has(arg.parameter) || \
          (has(self.chunks.parameters) && arg.parameter in self.chunks.parameters) || \
@@ -17,7 +49,7 @@ pub(super) fn declared_parameters() -> Rule {
 }
 
 /// The aggregate's `output` is one of the kernel's.
-pub(super) fn output_exists(aggregate: &str) -> Rule {
+fn output_exists(aggregate: &str) -> Rule {
     when(
         aggregate,
         &format!("self.aggregate.{aggregate}.output < {OUTPUTS}.size()"),
@@ -25,21 +57,21 @@ pub(super) fn output_exists(aggregate: &str) -> Rule {
     )
 }
 
-/// The aggregate's output has at most `most` elements; an output that does not exist is another rule's.
-pub(super) fn output_elements(aggregate: &str, most: usize) -> Rule {
-    let message = if most == 1 {
-        format!("{aggregate} compares single numbers: choose an output of count 1")
-    } else {
-        format!("{aggregate} takes outputs of at most {most} elements: choose a smaller one, or concat")
+/// The aggregate's output has at most `most` elements; an output that does not exist is another rule's. `None` if every output has.
+fn output_elements(aggregate: &str, most: usize) -> Option<Rule> {
+    let message = match most {
+        usize::MAX => return None,
+        1 => format!("{aggregate} compares single numbers: choose an output of count 1"),
+        _ => format!("{aggregate} takes outputs of at most {most} elements: choose a smaller one, or concat"),
     };
-    when(
+    Some(when(
         aggregate,
         &format!(
             "self.aggregate.{aggregate}.output >= {OUTPUTS}.size() || \
              {OUTPUTS}[self.aggregate.{aggregate}.output].output.count <= {most}"
         ),
         message,
-    )
+    ))
 }
 
 const OUTPUTS: &str = "self.kernel.args.filter(arg, has(arg.output))";
@@ -53,7 +85,7 @@ fn when(aggregate: &str, condition: &str, message: String) -> Rule {
 }
 
 /// What stands in a store is read with the store's secret.
-pub(super) fn urls_need_a_store() -> Rule {
+fn urls_need_a_store() -> Rule {
     rule(
         "has(self.output) || (!has(self.kernel.ptx.url) && \
          self.kernel.args.all(arg, !(has(arg.input) && has(arg.input.from.url)) && !(has(arg.constant) && has(arg.constant.url))))",
@@ -64,7 +96,7 @@ pub(super) fn urls_need_a_store() -> Rule {
 }
 
 /// `concat` is nothing but the results.
-pub(super) fn concat_keeps_results() -> Rule {
+fn concat_keeps_results() -> Rule {
     rule(
         "!has(self.aggregate) || !has(self.aggregate.concat) || !has(self.results) || self.results == 'All'",
         "concat is made of the results: keep them with results: All, or choose another aggregate",
@@ -73,7 +105,7 @@ pub(super) fn concat_keeps_results() -> Rule {
 }
 
 /// Waiting for more slices than there are chunks would be waiting for nothing.
-pub(super) fn slices_within_count() -> Rule {
+fn slices_within_count() -> Rule {
     rule(
         "!has(self.chunks.count) || self.slices.min <= self.chunks.count",
         "min must not exceed chunks.count: a slice runs one chunk at a time",
