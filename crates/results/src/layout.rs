@@ -1,6 +1,6 @@
 //! Layout of a record: the outputs of one chunk.
 
-use sahasra_crds::burst_job::{Kernel, ScalarType};
+use sahasra_crds::burst_job::{ArgumentChoice, Kernel, ScalarType};
 use sahasra_parameters::Scalar;
 
 /// The outputs of one chunk, in the kernel's order, each little-endian and without padding.
@@ -25,7 +25,14 @@ impl Layout {
         let outputs = kernel
             .args
             .iter()
-            .filter_map(|argument| argument.output.as_ref())
+            .filter_map(|argument| match argument.choice().ok()? {
+                ArgumentChoice::Output(output) => Some(output),
+                ArgumentChoice::Parameter(_)
+                | ArgumentChoice::Input(_)
+                | ArgumentChoice::Constant(_)
+                | ArgumentChoice::ChunkIndex(_)
+                | ArgumentChoice::Scalar(_) => None,
+            })
             .map(|output| {
                 let count = usize::try_from(output.count).unwrap_or_default();
                 let placed = Output {
@@ -38,6 +45,18 @@ impl Layout {
             })
             .collect();
         Self { outputs, record_bytes }
+    }
+
+    /// The layout of records that have one output of this layout, or none.
+    pub fn only(&self, output: Option<usize>) -> Self {
+        let output = output.map(|output| Output {
+            offset: 0,
+            ..self.outputs[output]
+        });
+        Self {
+            outputs: output.into_iter().collect(),
+            record_bytes: output.map_or(0, |output| output.count * output.element.bytes()),
+        }
     }
 
     pub fn record_bytes(&self) -> usize {
@@ -94,5 +113,9 @@ mod tests {
         record.extend_from_slice(&(-2.5_f64).to_le_bytes());
         assert_eq!(layout.values(0, &record).collect::<Vec<_>>(), [1, 2, 3].map(Scalar::U8));
         assert_eq!(layout.values(1, &record).collect::<Vec<_>>(), [1.5, -2.5].map(Scalar::F64));
+        let second = layout.only(Some(1));
+        assert_eq!((second.outputs().len(), second.record_bytes()), (1, 16));
+        assert_eq!(second.values(0, &record[3..]).collect::<Vec<_>>(), [1.5, -2.5].map(Scalar::F64));
+        assert_eq!(layout.only(None).record_bytes(), 0);
     }
 }

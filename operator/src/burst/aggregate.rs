@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use sahasra_crds::burst_job::{
-    Aggregate, ScalarType,
+    AggregateChoice, ScalarType,
     aggregate::Order,
     status::{AggregateStatus, BestChunk},
 };
@@ -122,8 +122,8 @@ fn bits(value: Scalar) -> Option<u64> {
 }
 
 impl Aggregator {
-    /// Creates the aggregator for a spec. `layout` describes the outputs.
-    pub fn new(aggregate: Option<&Aggregate>, layout: &Layout) -> Self {
+    /// Creates the aggregator for a spec, before any result. `layout` describes the outputs.
+    pub fn new(aggregate: Option<AggregateChoice<'_>>, layout: &Layout) -> Self {
         let found = |output: i64| layout.outputs().get(place(output));
         let numbers = |output: i64| found(output).map_or_else(Numbers::default, |output| Numbers::of(output.element));
         let best = |output: i64, k: i64, largest: bool| Kind::Best {
@@ -143,16 +143,12 @@ impl Aggregator {
             }
         };
         let kind = match aggregate {
-            Some(Aggregate {
-                argmin: Some(selector), ..
-            }) => best(selector.output, 1, false),
-            Some(Aggregate {
-                argmax: Some(selector), ..
-            }) => best(selector.output, 1, true),
-            Some(Aggregate { top_k: Some(top), .. }) => best(top.output, top.k, top.order == Order::Largest),
-            Some(Aggregate { sum: Some(selector), .. }) => sum(selector.output, false),
-            Some(Aggregate { mean: Some(selector), .. }) => sum(selector.output, true),
-            _ => Kind::Count,
+            Some(AggregateChoice::Argmin(selector)) => best(selector.output, 1, false),
+            Some(AggregateChoice::Argmax(selector)) => best(selector.output, 1, true),
+            Some(AggregateChoice::TopK(top)) => best(top.output, top.k, top.order == Order::Largest),
+            Some(AggregateChoice::Sum(selector)) => sum(selector.output, false),
+            Some(AggregateChoice::Mean(selector)) => sum(selector.output, true),
+            Some(AggregateChoice::Concat(_) | AggregateChoice::None(_)) | None => Kind::Count,
         };
         Self { count: 0, nan: 0, kind }
     }
@@ -163,6 +159,15 @@ impl Aggregator {
             Kind::Count => None,
             Kind::Best { output, .. } | Kind::Sum { output, .. } => Some(*output),
         }
+    }
+
+    /// The same aggregate of records that have only the aggregated output.
+    pub fn of_only_output(mut self) -> Self {
+        match &mut self.kind {
+            Kind::Count => {}
+            Kind::Best { output, .. } | Kind::Sum { output, .. } => *output = 0,
+        }
+        self
     }
 
     /// Whether this aggregator, read from a checkpoint, can be a later state of `fresh`: it has the same kind and the same number of
@@ -204,7 +209,7 @@ impl Aggregator {
                     && sums.len() == zeros.len()
                     && squares.as_ref().map(Vec::len) == zero_squares.as_ref().map(Vec::len)
             }
-            _ => false,
+            (Kind::Count | Kind::Best { .. } | Kind::Sum { .. }, _) => false,
         }
     }
 

@@ -194,7 +194,7 @@ impl Coordinator {
         Self {
             objects: Objects::new(&context.client, &current),
             account: Account::new(burst.total, burst.policy, seed),
-            aggregator: Aggregator::new(burst.aggregate.as_ref(), &burst.layout),
+            aggregator: burst.aggregator.clone(),
             results,
             segments: Vec::new(),
             folder: None,

@@ -17,9 +17,10 @@ use k8s_openapi::{
 use kube::{Api, Client, ResourceExt};
 use object_store::{ObjectMeta, ObjectStoreExt};
 use sahasra_crds::burst_job::{
-    Argument, BurstJobSpec, BytesSource, PtxSource,
+    ArgumentChoice, BurstJobSpec, BytesChoice, BytesSource, PtxChoice, PtxSource,
     kernel::{ConfigMapKeyReference, MAX_INPUT_BYTES, MAX_PTX_BYTES},
 };
+use sahasra_parameters::NotOne;
 use sahasra_service::causes;
 use sahasra_store::{StorePolicy, summary};
 use sha2::{Digest, Sha256};
@@ -85,43 +86,34 @@ struct Wanted<'a> {
 
 fn of_ptx(source: &PtxSource) -> Result<Wanted<'_>, ObserveError> {
     let path = "spec.kernel.ptx";
-    let (field, place) = match source {
-        PtxSource { inline: Some(text), .. } => ("inline", Place::Text(text)),
-        PtxSource {
-            config_map_key_ref: Some(reference),
-            ..
-        } => ("configMapKeyRef", Place::Key(reference)),
-        PtxSource { url: Some(url), .. } => ("url", Place::Url(url)),
-        _ => {
-            return Err(missing(
-                path,
-                "InvalidSpec",
-                "give exactly one of inline, configMapKeyRef, url".into(),
-            ));
-        }
+    let choice = source.choice().map_err(|error| not_one(path, error))?;
+    let place = match choice {
+        PtxChoice::Inline(text) => Place::Text(text),
+        PtxChoice::ConfigMapKeyRef(reference) => Place::Key(reference),
+        PtxChoice::Url(url) => Place::Url(url),
     };
-    let path = format!("{path}.{field}");
+    let path = format!("{path}.{}", choice.name());
     Ok(Wanted { path, place })
 }
 
 fn of_bytes<'a>(path: &str, source: &'a BytesSource) -> Result<Wanted<'a>, ObserveError> {
-    let (field, place) = match source {
-        BytesSource { base64: Some(text), .. } => ("base64", Place::Base64(text)),
-        BytesSource {
-            config_map_key_ref: Some(reference),
-            ..
-        } => ("configMapKeyRef", Place::Key(reference)),
-        BytesSource { url: Some(url), .. } => ("url", Place::Url(url)),
-        _ => {
-            return Err(missing(
-                path,
-                "InvalidSpec",
-                "give exactly one of base64, configMapKeyRef, url".into(),
-            ));
-        }
+    let choice = source.choice().map_err(|error| not_one(path, error))?;
+    let place = match choice {
+        BytesChoice::Base64(text) => Place::Base64(text),
+        BytesChoice::ConfigMapKeyRef(reference) => Place::Key(reference),
+        BytesChoice::Url(url) => Place::Url(url),
     };
-    let path = format!("{path}.{field}");
+    let path = format!("{path}.{}", choice.name());
     Ok(Wanted { path, place })
+}
+
+/// The bytes that an argument refers to, and their path within it.
+fn bytes_of(argument: ArgumentChoice<'_>) -> Option<(&BytesSource, &'static str)> {
+    match argument {
+        ArgumentChoice::Input(input) => Some((&input.from, "input.from")),
+        ArgumentChoice::Constant(source) => Some((source, "constant")),
+        ArgumentChoice::Output(_) | ArgumentChoice::Parameter(_) | ArgumentChoice::ChunkIndex(_) | ArgumentChoice::Scalar(_) => None,
+    }
 }
 
 /// The sizes of the referenced objects, and the settings for reading them.
@@ -157,12 +149,12 @@ pub async fn survey<'a>(
         opened.map_err(|error| missing("spec.output.store", "InvalidStore", causes(&error)))?;
     }
     let ptx = of_ptx(&spec.kernel.ptx)?;
-    let inputs = spec.kernel.args.iter().enumerate().map(|(index, argument)| match argument {
-        Argument { input: Some(input), .. } => of_bytes(&format!("spec.kernel.args[{index}].input.from"), &input.from).map(Some),
-        Argument {
-            constant: Some(source), ..
-        } => of_bytes(&format!("spec.kernel.args[{index}].constant"), source).map(Some),
-        _ => Ok(None),
+    let inputs = spec.kernel.args.iter().enumerate().map(|(index, argument)| {
+        let path = format!("spec.kernel.args[{index}]");
+        let choice = argument.choice().map_err(|error| not_one(&path, error))?;
+        bytes_of(choice)
+            .map(|(source, field)| of_bytes(&format!("{path}.{field}"), source))
+            .transpose()
     });
     let mut survey = Survey {
         stores,
@@ -197,10 +189,8 @@ impl<'a> Survey<'a> {
 
     /// Whether the spec refers to objects in a store.
     pub fn has_objects(spec: &BurstJobSpec) -> bool {
-        let of_bytes = |source: Option<&BytesSource>| source.is_some_and(|source| source.url.is_some());
-        let of_argument =
-            |argument: &Argument| of_bytes(argument.constant.as_ref()) || of_bytes(argument.input.as_ref().map(|input| &input.from));
-        spec.kernel.ptx.url.is_some() || spec.kernel.args.iter().any(of_argument)
+        let mut arguments = spec.kernel.args.iter().filter_map(|argument| bytes_of(argument.choice().ok()?));
+        spec.kernel.ptx.url.is_some() || arguments.any(|(source, _)| source.url.is_some())
     }
 
     /// Maximum bytes of the referenced objects. Memory for them must be reserved before more is read.
@@ -408,6 +398,10 @@ async fn read_secret(secrets: &Api<Secret>, name: &str) -> Result<(BTreeMap<Stri
 
 fn version_of<K: ResourceExt>(object: &K) -> String {
     format!("{:?} {:?}\n", object.uid(), object.resource_version())
+}
+
+fn not_one(path: &str, error: NotOne) -> ObserveError {
+    missing(path, "InvalidSpec", error.to_string())
 }
 
 fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {

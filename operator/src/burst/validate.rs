@@ -5,27 +5,41 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use sahasra_crds::burst_job::{Aggregate, Argument, BurstJobSpec, KeptResults, ScalarType, kernel::MAX_OUTPUT_BYTES};
-use sahasra_parameters::{Program as Chunks, Scalar};
-use sahasra_wire::burst::{Argument as WireArgument, Input, Program, Store, argument::Kind};
+use sahasra_crds::burst_job::{
+    AggregateChoice, ArgumentChoice, BurstJobSpec, KeptResults, ScalarType, aggregate, kernel::MAX_OUTPUT_BYTES,
+};
+use sahasra_parameters::{NotOne, Program as Chunks, Scalar};
+use sahasra_wire::burst::{Argument, Input, Program, Store, argument::Kind};
 use sha2::{Digest, Sha256};
 
-use super::{account::RetryPolicy, checkpoint::MAX_INLINE_RESULT_BYTES, layout::Layout, observe::Observed};
+use super::{account::RetryPolicy, aggregate::Aggregator, checkpoint::MAX_INLINE_RESULT_BYTES, layout::Layout, observe::Observed};
 
 mod program;
 
 /// A burst that can run.
 #[derive(Clone, Debug)]
 pub struct ValidBurst {
-    /// The program for the agents, without the folder in the store.
-    pub program: Program,
+    ptx: Bytes,
+    /// Name of the `.entry` in the PTX.
+    entry: String,
+    /// Number of blocks in x, y and z.
+    grid: [u32; 3],
+    /// Number of threads of a block in x, y and z.
+    block: [u32; 3],
+    dynamic_shared_bytes: u32,
+    /// In the order of the kernel's parameters.
+    arguments: Vec<Kind>,
+    /// `spec.chunks` as JSON.
+    chunks_json: Bytes,
+    /// Index of the only output that agents return for a chunk; `None` if they return all or none.
+    aggregated_output: Option<u32>,
     /// Computes the parameters of any chunk.
     pub chunks: Arc<Chunks>,
     /// Layout of the outputs that agents return for a chunk: all outputs, or only the aggregated output if results go to a store or are not
     /// all kept.
     pub layout: Layout,
-    /// The aggregate, with its output numbered within `layout`.
-    pub aggregate: Option<Aggregate>,
+    /// The aggregate before any result, with its output numbered within `layout`.
+    pub aggregator: Aggregator,
     /// Which results are kept.
     pub results: KeptResults,
     /// Bytes of all results that are kept.
@@ -44,8 +58,8 @@ pub struct ValidBurst {
     pub max_failed: u64,
     /// The object store of `spec.output`, with the URL from the spec.
     pub store: Option<Store>,
-    /// Digest of the PTX, as `sha256:` and hexadecimal digits.
-    pub digest: String,
+    /// SHA-256 of the PTX.
+    digest: Bytes,
 }
 
 /// A problem of a spec.
@@ -87,8 +101,16 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
     })?;
     check_slices(spec)?;
     let (grid, block) = shape(spec)?;
-    let arguments = arguments(spec, observed, &chunks)?;
-    program::check(&observed.ptx, &spec.kernel, &chunks, spec.slice.class.as_deref())?;
+    let choices = spec.kernel.args.iter().enumerate();
+    let choices = choices.map(|(index, argument)| one(&format!("spec.kernel.args[{index}]"), argument.choice()));
+    let choices: Vec<ArgumentChoice<'_>> = choices.collect::<Result<_, _>>()?;
+    let arguments = arguments(&choices, observed, &chunks)?;
+    let launch = program::Launch {
+        entry: &spec.kernel.entry,
+        block,
+        arguments: &choices,
+    };
+    program::check(&observed.ptx, launch, &chunks, spec.slice.class.as_deref())?;
     check_memory(&arguments, total, slice_bytes)?;
 
     let whole = Layout::of(&spec.kernel);
@@ -99,7 +121,9 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         );
         return refuse("spec.kernel.args", "OutputTooLarge", message);
     }
-    check_aggregate(spec.aggregate.as_ref(), &whole)?;
+    let aggregate = spec.aggregate.as_ref().map(|aggregate| aggregate.choice()).transpose();
+    let aggregate = one("spec.aggregate", aggregate)?;
+    check_aggregate(aggregate, &whole)?;
     let keeps_all = spec.results == KeptResults::All;
     let result_bytes = if keeps_all {
         total.saturating_mul(whole.record_bytes() as u64)
@@ -110,49 +134,28 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         url: output.store.url.clone(),
         options: observed.store_options.clone(),
     });
-    if store.is_none() && result_bytes > MAX_INLINE_RESULT_BYTES {
-        return refuse(
-            "spec.output",
-            "ResultsTooLarge",
-            format!(
-                "the results take {result_bytes} bytes in all, exceeding the {MAX_INLINE_RESULT_BYTES} of a ConfigMap: set output.store, \
-                 or results: None"
-            ),
-        );
-    }
-    if spec.results == KeptResults::Failed && store.is_none() && spec.max_failed_chunks > MOST_LISTED_FAILED {
-        let message = format!(
-            "results: Failed lists the failed chunks in a ConfigMap, at most {MOST_LISTED_FAILED}, and maxFailedChunks allows {}: set \
-             output.store, or lower maxFailedChunks",
-            spec.max_failed_chunks
-        );
-        return refuse("spec.output", "ResultsTooLarge", message);
-    }
-    let (layout, aggregate, aggregated_output) = match &store {
-        None if keeps_all => (whole, spec.aggregate.clone(), None),
-        _ => aggregated_alone(spec, &whole),
+    check_results(spec, result_bytes)?;
+    let aggregator = Aggregator::new(aggregate, &whole);
+    let (layout, aggregator, aggregated_output) = if store.is_none() && keeps_all {
+        (whole, aggregator, None)
+    } else {
+        let output = aggregator.output();
+        let number = output.and_then(|output| u32::try_from(output).ok());
+        (whole.only(output), aggregator.of_only_output(), number)
     };
-    let digest = Sha256::digest(&observed.ptx);
     let seconds = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
     Ok(ValidBurst {
-        program: Program {
-            ptx: observed.ptx.clone(),
-            digest: Bytes::copy_from_slice(&digest),
-            entry: spec.kernel.entry.clone(),
-            grid,
-            block,
-            dynamic_shared_bytes: u32::try_from(spec.kernel.dynamic_shared_bytes).unwrap_or(u32::MAX),
-            arguments,
-            chunks_json: serde_json::to_vec(&spec.chunks).map(Bytes::from).unwrap_or_default(),
-            slice_bytes,
-            chunk_timeout_milliseconds: seconds(spec.chunk_timeout_seconds),
-            store: None,
-            aggregated_output,
-            aggregate_only: !keeps_all,
-        },
+        ptx: observed.ptx.clone(),
+        entry: spec.kernel.entry.clone(),
+        grid,
+        block,
+        dynamic_shared_bytes: u32::try_from(spec.kernel.dynamic_shared_bytes).unwrap_or(u32::MAX),
+        arguments,
+        chunks_json: serde_json::to_vec(&spec.chunks).map(Bytes::from).unwrap_or_default(),
+        aggregated_output,
         chunks: Arc::new(chunks),
         layout,
-        aggregate,
+        aggregator,
         results: spec.results,
         result_bytes,
         total,
@@ -167,8 +170,13 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         chunk_timeout_milliseconds: seconds(spec.chunk_timeout_seconds),
         max_failed: u64::try_from(spec.max_failed_chunks).unwrap_or_default(),
         store,
-        digest: format!("sha256:{}", hexadecimal(&digest)),
+        digest: Bytes::copy_from_slice(&Sha256::digest(&observed.ptx)),
     })
+}
+
+/// The choice of a union at `path`.
+fn one<T>(path: &str, choice: Result<T, NotOne>) -> Result<T, Invalid> {
+    choice.or_else(|error| refuse(path, INVALID, error.to_string()))
 }
 
 fn check_slices(spec: &BurstJobSpec) -> Result<(), Invalid> {
@@ -179,21 +187,23 @@ fn check_slices(spec: &BurstJobSpec) -> Result<(), Invalid> {
 }
 
 /// Grid and block with three sizes each.
-fn shape(spec: &BurstJobSpec) -> Result<(Vec<u32>, Vec<u32>), Invalid> {
-    let three = |path: &str, sizes: &[i64], most: [i64; 3]| -> Result<Vec<u32>, Invalid> {
+fn shape(spec: &BurstJobSpec) -> Result<([u32; 3], [u32; 3]), Invalid> {
+    let three = |path: &str, sizes: &[i64], most: [i64; 3]| -> Result<[u32; 3], Invalid> {
         if sizes.len() > 3 {
             return refuse(path, INVALID, format!("{} sizes: expected at most three, x, y, z", sizes.len()));
         }
-        (0..3)
-            .map(|axis| match sizes.get(axis).copied().unwrap_or(1) {
-                size if size >= 1 && size <= most[axis] => Ok(size as u32),
-                size => refuse(
+        let mut shape = [1; 3];
+        for (axis, &size) in sizes.iter().enumerate() {
+            if size < 1 || size > most[axis] {
+                return refuse(
                     format!("{path}[{axis}]"),
                     INVALID,
                     format!("{size} is not between 1 and {}", most[axis]),
-                ),
-            })
-            .collect()
+                );
+            }
+            shape[axis] = size as u32;
+        }
+        Ok(shape)
     };
     // CUDA C++ Programming Guide, technical specifications per compute capability: the same for all since 3.0.
     let grid = three("spec.kernel.grid", &spec.kernel.grid, [2_147_483_647, 65_535, 65_535])?;
@@ -205,24 +215,24 @@ fn shape(spec: &BurstJobSpec) -> Result<(Vec<u32>, Vec<u32>), Invalid> {
     Ok((grid, block))
 }
 
-fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Result<Vec<WireArgument>, Invalid> {
+fn arguments(choices: &[ArgumentChoice<'_>], observed: &Observed, chunks: &Chunks) -> Result<Vec<Kind>, Invalid> {
     let total = chunks.count();
-    let mut arguments = Vec::with_capacity(spec.kernel.args.len());
-    for (index, argument) in spec.kernel.args.iter().enumerate() {
+    let mut arguments = Vec::with_capacity(choices.len());
+    for (index, &choice) in choices.iter().enumerate() {
         let path = format!("spec.kernel.args[{index}]");
         let bytes = observed.inputs.get(index).cloned().unwrap_or_default();
-        let kind = match argument {
-            Argument { output: Some(output), .. } => {
+        let kind = match choice {
+            ArgumentChoice::Output(output) => {
                 Kind::OutputBytes(u64::try_from(output.count).unwrap_or_default() * output.type_.bytes() as u64)
             }
-            Argument { parameter: Some(name), .. } => {
+            ArgumentChoice::Parameter(name) => {
                 if chunks.position(name).is_none() {
                     let message = format!("{name:?} is not declared in spec.chunks.parameters or spec.chunks.product");
                     return refuse(format!("{path}.parameter"), "UnknownParameter", message);
                 }
                 Kind::Parameter(name.clone())
             }
-            Argument { input: Some(input), .. } => {
+            ArgumentChoice::Input(input) => {
                 let bytes_per_chunk = u64::try_from(input.bytes_per_chunk.unwrap_or_default()).unwrap_or_default();
                 let needed = bytes_per_chunk.saturating_mul(total);
                 if bytes.is_empty() || needed > bytes.len() as u64 {
@@ -235,26 +245,21 @@ fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Resul
                 }
                 Kind::Input(Input { bytes, bytes_per_chunk })
             }
-            Argument { constant: Some(_), .. } => {
+            ArgumentChoice::Constant(_) => {
                 if bytes.is_empty() {
                     return refuse(format!("{path}.constant"), "InputTooShort", "no bytes: expected at least one");
                 }
                 Kind::Constant(bytes)
             }
-            Argument {
-                chunk_index: Some(chunk_index),
-                ..
-            } => {
-                let most = match chunk_index.type_ {
-                    ScalarType::U32 | ScalarType::S32 | ScalarType::U64 | ScalarType::S64 => u64::MAX,
-                    _ => 0,
-                };
-                if most == 0 {
+            ArgumentChoice::ChunkIndex(chunk_index) => match chunk_index.type_ {
+                ScalarType::U32 | ScalarType::S32 | ScalarType::U64 | ScalarType::S64 => {
+                    Kind::ChunkIndexBytes(chunk_index.type_.bytes() as u32)
+                }
+                ScalarType::U8 | ScalarType::F32 | ScalarType::F64 => {
                     return refuse(format!("{path}.chunkIndex.type"), INVALID, "a chunk index is u32, s32, u64 or s64");
                 }
-                Kind::ChunkIndexBytes(chunk_index.type_.bytes() as u32)
-            }
-            Argument { scalar: Some(scalar), .. } => match Scalar::from_f64(scalar.type_, scalar.value) {
+            },
+            ArgumentChoice::Scalar(scalar) => match Scalar::from_f64(scalar.type_, scalar.value) {
                 Some(value) => {
                     let mut bytes = Vec::new();
                     value.write_le(&mut bytes);
@@ -265,29 +270,22 @@ fn arguments(spec: &BurstJobSpec, observed: &Observed, chunks: &Chunks) -> Resul
                     return refuse(format!("{path}.scalar.value"), INVALID, message);
                 }
             },
-            _ => {
-                return refuse(
-                    path,
-                    INVALID,
-                    "give exactly one of output, parameter, input, constant, chunkIndex, scalar",
-                );
-            }
         };
-        arguments.push(WireArgument { kind: Some(kind) });
+        arguments.push(kind);
     }
     Ok(arguments)
 }
 
 /// Checks that the inputs and outputs of one chunk fit into a slice.
-fn check_memory(arguments: &[WireArgument], total: u64, slice_bytes: u64) -> Result<(), Invalid> {
+fn check_memory(arguments: &[Kind], total: u64, slice_bytes: u64) -> Result<(), Invalid> {
     let needed: u64 = arguments
         .iter()
-        .map(|argument| match &argument.kind {
-            Some(Kind::OutputBytes(bytes)) => *bytes,
-            Some(Kind::Input(input)) if input.bytes_per_chunk > 0 => input.bytes_per_chunk,
-            Some(Kind::Input(input)) => input.bytes.len() as u64,
-            Some(Kind::Constant(bytes)) => bytes.len() as u64,
-            _ => 0,
+        .map(|argument| match argument {
+            Kind::OutputBytes(bytes) => *bytes,
+            Kind::Input(input) if input.bytes_per_chunk > 0 => input.bytes_per_chunk,
+            Kind::Input(input) => input.bytes.len() as u64,
+            Kind::Constant(bytes) => bytes.len() as u64,
+            Kind::Parameter(_) | Kind::ChunkIndexBytes(_) | Kind::Scalar(_) => 0,
         })
         .sum();
     if needed > slice_bytes {
@@ -303,78 +301,77 @@ fn check_memory(arguments: &[WireArgument], total: u64, slice_bytes: u64) -> Res
     Ok(())
 }
 
-fn check_aggregate(aggregate: Option<&Aggregate>, layout: &Layout) -> Result<(), Invalid> {
-    let Some(aggregate) = aggregate else { return Ok(()) };
-    let numbers = [
-        ("argmin", aggregate.argmin.as_ref().map(|selector| selector.output), 1),
-        ("argmax", aggregate.argmax.as_ref().map(|selector| selector.output), 1),
-        ("topK", aggregate.top_k.as_ref().map(|top| top.output), 1),
-        ("sum", aggregate.sum.as_ref().map(|selector| selector.output), 256),
-        ("mean", aggregate.mean.as_ref().map(|selector| selector.output), 256),
-        ("concat", aggregate.concat.as_ref().map(|selector| selector.output), usize::MAX),
-    ];
-    let given = numbers.iter().filter(|(_, output, _)| output.is_some()).count() + usize::from(aggregate.none.is_some());
-    if given != 1 {
-        return refuse(
-            "spec.aggregate",
-            INVALID,
-            "give exactly one of argmin, argmax, topK, sum, mean, concat, none",
+fn check_aggregate(aggregate: Option<AggregateChoice<'_>>, layout: &Layout) -> Result<(), Invalid> {
+    let Some((name, output)) = aggregate.and_then(|choice| Some((choice.name(), choice.output()?))) else {
+        return Ok(());
+    };
+    let path = format!("spec.aggregate.{name}.output");
+    let found = usize::try_from(output).ok().and_then(|output| layout.outputs().get(output));
+    let Some(found) = found else {
+        let message = format!(
+            "output {output} not found: the kernel has {}, counted from 0",
+            layout.outputs().len()
         );
-    }
-    for (name, output, most) in numbers {
-        let Some(output) = output else { continue };
-        let path = format!("spec.aggregate.{name}.output");
-        let found = usize::try_from(output).ok().and_then(|output| layout.outputs().get(output));
-        let Some(found) = found else {
-            let message = format!(
-                "output {output} not found: the kernel has {}, counted from 0",
-                layout.outputs().len()
-            );
-            return refuse(path, "UnknownOutput", message);
-        };
-        if found.count > most {
-            return refuse(
-                path,
-                INVALID,
-                format!("output {output} has {} elements, {name} takes at most {most}", found.count),
-            );
-        }
+        return refuse(path, "UnknownOutput", message);
+    };
+    if let Some(most) = aggregate::most_elements(name).filter(|most| found.count > *most) {
+        let message = format!("output {output} has {} elements, {name} takes at most {most}", found.count);
+        return refuse(path, INVALID, message);
     }
     Ok(())
 }
 
-/// The layout and aggregate of a burst whose agents return only the aggregated output, because results go to a store or are not all kept.
-/// The aggregate refers to it as the only output. Also returns the number of the output.
-fn aggregated_alone(spec: &BurstJobSpec, whole: &Layout) -> (Layout, Option<Aggregate>, Option<u32>) {
-    let aggregator = super::aggregate::Aggregator::new(spec.aggregate.as_ref(), whole);
-    let mut kernel = spec.kernel.clone();
-    let Some(output) = aggregator.output() else {
-        kernel.args.clear();
-        return (Layout::of(&kernel), spec.aggregate.clone(), None);
-    };
-    let mut outputs = kernel.args.into_iter().filter(|argument| argument.output.is_some());
-    kernel.args = outputs.nth(output).into_iter().collect();
-    let mut aggregate = spec.aggregate.clone();
-    if let Some(aggregate) = &mut aggregate {
-        for selector in [
-            &mut aggregate.argmin,
-            &mut aggregate.argmax,
-            &mut aggregate.sum,
-            &mut aggregate.mean,
-        ]
-        .into_iter()
-        .flatten()
-        {
-            selector.output = 0;
-        }
-        if let Some(top) = &mut aggregate.top_k {
-            top.output = 0;
-        }
+/// Checks that the results fit into a ConfigMap if there is no store.
+fn check_results(spec: &BurstJobSpec, result_bytes: u64) -> Result<(), Invalid> {
+    if spec.output.is_some() {
+        return Ok(());
     }
-    (Layout::of(&kernel), aggregate, u32::try_from(output).ok())
+    if result_bytes > MAX_INLINE_RESULT_BYTES {
+        return refuse(
+            "spec.output",
+            "ResultsTooLarge",
+            format!(
+                "the results take {result_bytes} bytes in all, exceeding the {MAX_INLINE_RESULT_BYTES} of a ConfigMap: set output.store, \
+                 or results: None"
+            ),
+        );
+    }
+    if spec.results == KeptResults::Failed && spec.max_failed_chunks > MOST_LISTED_FAILED {
+        let message = format!(
+            "results: Failed lists the failed chunks in a ConfigMap, at most {MOST_LISTED_FAILED}, and maxFailedChunks allows {}: set \
+             output.store, or lower maxFailedChunks",
+            spec.max_failed_chunks
+        );
+        return refuse("spec.output", "ResultsTooLarge", message);
+    }
+    Ok(())
 }
 
 impl ValidBurst {
+    /// The program for an agent, which writes results to `store` if there is one.
+    pub fn program(&self, store: Option<Store>) -> Program {
+        Program {
+            ptx: self.ptx.clone(),
+            digest: self.digest.clone(),
+            entry: self.entry.clone(),
+            grid: self.grid.to_vec(),
+            block: self.block.to_vec(),
+            dynamic_shared_bytes: self.dynamic_shared_bytes,
+            arguments: self.arguments.iter().cloned().map(|kind| Argument { kind: Some(kind) }).collect(),
+            chunks_json: self.chunks_json.clone(),
+            slice_bytes: self.slice_bytes,
+            chunk_timeout_milliseconds: self.chunk_timeout_milliseconds,
+            store,
+            aggregated_output: self.aggregated_output,
+            aggregate_only: self.results != KeptResults::All,
+        }
+    }
+
+    /// Digest of the PTX, as `sha256:` and hexadecimal digits.
+    pub fn digest(&self) -> String {
+        format!("sha256:{}", hexadecimal(&self.digest))
+    }
+
     /// The parameters of a chunk, by name.
     pub fn parameters(&self, index: u64) -> BTreeMap<String, Scalar> {
         let mut values = Vec::new();

@@ -12,7 +12,6 @@ use sahasra_crds::{
     conditions::{self, COMPLETE, FAILED},
 };
 use sahasra_operator::burst::{
-    aggregate::Aggregator,
     checkpoint::{Checkpoint, MAX_CONFIG_MAP_BYTES, Results},
     index_set::IndexSet,
     objects::Objects,
@@ -124,7 +123,7 @@ async fn a_checkpoint_too_large_for_a_config_map_fails_the_burst_with_the_remedy
         failures: Vec::new(),
         retried: 0,
         peak_slices: 1,
-        aggregator: Aggregator::new(burst.aggregate.as_ref(), &burst.layout),
+        aggregator: burst.aggregator,
         results: Results::Nowhere,
     };
     let contents = checkpoint.encode();

@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 use sahasra_crds::burst_job::{
-    Argument, Kernel,
+    Aggregate, Argument, Kernel,
     aggregate::{OutputSelector, TopK},
     kernel::OutputArgument,
 };
+use serde_json::json;
 
 use super::*;
 
@@ -25,7 +26,7 @@ fn layout(type_: ScalarType, count: i64) -> Layout {
 
 fn run(aggregate: &Aggregate, results: &[(u64, f64)]) -> Aggregator {
     let layout = layout(ScalarType::F64, 1);
-    let mut aggregator = Aggregator::new(Some(aggregate), &layout);
+    let mut aggregator = Aggregator::new(Some(aggregate.choice().unwrap()), &layout);
     results
         .iter()
         .for_each(|(index, value)| aggregator.add(*index, &value.to_le_bytes(), &layout));
@@ -94,7 +95,7 @@ proptest! {
 fn of_all(aggregate: &Aggregate, type_: ScalarType, count: i64, records: &[Vec<u8>]) -> AggregateStatus {
     let layout = layout(type_, count);
     let mut both = [false, true].map(|backward| {
-        let mut aggregator = Aggregator::new(Some(aggregate), &layout);
+        let mut aggregator = Aggregator::new(Some(aggregate.choice().unwrap()), &layout);
         let mut indexed: Vec<(u64, &Vec<u8>)> = (0..).zip(records).collect();
         if backward {
             indexed.reverse();
@@ -121,6 +122,23 @@ fn of_unsigned(aggregate: &Aggregate, values: &[u64]) -> AggregateStatus {
 fn of_signed(aggregate: &Aggregate, values: &[i64]) -> AggregateStatus {
     let records: Vec<Vec<u8>> = values.iter().map(|value| value.to_le_bytes().to_vec()).collect();
     of_all(aggregate, ScalarType::S64, 1, &records)
+}
+
+#[test]
+fn every_aggregate_of_the_definition_is_summarised() {
+    for name in Aggregate::OPTIONS {
+        let expected = match *name {
+            "argmin" => Some("1 @ 1"),
+            "argmax" | "topK" => Some("3 @ 0"),
+            "sum" => Some("6"),
+            "mean" => Some("2 ± 2.48414"),
+            "concat" | "none" => None,
+            other => panic!("no summary is expected of {other}: add it here"),
+        };
+        let aggregate: Aggregate = serde_json::from_value(json!({*name: {"k": 2}})).unwrap();
+        let status = of_floats(&aggregate, &[3.0, 1.0, 2.0]);
+        assert_eq!((status.summary.as_deref(), status.count), (expected, 3), "{name}");
+    }
 }
 
 #[test]
@@ -242,6 +260,34 @@ fn the_state_survives_serialisation() {
         let aggregator = run(&aggregate, &[(0, 0.1), (7, 1e300), (3, f64::INFINITY), (4, -1e-300)]);
         let text = serde_json::to_string(&aggregator).unwrap();
         assert_eq!(serde_json::from_str::<Aggregator>(&text).unwrap(), aggregator);
+    }
+}
+
+/// The forms of earlier versions.
+#[test]
+fn earlier_checkpoints_are_continued() {
+    let states = [
+        (json!({"none": {}}), json!("Count")),
+        (
+            json!({"argmin": {}}),
+            json!({"Best": {"output": 0, "k": 1, "largest": false, "numbers": "Float", "best": [[4_607_182_418_800_017_408_u64, 7]]}}),
+        ),
+        (
+            json!({"sum": {}}),
+            json!({"Sum": {"output": 0, "numbers": "Float", "sums": [{"sum": "1", "exponent": 0}], "squares": null}}),
+        ),
+        (
+            json!({"mean": {}}),
+            json!({"Sum": {
+                "output": 0, "numbers": "Float", "sums": [{"sum": "1", "exponent": 0}], "squares": [{"sum": "1", "exponent": 0}],
+            }}),
+        ),
+    ];
+    for (aggregate, kind) in states {
+        let aggregate: Aggregate = serde_json::from_value(aggregate).unwrap();
+        let kept: Aggregator = serde_json::from_value(json!({"count": 1, "nan": 0, "kind": kind})).unwrap();
+        assert!(kept.continues(&run(&aggregate, &[])), "{kept:?}");
+        assert_eq!(kept, run(&aggregate, &[(7, 1.0)]));
     }
 }
 

@@ -141,7 +141,7 @@ proptest! {
         cut in 0_usize..4,
     ) {
         let sum = Aggregate { sum: Some(OutputSelector { output: 0 }), ..Aggregate::default() };
-        let fresh = Aggregator::new(Some(&sum), &layout());
+        let fresh = Aggregator::new(Some(sum.choice().unwrap()), &layout());
         let mut original = Checkpoint { aggregator: fresh.clone(), ..checkpoint() };
         original.aggregator.add(0, &[0, 0, 0x80, 0x3f, 7, 8], &layout());
         let mut contents = original.encode();

@@ -77,7 +77,7 @@ impl Coordinator {
         };
         let mut next = job.status.clone().unwrap_or_default();
         next.term += 1;
-        next.kernel_digest = Some(self.burst.digest.clone());
+        next.kernel_digest = Some(self.burst.digest());
         if next.chunks.total == 0 {
             status::count(&mut next, &self.account);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sahasra_ranges::AttemptRange;
 use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
-    burst::{Acknowledge, FailureCode, Open, Opened, Program, Withdraw, client_frame, server_frame},
+    burst::{Acknowledge, FailureCode, Open, Opened, Withdraw, client_frame, server_frame},
     grants::RefusalCode,
 };
 
@@ -116,10 +116,7 @@ impl Coordinator {
             let open = Open {
                 owner: self.owner(),
                 boot_id: self.streams[&worker].boot_id.clone(),
-                program: Program {
-                    store: self.store_folder().filter(|_| matches!(self.results, Results::Store(_))),
-                    ..self.burst.program.clone()
-                },
+                program: (self.burst).program(self.store_folder().filter(|_| matches!(self.results, Results::Store(_)))),
                 covered: self
                     .covered
                     .ranges()

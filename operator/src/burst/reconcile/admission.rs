@@ -139,12 +139,10 @@ async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
 /// changed.
 fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
     let accepted = job.status.as_ref().and_then(|status| status.kernel_digest.as_ref())?;
-    (*accepted != burst.digest).then(|| Refused {
+    let digest = burst.digest();
+    (*accepted != digest).then(|| Refused {
         reason: "KernelChanged",
-        message: format!(
-            "spec.kernel.ptx: its digest is {}, accepted was {accepted}: restore it, or create another BurstJob",
-            burst.digest
-        ),
+        message: format!("spec.kernel.ptx: its digest is {digest}, accepted was {accepted}: restore it, or create another BurstJob"),
         may_pass: true,
     })
 }

@@ -5,7 +5,7 @@
 //! rejects the job, unless the job selects a class of GPU, whose driver then decides. Instructions that the CPU engine does not support
 //! reject the job only for the class `cpu`. All other errors are found where the PTX is loaded, and fail the chunks with `LoadFailed`.
 
-use sahasra_crds::burst_job::{Argument, Kernel, ScalarType};
+use sahasra_crds::burst_job::{ArgumentChoice, ScalarType};
 use sahasra_names::Backend;
 use sahasra_parameters::{Program as Chunks, is_integer};
 use sahasra_ptx_syntax::{
@@ -21,7 +21,16 @@ use super::{Invalid, refuse};
 /// Class of the CPU engine's devices.
 const CPU: &str = Backend::Cpu.as_str();
 
-pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
+/// The launch of the kernel, as far as the PTX declares what it must be.
+#[derive(Clone, Copy)]
+pub(super) struct Launch<'a> {
+    pub entry: &'a str,
+    /// Number of threads of a block in x, y and z.
+    pub block: [u32; 3],
+    pub arguments: &'a [ArgumentChoice<'a>],
+}
+
+pub(super) fn check(ptx: &[u8], launch: Launch<'_>, chunks: &Chunks, class: Option<&str>) -> Result<(), Invalid> {
     let invalid = |message: String| refuse("spec.kernel.ptx", "InvalidPtx", message);
     let Ok(text) = std::str::from_utf8(ptx) else {
         return invalid("invalid PTX: expected UTF-8 text".into());
@@ -30,17 +39,17 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
         Ok(outline) => outline,
         Err(error) => return invalid(error.to_string()),
     };
-    let Some(entry) = outline.entries.iter().find(|entry| entry.name == kernel.entry) else {
+    let Some(entry) = outline.entries.iter().find(|entry| entry.name == launch.entry) else {
         let names: Vec<&str> = outline.entries.iter().map(|entry| entry.name.as_str()).collect();
         let message = format!(
             ".entry {:?} not found in the PTX; it has: {}",
-            kernel.entry,
+            launch.entry,
             if names.is_empty() { "none".into() } else { names.join(", ") }
         );
         return refuse("spec.kernel.entry", "EntryNotFound", message);
     };
-    check_arguments(&entry.parameters, kernel, chunks)?;
-    check_block(entry, kernel)?;
+    check_arguments(entry, launch.arguments, chunks)?;
+    check_block(entry, launch.block)?;
     match check_text(text, class) {
         Some(error) => invalid(error.to_string()),
         None => Ok(()),
@@ -48,13 +57,13 @@ pub(super) fn check(ptx: &[u8], kernel: &Kernel, chunks: &Chunks, class: Option<
 }
 
 /// Checks the number, sizes and kinds of the arguments against the declared parameters.
-fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chunks) -> Result<(), Invalid> {
-    if declared.len() != kernel.args.len() {
+fn check_arguments(entry: &EntryOutline, arguments: &[ArgumentChoice<'_>], chunks: &Chunks) -> Result<(), Invalid> {
+    let (name, declared) = (&entry.name, &entry.parameters);
+    if declared.len() != arguments.len() {
         let message = format!(
-            ".entry {} takes {} arguments, {} are specified: specify one for each parameter, in the order of the PTX",
-            kernel.entry,
+            ".entry {name} takes {} arguments, {} are specified: specify one for each parameter, in the order of the PTX",
             declared.len(),
-            kernel.args.len()
+            arguments.len()
         );
         return refuse("spec.kernel.args", "ArgumentCountMismatch", message);
     }
@@ -64,12 +73,11 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
             "spec.kernel.ptx",
             "InvalidPtx",
             format!(
-                ".entry {} takes {total} bytes of parameters, at most {PARAMETER_LIMIT} are allowed: pass large data as an input",
-                kernel.entry
+                ".entry {name} takes {total} bytes of parameters, at most {PARAMETER_LIMIT} are allowed: pass large data as an input"
             ),
         );
     }
-    for (index, (argument, parameter)) in kernel.args.iter().zip(declared).enumerate() {
+    for (index, (&argument, parameter)) in arguments.iter().zip(declared).enumerate() {
         let path = || format!("spec.kernel.args[{index}]");
         let given = scalar_type(argument, chunks);
         // Pointers have 8 bytes.
@@ -77,8 +85,7 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
         let (expected, number) = (parameter.bytes, number(parameter));
         if bytes != expected {
             let message = format!(
-                "parameter {index} of .entry {} has {expected} bytes, the argument has {bytes}: specify a value of the parameter's type",
-                kernel.entry
+                "parameter {index} of .entry {name} has {expected} bytes, the argument has {bytes}: specify a value of the parameter's type"
             );
             return refuse(path(), "ArgumentSizeMismatch", message);
         }
@@ -90,9 +97,8 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
         };
         if let Some(number) = number.filter(|number| *number != given) {
             let message = format!(
-                "parameter {index} of .entry {} is {number}, the argument is {given}, and values are not converted: specify a value of \
+                "parameter {index} of .entry {name} is {number}, the argument is {given}, and values are not converted: specify a value of \
                  the parameter's type, or declare the parameter as .b{} if the kernel interprets the bits itself",
-                kernel.entry,
                 expected * 8
             );
             return refuse(path(), "ArgumentTypeMismatch", message);
@@ -102,21 +108,17 @@ fn check_arguments(declared: &[ParameterOutline], kernel: &Kernel, chunks: &Chun
 }
 
 /// Checks the block against the entry's `.maxntid` and `.reqntid`.
-fn check_block(entry: &EntryOutline, kernel: &Kernel) -> Result<(), Invalid> {
-    let size = |axis: usize| kernel.block.get(axis).copied().unwrap_or(1);
-    let block = [size(0), size(1), size(2)];
-    let threads: i64 = block.iter().product();
-    let most = entry.required_block.or(entry.max_block);
-    let most = most.map_or(u64::MAX, |extent| {
-        extent.iter().map(|size| u64::from(*size)).fold(1, u64::saturating_mul)
-    });
-    if u64::try_from(threads).is_ok_and(|threads| threads > most) {
-        let message = format!("{threads} threads: .entry {} takes at most {most} in a block", kernel.entry);
+fn check_block(entry: &EntryOutline, block: [u32; 3]) -> Result<(), Invalid> {
+    let product = |extent: [u32; 3]| extent.iter().map(|size| u64::from(*size)).fold(1, u64::saturating_mul);
+    let threads = product(block);
+    let most = entry.required_block.or(entry.max_block).map_or(u64::MAX, product);
+    if threads > most {
+        let message = format!("{threads} threads: .entry {} takes at most {most} in a block", entry.name);
         return refuse("spec.kernel.block", "InvalidBlockSize", message);
     }
     match entry.required_block {
-        Some(required) if required.map(i64::from) != block => {
-            let message = format!(".entry {} takes blocks of {required:?} only", kernel.entry);
+        Some(required) if required != block => {
+            let message = format!(".entry {} takes blocks of {required:?} only", entry.name);
             refuse("spec.kernel.block", "InvalidBlockSize", message)
         }
         _ => Ok(()),
@@ -156,14 +158,12 @@ impl std::fmt::Display for Number {
 }
 
 /// Type of an argument that is passed by value; `None` for a pointer.
-fn scalar_type(argument: &Argument, chunks: &Chunks) -> Option<ScalarType> {
+fn scalar_type(argument: ArgumentChoice<'_>, chunks: &Chunks) -> Option<ScalarType> {
     match argument {
-        Argument { parameter: Some(name), .. } => chunks.position(name).map(|at| chunks.parameters()[at].type_),
-        Argument {
-            chunk_index: Some(index), ..
-        } => Some(index.type_),
-        Argument { scalar: Some(scalar), .. } => Some(scalar.type_),
-        _ => None,
+        ArgumentChoice::Parameter(name) => chunks.position(name).map(|at| chunks.parameters()[at].type_),
+        ArgumentChoice::ChunkIndex(index) => Some(index.type_),
+        ArgumentChoice::Scalar(scalar) => Some(scalar.type_),
+        ArgumentChoice::Output(_) | ArgumentChoice::Input(_) | ArgumentChoice::Constant(_) => None,
     }
 }
 

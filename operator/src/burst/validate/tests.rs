@@ -43,13 +43,14 @@ fn refused(pointer: &str, value: Value) -> Invalid {
 fn a_right_spec_becomes_a_program() {
     let burst = check(&manifest()).unwrap();
     assert_eq!((burst.total, burst.slice_bytes, burst.result_bytes), (10, 1 << 20, 40));
-    assert_eq!(burst.program.block, [32, 1, 1]);
-    assert_eq!(burst.program.arguments.len(), 3);
+    let program = burst.program(None);
+    assert_eq!((program.grid, program.block), (vec![1; 3], vec![32, 1, 1]));
+    assert_eq!(program.arguments.len(), 3);
     assert_eq!(
         burst.parameters(3),
         BTreeMap::from([("rate".to_owned(), sahasra_parameters::Scalar::F32(3.0))])
     );
-    assert!(burst.digest.starts_with("sha256:") && burst.digest.len() == 71);
+    assert!(burst.digest().starts_with("sha256:") && burst.digest().len() == 71);
 }
 
 #[test]
@@ -79,6 +80,9 @@ fn what_is_wrong_is_named_by_its_field() {
             "spec.kernel.args[2].scalar.value",
         ),
         ("/aggregate", json!({"argmin": {"output": 1}}), "spec.aggregate.argmin.output"),
+        ("/aggregate", json!({"sum": {}, "mean": {}}), "spec.aggregate"),
+        ("/aggregate", json!({}), "spec.aggregate"),
+        ("/kernel/args/2", json!({}), "spec.kernel.args[2]"),
         ("/slices", json!({"min": 3, "max": 2}), "spec.slices.min"),
     ];
     for (pointer, value, path) in cases {
@@ -175,9 +179,9 @@ fn with_a_store_only_the_aggregated_output_comes_back() {
     manifest["aggregate"] = json!({"argmax": {"output": 1}});
     manifest["output"] = json!({"store": {"url": "file:///tmp/results"}});
     let burst = check(&manifest).unwrap();
-    assert_eq!(burst.program.aggregated_output, Some(1));
+    assert_eq!(burst.program(None).aggregated_output, Some(1));
     assert_eq!((burst.layout.outputs().len(), burst.layout.record_bytes()), (1, 8));
-    assert_eq!(burst.aggregate.unwrap().argmax.unwrap().output, 0);
+    assert_eq!(burst.aggregator.output(), Some(0));
     assert_eq!(burst.result_bytes, 10 * 1032);
 }
 
@@ -199,7 +203,8 @@ fn results_that_are_not_kept_have_no_limit_of_size() {
             Ok(burst) => {
                 assert!(fits);
                 assert_eq!((burst.result_bytes, burst.layout.record_bytes()), (0, 4));
-                assert!(burst.program.aggregate_only && burst.program.aggregated_output == Some(0));
+                let program = burst.program(None);
+                assert!(program.aggregate_only && program.aggregated_output == Some(0));
             }
             Err(invalid) => assert!(
                 !fits && invalid.path == "spec.output" && invalid.message.contains("maxFailedChunks"),
