@@ -1,4 +1,5 @@
-//! Writes what is generated from the types, in the repository's root: the chart's definitions, one YAML file a kind, and `docs/api.md`.
+//! Writes what is generated from the types, in the repository's root: the chart's definitions, one YAML file a kind, `docs/api.md`, and the
+//! Python package's list of aggregates.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::ExitCode};
 
@@ -31,5 +32,7 @@ fn write_all() -> Result<(), (String, io::Error)> {
         at(&path, fs::write(&path, yaml))?;
     }
     let reference = Path::new("docs/api.md");
-    at(reference, fs::write(reference, sahasra_crds::reference::markdown()))
+    at(reference, fs::write(reference, sahasra_crds::reference::markdown()))?;
+    let python = Path::new("python/sahasra/aggregates.py");
+    at(python, fs::write(python, sahasra_crds::reference::python()))
 }

@@ -1,10 +1,13 @@
-//! The reference of the API for users, in Markdown, made from the same definitions that the API server gets.
+//! The reference of the API for users, in Markdown, made from the same definitions that the API server gets; and the names that the Python
+//! package checks.
 
 use std::fmt::Write;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
+
+use crate::burst_job::Aggregate;
 
 const INTRODUCTION: &str = "\
 <!-- Generated from crds/src by `make generate`: do not edit. -->
@@ -61,6 +64,12 @@ pub fn markdown() -> String {
     }
     text.push_str(PARAMETERS);
     text
+}
+
+/// A Python module with the names of the aggregates.
+pub fn python() -> String {
+    let names: String = Aggregate::OPTIONS.iter().map(|name| format!("    {name:?},\n")).collect();
+    format!("\"\"\"Aggregates of bursts. Generated from crds/src by `make generate`: do not edit.\"\"\"\n\nAGGREGATES = (\n{names})\n")
 }
 
 fn kind(text: &mut String, definition: &CustomResourceDefinition) {

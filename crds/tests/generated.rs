@@ -5,6 +5,8 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+use sahasra_crds::burst_job::{Aggregate, aggregate::most_elements};
+use serde_json::json;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -54,6 +56,33 @@ fn the_reference_is_that_of_the_types() {
         found == sahasra_crds::reference::markdown(),
         "docs/api.md is stale: run `make generate`"
     );
+}
+
+#[test]
+fn every_aggregate_is_known_to_the_python_package_and_described_by_the_guide() {
+    let python = fs::read_to_string(root().join("python/sahasra/aggregates.py")).unwrap();
+    assert!(
+        python == sahasra_crds::reference::python(),
+        "python/sahasra/aggregates.py is stale: run `make generate`"
+    );
+    let guide = fs::read_to_string(root().join("docs/guide/burstjob.md")).unwrap();
+    let (_, table) = guide.split_once("| `aggregate` | `status.aggregate` |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    for name in Aggregate::OPTIONS {
+        assert!(
+            [format!("`{name}`"), format!("`{name}:")].iter().any(|text| table.contains(text)),
+            "the table of aggregates in docs/guide/burstjob.md lacks {name}"
+        );
+    }
+}
+
+#[test]
+fn every_aggregate_of_an_output_has_a_limit_of_elements() {
+    for name in Aggregate::OPTIONS {
+        let aggregate: Aggregate = serde_json::from_value(json!({*name: {"k": 1}})).unwrap();
+        let takes_output = aggregate.choice().unwrap().output().is_some();
+        assert_eq!(most_elements(name).is_some(), takes_output, "OUTPUT_ELEMENTS and {name}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .aggregates import AGGREGATES
 from .arguments import seconds_of, vram_of
 from .caller import warn
 from .errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
@@ -39,7 +40,6 @@ _UNTYPED = {"b8": "u8", "b32": "u32", "b64": "u64"}
 _DTYPES = {kind: np.dtype(name) for name, kind in _TYPES.items()}
 #: Names of the result columns that are not parameters: the chunk's index, and the outputs.
 _RESERVED = re.compile(r"index|output\d+")
-_AGGREGATES = ("argmin", "argmax", "topK", "sum", "mean", "concat", "none")
 
 
 def spec_of(
@@ -125,14 +125,14 @@ def spec_of(
         spec["slices"] = {"min": 1, "max": whole("slices", slices, 1, MAX_INT32)}
     if aggregate is not None:
         if isinstance(aggregate, str):
-            if aggregate not in _AGGREGATES:
-                raise InvalidArgumentError(f"aggregate={aggregate!r} is not an aggregate: expected one of {', '.join(_AGGREGATES)}")
+            if aggregate not in AGGREGATES:
+                raise InvalidArgumentError(f"aggregate={aggregate!r} is not an aggregate: expected one of {', '.join(AGGREGATES)}")
             if aggregate == "topK":
                 raise InvalidArgumentError('aggregate="topK" lacks the number of results to list: pass aggregate={"topK": {"output": 0, "k": 10}}')
             aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
         elif not isinstance(aggregate, Mapping):
             raise InvalidArgumentError(
-                f"argument `aggregate` must be one of {', '.join(_AGGREGATES)}, or a dict such as "
+                f"argument `aggregate` must be one of {', '.join(AGGREGATES)}, or a dict such as "
                 f'{{"topK": {{"output": 0, "k": 10}}}}, not {aggregate!r}'
             )
         spec["aggregate"] = dict(aggregate)
