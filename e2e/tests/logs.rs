@@ -5,14 +5,14 @@ use sahasra_e2e::{PoolOptions, Server, SharedPool, eventually};
 use serde_json::{Value, json};
 
 #[allow(dead_code, reason = "other tests have work to do")]
-#[path = "session_faults/place.rs"]
-mod place;
+#[path = "session_faults/fixture.rs"]
+mod fixture;
 #[allow(dead_code, reason = "other tests exchange more frames")]
-#[path = "session_walls/visitor.rs"]
-mod visitor;
+#[path = "session_isolation/raw_client.rs"]
+mod raw_client;
 
-use place::{Place, WITHIN, text};
-use visitor::Visitor;
+use fixture::{Fixture, WITHIN, text};
+use raw_client::RawClient;
 
 static POOL: SharedPool = SharedPool::new(|| {
     let agent = ["--no-cuda", "--cpu-device-memory", "1Gi", "--log-format", "json"];
@@ -37,15 +37,15 @@ async fn span_of(servers: &[&Server], message: &str, span: &str) -> Value {
 
 #[tokio::test]
 async fn lines_about_a_burst_and_a_session_name_them() {
-    let mut place = Place::start(&POOL).await;
+    let mut fixture = Fixture::start(&POOL).await;
     let burst = Burst::of_steps("default", "logged", 20, 10).expect("a burst");
-    burst.apply(&place.pool.control_plane).await.expect("applied");
-    place.pool.completed("default", "logged", WITHIN).await.expect("it completes");
+    burst.apply(&fixture.pool.control_plane).await.expect("applied");
+    fixture.pool.completed("default", "logged", WITHIN).await.expect("it completes");
 
-    let agents: Vec<&Server> = place.pool.agents.iter().collect();
+    let agents: Vec<&Server> = fixture.pool.agents.iter().collect();
     for message in ["coordinating", "finished"] {
         let expected = json!({"name": "burst", "job": "logged", "namespace": "default", "term": 1});
-        assert_eq!(span_of(&[&place.pool.operator], message, "burst").await, expected);
+        assert_eq!(span_of(&[&fixture.pool.operator], message, "burst").await, expected);
     }
     for message in ["burst stream opened", "burst stream ended"] {
         let expected = json!({"name": "burst_stream", "job": "logged", "namespace": "default", "term": 1});
@@ -54,15 +54,15 @@ async fn lines_about_a_burst_and_a_session_name_them() {
     let expected = json!({"name": "executor", "device": "cpu-0", "namespace": "default"});
     assert_eq!(span_of(&agents, "executor started", "executor").await, expected);
 
-    let session = place.session("kept", json!({})).await;
-    let (client, _) = Visitor::welcomed(text(&session, "endpoint"), "default", "kept", &place.token).await;
-    let agents: Vec<&Server> = place.pool.agents.iter().collect();
+    let session = fixture.session("kept", json!({})).await;
+    let (client, _) = RawClient::welcomed(text(&session, "endpoint"), "default", "kept", &fixture.token).await;
+    let agents: Vec<&Server> = fixture.pool.agents.iter().collect();
     let span = span_of(&agents, "executor started", "session").await;
     for (field, expected) in [("session", "kept"), ("namespace", "default"), ("device", text(&session, "device"))] {
         assert_eq!(span[field], expected, "{span}");
     }
     drop(client);
-    place.leaves_nothing(&["kept"], &[]).await;
-    let agents: Vec<&Server> = place.pool.agents.iter().collect();
+    fixture.leaves_nothing(&["kept"], &[]).await;
+    let agents: Vec<&Server> = fixture.pool.agents.iter().collect();
     assert_eq!(span_of(&agents, "executor ended", "session").await, span);
 }

@@ -273,7 +273,9 @@ impl Session {
         }
         if let Some(place) = donated.iter().find(|&&place| place as usize >= arguments.len()) {
             let count = arguments.len();
-            return Err(Error::Invalid(format!("invalid donated index {place}: {count} arguments were passed")));
+            return Err(Error::Invalid(format!(
+                "invalid donated index {place}: {count} arguments were passed"
+            )));
         }
         let is_given_twice = |place: u32| {
             let name = arguments[place as usize].0.name;

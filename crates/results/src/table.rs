@@ -277,7 +277,7 @@ mod tests {
         let lines: String = Table::of(&spec, failed).unwrap().into_iter().collect();
         assert_eq!(lines, "index,output0,output1[0],output1[1]\n0,1e38,7,8\n1,0,0,0\n3,0,0,0\n");
         let beyond = Table::of(&spec, binary(&IndexSet::full(5), records())).unwrap_err();
-        assert_eq!(beyond.to_string(), "the key counted does not tell which of the 4 chunks it means");
+        assert_eq!(beyond.to_string(), "invalid key counted: expected a set of indices below 4");
         let mut missing = binary(&completed(), records());
         missing.remove(COUNTED);
         assert!(matches!(Table::of(&spec, missing), Err(TableError::Indices { .. })));

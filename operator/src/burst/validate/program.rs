@@ -72,9 +72,7 @@ fn check_arguments(entry: &EntryOutline, arguments: &[ArgumentChoice<'_>], chunk
         return refuse(
             "spec.kernel.ptx",
             "InvalidPtx",
-            format!(
-                ".entry {name} takes {total} bytes of parameters, at most {PARAMETER_LIMIT} are allowed: pass large data as an input"
-            ),
+            format!(".entry {name} takes {total} bytes of parameters, at most {PARAMETER_LIMIT} are allowed: pass large data as an input"),
         );
     }
     for (index, (&argument, parameter)) in arguments.iter().zip(declared).enumerate() {

@@ -38,7 +38,11 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                 }
                 // Checked after each batch, so that an answer whose cost grows with earlier ones fails soon rather than after hours.
                 let visited = visited_ranges();
-                assert!(visited <= VISITED_BY_AN_ANSWER * batch.count, "{visited} for {} answers", batch.count);
+                assert!(
+                    visited <= VISITED_BY_AN_ANSWER * batch.count,
+                    "{visited} for {} answers",
+                    batch.count
+                );
             }
         }
     }

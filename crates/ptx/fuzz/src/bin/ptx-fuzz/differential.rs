@@ -97,7 +97,9 @@ impl Run {
     fn report(&self, seed: u64, difference: &str, level: Level) {
         self.differences.fetch_add(1, Ordering::Relaxed);
         let name = level.name();
-        println!("program {seed} on {name}: {difference}\n  again: cargo run --release --bin ptx-fuzz -- replay {seed} --instruction-set {name}");
+        println!(
+            "program {seed} on {name}: {difference}\n  again: cargo run --release --bin ptx-fuzz -- replay {seed} --instruction-set {name}"
+        );
     }
 }
 

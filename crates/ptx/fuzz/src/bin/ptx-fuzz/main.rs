@@ -114,8 +114,16 @@ fn cores() -> NonZero<u64> {
 
 fn main() -> anyhow::Result<ExitCode> {
     match Arguments::parse().command {
-        Command::Differential { first_seed, programs, jobs } => differential::run(first_seed, programs, jobs.unwrap_or_else(cores)),
-        Command::Replay { seed, instruction_set, print } => Ok(program(seed, instruction_set, print)),
+        Command::Differential {
+            first_seed,
+            programs,
+            jobs,
+        } => differential::run(first_seed, programs, jobs.unwrap_or_else(cores)),
+        Command::Replay {
+            seed,
+            instruction_set,
+            print,
+        } => Ok(program(seed, instruction_set, print)),
         Command::Digests { first, programs, level } => {
             level.limit();
             differential::digests(first, programs);
@@ -131,7 +139,11 @@ fn main() -> anyhow::Result<ExitCode> {
             print!("{}", all_forms());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Assemble { first_seed, programs, ptxas } => assemble(first_seed, programs, &ptxas),
+        Command::Assemble {
+            first_seed,
+            programs,
+            ptxas,
+        } => assemble(first_seed, programs, &ptxas),
     }
 }
 
