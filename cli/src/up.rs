@@ -263,7 +263,7 @@ async fn welcome(pool: &Pool, address: SocketAddr, serves: &Serves, kubeconfig: 
          \x20 kubectl wait --for=condition=Complete burstjob/hyperparameter-search --timeout=2m\n\
          \x20 kubectl get burstjobs\n\n\
          {sessions}\n\
-         They and bursts as REST, with the token in {token_file}:\n\n\
+         REST API for sessions and bursts, with the token in {token_file}:\n\n\
          \x20 curl -H \"Authorization: Bearer $(cat {token_file})\" http://{address}/v1/namespaces/default/sessions\n\n\
          {python}\
          Status and metrics need no token on this machine:\n\n\

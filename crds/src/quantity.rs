@@ -16,7 +16,7 @@ pub struct VramQuantity(String);
 /// Why a text is not a [`VramQuantity`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    #[error("{0:?} is not an amount of VRAM: write a whole number with Ki, Mi, Gi or Ti, such as 512Mi")]
+    #[error("invalid quantity {0:?}: expected a whole number with Ki, Mi, Gi or Ti, such as 512Mi")]
     Syntax(String),
     #[error("{0:?} is too large: the maximum is {MAXIMUM}")]
     TooLarge(String),

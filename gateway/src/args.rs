@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_TLS_PRIVATE_KEY_FILE", requires = "tls_cert_file", value_name = "FILE")]
     pub tls_private_key_file: Option<PathBuf>,
     /// URL of the API server [default: that of the current context of KUBECONFIG, without the context's user].
-    #[arg(long, env = "SAHASRA_API_SERVER_URL", value_name = "URL")]
+    #[arg(long, env = "SAHASRA_API_SERVER_URL", value_parser = absolute_url, value_name = "URL")]
     pub api_server_url: Option<Uri>,
     /// CA of the API server's certificate in PEM. Reloaded when it changes.
     #[arg(long, env = "SAHASRA_API_SERVER_CA_FILE", requires = "api_server_url", value_name = "FILE")]
@@ -57,6 +57,12 @@ fn number(text: &str) -> Result<usize, String> {
     }
 }
 
+fn absolute_url(text: &str) -> Result<Uri, String> {
+    let url = text.parse::<Uri>().ok();
+    let url = url.filter(|url| matches!(url.scheme_str(), Some("http" | "https")));
+    url.ok_or_else(|| "expected a URL such as https://kubernetes.default.svc".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +81,7 @@ mod tests {
             &["--tls-private-key-file", "a.pem"],
             &["--max-streams", "0"],
             &["--api-server-ca-file", "a.pem"],
+            &["--api-server-url", "127.0.0.1:6443"],
         ] {
             assert!(Args::try_parse_from([&["sahasra-gateway"], wrong].concat()).is_err(), "{wrong:?}");
         }

@@ -104,7 +104,7 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
             let problem = format!("{name} is not accepted, {}: {}", said("reason"), said("message"));
             return Err(refusal("NotAccepted", "status.conditions", &said("reason"), problem));
         }
-        let problem = format!("{name} is {state}: wait for it with GET ..?waitFor=Complete and retry");
+        let problem = format!("{name} is {state}: wait for it with GET and ?waitFor=Complete on the job, then retry");
         return Err(refusal("NotFinished", "status.state", state, problem));
     }
     // The operator wrote the name, but it is checked because it becomes part of a path.

@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_HEARTBEAT_TIMEOUT", default_value = "15s", value_parser = duration, value_name = "DURATION")]
     pub heartbeat_timeout: Duration,
     /// TTL of a session's slices: they expire after this time without a client and without renewal by an operator. At least 5s.
-    #[arg(long, env = "SAHASRA_SESSION_LEASE_TTL", default_value = "60s", value_parser = duration, value_name = "DURATION")]
+    #[arg(long, env = "SAHASRA_SESSION_LEASE_TTL", default_value = "60s", value_parser = session_lease_ttl, value_name = "DURATION")]
     pub session_lease_ttl: Duration,
     /// Lease duration of the leader election. A leader that cannot renew its Lease continues for 19/20 of it.
     #[arg(
@@ -119,6 +119,13 @@ fn input_memory(text: &str) -> Result<u64, String> {
     match at_least_one_mebibyte(text)? {
         bytes @ 0x380_0000..=0x100_0000_0000 => Ok(bytes),
         _ => Err("must be between 56Mi and 1Ti".to_owned()),
+    }
+}
+
+fn session_lease_ttl(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        ttl if ttl < Duration::from_secs(5) => Err("must be at least 5s".to_owned()),
+        ttl => Ok(ttl),
     }
 }
 

@@ -205,7 +205,10 @@ impl Candidate {
             let version = found.metadata.resource_version.clone();
             match seen {
                 Some(seen) if seen.version == version => {
-                    if seen.since.elapsed() < self.timeout {
+                    // The leader counts on the lease duration that it wrote, which may be longer than this operator's.
+                    let written = found.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
+                    let written = Duration::from_secs(u64::try_from(written).unwrap_or_default());
+                    if seen.since.elapsed() < self.timeout.max(written) {
                         return Ok(None);
                     }
                     tracing::info!(other, "lease of the leader expired");

@@ -55,7 +55,7 @@ pub struct BurstJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub lease: Option<String>,
-    /// Aggregate (`spec.output.aggregate`) of the results counted so far.
+    /// Aggregate (`spec.aggregate`) of the results counted so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<AggregateStatus>,
     /// Places and size of the results.

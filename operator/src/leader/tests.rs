@@ -155,3 +155,15 @@ async fn a_leader_stops_when_another_operator_created_the_lease_first() {
     .await;
     assert!(matches!(&kept, Err(LeaderError::Deposed(other)) if other == "second"), "{kept:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_with_a_shorter_lease_duration_leaves_a_leader_alone() {
+    let (kept, renewals) = leads_while(async |client| {
+        let other = Candidate::new(client, "system", "hasty", Duration::from_millis(100));
+        let stop = CancellationToken::new();
+        let wins = other.win(&stop);
+        assert!(tokio::time::timeout(TIMEOUT * 2, wins).await.is_err());
+    })
+    .await;
+    assert!(kept.is_ok() && renewals >= 15, "{kept:?}, {renewals} renewals");
+}

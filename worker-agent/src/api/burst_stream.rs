@@ -27,7 +27,7 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum StreamError {
     #[error("the coordinator ended the stream")]
     Ended,
-    #[error("connection lost")]
+    #[error("connection closed")]
     Broken,
     /// The request is not allowed. The coordinator receives the rejection.
     #[error("{}", .0.message)]
