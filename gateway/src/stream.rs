@@ -236,7 +236,9 @@ fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
         .filter(|endpoint| !endpoint.is_empty())
         .ok_or_else(|| Refusal::NotYet {
             reason: "SessionNotPlaced",
-            problem: format!("{name} has no worker yet: wait for it with GET and ?waitFor=Placed on the session, whose conditions say why it waits"),
+            problem: format!(
+                "{name} has no worker yet: wait for it with GET and ?waitFor=Placed on the session, whose conditions say why it waits"
+            ),
             field: "status.endpoint",
             value: String::new(),
         })

@@ -5,12 +5,13 @@
 //!     target/release/examples/executor_speed [CHUNKS] [SLICES]
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, Program, argument::Kind};
-use sahasra_worker::burst_executors::{Event, ExecutorPool, PoolConfig, ProgramSpec};
+use sahasra_worker::burst_executors::{Event, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec};
 use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
@@ -76,7 +77,8 @@ async fn main() -> anyhow::Result<()> {
     let device = pool.devices()[0].name.clone();
 
     let began = Instant::now();
-    let (run, mut events) = pool.open(&device, "bench", program(chunks)?)?;
+    let outstanding = Arc::new(OutstandingChunks::new(chunks));
+    let (run, mut events) = pool.open(&device, "bench", program(chunks)?, &outstanding)?;
     run.set_concurrency(slices);
     for round in 0..4 {
         let started = if round == 0 { began } else { Instant::now() };
@@ -91,6 +93,7 @@ async fn main() -> anyhow::Result<()> {
             match events.next().await.context("the pool ended")? {
                 Event::Succeeded { range, outputs } => {
                     ensure!(outputs.len() as u64 == 4 * range.count, "outputs of another size");
+                    outstanding.remove(range);
                     done += range.count;
                     batches += 1;
                 }

@@ -1,9 +1,9 @@
 //! The agent's side of execution: the devices of the node, and a pool of executor processes that run chunks on them.
 //!
 //! ```text
-//!  dispatch ──Run::submit──► Shared{outstanding} ──Command──► supervisor ──frames──► executor process
-//!      ▲                          │                               │ status board        
-//!      └──────Events::next────────┘◄───────────Event──────────────┘
+//!  dispatch ──Run::start──► Shared ──Command──► supervisor ──frames──► executor process
+//!      ▲                      │                     │ status board
+//!      └────Events::next──────┘◄───────Event────────┘
 //! ```
 //!
 //! Each device and namespace has one executor process: it starts when chunks arrive, stays warm, and ends when it has been idle for a
@@ -12,8 +12,9 @@
 //! hangs past a chunk's timeout or reports a poisoned context is replaced, and its chunks come back as events. The agent itself never loads
 //! a driver and never sees a tenant's formula or kernel.
 //!
-//! Usage: call [`ExecutorPool::start`] once and [`ExecutorPool::open`] a [`Run`] for each burst and device. Set [`Run::set_concurrency`] to
-//! the number of slices that the burst holds on the device according to the ledger, [`Run::submit`] chunks, and take [`Events`]. To end a
+//! Usage: call [`ExecutorPool::start`] once, create [`OutstandingChunks`] for each burst, and [`ExecutorPool::open`] a [`Run`] for each
+//! burst and device. Set [`Run::set_concurrency`] to
+//! the number of slices that the burst holds on the device according to the ledger, [`Run::submit`] chunks, take [`Events`], and remove the chunks of each event from the index. To end a
 //! run: [`Run::withdraw`], `set_concurrency(0)`, and take events until [`Event::Settled`] with 0 (then its memory is free), or
 //! [`Run::kill`] when the grace has passed (`Settled` follows too); then drop the [`Events`].
 
@@ -40,10 +41,10 @@ use crate::child::spawn::Spawner;
 use crate::devices::{DeviceDescription, discover::discover};
 
 pub use config::PoolConfig;
-pub use outstanding::Outstanding;
+pub use outstanding::{OutstandingChunks, SubmitError};
 pub use program::{ProgramError, ProgramSpec};
 pub use room::DeviceLoad;
-pub use run::{Event, Events, Run, SubmitError};
+pub use run::{Event, Events, Run};
 
 /// Errors of the pool.
 #[derive(Debug, thiserror::Error)]
@@ -100,29 +101,35 @@ impl ExecutorPool {
         &self.inner.devices
     }
 
+    /// Returns the number of a device, which is its position in [`ExecutorPool::devices`].
+    pub fn place(&self, device: &str) -> Option<usize> {
+        self.inner.devices.iter().position(|description| description.name == device)
+    }
+
     /// Returns the current load of a device, or `None` for an unknown name.
     pub fn load(&self, device: &str) -> Option<DeviceLoad> {
-        let place = self.inner.devices.iter().position(|description| description.name == device)?;
-        Some(self.inner.states[place].load())
+        Some(self.inner.states[self.place(device)?].load())
     }
 
     /// Returns the process ids of a device's executors.
     pub fn processes(&self, device: &str) -> Vec<u32> {
-        let place = self.inner.devices.iter().position(|description| description.name == device);
-        place.map_or_else(Vec::new, |place| self.inner.states[place].processes())
+        self.place(device)
+            .map_or_else(Vec::new, |place| self.inner.states[place].processes())
     }
 
-    /// Opens a run of a program for a namespace on a device. Its concurrency is 0, so nothing starts yet.
+    /// Opens a run of a program for a namespace on a device. `chunks` is the index of the run's burst, which may have one run on each
+    /// device. Its concurrency is 0, so nothing starts yet.
     ///
     /// # Errors
     /// [`PoolError::UnknownDevice`], [`PoolError::ShutDown`].
-    pub fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
-        let place = self
-            .inner
-            .devices
-            .iter()
-            .position(|description| description.name == device)
-            .ok_or_else(|| PoolError::UnknownDevice(device.to_owned()))?;
+    pub fn open(
+        &self,
+        device: &str,
+        namespace: &str,
+        program: ProgramSpec,
+        chunks: &Arc<OutstandingChunks>,
+    ) -> Result<(Run, Events), PoolError> {
+        let place = self.place(device).ok_or_else(|| PoolError::UnknownDevice(device.to_owned()))?;
         let mut executors = self.inner.executors.lock();
         if executors.shut_down {
             return Err(PoolError::ShutDown);
@@ -131,12 +138,12 @@ impl ExecutorPool {
             .supervisors
             .entry((place, namespace.to_owned()))
             .or_insert_with(|| supervise::start(Arc::clone(&self.inner), place, namespace.to_owned()));
-        let config = &self.inner.config;
         let shared = Arc::new(run::Shared::new(
             self.inner.runs.fetch_add(1, Ordering::Relaxed),
+            place,
             program,
-            config.max_outstanding_chunks,
-            config.max_event_bytes,
+            Arc::clone(chunks),
+            self.inner.config.max_event_bytes,
             commands.clone(),
         ));
         // Sent under the lock, so that a supervisor which is about to end sees this command first.

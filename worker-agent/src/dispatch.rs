@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    burst_executors::{Outstanding, ProgramSpec},
+    burst_executors::{OutstandingChunks, ProgramSpec},
     metrics::SUCCEEDED,
 };
 
@@ -53,6 +53,7 @@ pub struct Burst {
     namespace: String,
     program: ProgramSpec,
     max_retained_bytes: usize,
+    chunks: Arc<OutstandingChunks>,
     state: Mutex<State>,
     /// Version of the state. Each change wakes the stream's writer and other waiters.
     version: watch::Sender<u64>,
@@ -63,7 +64,6 @@ pub struct Burst {
 struct State {
     term: u64,
     outputs: Outputs,
-    outstanding: Outstanding,
     retention: Retention,
     /// Number of the current stream, or 0 without one.
     stream: u64,
@@ -74,31 +74,6 @@ struct State {
     /// Highest sequence number handed to the current stream.
     sent: u64,
     lanes: BTreeMap<String, Arc<Lane>>,
-}
-
-impl State {
-    /// Marks all ranges as outstanding, or none when it returns an error.
-    fn take<'a>(&mut self, stream: u64, limit: u64, ranges: impl Iterator<Item = &'a AttemptRange> + Clone) -> Result<(), Refusal> {
-        if self.stream != stream {
-            return Err(invalid("replaced by another stream".to_owned()));
-        }
-        let submitted = ranges.clone().fold(0u64, |sum, range| sum.saturating_add(range.count));
-        if self.outstanding.chunks().saturating_add(submitted) > limit {
-            return Err(invalid(format!("more than {limit} chunks would be outstanding")));
-        }
-        for (place, range) in ranges.clone().enumerate() {
-            if !self.outstanding.insert(*range) {
-                for taken in ranges.take(place) {
-                    self.outstanding.remove(*taken);
-                }
-                let (first, count) = (range.first, range.count);
-                return Err(invalid(format!(
-                    "invalid range of {count} chunks from {first}: it is empty, or some are outstanding"
-                )));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// State of a burst that a new stream starts from.
@@ -141,17 +116,24 @@ pub(crate) fn invalid(message: String) -> Refusal {
 }
 
 impl Burst {
-    /// Creates a burst without chunks. Its results are numbered from `sequence + 1` on.
-    pub(crate) fn new(owner: &Owner, program: ProgramSpec, outputs: Outputs, max_retained_bytes: usize, sequence: u64) -> Arc<Self> {
+    /// Creates a burst with an empty index of chunks. Its results are numbered from `sequence + 1` on.
+    pub(crate) fn new(
+        owner: &Owner,
+        program: ProgramSpec,
+        outputs: Outputs,
+        chunks: OutstandingChunks,
+        max_retained_bytes: usize,
+        sequence: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             owner_uid: owner.uid.clone(),
             namespace: owner.namespace.clone(),
             program,
             max_retained_bytes,
+            chunks: Arc::new(chunks),
             state: Mutex::new(State {
                 term: owner.term,
                 outputs,
-                outstanding: Outstanding::default(),
                 retention: Retention::after(sequence),
                 stream: 0,
                 streams: 0,
@@ -196,7 +178,7 @@ impl Burst {
     /// Returns whether the burst has neither outstanding chunks nor slices in use, so that another program may replace it.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state();
-        state.outstanding.is_empty() && state.lanes.values().all(|lane| lane.is_idle())
+        self.chunks.is_empty() && state.lanes.values().all(|lane| lane.is_idle())
     }
 
     /// Makes a new stream the current one. It receives all retained frames from the start, except those that `covered` covers.
@@ -210,13 +192,13 @@ impl Burst {
             state.stream = state.streams;
             state.returned.clear();
             state.sent = 0;
-            let ranges = state.outstanding.ranges();
+            let outstanding = self.chunks.indices().into_iter();
             Attached {
                 stream: state.stream,
                 sequence: state.retention.sequence(),
                 retold: state.retention.last_kept(),
                 resumed: state.stream > 1,
-                outstanding: ranges.flat_map(|range| [range.first, range.first + range.count - 1]).collect(),
+                outstanding: outstanding.flat_map(|indices| [indices.start, indices.end - 1]).collect(),
             }
         };
         self.poke();
@@ -261,7 +243,7 @@ impl Burst {
         if !frames.is_empty() {
             return Outgoing::Frames(frames);
         }
-        if draining && state.outstanding.is_empty() {
+        if draining && self.chunks.is_empty() {
             return Outgoing::Finished;
         }
         Outgoing::Nothing
@@ -269,23 +251,25 @@ impl Burst {
 
     /// Accepts chunks from the stream and passes them to the lanes. On an error no chunk was accepted, and the stream must be rejected.
     pub(crate) fn submit(self: &Arc<Self>, host: &Arc<dyn Host>, stream: u64, ranges: &[ChunkRange]) -> Result<(), Refusal> {
-        let limit = host.max_outstanding_chunks();
-        if let Some(unknown) = ranges.iter().find(|range| host.pool().load(&range.device).is_none()) {
-            return Err(Refusal {
-                code: RefusalCode::UnknownDevice as i32,
-                ..invalid(format!("device {:?} not found", unknown.device))
-            });
-        }
-        let mut by_device: Vec<(&str, Vec<AttemptRange>)> = Vec::new();
+        let devices = host.pool().devices();
+        let mut chunks = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let work = AttemptRange::from(range);
-            match by_device.last_mut() {
-                Some((device, ranges)) if *device == range.device => ranges.push(work),
-                _ => by_device.push((&range.device, vec![work])),
-            }
+            let place = host.pool().place(&range.device).ok_or_else(|| Refusal {
+                code: RefusalCode::UnknownDevice as i32,
+                ..invalid(format!("device {:?} not found", range.device))
+            })?;
+            chunks.push((place, AttemptRange::from(range)));
         }
-        self.state().take(stream, limit, by_device.iter().flat_map(|(_, ranges)| ranges))?;
-        for (device, ranges) in by_device {
+        {
+            let state = self.state();
+            if state.stream != stream {
+                return Err(invalid("replaced by another stream".to_owned()));
+            }
+            self.chunks.submit(&chunks).map_err(|error| invalid(error.to_string()))?;
+        }
+        for chunks in chunks.chunk_by(|(place, _), (next, _)| place == next) {
+            let device = devices[chunks[0].0].name.as_str();
+            let ranges: Vec<AttemptRange> = chunks.iter().map(|(_, range)| *range).collect();
             if host.draining().is_cancelled() {
                 self.fail(
                     host.as_ref(),
@@ -297,7 +281,7 @@ impl Burst {
             } else if host.active_slices(&self.owner_uid, device) == 0 {
                 // The slices were released or have expired, which the coordinator does not know yet.
                 ranges.iter().for_each(|range| self.give_back(device, *range, true));
-            } else if let Err(error) = self.lane(host, device).and_then(|lane| lane.submit(ranges.clone())) {
+            } else if let Err(error) = self.lane(host, device).and_then(|lane| lane.start(ranges.clone())) {
                 self.fail(host.as_ref(), device, &ranges, FailureCode::ExecutorLost, &error);
             }
         }
@@ -309,7 +293,7 @@ impl Burst {
         if let Some(lane) = state.lanes.get(device) {
             return Ok(Arc::clone(lane));
         }
-        let opened = host.pool().open(device, &self.namespace, self.program.clone());
+        let opened = host.pool().open(device, &self.namespace, self.program.clone(), &self.chunks);
         let (run, events) = opened.map_err(|error| error.to_string())?;
         let lane = lane::start(host, self, device, run, events);
         state.lanes.insert(device.to_owned(), Arc::clone(&lane));
@@ -338,11 +322,11 @@ impl Burst {
     fn publish(&self, host: &dyn Host, device: &str, ended: batch::Ended) {
         let mut state = self.state();
         for run in &ended.runs {
-            state.outstanding.remove(AttemptRange::from(run));
+            self.chunks.remove(AttemptRange::from(run));
             host.count_chunks(SUCCEEDED, run.count);
         }
         for failure in &ended.failures {
-            state.outstanding.remove(AttemptRange::from(failure));
+            self.chunks.remove(AttemptRange::from(failure));
             host.count_chunks(failure.code().label(), failure.count);
         }
         if !ended.runs.is_empty() {
@@ -388,7 +372,7 @@ impl Burst {
     /// Returns unstarted chunks to the current stream.
     fn give_back(&self, device: &str, range: AttemptRange, without_slices: bool) {
         let mut state = self.state();
-        state.outstanding.remove(range);
+        self.chunks.remove(range);
         if state.stream != 0 {
             let range = ChunkRange {
                 device: device.to_owned(),

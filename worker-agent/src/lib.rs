@@ -168,7 +168,6 @@ pub async fn serve(
     let config = PoolConfig {
         devices: arguments.devices(),
         idle_timeout: arguments.executor_idle_timeout,
-        max_outstanding_chunks: limits.max_outstanding_chunks,
         ..PoolConfig::default()
     };
     let program = config.program.clone();

@@ -111,10 +111,6 @@ impl Host for Agent {
         &self.store_policy
     }
 
-    fn max_outstanding_chunks(&self) -> u64 {
-        self.limits.max_outstanding_chunks
-    }
-
     fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
         self.lock().active_slices(owner_uid, device)
     }

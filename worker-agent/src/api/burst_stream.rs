@@ -15,7 +15,7 @@ use tracing::{Span, field::Empty};
 
 use crate::{
     agent::Agent,
-    burst_executors::ProgramSpec,
+    burst_executors::{OutstandingChunks, ProgramSpec},
     dispatch::{Attached, Burst, Host, Outgoing, Outputs, invalid},
 };
 
@@ -166,7 +166,11 @@ where
                 let message = "chunks of another program of this owner still run: release its grants first";
                 return Err(invalid(message.to_owned()));
             }
-            _ => Burst::new(&owner, spec, outputs.clone(), agent.limits().max_retained_bytes, sequence),
+            _ => {
+                let limits = agent.limits();
+                let chunks = OutstandingChunks::new(limits.max_outstanding_chunks);
+                Burst::new(&owner, spec, outputs.clone(), chunks, limits.max_retained_bytes, sequence)
+            }
         };
         attached = Some(burst.attach(owner.term, outputs, &covered));
         Ok(burst)

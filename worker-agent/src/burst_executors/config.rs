@@ -19,8 +19,6 @@ pub struct PoolConfig {
     pub grace: Duration,
     /// Time that an executor has to become ready, and to prepare a program (a driver may compile the PTX).
     pub start_timeout: Duration,
-    /// Limit of outstanding chunks per run.
-    pub max_outstanding_chunks: u64,
     /// Limit of bytes of a run's events that wait to be taken. At this limit the executor pauses.
     pub max_event_bytes: usize,
 }
@@ -36,7 +34,6 @@ impl Default for PoolConfig {
             turn: Duration::from_secs(10),
             grace: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
-            max_outstanding_chunks: 1 << 20,
             max_event_bytes: 8 << 20,
         }
     }

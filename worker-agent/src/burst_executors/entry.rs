@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
 
-use super::outstanding::Outstanding;
+use super::outstanding::Stage;
 use super::run::{Event, Shared};
 
 /// State of a run at the supervisor.
@@ -18,14 +18,10 @@ pub(super) struct Entry {
     pub(super) settled: u64,
     /// The process knows the run.
     pub(super) opened: bool,
-    /// Chunks handed over to the process that it has neither ended nor returned.
-    pub(super) handed: Outstanding,
-    /// Chunks submitted while there was no process.
+    /// Queued chunks in the order of their handover.
     pub(super) waiting: Vec<AttemptRange>,
-    /// Chunks that must run alone, because they were in flight when a context was poisoned.
+    /// Queued chunks that must run alone, because they were in flight when a context was poisoned.
     pub(super) suspects: Vec<AttemptRange>,
-    /// Chunks handed over to run alone.
-    pub(super) alone: Vec<u64>,
     /// Revocation of the running chunks: the code with which they fail, and when it was requested, in nanoseconds of the board's clock.
     pub(super) revoked: Option<(FailureCode, u64)>,
     /// The holder withdrew everything and has submitted nothing since: chunks that the process returns go to the holder, even while the
@@ -43,10 +39,8 @@ impl Entry {
             change: 0,
             settled: 0,
             opened: false,
-            handed: Outstanding::default(),
             waiting: Vec::new(),
             suspects: Vec::new(),
-            alone: Vec::new(),
             revoked: None,
             withdrawn: false,
             recalled: false,
@@ -58,44 +52,36 @@ impl Entry {
         !self.waiting.is_empty() || !self.suspects.is_empty()
     }
 
-    /// Removes chunks from those that the process has. Returns `false`, and removes nothing, unless the process has all of them.
-    pub(super) fn take_back(&mut self, range: AttemptRange) -> bool {
-        self.handed.remove(range)
-    }
-
-    /// Ends the rule that chunks run alone, because they ended or were returned to the run's holder.
-    pub(super) fn forget_alone(&mut self, range: AttemptRange) {
-        self.alone.retain(|index| !range.indices().contains(index));
-    }
-
-    /// Keeps chunks that the process returned for the next handover. Those that must run alone become suspects.
-    pub(super) fn keep(&mut self, range: AttemptRange) {
-        let part = |first, end| AttemptRange {
-            first,
-            count: end - first,
-            ..range
+    /// Keeps chunks that the process returned for the next handover. Those that ran alone become suspects. Returns `false`, and changes
+    /// nothing, unless the process has all of them.
+    pub(super) fn keep(&mut self, range: AttemptRange) -> bool {
+        let Some(parts) = self.shared.advance(range, Stage::HANDED_OVER, Stage::Queued) else {
+            return false;
         };
-        let mut alone: Vec<u64> = self.alone.extract_if(.., |index| range.indices().contains(index)).collect();
-        alone.sort_unstable();
-        alone.dedup();
-        let mut first = range.first;
-        for index in alone {
-            if first < index {
-                self.waiting.push(part(first, index));
+        for (part, stage) in parts {
+            if stage == Stage::Alone {
+                &mut self.suspects
+            } else {
+                &mut self.waiting
             }
-            self.suspects.push(part(index, index + 1));
-            first = index + 1;
+            .push(part);
         }
-        if first < range.indices().end {
-            self.waiting.push(part(first, range.indices().end));
+        true
+    }
+
+    /// Reports every chunk but the suspects by an event.
+    fn settle_all(&mut self, event: impl Fn(AttemptRange) -> Event) {
+        for (range, _) in self.shared.chunks.handed_over(self.shared.device) {
+            self.shared.settle(Stage::HANDED_OVER, event(range));
+        }
+        for range in self.waiting.drain(..) {
+            self.shared.settle(&[Stage::Queued], event(range));
         }
     }
 
     /// Returns every chunk but the suspects, unstarted.
     pub(super) fn return_all_but_suspects(&mut self) {
-        for range in self.handed.drain().into_iter().chain(self.waiting.drain(..)) {
-            self.shared.settle(Event::Returned { range });
-        }
+        self.settle_all(|range| Event::Returned { range });
     }
 
     /// Returns every chunk, unstarted.
@@ -107,10 +93,11 @@ impl Entry {
     /// Fails every chunk.
     pub(super) fn fail_all(&mut self, code: FailureCode, message: &str) {
         self.waiting.append(&mut self.suspects);
-        for range in self.handed.drain().into_iter().chain(self.waiting.drain(..)) {
-            let message = message.to_owned();
-            self.shared.settle(Event::Failed { range, code, message });
-        }
+        self.settle_all(|range| Event::Failed {
+            range,
+            code,
+            message: message.to_owned(),
+        });
     }
 }
 

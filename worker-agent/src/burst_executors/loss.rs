@@ -10,6 +10,7 @@ use sahasra_executor_protocol::burst::status_page::{Activity, Board, Slot};
 use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
+use super::outstanding::Stage;
 use super::run::Event;
 
 /// Number of consecutive processes that may end with nothing in flight before their chunks are charged an attempt.
@@ -87,13 +88,17 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
                     continue;
                 }
                 let Some(entry) = runs.get_mut(&run) else { continue };
-                let Some(range) = entry.handed.take(index) else { continue };
+                let chunk = entry.shared.chunks.get(entry.shared.device, index);
+                let Some((range, stage)) = chunk.filter(|(_, stage)| Stage::HANDED_OVER.contains(stage)) else {
+                    continue;
+                };
                 charged = true;
                 let (code, message) = if overran(&slot) {
                     let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
                     let message = format!("ran longer than {} ms and could not be stopped in its process", timeout.as_millis());
                     (FailureCode::ChunkTimeout, message)
-                } else if poisoned && !entry.alone.contains(&index) {
+                } else if poisoned && stage != Stage::Alone {
+                    entry.shared.advance(range, &[stage], Stage::Queued);
                     entry.suspects.push(range);
                     continue;
                 } else {
@@ -104,7 +109,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
                     };
                     (code, loss.how.to_owned())
                 };
-                entry.shared.settle(Event::Failed { range, code, message });
+                entry.shared.settle(&[stage], Event::Failed { range, code, message });
             }
         }
     }
@@ -115,7 +120,6 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
         } else {
             entry.return_all_but_suspects();
         }
-        entry.alone.clear();
         entry.revoked = None;
     }
 }
@@ -124,6 +128,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::outstanding::OutstandingChunks;
     use super::super::program::ProgramSpec;
     use super::super::run::{Events, Run, Shared};
     use super::*;
@@ -144,8 +149,9 @@ mod tests {
             chunk_timeout_milliseconds: 1000,
             ..Program::default()
         };
-        let (commands, _) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared::new(RUN, ProgramSpec::new(program).unwrap(), 100, 1 << 20, commands));
+        let (commands, _commands) = mpsc::unbounded_channel();
+        let chunks = Arc::new(OutstandingChunks::new(100));
+        let shared = Arc::new(Shared::new(RUN, 0, ProgramSpec::new(program).unwrap(), chunks, 1 << 20, commands));
         let (run, events) = Run::open(Arc::clone(&shared));
         let range = AttemptRange {
             first: 0,
@@ -153,9 +159,8 @@ mod tests {
             attempt: 2,
         };
         run.submit(vec![range]).unwrap();
-        let mut entry = Entry::new(shared);
-        assert!(entry.handed.insert(range));
-        (BTreeMap::from([(RUN, entry)]), run, events)
+        shared.advance(range, &[Stage::Queued], Stage::Running).unwrap();
+        (BTreeMap::from([(RUN, Entry::new(shared))]), run, events)
     }
 
     fn loss<'a>(board: &'a Board, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
@@ -233,8 +238,7 @@ mod tests {
 
         // The suspects run alone, and the context is poisoned again without an indication of the cause.
         for suspect in entry.suspects.drain(..) {
-            assert!(entry.handed.insert(suspect));
-            entry.alone.push(suspect.first);
+            entry.shared.advance(suspect, &[Stage::Queued], Stage::Alone).unwrap();
         }
         let (board, _file) = Board::create().unwrap();
         board.begin(0, Activity::Running { run: RUN, index: 4 });

@@ -1,138 +1,201 @@
-//! Outstanding chunks of a run: those that were handed over and have not come back.
+//! Index of the outstanding chunks of a burst: those that were submitted and have been neither reported nor returned.
+//!
+//! Dispatch and the supervisors of all devices of a burst share one index. Each chunk is in it once, on one device, in one attempt and at
+//! one [`Stage`]:
+//!
+//! ```text
+//!  submit ──► Queued ──► Running, Alone ──► Ended ──remove──► reported or returned
+//!               │ ▲            │              ▲
+//!               │ └────────────┘              │
+//!               └─────────────────────────────┘
+//! ```
+//!
+//! Only the supervisor of a chunk's device changes the stage of a chunk that was sent to it. Dispatch removes a chunk while it retains the
+//! chunk's frame, under the lock of the burst: a chunk is in the index, in the retention, or acknowledged.
+//!
+//! Locks are taken in this order: state of the burst, state of the run, index. Nothing is locked, sent or encoded under the index's lock.
 
-use sahasra_ranges::{AttemptRange, RangeMap};
+use std::ops::Range;
 
-/// A set of indices with their attempts.
-#[derive(Clone, Debug, Default)]
-pub struct Outstanding(RangeMap<u32>);
+use parking_lot::Mutex;
+use sahasra_ranges::{AttemptRange, RangeMap, length};
 
-impl Outstanding {
-    /// Returns the number of indices in the set.
-    pub fn chunks(&self) -> u64 {
-        self.0.len()
-    }
+/// Stage of an outstanding chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The chunk waits for an executor.
+    Queued,
+    /// The executor has the chunk.
+    Running,
+    /// The executor has the chunk and runs it alone, because it was in flight when a context was poisoned.
+    Alone,
+    /// An event about the chunk is queued or in a batch.
+    Ended,
+}
 
-    /// Returns the ranges in the order of their indices.
-    pub fn ranges(&self) -> impl Iterator<Item = AttemptRange> {
-        self.0.iter().map(|(indices, attempt)| AttemptRange::new(indices, *attempt))
-    }
+impl Stage {
+    /// Stages of chunks that an executor has.
+    pub(super) const HANDED_OVER: &[Self] = &[Self::Running, Self::Alone];
+    /// Stages of chunks without an event.
+    pub(super) const UNENDED: &[Self] = &[Self::Queued, Self::Running, Self::Alone];
+}
 
-    /// Returns whether the set is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    device: usize,
+    attempt: u32,
+    stage: Stage,
+}
 
-    /// Adds a range. Returns `false`, and adds nothing, if the range is empty, exceeds 2^64 or overlaps the set.
-    pub fn insert(&mut self, range: AttemptRange) -> bool {
-        self.0.insert(range.indices(), range.attempt)
-    }
+/// Reason why a submission was rejected. None of its chunks was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// A range is empty or exceeds 2^64, or one of its indices is outstanding or occurs twice in the submission.
+    #[error("invalid range of chunks {first} to {last}: it is empty, or some are outstanding")]
+    Overlap {
+        first: u64,
+        /// Last index, inclusive.
+        last: u64,
+    },
+    /// Too many chunks would be outstanding.
+    #[error("more than {limit} chunks would be outstanding")]
+    TooMany { limit: u64 },
+    #[error("the executors have shut down")]
+    ShutDown,
+}
 
-    /// Removes a range. Returns `false`, and removes nothing, unless the set contains all of it with the same attempt.
-    pub fn remove(&mut self, range: AttemptRange) -> bool {
-        let indices = range.indices();
-        // A report may span adjacent submissions: check that the set contains all of it before removing any.
-        let held = !indices.is_empty() && self.0.covers(indices.clone(), |attempt| *attempt == range.attempt);
-        if held {
-            self.0.cut(indices);
+/// Index of the outstanding chunks of a burst, see the [module](self).
+#[derive(Debug)]
+pub struct OutstandingChunks {
+    limit: u64,
+    index: Mutex<Index>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    chunks: RangeMap<Chunk>,
+    /// Number of chunks by device and stage.
+    counts: Vec<[u64; 4]>,
+}
+
+impl Index {
+    /// Adds chunks. Returns `false`, and adds nothing, if there are none, their indices exceed 2^64, or some are in the index.
+    fn insert(&mut self, range: &AttemptRange, device: usize, stage: Stage) -> bool {
+        let attempt = range.attempt;
+        let inserted = self.chunks.insert(range.indices(), Chunk { device, attempt, stage });
+        if inserted {
+            self.counts.resize(self.counts.len().max(device + 1), [0; 4]);
+            self.counts[device][stage as usize] += range.count;
         }
-        held
+        inserted
     }
 
-    /// Removes one index, and returns it with its attempt.
-    pub fn take(&mut self, index: u64) -> Option<AttemptRange> {
-        let attempt = self.0.take(index)?;
-        Some(AttemptRange::new(index..index + 1, attempt))
+    fn cut(&mut self, indices: Range<u64>) -> Vec<(Range<u64>, Chunk)> {
+        let parts = self.chunks.cut(indices);
+        for (part, chunk) in &parts {
+            self.counts[chunk.device][chunk.stage as usize] -= length(part);
+        }
+        parts
     }
 
-    /// Removes everything, and returns it in the order of the indices.
-    pub fn drain(&mut self) -> Vec<AttemptRange> {
-        let drained = self.ranges().collect();
-        *self = Self::default();
-        drained
+    /// Removes chunks. Removes nothing unless all are there in the range's attempt, and `accepts` returns true for them.
+    fn take(&mut self, range: AttemptRange, accepts: impl Fn(&Chunk) -> bool) -> Option<Vec<(Range<u64>, Chunk)>> {
+        let indices = range.indices();
+        let is_there = |chunk: &Chunk| chunk.attempt == range.attempt && accepts(chunk);
+        let all = !indices.is_empty() && self.chunks.covers(indices.clone(), is_there);
+        all.then(|| self.cut(indices))
+    }
+}
+
+impl OutstandingChunks {
+    /// Creates an empty index of at most `limit` chunks.
+    pub fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            index: Mutex::default(),
+        }
+    }
+
+    /// Adds chunks, each with the number of its device.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; none of the chunks was added then.
+    pub fn submit(&self, chunks: &[(usize, AttemptRange)]) -> Result<(), SubmitError> {
+        let mut index = self.index.lock();
+        let submitted = chunks.iter().fold(0u64, |sum, (_, range)| sum.saturating_add(range.count));
+        if index.chunks.len().saturating_add(submitted) > self.limit {
+            return Err(SubmitError::TooMany { limit: self.limit });
+        }
+        for (place, (device, range)) in chunks.iter().enumerate() {
+            if !index.insert(range, *device, Stage::Queued) {
+                for (_, added) in &chunks[..place] {
+                    index.cut(added.indices());
+                }
+                return Err(SubmitError::Overlap {
+                    first: range.first,
+                    last: range.first.saturating_add(range.count.saturating_sub(1)),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves chunks to another stage, and returns what they were. Changes nothing unless all are on the device at a stage of `from`.
+    pub(super) fn advance(&self, device: usize, range: AttemptRange, from: &[Stage], to: Stage) -> Option<Vec<(AttemptRange, Stage)>> {
+        let mut index = self.index.lock();
+        let parts = index.take(range, |chunk| chunk.device == device && from.contains(&chunk.stage))?;
+        index.insert(&range, device, to);
+        let parts = parts.into_iter();
+        Some(parts.map(|(part, was)| (AttemptRange::new(part, was.attempt), was.stage)).collect())
+    }
+
+    /// Removes chunks that no executor has. Returns `false`, and removes nothing, unless all are there in the range's attempt.
+    pub fn remove(&self, range: AttemptRange) -> bool {
+        let mut index = self.index.lock();
+        index.take(range, |chunk| !Stage::HANDED_OVER.contains(&chunk.stage)).is_some()
+    }
+
+    /// Returns the chunks of the device that its executor has, in the order of their indices, with their stage.
+    pub(super) fn handed_over(&self, device: usize) -> Vec<(AttemptRange, Stage)> {
+        let index = self.index.lock();
+        let chunks = index.chunks.iter().filter(|(_, chunk)| chunk.device == device);
+        let handed_over = chunks.filter(|(_, chunk)| Stage::HANDED_OVER.contains(&chunk.stage));
+        handed_over
+            .map(|(indices, chunk)| (AttemptRange::new(indices, chunk.attempt), chunk.stage))
+            .collect()
+    }
+
+    /// Returns the chunk of this index and its stage, if it is on the device.
+    pub(super) fn get(&self, device: usize, index: u64) -> Option<(AttemptRange, Stage)> {
+        let state = self.index.lock();
+        let (_, chunk) = state.chunks.get(index).filter(|(_, chunk)| chunk.device == device)?;
+        Some((AttemptRange::new(index..index + 1, chunk.attempt), chunk.stage))
+    }
+
+    /// Returns the number of the device's chunks at these stages.
+    pub(super) fn count(&self, device: usize, stages: &[Stage]) -> u64 {
+        let index = self.index.lock();
+        let counts = index.counts.get(device).copied().unwrap_or_default();
+        stages.iter().map(|stage| counts[*stage as usize]).sum()
+    }
+
+    /// Returns whether no chunk is outstanding.
+    pub fn is_empty(&self) -> bool {
+        self.index.lock().chunks.is_empty()
+    }
+
+    /// Returns the indices of all chunks, as few ranges in ascending order.
+    pub fn indices(&self) -> Vec<Range<u64>> {
+        let mut joined: Vec<Range<u64>> = Vec::new();
+        for (indices, _) in self.index.lock().chunks.iter() {
+            match joined.last_mut() {
+                Some(last) if last.end == indices.start => last.end = indices.end,
+                _ => joined.push(indices),
+            }
+        }
+        joined
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    fn range(first: u64, count: u64, attempt: u32) -> AttemptRange {
-        AttemptRange { first, count, attempt }
-    }
-
-    #[test]
-    fn parts_may_come_back_in_any_order() {
-        let mut outstanding = Outstanding::default();
-        assert!(outstanding.insert(range(10, 10, 1)));
-        assert!(outstanding.insert(range(20, 5, 1)));
-        assert!(outstanding.insert(range(25, 5, 2)));
-        assert_eq!(outstanding.chunks(), 20);
-        assert!(outstanding.remove(range(15, 8, 1)), "across two submissions");
-        assert!(!outstanding.remove(range(14, 2, 1)), "15 came back already");
-        assert!(!outstanding.remove(range(24, 2, 1)), "25 is another attempt");
-        assert_eq!(outstanding.take(12), Some(range(12, 1, 1)));
-        assert_eq!(outstanding.take(12), None);
-        assert_eq!(outstanding.chunks(), 11);
-        assert_eq!(
-            outstanding.drain(),
-            [range(10, 2, 1), range(13, 2, 1), range(23, 2, 1), range(25, 5, 2)]
-        );
-        assert!(outstanding.is_empty());
-    }
-
-    #[test]
-    fn an_index_is_outstanding_once() {
-        let mut outstanding = Outstanding::default();
-        assert!(outstanding.insert(range(5, 5, 1)));
-        assert!(!outstanding.insert(range(9, 1, 2)));
-        assert!(!outstanding.insert(range(0, 6, 1)));
-        assert!(!outstanding.insert(range(0, 100, 1)));
-        assert!(!outstanding.insert(range(3, 0, 1)));
-        assert!(!outstanding.insert(range(u64::MAX, 2, 1)));
-        assert!(outstanding.insert(range(10, 1, 1)));
-        assert!(outstanding.insert(range(0, 5, 1)));
-        assert_eq!(outstanding.chunks(), 11);
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn it_holds_what_a_map_of_single_indices_holds(
-            steps in proptest::collection::vec((0u8..3, 0u64..60, 0u64..20, 1u32..3), 1..60)
-        ) {
-            let mut outstanding = Outstanding::default();
-            let mut model = BTreeMap::new();
-            for (step, first, count, attempt) in steps {
-                let indices = first..first + count;
-                match step {
-                    0 => {
-                        let free = count > 0 && indices.clone().all(|index| !model.contains_key(&index));
-                        proptest::prop_assert_eq!(outstanding.insert(range(first, count, attempt)), free);
-                        if free {
-                            model.extend(indices.map(|index| (index, attempt)));
-                        }
-                    }
-                    1 => {
-                        let held = count > 0 && indices.clone().all(|index| model.get(&index) == Some(&attempt));
-                        proptest::prop_assert_eq!(outstanding.remove(range(first, count, attempt)), held);
-                        if held {
-                            model.retain(|index, _| !indices.contains(index));
-                        }
-                    }
-                    _ => {
-                        let taken = outstanding.take(first).map(|taken| taken.attempt);
-                        proptest::prop_assert_eq!(taken, model.remove(&first));
-                    }
-                }
-                proptest::prop_assert_eq!(outstanding.chunks(), model.len() as u64);
-            }
-            let left: BTreeMap<u64, u32> = outstanding
-                .drain()
-                .into_iter()
-                .flat_map(|left| (left.first..left.first + left.count).map(move |index| (index, left.attempt)))
-                .collect();
-            proptest::prop_assert_eq!(left, model);
-        }
-    }
-}
+mod tests;

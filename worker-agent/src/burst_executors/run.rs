@@ -9,7 +9,7 @@ use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::{Notify, mpsc};
 
-use super::outstanding::Outstanding;
+use super::outstanding::{OutstandingChunks, Stage, SubmitError};
 use super::program::ProgramSpec;
 
 /// Command to a supervisor.
@@ -64,27 +64,6 @@ pub enum Event {
     },
 }
 
-/// Reason why a submission was rejected. None of its chunks was accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// An index is outstanding already, or occurs twice in the submission.
-    #[error("chunks {first} to {last} overlap outstanding chunks, or have no index")]
-    Overlap {
-        first: u64,
-        /// Last index, inclusive.
-        last: u64,
-    },
-    /// Too many chunks would be outstanding.
-    #[error("{chunks} chunks would be outstanding: the limit is {limit}")]
-    TooMany {
-        /// Number of chunks that would be outstanding.
-        chunks: u64,
-        limit: u64,
-    },
-    #[error("the executors have shut down")]
-    ShutDown,
-}
-
 /// The holder's end of a run. Clones share the run. It ends with its [`Events`].
 #[derive(Clone, Debug)]
 pub struct Run {
@@ -101,36 +80,29 @@ impl Run {
         )
     }
 
-    /// Submits chunks, which run in this order. Never blocks.
+    /// Adds chunks to the index and starts them.
     ///
     /// # Errors
-    /// [`SubmitError`]; none of the chunks was accepted then.
+    /// [`SubmitError`]; none of the chunks starts then.
     pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
-        let mut state = self.shared.state();
-        let submitted: u64 = ranges.iter().fold(0, |sum, range| sum.saturating_add(range.count));
-        let chunks = state.outstanding.chunks().saturating_add(submitted);
-        if chunks > self.shared.max_outstanding {
-            return Err(SubmitError::TooMany {
-                chunks,
-                limit: self.shared.max_outstanding,
-            });
-        }
-        if state.ended {
+        if self.shared.state().ended {
             return Err(SubmitError::ShutDown);
         }
-        for (place, range) in ranges.iter().enumerate() {
-            if !state.outstanding.insert(*range) {
-                for taken in &ranges[..place] {
-                    state.outstanding.remove(*taken);
-                }
-                return Err(SubmitError::Overlap {
-                    first: range.first,
-                    last: range.first.saturating_add(range.count.saturating_sub(1)),
-                });
-            }
+        let chunks: Vec<_> = ranges.iter().map(|range| (self.shared.device, *range)).collect();
+        self.shared.chunks.submit(&chunks)?;
+        self.start(ranges)
+    }
+
+    /// Starts chunks that were submitted to the index for this device. They run in this order. Never blocks.
+    ///
+    /// # Errors
+    /// [`SubmitError::ShutDown`]; the chunks stay in the index.
+    pub fn start(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
+        let state = self.shared.state();
+        let submit = Command::Submit(self.shared.id, ranges);
+        if state.ended || self.shared.commands.send(submit).is_err() {
+            return Err(SubmitError::ShutDown);
         }
-        // Sent under the lock, so that submissions reach the executor in the order in which they were accepted.
-        self.shared.send(Command::Submit(self.shared.id, ranges));
         Ok(())
     }
 
@@ -154,7 +126,7 @@ impl Run {
 
     /// Returns the number of submitted chunks that have no event in [`Events`] yet.
     pub fn outstanding(&self) -> u64 {
-        self.shared.state().outstanding.chunks()
+        self.shared.outstanding()
     }
 
     /// Returns the program.
@@ -168,7 +140,7 @@ impl Run {
 /// set the concurrency to 0 and wait for [`Event::Settled`] before dropping.
 #[derive(Debug)]
 pub struct Events {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Events {
@@ -224,8 +196,10 @@ fn weight(event: &Event) -> usize {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) id: u64,
+    /// Number of the device.
+    pub(super) device: usize,
     pub(super) program: ProgramSpec,
-    max_outstanding: u64,
+    pub(super) chunks: Arc<OutstandingChunks>,
     max_event_bytes: usize,
     commands: mpsc::UnboundedSender<Command>,
     state: Mutex<State>,
@@ -234,7 +208,6 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    outstanding: Outstanding,
     events: VecDeque<Event>,
     event_bytes: usize,
     /// The executor was told to start nothing more until events are taken.
@@ -246,15 +219,17 @@ struct State {
 impl Shared {
     pub(super) fn new(
         id: u64,
+        device: usize,
         program: ProgramSpec,
-        max_outstanding: u64,
+        chunks: Arc<OutstandingChunks>,
         max_event_bytes: usize,
         commands: mpsc::UnboundedSender<Command>,
     ) -> Self {
         Self {
             id,
+            device,
             program,
-            max_outstanding,
+            chunks,
             max_event_bytes,
             commands,
             state: Mutex::default(),
@@ -273,33 +248,30 @@ impl Shared {
 
     /// Returns the number of chunks that have not come back.
     pub(super) fn outstanding(&self) -> u64 {
-        self.state().outstanding.chunks()
+        self.chunks.count(self.device, Stage::UNENDED)
     }
 
-    /// Queues an event about outstanding chunks. Returns `false`, and queues nothing, when they are not outstanding.
-    pub(super) fn settle(&self, event: Event) -> bool {
+    /// Moves chunks of the device to another stage, see [`OutstandingChunks::advance`].
+    pub(super) fn advance(&self, range: AttemptRange, from: &[Stage], to: Stage) -> Option<Vec<(AttemptRange, Stage)>> {
+        self.chunks.advance(self.device, range, from, to)
+    }
+
+    /// Ends chunks by an event. Returns `false`, and queues nothing, unless all are at a stage of `from` on the device.
+    pub(super) fn settle(&self, from: &[Stage], event: Event) -> bool {
         let mut state = self.state();
         let (Event::Succeeded { range, .. } | Event::Failed { range, .. } | Event::Returned { range }) = &event else {
             return false;
         };
-        if !state.outstanding.remove(*range) {
-            return false;
+        let ended = self.advance(*range, from, Stage::Ended).is_some();
+        if ended {
+            self.push(&mut state, event);
         }
-        self.push(&mut state, event);
-        true
+        ended
     }
 
     /// Queues the answer to a change of concurrency.
     pub(super) fn settled(&self, concurrency: u32) {
         self.push(&mut self.state(), Event::Settled { concurrency });
-    }
-
-    /// Returns every outstanding chunk unstarted, including chunks that the supervisor has not received yet.
-    pub(super) fn return_all(&self) {
-        let mut state = self.state();
-        for range in state.outstanding.drain() {
-            self.push(&mut state, Event::Returned { range });
-        }
     }
 
     /// Ends the events after those that are queued.

@@ -23,6 +23,7 @@ use tracing::Instrument;
 use super::entry::{Cause, Entry};
 use super::launch::Body;
 use super::loss;
+use super::outstanding::Stage;
 use super::pool::Pool;
 use super::process::{Incoming, Process};
 use super::run::{Command, Event};
@@ -124,8 +125,17 @@ impl Supervisor {
                 self.depart().await;
             }
         }
-        for run in self.runs.values() {
-            run.shared.return_all();
+        // Submissions fail from now on. Those that were sent before are returned.
+        self.commands.close();
+        while let Some(command) = self.commands.recv().await {
+            if let Command::Submit(id, ranges) = command
+                && let Some(run) = self.runs.get_mut(&id)
+            {
+                run.waiting.extend(ranges);
+            }
+        }
+        for run in self.runs.values_mut() {
+            run.return_all();
             run.shared.end();
         }
     }
@@ -188,7 +198,7 @@ impl Supervisor {
                 let Some(run) = self.runs.get_mut(&id) else { return };
                 run.withdrawn = true;
                 for range in run.waiting.drain(..).chain(run.suspects.drain(..)) {
-                    run.shared.settle(Event::Returned { range });
+                    run.shared.settle(&[Stage::Queued], Event::Returned { range });
                 }
                 if run.opened {
                     self.send(to_executor::Kind::Withdraw(id));

@@ -17,9 +17,6 @@ pub(crate) trait Host: Debug + Send + Sync {
 
     fn store_policy(&self) -> &StorePolicy;
 
-    /// Limit of submitted, unanswered chunks per burst, over all devices.
-    fn max_outstanding_chunks(&self) -> u64;
-
     /// Returns the number of active slices that the owner holds on the device.
     fn active_slices(&self, owner_uid: &str, device: &str) -> u32;
 

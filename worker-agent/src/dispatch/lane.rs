@@ -55,14 +55,14 @@ impl Lane {
         &self.device
     }
 
-    /// Returns whether no slice is in use and no chunk is outstanding.
+    /// Returns whether no slice is in use.
     pub fn is_idle(&self) -> bool {
-        self.occupied.load(Ordering::Acquire) == 0 && self.run.outstanding() == 0
+        self.occupied.load(Ordering::Acquire) == 0
     }
 
-    /// Passes chunks to the executor.
-    pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), String> {
-        self.run.submit(ranges).map_err(|error| error.to_string())?;
+    /// Passes outstanding chunks to the executor.
+    pub fn start(&self, ranges: Vec<AttemptRange>) -> Result<(), String> {
+        self.run.start(ranges).map_err(|error| error.to_string())?;
         self.poke();
         Ok(())
     }

@@ -4,11 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, FailureCode, Program};
-use sahasra_worker::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec};
+use sahasra_worker::burst_executors::{Event, ExecutorPool, OutstandingChunks, PoolConfig, PoolError, ProgramSpec, Run};
 use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
@@ -30,14 +32,57 @@ pub fn config() -> PoolConfig {
     config
 }
 
-pub async fn pool() -> ExecutorPool {
+/// A pool whose runs each have an index of chunks of their own.
+pub struct TestPool(ExecutorPool);
+
+impl Deref for TestPool {
+    type Target = ExecutorPool;
+
+    fn deref(&self) -> &ExecutorPool {
+        &self.0
+    }
+}
+
+impl TestPool {
+    pub fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
+        let chunks = Arc::new(OutstandingChunks::new(1 << 20));
+        let (run, events) = self.0.open(device, namespace, program, &chunks)?;
+        Ok((run, Events { events, chunks }))
+    }
+}
+
+/// Events of a run. Chunks whose event was taken may be submitted again.
+pub struct Events {
+    events: sahasra_worker::burst_executors::Events,
+    chunks: Arc<OutstandingChunks>,
+}
+
+impl Events {
+    pub async fn next(&mut self) -> Option<Event> {
+        let event = self.events.next().await;
+        event.inspect(|event| self.taken(event))
+    }
+
+    pub fn try_next(&mut self) -> Option<Event> {
+        let event = self.events.try_next();
+        event.inspect(|event| self.taken(event))
+    }
+
+    fn taken(&self, event: &Event) {
+        if let Event::Succeeded { range, .. } | Event::Failed { range, .. } | Event::Returned { range } = event {
+            assert!(self.chunks.remove(*range));
+        }
+    }
+}
+
+pub async fn pool() -> TestPool {
     pool_with(config()).await
 }
 
-pub async fn pool_with(config: PoolConfig) -> ExecutorPool {
+pub async fn pool_with(config: PoolConfig) -> TestPool {
     static LOGGING: std::sync::Once = std::sync::Once::new();
     LOGGING.call_once(|| sahasra_service::logging::start("info", sahasra_service::logging::LogFormat::Text));
-    ExecutorPool::start(config).await.unwrap()
+    TestPool(ExecutorPool::start(config).await.unwrap())
 }
 
 /// Builders for the arguments of kernels.

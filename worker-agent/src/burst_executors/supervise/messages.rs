@@ -9,6 +9,7 @@ use sahasra_wire::burst::ChunkRange;
 
 use super::Supervisor;
 use crate::burst_executors::entry::Cause;
+use crate::burst_executors::outstanding::Stage;
 use crate::burst_executors::run::Event;
 
 impl Supervisor {
@@ -60,12 +61,13 @@ impl Supervisor {
                 process.send(to_executor::Kind::Pause(Pause { run: id, paused: true }));
             }
         }
-        run.alone.extend(run.suspects.iter().map(|suspect| suspect.first));
-        for (ranges, alone) in [(std::mem::take(&mut run.suspects), true), (std::mem::take(&mut run.waiting), false)] {
+        let (suspects, waiting) = (std::mem::take(&mut run.suspects), std::mem::take(&mut run.waiting));
+        for (ranges, stage) in [(suspects, Stage::Alone), (waiting, Stage::Running)] {
             if ranges.is_empty() {
                 continue;
             }
-            let handed = ranges.into_iter().filter(|range| run.handed.insert(*range));
+            let is_queued = |range: &AttemptRange| run.shared.advance(*range, &[Stage::Queued], stage).is_some();
+            let handed = ranges.into_iter().filter(is_queued);
             let ranges = handed.map(|range| ChunkRange {
                 device: String::new(),
                 first: range.first,
@@ -75,7 +77,7 @@ impl Supervisor {
             process.send(to_executor::Kind::Submit(Submit {
                 run: id,
                 ranges: ranges.collect(),
-                alone,
+                alone: stage == Stage::Alone,
             }));
         }
     }
@@ -100,24 +102,14 @@ impl Supervisor {
                 for done in ended.succeeded {
                     let range = AttemptRange::from(&done);
                     let has_all_outputs = done.count.checked_mul(output_bytes) == Some(done.outputs.len() as u64);
-                    if !has_all_outputs || !run.take_back(range) {
-                        sensible = false;
-                        continue;
-                    }
-                    run.forget_alone(range);
                     let outputs = done.outputs;
-                    run.shared.settle(Event::Succeeded { range, outputs });
+                    sensible &= has_all_outputs && run.shared.settle(Stage::HANDED_OVER, Event::Succeeded { range, outputs });
                 }
                 for failure in ended.failed {
                     let code = failure.code();
                     let range = AttemptRange::from(&failure);
-                    if !run.take_back(range) {
-                        sensible = false;
-                        continue;
-                    }
-                    run.forget_alone(range);
                     let message = bounded(failure.message);
-                    run.shared.settle(Event::Failed { range, code, message });
+                    sensible &= run.shared.settle(Stage::HANDED_OVER, Event::Failed { range, code, message });
                 }
                 if run.shared.must_pause() {
                     self.send(to_executor::Kind::Pause(Pause {
@@ -136,14 +128,10 @@ impl Supervisor {
                 let mut sensible = true;
                 for range in returned.ranges {
                     let range = AttemptRange::from(&range);
-                    if !run.take_back(range) {
-                        sensible = false;
-                    } else if is_kept {
-                        run.keep(range);
-                    } else {
-                        run.forget_alone(range);
-                        run.shared.settle(Event::Returned { range });
-                    }
+                    sensible &= match is_kept {
+                        true => run.keep(range),
+                        false => run.shared.settle(Stage::HANDED_OVER, Event::Returned { range }),
+                    };
                 }
                 if !sensible {
                     self.kill(Cause::Nonsense("back chunks that are not assigned to it"));

@@ -3,6 +3,7 @@
 use sahasra_executor_protocol::burst::messages::{Pause, to_executor};
 
 use super::Supervisor;
+use crate::burst_executors::{outstanding::Stage, run::Shared};
 
 impl Supervisor {
     /// Starts to make room if another namespace waits and it is this executor's turn to leave. Stays if nobody waits any more.
@@ -46,7 +47,8 @@ impl Supervisor {
     /// Returns whether the process has no chunk left that was handed over to it.
     pub(super) fn has_ended_all(&self) -> bool {
         let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
-        idle && self.runs.values().all(|run| run.handed.is_empty())
+        let handed_over = |shared: &Shared| shared.chunks.count(shared.device, Stage::HANDED_OVER);
+        idle && self.runs.values().all(|run| handed_over(&run.shared) == 0)
     }
 
     /// Ends a process that has made room, unless nobody waits any more. Chunks of its runs wait for the namespace's next turn.

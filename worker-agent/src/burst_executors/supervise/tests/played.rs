@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
-use crate::burst_executors::{Event, Events, ExecutorPool, PoolConfig, ProgramSpec, Run};
+use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec, Run};
 use crate::devices::{DeviceConfig, DeviceDescription};
 
 pub const DEVICE: &str = "device-0";
@@ -107,7 +107,9 @@ impl Theatre {
             chunk_timeout_milliseconds: 86_400_000,
             ..Program::default()
         };
-        let (run, events) = self.pool.open(DEVICE, namespace, ProgramSpec::new(program).unwrap()).unwrap();
+        let chunks = Arc::new(OutstandingChunks::new(1 << 20));
+        let program = ProgramSpec::new(program).unwrap();
+        let (run, events) = self.pool.open(DEVICE, namespace, program, &chunks).unwrap();
         run.set_concurrency(2);
         run.submit(ranges.to_vec()).unwrap();
         (run, events)
@@ -227,11 +229,12 @@ pub fn indices(ranges: &[AttemptRange]) -> BTreeSet<u64> {
     indices
 }
 
-/// Returns the indices that have been returned unstarted so far.
+/// Returns the indices that have been returned unstarted so far. They may be submitted again.
 pub fn returned(events: &mut Events) -> BTreeSet<u64> {
     let mut ranges = Vec::new();
     while let Some(event) = events.try_next() {
         if let Event::Returned { range } = event {
+            assert!(events.shared.chunks.remove(range));
             ranges.push(range);
         }
     }
