@@ -245,7 +245,7 @@ mod tests {
             ("{class: big}", "classes[1]: class \"big\" sets neither model nor nodeLabels"),
             (
                 "{class: big, model: x, memory: much}",
-                "classes[1].memory: \"much\" is not an amount",
+                "classes[1].memory: invalid quantity \"much\"",
             ),
             ("{class: big, model: x, memory: 1Ki}", "classes[1].memory: must be at least 1Mi"),
             ("{class: big, modle: x}", "classes[1]: unknown field `modle`"),
