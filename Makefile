@@ -146,7 +146,7 @@ debug:
 	cargo build --workspace --bins
 
 .PHONY: tools
-tools: ## The control plane and helm, from pinned Go modules, once (about 7 minutes on 2 cores)
+tools: ## The control plane and helm, from pinned Go modules, once (about 10 minutes on 2 cores)
 	@e2e/build-tools >/dev/null
 
 .PHONY: advisories

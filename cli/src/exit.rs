@@ -5,7 +5,6 @@ use std::process::ExitCode;
 /// Outcome of a command, ordered by severity. Of several outcomes the most severe one decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
-    /// The command succeeded.
     #[default]
     Success,
     /// A burst failed, a kernel does not run, or an error occurred on this machine.

@@ -105,13 +105,13 @@ async fn tensors_of_another_session_are_inaccessible_by_name_and_by_secret() {
     assert_eq!(owner.download(1).await.expect("untouched"), SECRETS);
     // The right secret for the right session still works: otherwise the checks above would prove nothing.
     drop(owner);
-    let back = eventually(WITHIN, async || {
-        let mut back = RawClient::open_with(text(&mine, "endpoint"), "default", "mine", "nobody-s-token", &welcome.resume)
+    let resumed = eventually(WITHIN, async || {
+        let mut client = RawClient::open_with(text(&mine, "endpoint"), "default", "mine", "nobody-s-token", &welcome.resume)
             .await
             .ok()?;
-        back.greet(&welcome.resume).await.ok()
+        client.greet(&welcome.resume).await.ok()
     });
-    assert!(back.await.expect("its own secret opens it").resumed);
+    assert!(resumed.await.expect("its own secret opens it").resumed);
     fixture.delete_in(&elsewhere, "mine").await;
     fixture.leaves_nothing(&["mine", "yours"], &[]).await;
 }

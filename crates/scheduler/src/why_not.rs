@@ -22,7 +22,6 @@ pub enum WhyNot {
     },
     /// The device does not have the engine that the claim requires.
     EngineUnsupported {
-        /// Required engine.
         wanted: Engine,
     },
     /// The worker's heartbeat has stopped.

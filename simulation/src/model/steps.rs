@@ -191,8 +191,8 @@ impl Model for Bounds {
             Action::Restart(index) => {
                 state.restarts += 1;
                 let agent = &state.agents[index];
-                let anew = Agent::new(index, agent.boot + 1, agent.now);
-                state.agents[index] = Arc::new(anew);
+                let restarted = Agent::new(index, agent.boot + 1, agent.now);
+                state.agents[index] = Arc::new(restarted);
             }
         }
         Some(state)
