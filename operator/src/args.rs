@@ -142,6 +142,12 @@ mod tests {
     }
 
     #[test]
+    fn the_ttl_of_sessions_has_a_minimum() {
+        assert_eq!(session_lease_ttl("5s"), Ok(Duration::from_secs(5)));
+        assert!(session_lease_ttl("4999ms").is_err());
+    }
+
+    #[test]
     fn the_memory_of_inputs_has_bounds() {
         assert_eq!(input_memory("56Mi"), Ok(56 << 20));
         assert_eq!(input_memory("1Ti"), Ok(1 << 40));
