@@ -21,9 +21,7 @@ pub enum WhyNot {
         has: Name,
     },
     /// The device does not have the engine that the claim requires.
-    EngineUnsupported {
-        wanted: Engine,
-    },
+    EngineUnsupported { wanted: Engine },
     /// The worker's heartbeat has stopped.
     NotReady,
     /// The device reported an error that requires a reset.
