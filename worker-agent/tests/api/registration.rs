@@ -102,7 +102,10 @@ fn an_agent_with_a_wrong_class_table_ends_and_names_the_field() {
     let output = command.arg("--device-classes-file").arg(&classes).env_clear().output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
-    assert!(said.contains("classes.yaml: classes[0].memory: invalid quantity \"much\""), "{said}");
+    assert!(
+        said.contains("classes.yaml: classes[0].memory: invalid quantity \"much\""),
+        "{said}"
+    );
 }
 
 #[tokio::test]
