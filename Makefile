@@ -145,6 +145,16 @@ build: ## The binaries, optimised
 debug:
 	cargo build --workspace --bins
 
+.PHONY: compile compile-rust compile-python
+compile: tools compile-rust compile-python ## What verify and test need, built: -j3 does the three parts at the same time
+compile-rust:
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	cargo test --workspace --no-run
+	$(SIMULATION) --help >/dev/null
+compile-python:
+	python/environment >/dev/null
+	crates/pjrt/plugin >/dev/null
+
 .PHONY: tools
 tools: ## The control plane and helm, from pinned Go modules, once (about 10 minutes on 2 cores)
 	@e2e/build-tools >/dev/null
