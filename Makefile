@@ -41,15 +41,27 @@ session jax:
 test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	cargo test --workspace --no-run
 	python/environment >/dev/null
-	@# The tests wait for timeouts much of the time. The simulation runs meanwhile.
-	.ci/beside rust="$(MAKE) test-rust" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="$(MAKE) simulate SEEDS=200"
+	@# The tests wait for timeouts much of the time, so four groups run at the same time.
+	.ci/beside rust="$(MAKE) test-rust" faults="$(MAKE) test-faults" python="$(MAKE) test-python" simulate="$(MAKE) simulate SEEDS=200"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
 
-.PHONY: test-rust
+# The groups of `make test`. Every test program that Cargo knows is in one of them; make node runs "node".
+FAULT_TESTS := failover faults outages session_faults
+TEST_PROGRAMS = $(shell cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; \
+	print(*sorted({target["name"] for package in json.load(sys.stdin)["packages"] for target in package["targets"] if "test" in target["kind"]}))')
+CARGO_TEST := SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace
+
+.PHONY: test-rust test-faults test-python
 test-rust: debug tools
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
+	$(CARGO_TEST) --lib --bins $(addprefix --test ,$(filter-out node python $(FAULT_TESTS),$(TEST_PROGRAMS)))
+	$(CARGO_TEST) --doc
+test-faults: debug tools
+	$(CARGO_TEST) $(addprefix --test ,$(FAULT_TESTS))
+test-python: debug tools
+	SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python
+	$(CARGO_TEST) --test python
 
 .PHONY: python
 python: debug ## The Python package: built into target/python, its types checked, its tests run
