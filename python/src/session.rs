@@ -293,13 +293,13 @@ impl Session {
     /// Returns the number of tensors, their bytes, the memory limit in bytes, the number of programs, and the number of executions that
     /// have not ended.
     fn load(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64, u64)> {
-        let figures = wait(py, &self.0.get(py)?.load())?;
+        let stats = wait(py, &self.0.get(py)?.load())?;
         Ok((
-            figures.tensors,
-            figures.used_bytes,
-            figures.limit_bytes,
-            figures.programs,
-            figures.active_executions,
+            stats.tensors,
+            stats.used_bytes,
+            stats.limit_bytes,
+            stats.programs,
+            stats.active_executions,
         ))
     }
 

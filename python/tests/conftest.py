@@ -41,19 +41,19 @@ class Worker:
     """The executor of one session, and a server that hands connections over to it."""
 
     def __init__(self, engine, limit):
-        board = os.memfd_create("board", os.MFD_ALLOW_SEALING)
-        os.ftruncate(board, 4096)
-        os.pwrite(board, struct.pack("<Q", limit), 0)
-        fcntl.fcntl(board, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        status_page = os.memfd_create("status_page", os.MFD_ALLOW_SEALING)
+        os.ftruncate(status_page, 4096)
+        os.pwrite(status_page, struct.pack("<Q", limit), 0)
+        fcntl.fcntl(status_page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.control, theirs = socket.socketpair()
         command = [BINARIES / "sahasra-worker", "executor", "session", f"--engine={engine}", f"--memory-bytes={limit}", f"--agent-pid={os.getpid()}"]
         if engine == "xla":
             command.append(f"--plugin={PLUGIN}")
         # A file instead of a pipe, because nothing reads it, and a full pipe would block the executor.
         self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=board, stderr=self.errors, cwd="/")
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=status_page, stderr=self.errors, cwd="/")
         theirs.close()
-        os.close(board)
+        os.close(status_page)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.connections = []

@@ -130,7 +130,7 @@ impl Live {
         let now = self.clock.elapsed();
         let mut book = locked(&self.book);
         for session in self.agent.sessions().all() {
-            if session.process().is_some_and(|process| process.board().figures().connected) {
+            if session.process().is_some_and(|process| process.status_page().stats().connected) {
                 let end = (now + session.ttl()).min(session.limit());
                 let held = book.grants.values_mut().filter(|grant| grant.owner == session.owner_uid);
                 held.filter(|grant| grant.end >= now)

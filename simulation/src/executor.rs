@@ -17,7 +17,7 @@ use futures::StreamExt;
 use futures::{FutureExt, future::BoxFuture, stream::FuturesUnordered};
 use sahasra_executor_protocol::burst::{
     messages::{Ended, Ready, Returned, Settled, from_executor, to_executor},
-    status_page::{Activity, Board},
+    status_page::{Activity, StatusPage},
 };
 use sahasra_service::part;
 use sahasra_wire::{
@@ -69,8 +69,8 @@ impl Launcher for Models {
         Box::pin(async move {
             let number = self.executors.fetch_add(1, Ordering::Relaxed) + 1;
             sleep(Duration::from_millis(5 + self.world.below(100))).await;
-            let board = Arc::new(Board::create()?.0);
-            let (launched, end) = Launched::task(number, Arc::clone(&board));
+            let status_page = Arc::new(StatusPage::create()?.0);
+            let (launched, end) = Launched::task(number, Arc::clone(&status_page));
             self.world.note(format_args!(
                 "worker-{} executor {number} on {} for {namespace}",
                 self.index, device.name
@@ -81,7 +81,7 @@ impl Launcher for Models {
                 live,
                 device: device.name.clone(),
                 lanes: device.lanes as usize,
-                board,
+                status_page,
                 runs: BTreeMap::new(),
                 free: (0..device.lanes as usize).rev().collect(),
                 busy: FuturesUnordered::new(),
@@ -124,7 +124,7 @@ struct Executor {
     live: Arc<Live>,
     device: String,
     lanes: usize,
-    board: Arc<Board>,
+    status_page: Arc<StatusPage>,
     runs: BTreeMap<u64, Run>,
     free: Vec<usize>,
     busy: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -266,7 +266,7 @@ impl Executor {
             self.alone = alone;
             let running = self.live.run(&self.world, &self.device, run.program.slice_bytes);
             let activity = Activity::Running { run: *id, index };
-            self.board.begin_at(lane, activity, nanoseconds(&self.world));
+            self.status_page.begin_at(lane, activity, nanoseconds(&self.world));
             let slow = self.world.conditions().slow.get(&self.live.index).copied().unwrap_or(1);
             let planned = kernel::run(run.salt, index, attempt);
             let revoked = run.revoking.clone();
@@ -308,13 +308,13 @@ impl Executor {
         match outcome {
             Some(Outcome::Crashes) => return None,
             Some(Outcome::Poisons) => {
-                self.board.poison();
+                self.status_page.poison();
                 return None;
             }
             _ => {}
         }
         drop(running);
-        self.board.end(lane);
+        self.status_page.end(lane);
         self.free.push(lane);
         self.alone = false;
         let run = self.runs.get_mut(&id)?;

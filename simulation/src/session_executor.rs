@@ -97,9 +97,9 @@ impl Launch for SessionModels {
 }
 
 async fn live(world: Arc<World>, end: TaskEnd, exits: oneshot::Receiver<Exit>) {
-    end.board.set_ready();
-    end.board.set_connected(true);
-    end.board.execution_begins();
+    end.status_page.set_ready();
+    end.status_page.set_connected(true);
+    end.status_page.execution_begins();
     let exit = tokio::select! {
         biased;
         () = end.killed.cancelled() => Exit::Killed,

@@ -351,15 +351,15 @@ impl Agent {
 
     /// Handles `/v1/inventory`.
     pub fn inventory(&self) -> Inventory {
-        self.look(|ledger, now| ledger.grants(now))
+        self.inspect(|ledger, now| ledger.grants(now))
     }
 
     /// Handles `/v1/load`.
     pub fn load(&self) -> Inventory {
-        self.look(|_, _| Vec::new())
+        self.inspect(|_, _| Vec::new())
     }
 
-    fn look(&self, grants: impl FnOnce(&mut Ledger, Duration) -> Vec<Grant>) -> Inventory {
+    fn inspect(&self, grants: impl FnOnce(&mut Ledger, Duration) -> Vec<Grant>) -> Inventory {
         let (loads, grants, shutting_down) = self.change(|ledger, now| {
             ledger.expire(now);
             let loads: Vec<Load> = ledger.loads().map(|(_, load)| load).collect();
@@ -411,7 +411,7 @@ impl Agent {
     pub(crate) fn observed(&self) -> Observed {
         let (load, totals) = self.totals();
         let sessions = self.sessions.all();
-        let connected = |process: Arc<Process>| process.board().figures().connected;
+        let connected = |process: Arc<Process>| process.status_page().stats().connected;
         let (session_received_bytes, session_sent_bytes) = self.sessions.stream_bytes();
         Observed {
             load,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  dispatch ──Run::start──► Shared ──Command──► supervisor ──frames──► executor process
-//!      ▲                      │                     │ status board
+//!      ▲                      │                     │ status page
 //!      └────Events::next──────┘◄───────Event────────┘
 //! ```
 //!

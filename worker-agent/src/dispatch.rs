@@ -43,7 +43,7 @@ mod retention;
 
 pub(crate) use host::Host;
 use lane::Lane;
-pub(crate) use outputs::{Outputs, Told};
+pub(crate) use outputs::{Outputs, Reported};
 use retention::Retention;
 
 /// One owner's work on this agent, see the [module](self).
@@ -443,7 +443,7 @@ impl Burst {
     }
 
     /// Waits until no stream is open.
-    pub(crate) async fn told(&self) {
+    pub(crate) async fn streams_closed(&self) {
         let mut version = self.watch();
         while self.has_stream() {
             if version.changed().await.is_err() {

@@ -45,7 +45,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Interval at which the `GpuWorker` is read even when its status has not changed: it may have been deleted, or marked as stale while the
 /// API server did not receive heartbeats.
-const LOOK_INTERVAL: Duration = Duration::from_secs(60);
+const READ_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Names, address and intervals of a registration.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ pub struct Registration {
     client: Client,
     /// The `GpuWorker` must be read again: the heartbeat paused for so long that the operator may have marked the worker as stale, or
     /// another holder wrote the heartbeat.
-    look: Arc<AtomicBool>,
+    stale: Arc<AtomicBool>,
     /// Cancelled once this agent owns the node.
     claimed: CancellationToken,
     /// Checks whether another agent listens at an address.
@@ -136,7 +136,7 @@ impl Registration {
             config,
             agent,
             client,
-            look: Arc::default(),
+            stale: Arc::default(),
             claimed: CancellationToken::new(),
             probe: claim::connects(),
         }
@@ -192,7 +192,7 @@ impl Registration {
                         self.claimed.cancel();
                     }
                     if last.elapsed() > 2 * self.config.heartbeat_interval {
-                        self.look.store(true, Ordering::Release);
+                        self.stale.store(true, Ordering::Release);
                     }
                     failing = false;
                     last = Instant::now();
@@ -248,7 +248,7 @@ impl Registration {
                 Ok(None) => {}
                 Err(RegistrationError::Api(kube::Error::Api(answer))) if answer.code == 409 => {
                     // Another agent may have written the `GpuWorker` as well.
-                    self.look.store(true, Ordering::Release);
+                    self.stale.store(true, Ordering::Release);
                     return Err(RegistrationError::Moved(name).into());
                 }
                 Err(error) => return Err(error.into()),
@@ -274,12 +274,12 @@ impl Registration {
         }
         let mut backoff = Backoff::new(Duration::from_secs(1));
         let mut written = status::Written::default();
-        let mut looked = Instant::now();
+        let mut read_at = Instant::now();
         let mut failing = false;
         loop {
-            if self.look.swap(false, Ordering::AcqRel) || looked.elapsed() > LOOK_INTERVAL {
-                written.look_again();
-                looked = Instant::now();
+            if self.stale.swap(false, Ordering::AcqRel) || read_at.elapsed() > READ_INTERVAL {
+                written.invalidate();
+                read_at = Instant::now();
             }
             let pause = match self.write_status(&mut written, None).await {
                 Ok(()) => {
@@ -296,7 +296,7 @@ impl Registration {
                         tracing::warn!(%error, "failed to write the status, retrying");
                     }
                     failing = true;
-                    written.look_again();
+                    written.invalidate();
                     backoff.pause()
                 }
             };
@@ -311,7 +311,7 @@ impl Registration {
     async fn write_status(&self, written: &mut status::Written, shutting_down: Option<&str>) -> Result<(), RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let name = &self.config.node_name;
-        if written.must_look() {
+        if written.is_stale() {
             let worker = match found(workers.get(name)).await? {
                 Some(worker) => worker,
                 None if shutting_down.is_some() => return Ok(()),
@@ -343,7 +343,7 @@ impl Registration {
         }
         let patch = Patch::Merge(serde_json::json!({ "status": &desired }));
         if found(workers.patch_status(name, &PatchParams::default(), &patch)).await?.is_none() {
-            written.look_again();
+            written.invalidate();
             return Err(RegistrationError::Api(kube::Error::Api(Box::new(
                 kube::core::Status::failure("the GpuWorker was deleted", "NotFound").with_code(404),
             ))));

@@ -6,8 +6,8 @@ use std::collections::{HashMap, VecDeque};
 use bytes::Bytes;
 use sahasra_memory::{Filling, Region};
 use sahasra_wire::session::{
-    ClientFrame, Compiled, Delete, Figures, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, ServerFrame, VERSION, Welcome,
-    client_frame, compression::Mode, encodings, server_frame,
+    ClientFrame, Compiled, Delete, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, ServerFrame, Stats, VERSION, Welcome, client_frame,
+    compression::Mode, encodings, server_frame,
 };
 
 use crate::{Error, Failure};
@@ -38,7 +38,7 @@ pub enum Wanted {
     /// [`Event::Array`], with its size in bytes if known.
     Array(Option<u64>),
     Done,
-    Figures,
+    Stats,
 }
 
 /// Answer to a request.
@@ -51,7 +51,7 @@ pub enum Event {
     /// Answer to a `Synchronise` or a `Close`.
     Done,
     /// Answer to a `Load`.
-    Figures(Figures),
+    Stats(Stats),
 }
 
 /// An array in host memory: dense, row-major, little-endian.
@@ -335,9 +335,9 @@ impl Core {
                 self.wanted(done.request, |wanted| matches!(wanted, Wanted::Done))?;
                 Incoming::Answer(done.request, Ok(Event::Done))
             }
-            server_frame::Kind::Figures(figures) => {
-                self.wanted(figures.request, |wanted| matches!(wanted, Wanted::Figures))?;
-                Incoming::Answer(figures.request, Ok(Event::Figures(figures)))
+            server_frame::Kind::Stats(stats) => {
+                self.wanted(stats.request, |wanted| matches!(wanted, Wanted::Stats))?;
+                Incoming::Answer(stats.request, Ok(Event::Stats(stats)))
             }
             server_frame::Kind::Failed(failed) => {
                 self.wanted(failed.request, |_| true)?;

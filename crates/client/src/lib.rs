@@ -35,7 +35,7 @@ pub use rest::{Gateway, condition, session_end};
 pub use runtime::spawn;
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
-pub use sahasra_wire::session::{Compiled, FailureCode, Figures, Format, RefusalCode, Shape, Welcome};
+pub use sahasra_wire::session::{Compiled, FailureCode, Format, RefusalCode, Shape, Stats, Welcome};
 pub use session::{Argument, Options, Program, Session, Target, Tensor, Traffic};
 
 pub use crate::core::Array;

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use sahasra_wire::session::{
-    Allocate, Compile, Compiled, Execute, Figures, Format, Launch, Load, PART_BYTES, Part, Synchronise, Upload, Welcome, argument,
+    Allocate, Compile, Compiled, Execute, Format, Launch, Load, PART_BYTES, Part, Stats, Synchronise, Upload, Welcome, argument,
     client_frame::Kind, element_width, frame,
 };
 
@@ -373,16 +373,16 @@ impl Session {
         let kind = |_: &mut Core, request| {
             Kind::Synchronise(Synchronise {
                 request,
-                only_untold: true,
+                only_unreported: true,
             })
         };
         self.shared().ask(Wanted::Done, Waiting::Finished, kind)
     }
 
     /// Requests statistics of the session.
-    pub fn load(&self) -> Pending<Figures> {
+    pub fn load(&self) -> Pending<Stats> {
         let kind = |_: &mut Core, request| Kind::Load(Load { request });
-        self.shared().ask(Wanted::Figures, Waiting::Figures, kind)
+        self.shared().ask(Wanted::Stats, Waiting::Stats, kind)
     }
 
     /// Closes the session and frees everything that this client has in it. The answer arrives when this is done.

@@ -45,14 +45,14 @@ pub struct PluginPlatform {
 
 /// Restrictions that are in force, of those that the kernel supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Walls {
+pub struct SandboxFeatures {
     /// ABI version of Landlock that is in force; 0 without Landlock.
     pub landlock: u32,
     /// Whether system calls are filtered.
     pub seccomp: bool,
 }
 
-impl Walls {
+impl SandboxFeatures {
     /// Kernel features that are missing, each with what a compromised executor can do without it; empty if none is missing. A `gpu`
     /// executor needs more of Landlock, because the driver uses sockets.
     pub fn missing(&self, gpu: bool) -> Vec<&'static str> {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let missing = |landlock, seccomp, gpu| Walls { landlock, seccomp }.missing(gpu).join("; ");
+        let missing = |landlock, seccomp, gpu| SandboxFeatures { landlock, seccomp }.missing(gpu).join("; ");
         for complete in [(3, true, false), (9, true, false), (6, true, true)] {
             assert_eq!(missing(complete.0, complete.1, complete.2), "");
         }

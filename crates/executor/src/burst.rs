@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sahasra_executor_protocol::burst::messages::{Ready, ToExecutor, from_executor::Kind, to_executor};
-use sahasra_executor_protocol::burst::status_page::{Board, MAX_LANES};
+use sahasra_executor_protocol::burst::status_page::{MAX_LANES, StatusPage};
 use sahasra_wire::frame::Decoder;
 
 use self::queue::message;
@@ -36,7 +36,7 @@ use crate::process::end_process;
 const LANE_STACK: usize = 4 << 20;
 
 /// Runs chunks on `device` until `socket` closes. Returns only if the device cannot be opened or a thread cannot be started.
-pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, board: Board) -> ExitCode {
+pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, status_page: StatusPage) -> ExitCode {
     let mut reader = match socket.try_clone() {
         Ok(reader) => reader,
         Err(error) => {
@@ -53,12 +53,12 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
         }
     };
     let lanes = device.lanes().clamp(1, MAX_LANES);
-    let shared = Arc::new(lane::Shared::new(device, reporter, board, lanes));
+    let shared = Arc::new(lane::Shared::new(device, reporter, status_page, lanes));
     let watched = Arc::clone(&shared);
     let watch = std::thread::Builder::new().name("watch".to_owned()).stack_size(256 << 10);
     let watch = watch.spawn(move || {
         let (look, give_up) = (|| watched.send_old_results(), || watched.reporter.end_process());
-        watched.watch.run(&watched.board, look, give_up)
+        watched.watch.run(&watched.status_page, look, give_up)
     });
     if let Err(error) = watch {
         eprintln!("failed to spawn the chunk timeout thread: {error}");
@@ -81,8 +81,8 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
         }
         loop {
             match decoder.next_message::<ToExecutor>() {
-                Ok(Some(told)) => {
-                    let wanted = obey(&shared, told);
+                Ok(Some(message)) => {
+                    let wanted = obey(&shared, message);
                     while started < wanted.min(lanes) {
                         start_lane(&shared, started);
                         started += 1;
@@ -99,10 +99,10 @@ pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, boar
 }
 
 /// Carries out one message of the supervisor. Returns how many lanes can be used after a `SetConcurrency` message, and 0 after any other.
-fn obey<D: Device>(shared: &lane::Shared<D>, told: ToExecutor) -> usize {
+fn obey<D: Device>(shared: &lane::Shared<D>, message: ToExecutor) -> usize {
     let queue = &shared.queue;
     let mut lanes = 0;
-    let answer = match told.kind {
+    let answer = match message.kind {
         Some(to_executor::Kind::Open(open)) => {
             queue.open(open.run, open.program);
             None

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use sahasra_error_chain::causes;
-use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_executor_protocol::probe::{PluginPlatform, Probe};
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_names::{Backend, Engine};
@@ -100,8 +100,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     match command {
         Command::Probe { sandboxed: false } => answer(&cuda::probe()),
-        Command::Probe { sandboxed: true } => answer(&probe_within_walls()),
-        Command::CheckSandbox => answer(&sandbox::put_up_walls(&Reach::default()).map_err(|error| causes(&error))),
+        Command::Probe { sandboxed: true } => answer(&probe_in_sandbox()),
+        Command::CheckSandbox => answer(&sandbox::restrict(&Reach::default()).map_err(|error| causes(&error))),
         Command::Session(arguments) => session(arguments),
         Command::ProbePlugin { path } => answer(&platform(&path)),
         Command::Run {
@@ -124,16 +124,16 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 }
             };
             end_on_panic();
-            let board = match Board::map(&inherited.board) {
-                Ok(board) => board,
+            let status_page = match StatusPage::map(&inherited.status_page) {
+                Ok(status_page) => status_page,
                 Err(error) => {
                     eprintln!("failed to map the status page: {error}");
                     return ExitCode::FAILURE;
                 }
             };
             match backend {
-                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, board),
-                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, board),
+                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, status_page),
+                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, status_page),
             }
         }
     }
@@ -155,8 +155,8 @@ fn session(arguments: SessionArguments) -> ExitCode {
         }
     };
     end_on_panic();
-    let board = match sahasra_executor_protocol::session::status_page::Board::map(&inherited.board) {
-        Ok(board) => board,
+    let status_page = match sahasra_executor_protocol::session::status_page::StatusPage::map(&inherited.status_page) {
+        Ok(status_page) => status_page,
         Err(error) => {
             eprintln!("failed to map the status page: {error}");
             return ExitCode::FAILURE;
@@ -174,7 +174,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
         memory_bytes: arguments.memory_bytes,
         threads: arguments.threads,
     };
-    session::serve(inherited.socket, board, options)
+    session::serve(inherited.socket, status_page, options)
 }
 
 /// Prints `answer` to the agent as JSON on standard output.
@@ -186,12 +186,12 @@ fn answer(answer: &impl serde::Serialize) -> ExitCode {
 }
 
 /// Probes the GPUs from inside the sandbox, as executors will see them.
-fn probe_within_walls() -> Probe {
+fn probe_in_sandbox() -> Probe {
     let reach = Reach {
         gpu: true,
         ..Reach::default()
     };
-    match sandbox::put_up_walls(&reach) {
+    match sandbox::restrict(&reach) {
         Ok(_) => cuda::probe(),
         Err(error) => Probe {
             gpus: Vec::new(),
@@ -208,7 +208,7 @@ fn platform(path: &std::path::Path) -> Result<PluginPlatform, String> {
         plugin: Some(path.to_owned()),
         ..Reach::default()
     };
-    sandbox::put_up_walls(&reach).map_err(|error| causes(&error))?;
+    sandbox::restrict(&reach).map_err(|error| causes(&error))?;
     let plugin = sahasra_pjrt::Plugin::load(path).map_err(|error| causes(&error))?;
     let client = sahasra_pjrt::Client::create(&plugin, &[]).map_err(|error| causes(&error))?;
     Ok(PluginPlatform {

@@ -3,13 +3,13 @@
 //! The supervisor starts the process with an empty environment (except for the variables that a driver needs), with the root as working
 //! directory, in a process group of its own, and with three descriptors: the socket as standard input, the status page as standard output,
 //! and a pipe for its messages as standard error. [`enter`] does the rest: death with the agent, no further inherited descriptors, resource
-//! limits, no capabilities, and the restrictions of [`put_up_walls`]:
+//! limits, no capabilities, and the restrictions of [`restrict`]:
 //!
 //! - [`files`]: Landlock restricts which files the process may open, forbids TCP and signals and abstract sockets to other processes, and hides
 //!   the memory, descriptors and environment of other processes, although all executors have the agent's uid.
 //! - [`calls`]: seccomp rejects the system calls that no engine needs, whatever their arguments.
 //!
-//! Each of the two closes gaps that the other leaves; `docs/adr/0020-walls-of-executors.md` lists the remaining ones.
+//! Each of the two closes gaps that the other leaves; `docs/adr/0020-sandbox-of-executors.md` lists the remaining ones.
 
 pub mod calls;
 pub mod files;
@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use sahasra_executor_protocol::probe::Walls;
+use sahasra_executor_protocol::probe::SandboxFeatures;
 
 use self::reach::Reach;
 
@@ -37,7 +37,7 @@ pub struct Inherited {
     /// Connection to the supervisor.
     pub socket: UnixStream,
     /// File of the status page.
-    pub board: OwnedFd,
+    pub status_page: OwnedFd,
 }
 
 /// Reason why an executor does not start.
@@ -77,7 +77,7 @@ pub fn enter(parent: i32, memory_bytes: Option<u64>, reach: &Reach) -> Result<In
     }
     // The kernel kills this process first when memory is short. The write is not allowed everywhere, and security does not depend on it.
     let _ = std::fs::write("/proc/self/oom_score_adj", "800");
-    put_up_walls(reach)?;
+    restrict(reach)?;
     Ok(inherited)
 }
 
@@ -86,7 +86,7 @@ pub fn enter(parent: i32, memory_bytes: Option<u64>, reach: &Reach) -> Result<In
 /// # Errors
 /// [`SandboxError`] if a restriction that the kernel supports cannot be applied. A restriction that the kernel does not support is no
 /// error.
-pub fn put_up_walls(reach: &Reach) -> Result<Walls, SandboxError> {
+pub fn restrict(reach: &Reach) -> Result<SandboxFeatures, SandboxError> {
     // Without /proc the number of threads is unknown and assumed to be one: an executor calls this before it starts a thread.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
@@ -94,7 +94,7 @@ pub fn put_up_walls(reach: &Reach) -> Result<Walls, SandboxError> {
     }
     rustix::thread::set_no_new_privs(true).map_err(io::Error::from)?;
     drop_capabilities()?;
-    Ok(Walls {
+    Ok(SandboxFeatures {
         landlock: files::restrict(reach)?,
         seccomp: calls::restrict(reach)?,
     })
@@ -114,12 +114,12 @@ fn drop_capabilities() -> io::Result<()> {
 
 fn take_over() -> io::Result<Inherited> {
     let socket = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?);
-    let board = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+    let status_page = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
     let nothing = File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nothing)?;
     // Standard output receives the output of kernels.
     rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
-    Ok(Inherited { socket, board })
+    Ok(Inherited { socket, status_page })
 }
 
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
@@ -156,8 +156,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walls_are_not_put_up_around_a_part_of_the_process() {
+    fn a_process_with_several_threads_is_not_restricted() {
         // The thread of a test is not the only one of its process.
-        assert!(matches!(put_up_walls(&Reach::default()), Err(SandboxError::Threads(2..))));
+        assert!(matches!(restrict(&Reach::default()), Err(SandboxError::Threads(2..))));
     }
 }

@@ -36,7 +36,7 @@ pub mod state;
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
-use sahasra_executor_protocol::session::status_page::Board;
+use sahasra_executor_protocol::session::status_page::StatusPage;
 
 use self::connection::Connections;
 use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla, xla::XlaEngine};
@@ -80,19 +80,19 @@ pub fn own_memory_bytes(limit_bytes: u64) -> u64 {
 
 /// Serves one session: receives connections over `control`, and ends the process when `control` closes. Returns only if the engine cannot
 /// be opened.
-pub fn serve(control: UnixStream, board: Board, options: Options) -> ExitCode {
-    let (tell, told) = mpsc::channel();
+pub fn serve(control: UnixStream, status_page: StatusPage, options: Options) -> ExitCode {
+    let (sender, opened) = mpsc::channel();
     let builder = std::thread::Builder::new()
         .name("session-engine".to_owned())
         .stack_size(ENGINE_STACK);
     let started = builder.spawn(move || {
-        open(board, &options, |outcome| {
+        open(status_page, &options, |outcome| {
             // The receiver waits for the outcome, so sending cannot fail.
-            let _ = tell.send(outcome);
+            let _ = sender.send(outcome);
         });
     });
     let opened = match started {
-        Ok(_) => told.recv().unwrap_or_else(|_| Err("the engine thread ended".to_owned())),
+        Ok(_) => opened.recv().unwrap_or_else(|_| Err("the engine thread ended".to_owned())),
         Err(error) => Err(format!("failed to spawn the engine thread: {error}")),
     };
     match opened {
@@ -122,7 +122,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
             }
             Ok(None) => {
                 // If the agent has died, the client finds out itself: it reconnects to the worker and reports what was lost.
-                if hub.board().is_over() {
+                if hub.status_page().is_over() {
                     hub.end(
                         "the session has ended: it was deleted, exceeded its idle timeout, or expired",
                         LAST_WORDS,
@@ -142,7 +142,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
 /// would use memory that may be granted to another owner once the agreed time has passed.
 fn watch_expiry(hub: &Hub) -> ! {
     loop {
-        let left = match hub.board().until() {
+        let left = match hub.status_page().until() {
             0 => LOOK_AGAIN,
             until => match until.checked_sub(monotonic_nanoseconds()) {
                 Some(left) => Duration::from_nanos(left + 1),
@@ -175,21 +175,21 @@ fn refuse(control: &UnixStream, reason: &str) {
     }
 }
 
-/// Opens the engine, passes the outcome to `tell`, and runs the engine. Returns only if the engine cannot be opened.
-fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, String>)) {
+/// Opens the engine, passes the outcome to `report`, and runs the engine. Returns only if the engine cannot be opened.
+fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<Arc<Hub>, String>)) {
     let limit_bytes = options.memory_bytes;
     match (options.engine, options.backend) {
         (names::Engine::Ptx, Backend::Cpu) => {
             let device = CpuDevice::new(limit_bytes, options.threads as usize);
-            run(board, PtxEngine::new(device, Backend::Cpu), limit_bytes, tell);
+            run(status_page, PtxEngine::new(device, Backend::Cpu), limit_bytes, report);
         }
         (names::Engine::Ptx, Backend::Cuda) => {
             let engine = CudaDevice::open(options.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
-            run(board, engine, limit_bytes, tell);
+            run(status_page, engine, limit_bytes, report);
         }
         (names::Engine::Xla, backend) => {
             let Some(plugin) = options.plugin.clone() else {
-                return tell(Err("engine xla requires --plugin".to_owned()));
+                return report(Err("engine xla requires --plugin".to_owned()));
             };
             let options = xla::Options {
                 plugin,
@@ -197,22 +197,22 @@ fn open(board: Board, options: &Options, tell: impl FnOnce(Result<Arc<Hub>, Stri
                 limit_bytes,
                 cache: options.cache.clone(),
             };
-            run(board, XlaEngine::open(&options), limit_bytes, tell);
+            run(status_page, XlaEngine::open(&options), limit_bytes, report);
         }
     }
 }
 
 fn run<E: Engine, F: std::error::Error + 'static>(
-    board: Board,
+    status_page: StatusPage,
     engine: Result<E, F>,
     limit_bytes: u64,
-    tell: impl FnOnce(Result<Arc<Hub>, String>),
+    report: impl FnOnce(Result<Arc<Hub>, String>),
 ) {
     let engine = match engine {
         Ok(engine) => engine,
-        Err(error) => return tell(Err(causes(&error))),
+        Err(error) => return report(Err(causes(&error))),
     };
-    let hub = Arc::new(Hub::new(board, engine.description(), limit_bytes));
+    let hub = Arc::new(Hub::new(status_page, engine.description(), limit_bytes));
     let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), Arc::clone(&hub));
     let bells = Bells {
         execution_begins: Arc::new(move || begins.execution_begins()),
@@ -220,8 +220,8 @@ fn run<E: Engine, F: std::error::Error + 'static>(
         download_ends: Arc::new(move || downloads.download_ends()),
     };
     let state = State::new(engine, limit_bytes, bells);
-    hub.board().set_ready();
-    tell(Ok(Arc::clone(&hub)));
+    hub.status_page().set_ready();
+    report(Ok(Arc::clone(&hub)));
     work(&hub, state)
 }
 
@@ -236,7 +236,7 @@ fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
         }
         if stored != state.stored() {
             stored = state.stored();
-            hub.board().set_stored(stored.0, stored.1);
+            hub.status_page().set_stored(stored.0, stored.1);
         }
         let waiting = Waiting {
             pending_bytes: state.pending_bytes(),

@@ -122,6 +122,6 @@ pub mod server_frame {
         #[prost(message, tag = "9")]
         Failed(super::Failed),
         #[prost(message, tag = "10")]
-        Figures(super::Figures),
+        Stats(super::Stats),
     }
 }

@@ -103,12 +103,12 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     // The kernel is the same outside a container. If it supports the complete sandbox there, the container runtime's seccomp profile must not
     // prevent it in pods.
     let worker = tools::binaries().await.expect("binaries").join("sahasra-worker");
-    let walls: serde_json::Value = serde_json::from_str(&cluster.run(worker, &["executor", "check-sandbox"]).await).expect("JSON");
-    let has_walls = walls["Ok"]["landlock"].as_u64() >= Some(3) && walls["Ok"]["seccomp"] == true;
-    if !has_walls {
-        eprintln!("SKIPPED: this kernel has {walls}, so that no walls are required of agents in pods");
+    let features: serde_json::Value = serde_json::from_str(&cluster.run(worker, &["executor", "check-sandbox"]).await).expect("JSON");
+    let has_sandbox = features["Ok"]["landlock"].as_u64() >= Some(3) && features["Ok"]["seccomp"] == true;
+    if !has_sandbox {
+        eprintln!("SKIPPED: this kernel has {features}, so that no sandbox is required of agents in pods");
     }
-    let required = format!("worker.requireSandbox={has_walls}");
+    let required = format!("worker.requireSandbox={has_sandbox}");
     let images = "operator.image.repository=localhost/sahasra-operator,operator.image.tag=e2e,\
                   worker.image.repository=localhost/sahasra-worker,worker.image.tag=e2e";
     let install = [
@@ -133,7 +133,7 @@ async fn the_installed_chart_runs_a_burst_to_its_verified_best_and_leaves_no_lea
     cluster.kubectl("wait --for=create gpuworkers/node0 --timeout=30s").await;
     cluster.kubectl("wait --for=condition=Ready gpuworkers/node0 --timeout=30s").await;
     let log = cluster.kubectl("logs -n sahasra-system daemonset/sahasra-worker").await;
-    assert_eq!(log.contains("executors are sandboxed"), has_walls, "{log}");
+    assert_eq!(log.contains("executors are sandboxed"), has_sandbox, "{log}");
 
     cluster.kubectl("apply --server-side -f examples/hyperparameter-search/").await;
     cluster

@@ -63,8 +63,8 @@ impl Agent {
     }
 
     /// Drains the agent. New grants and new work are rejected from now on; chunks that still run after the shutdown grace fail, and
-    /// sessions end. Returns once every coordinator has received its burst's last frames, or when that takes longer than `telling`.
-    pub async fn drain(&self, telling: Duration) {
+    /// sessions end. Returns once every coordinator has received its burst's last frames, or when that takes longer than `timeout`.
+    pub async fn drain(&self, timeout: Duration) {
         self.change(|ledger, _| ledger.begin_shutdown());
         self.draining.cancel();
         let bursts: Vec<Arc<Burst>> = self.bursts().values().cloned().collect();
@@ -82,13 +82,13 @@ impl Agent {
             bursts.iter().for_each(|burst| burst.kill_all(FailureCode::ShuttingDown));
         }
         self.end_sessions().await;
-        let told = async {
+        let closed = async {
             for burst in &bursts {
                 burst.settled().await;
-                burst.told().await;
+                burst.streams_closed().await;
             }
         };
-        if tokio::time::timeout(telling, told).await.is_err() {
+        if tokio::time::timeout(timeout, closed).await.is_err() {
             tracing::warn!("timed out waiting for coordinators to read their last results");
         }
     }

@@ -94,12 +94,12 @@ impl Agent {
         Ok(process)
     }
 
-    /// Writes to the executor's board when its session ends unless the grant is extended.
+    /// Writes to the executor's status page when its session ends unless the grant is extended.
     fn say_how_long(&self, session: &Session, process: &Process) {
         let left = self.change(|ledger, now| Some(ledger.ends(&session.owner_uid)?.saturating_sub(now)));
         if let Some(left) = left {
             let left = u64::try_from((left + HANGING).as_nanos()).unwrap_or(u64::MAX);
-            process.board().set_until(monotonic_nanoseconds().saturating_add(left));
+            process.status_page().set_until(monotonic_nanoseconds().saturating_add(left));
         }
     }
 
@@ -153,7 +153,7 @@ impl Agent {
             }
             for session in self.sessions.all() {
                 let Some(process) = session.process() else { continue };
-                if process.board().figures().connected {
+                if process.status_page().stats().connected {
                     self.change(|ledger, now| ledger.extend(now, &session.owner_uid, session.ttl(), session.limit()));
                 }
                 self.say_how_long(&session, &process);

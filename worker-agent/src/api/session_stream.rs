@@ -175,7 +175,7 @@ impl Call {
     fn resumed(&self) -> Option<Arc<Process>> {
         let secret = resume_secret(self.headers.get(RESUME_HEADER)?.as_bytes())?;
         let process = self.agent.sessions().find(&self.namespace, &self.name)?.process()?;
-        process.board().is_secret(&secret).then_some(process)
+        process.status_page().is_secret(&secret).then_some(process)
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Entry {
     pub(super) waiting: Vec<AttemptRange>,
     /// Queued chunks that must run alone, because they were in flight when a context was poisoned.
     pub(super) suspects: Vec<AttemptRange>,
-    /// Revocation of the running chunks: the code with which they fail, and when it was requested, in nanoseconds of the board's clock.
+    /// Revocation of the running chunks: the code with which they fail, and when it was requested, in nanoseconds of the clock of the status page.
     pub(super) revoked: Option<(FailureCode, u64)>,
     /// The holder withdrew everything and has submitted nothing since: chunks that the process returns go to the holder, even while the
     /// process makes room.

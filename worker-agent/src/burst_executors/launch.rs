@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::messages::{from_executor, to_executor};
-use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::burst::status_page::StatusPage;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -30,16 +30,16 @@ pub trait Launcher: Debug + Send + Sync {
 pub(super) struct Started {
     pub(super) child: Child,
     pub(super) socket: UnixStream,
-    pub(super) board: Arc<Board>,
+    pub(super) status_page: Arc<StatusPage>,
     /// Read end of the process's stderr.
-    pub(super) words: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
 }
 
 /// An executor that has been started.
 #[derive(Debug)]
 pub struct Launched {
     pub(super) body: Body,
-    pub(super) board: Arc<Board>,
+    pub(super) status_page: Arc<StatusPage>,
 }
 
 #[derive(Debug)]
@@ -79,16 +79,16 @@ pub struct TaskEnd {
 
 impl Launched {
     pub(super) fn process(started: Started) -> Self {
-        let board = Arc::clone(&started.board);
+        let status_page = Arc::clone(&started.status_page);
         Self {
             body: Body::Process(started),
-            board,
+            status_page,
         }
     }
 
     /// Creates an executor that runs as a task, and returns it with the task's own end. No other executor may have the same `id` at the
     /// time.
-    pub fn task(id: u32, board: Arc<Board>) -> (Self, TaskEnd) {
+    pub fn task(id: u32, status_page: Arc<StatusPage>) -> (Self, TaskEnd) {
         let (to, incoming) = mpsc::unbounded_channel();
         let (outgoing, from) = mpsc::unbounded_channel();
         let (killed, gone) = (CancellationToken::new(), CancellationToken::new());
@@ -107,7 +107,7 @@ impl Launched {
         };
         let launched = Self {
             body: Body::Task(task),
-            board,
+            status_page,
         };
         (launched, end)
     }

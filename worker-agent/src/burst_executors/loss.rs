@@ -1,4 +1,4 @@
-//! Accounting of the chunks of a lost process. The status board says which chunks were in flight. The others cost no attempt, unless
+//! Accounting of the chunks of a lost process. The status page says which chunks were in flight. The others cost no attempt, unless
 //! process after process ends with nothing in flight: then an attempt is charged, so that the retries end.
 
 use std::collections::{BTreeMap, HashMap};
@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use sahasra_executor_protocol::burst::status_page::{Activity, Board, Slot};
+use sahasra_executor_protocol::burst::status_page::{Activity, Slot, StatusPage};
 use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
@@ -18,8 +18,8 @@ const FREE_LOSSES: u32 = 2;
 
 /// A process that is gone.
 pub(super) struct Loss<'a> {
-    pub(super) board: &'a Board,
-    /// Current time in nanoseconds of the board's clock.
+    pub(super) status_page: &'a StatusPage,
+    /// Current time in nanoseconds of the status page's clock.
     pub(super) now: u64,
     pub(super) cause: Option<&'a Cause>,
     pub(super) how: &'a str,
@@ -56,7 +56,7 @@ pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavai
 
 /// Settles every chunk of every run, or keeps it as a suspect.
 pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
-    let poisoned = loss.board.is_poisoned();
+    let poisoned = loss.status_page.is_poisoned();
     let innocent = matches!(loss.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
     let mut charged = false;
     let overran = |slot: &Slot| {
@@ -68,8 +68,8 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
         slot.timed_out || (loss.cause == Some(&Cause::Hung) && elapsed > timeout + loss.grace)
     };
     // If the run or the chunk for which the process was ended is known, other running chunks are not charged.
-    let overrun = loss.board.slots().any(|slot| overran(&slot));
-    for slot in loss.board.slots() {
+    let overrun = loss.status_page.slots().any(|slot| overran(&slot));
+    for slot in loss.status_page.slots() {
         match slot.activity {
             Activity::Preparing { run } if !innocent => {
                 if let Some(entry) = runs.get_mut(&run) {
@@ -163,9 +163,9 @@ mod tests {
         (BTreeMap::from([(RUN, Entry::new(shared))]), run, events)
     }
 
-    fn loss<'a>(board: &'a Board, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
+    fn loss<'a>(status_page: &'a StatusPage, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
         Loss {
-            board,
+            status_page,
             now: monotonic_nanoseconds(),
             cause,
             how: "executor was killed by signal 9",
@@ -196,13 +196,13 @@ mod tests {
     #[test]
     fn only_what_was_in_flight_is_charged() {
         let (mut runs, _run, mut events) = handed_over();
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Running { run: RUN, index: 4 });
-        board.begin(1, Activity::Running { run: RUN, index: 5 });
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Running { run: RUN, index: 4 });
+        status_page.begin(1, Activity::Running { run: RUN, index: 5 });
         // A chunk of a run that was closed meanwhile, and a chunk that came back already.
-        board.begin(2, Activity::Running { run: 99, index: 1 });
-        board.begin(3, Activity::Running { run: RUN, index: 77 });
-        account(&mut runs, loss(&board, None, &HashMap::new()));
+        status_page.begin(2, Activity::Running { run: 99, index: 1 });
+        status_page.begin(3, Activity::Running { run: RUN, index: 77 });
+        account(&mut runs, loss(&status_page, None, &HashMap::new()));
         let outcomes = outcomes(&mut events);
         assert_eq!(outcomes.len(), 10);
         assert_eq!(outcomes[&4], Some(FailureCode::ExecutorLost));
@@ -213,11 +213,11 @@ mod tests {
     #[test]
     fn a_chunk_that_ran_too_long_is_charged_and_those_beside_it_are_not() {
         let (mut runs, _run, mut events) = handed_over();
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Running { run: RUN, index: 4 });
-        board.begin(1, Activity::Running { run: RUN, index: 5 });
-        board.time_out(1);
-        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Running { run: RUN, index: 4 });
+        status_page.begin(1, Activity::Running { run: RUN, index: 5 });
+        status_page.time_out(1);
+        account(&mut runs, loss(&status_page, None, &HashMap::new()));
         let outcomes = outcomes(&mut events);
         assert_eq!(outcomes[&5], Some(FailureCode::ChunkTimeout));
         assert_eq!(outcomes.values().filter(|code| code.is_none()).count(), 9);
@@ -226,11 +226,11 @@ mod tests {
     #[test]
     fn suspects_of_a_poisoned_context_are_kept_once() {
         let (mut runs, run, mut events) = handed_over();
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Running { run: RUN, index: 4 });
-        board.begin(1, Activity::Running { run: RUN, index: 5 });
-        board.poison();
-        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Running { run: RUN, index: 4 });
+        status_page.begin(1, Activity::Running { run: RUN, index: 5 });
+        status_page.poison();
+        account(&mut runs, loss(&status_page, None, &HashMap::new()));
         assert_eq!(outcomes(&mut events).values().filter(|code| code.is_none()).count(), 8);
         assert_eq!(run.outstanding(), 2, "the suspects run again without costing an attempt");
         let entry = runs.get_mut(&RUN).unwrap();
@@ -240,10 +240,10 @@ mod tests {
         for suspect in entry.suspects.drain(..) {
             entry.shared.advance(suspect, &[Stage::Queued], Stage::Alone).unwrap();
         }
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Running { run: RUN, index: 4 });
-        board.poison();
-        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Running { run: RUN, index: 4 });
+        status_page.poison();
+        account(&mut runs, loss(&status_page, None, &HashMap::new()));
         let outcomes = outcomes(&mut events);
         assert_eq!(outcomes, BTreeMap::from([(4, Some(FailureCode::ExecutorLost)), (5, None)]));
         assert_eq!(run.outstanding(), 0);
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn a_crash_while_preparing_is_charged_to_the_program() {
         let (mut runs, _run, mut events) = handed_over();
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Preparing { run: RUN });
-        account(&mut runs, loss(&board, None, &HashMap::new()));
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Preparing { run: RUN });
+        account(&mut runs, loss(&status_page, None, &HashMap::new()));
         assert!(outcomes(&mut events).values().all(|code| *code == Some(FailureCode::ExecutorLost)));
         // The program is not charged when the process was ended for another reason.
         let (mut runs, _run, mut events) = handed_over();
@@ -262,33 +262,33 @@ mod tests {
             run: 1,
             code: FailureCode::GrantExpired,
         };
-        account(&mut runs, loss(&board, Some(&cause), &HashMap::new()));
+        account(&mut runs, loss(&status_page, Some(&cause), &HashMap::new()));
         assert!(outcomes(&mut events).values().all(Option::is_none));
     }
 
     #[test]
     fn what_ran_beside_a_run_whose_slice_was_taken_back_costs_no_attempt() {
         let (mut runs, _run, mut events) = handed_over();
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Running { run: RUN + 1, index: 0 });
-        board.begin(1, Activity::Running { run: RUN, index: 4 });
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Running { run: RUN + 1, index: 0 });
+        status_page.begin(1, Activity::Running { run: RUN, index: 4 });
         let cause = Cause::Killed {
             run: RUN + 1,
             code: FailureCode::GrantExpired,
         };
-        account(&mut runs, loss(&board, Some(&cause), &HashMap::new()));
+        account(&mut runs, loss(&status_page, Some(&cause), &HashMap::new()));
         assert!(outcomes(&mut events).values().all(Option::is_none));
     }
 
     #[test]
     fn processes_that_keep_ending_with_nothing_in_flight_are_charged_in_the_end() {
-        let (board, _file) = Board::create().unwrap();
+        let (status_page, _file) = StatusPage::create().unwrap();
         let timeouts = HashMap::new();
         for fruitless in 1..=FREE_LOSSES + 1 {
             let (mut runs, _run, mut events) = handed_over();
             let lost = Loss {
                 fruitless,
-                ..loss(&board, None, &timeouts)
+                ..loss(&status_page, None, &timeouts)
             };
             account(&mut runs, lost);
             let charged = outcomes(&mut events).values().all(Option::is_some);
@@ -299,18 +299,18 @@ mod tests {
     #[test]
     fn a_hung_chunk_is_told_from_those_that_ran_beside_it() {
         let (mut runs, _run, mut events) = handed_over();
-        let (board, _file) = Board::create().unwrap();
-        board.begin(0, Activity::Running { run: RUN, index: 4 });
+        let (status_page, _file) = StatusPage::create().unwrap();
+        status_page.begin(0, Activity::Running { run: RUN, index: 4 });
         let timeouts = HashMap::from([(RUN, Duration::ZERO)]);
         let lost = Loss {
             grace: Duration::ZERO,
-            ..loss(&board, Some(&Cause::Hung), &timeouts)
+            ..loss(&status_page, Some(&Cause::Hung), &timeouts)
         };
         account(&mut runs, lost);
         assert_eq!(outcomes(&mut events)[&4], Some(FailureCode::ChunkTimeout));
         let (mut runs, _run, mut events) = handed_over();
         let timeouts = HashMap::from([(RUN, Duration::from_secs(60))]);
-        account(&mut runs, loss(&board, Some(&Cause::Hung), &timeouts));
+        account(&mut runs, loss(&status_page, Some(&Cause::Hung), &timeouts));
         assert_eq!(outcomes(&mut events)[&4], Some(FailureCode::ExecutorLost));
     }
 
@@ -320,13 +320,13 @@ mod tests {
         let timeouts = HashMap::from([(RUN, Duration::from_secs(86_400))]);
         for (beyond, code) in [(0, FailureCode::ExecutorLost), (1, FailureCode::ChunkTimeout)] {
             let (mut runs, _run, mut events) = handed_over();
-            let (board, _file) = Board::create().unwrap();
+            let (status_page, _file) = StatusPage::create().unwrap();
             let began = 1_000_000_000;
-            board.begin_at(0, Activity::Running { run: RUN, index: 4 }, began);
+            status_page.begin_at(0, Activity::Running { run: RUN, index: 4 }, began);
             let lost = Loss {
                 now: began + DAY + beyond,
                 grace: Duration::ZERO,
-                ..loss(&board, Some(&Cause::Hung), &timeouts)
+                ..loss(&status_page, Some(&Cause::Hung), &timeouts)
             };
             account(&mut runs, lost);
             assert_eq!(outcomes(&mut events)[&4], Some(code));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use sahasra_executor_protocol::burst::messages::{FromExecutor, ToExecutor, from_executor, to_executor};
-use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_wire::frame::{self, Decoder};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -30,7 +30,7 @@ pub(super) enum Incoming {
 pub(super) struct Process {
     id: u32,
     link: Link,
-    pub(super) board: Arc<Board>,
+    pub(super) status_page: Arc<StatusPage>,
     pub(super) started: Instant,
     /// The executor has opened its device.
     pub(super) ready: bool,
@@ -72,7 +72,7 @@ impl Process {
         Ok(Self {
             id,
             link,
-            board: launched.board,
+            status_page: launched.status_page,
             started: now,
             ready: false,
             progressed: false,

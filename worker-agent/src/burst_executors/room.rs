@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use sahasra_executor_protocol::burst::status_page::{Activity, Board};
+use sahasra_executor_protocol::burst::status_page::{Activity, StatusPage};
 
 /// Load of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct DeviceState {
 #[derive(Debug)]
 struct Executor {
     process: u32,
-    board: Arc<Board>,
+    status_page: Arc<StatusPage>,
     since: Instant,
     /// Since when the executor makes room. It ends as soon as its running chunks have ended.
     leaving: Option<Instant>,
@@ -120,10 +120,10 @@ impl DeviceState {
     }
 
     /// Adds a started executor.
-    pub(super) fn add(&self, process: u32, board: Arc<Board>) {
+    pub(super) fn add(&self, process: u32, status_page: Arc<StatusPage>) {
         self.executors().push(Executor {
             process,
-            board,
+            status_page,
             since: Instant::now(),
             leaving: None,
             departs: false,
@@ -172,8 +172,8 @@ impl DeviceState {
     }
 
     /// Removes an executor that is gone and has returned its permit.
-    pub(super) fn remove(&self, board: &Arc<Board>) {
-        self.executors().retain(|kept| !Arc::ptr_eq(&kept.board, board));
+    pub(super) fn remove(&self, status_page: &Arc<StatusPage>) {
+        self.executors().retain(|kept| !Arc::ptr_eq(&kept.status_page, status_page));
     }
 
     /// Counts an executor that ended before it was told to.
@@ -205,7 +205,7 @@ impl DeviceState {
         let healthy = failed < FAILED_STARTS || last.is_none_or(|last| last.elapsed() >= UNHEALTHY);
         let executors = self.executors();
         let running = |executor: &Executor| {
-            let slots = executor.board.slots();
+            let slots = executor.status_page.slots();
             slots.filter(|slot| matches!(slot.activity, Activity::Running { .. })).count()
         };
         DeviceLoad {

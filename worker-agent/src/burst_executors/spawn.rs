@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use sahasra_executor_protocol::burst::status_page::Board;
+use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 
 use super::launch::{Launched, Launcher, Started};
@@ -42,8 +42,8 @@ async fn executor(spawner: &Spawner, device: &DeviceDescription) -> io::Result<S
 
 fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
     let (socket, theirs) = UnixStream::pair()?;
-    let (board, file) = Board::create()?;
-    let (words, their_words) = io::pipe()?;
+    let (status_page, file) = StatusPage::create()?;
+    let (stderr, child_stderr) = io::pipe()?;
     let child = command(program, "run")
         .args(arguments)
         // The lanes of a burst executor allocate little and share it, so a malloc arena per thread would only cost memory. Session executors do
@@ -51,7 +51,7 @@ fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
         .env("MALLOC_ARENA_MAX", "2")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(file))
-        .stderr(Stdio::from(their_words))
+        .stderr(Stdio::from(child_stderr))
         // A process group of its own: an interrupt from the terminal goes to the agent alone, which drains first.
         .process_group(0)
         .spawn()?;
@@ -59,7 +59,7 @@ fn start(program: &Path, arguments: &[String]) -> io::Result<Started> {
     Ok(Started {
         child: Child(Some(child)),
         socket,
-        board: Arc::new(board),
-        words: Some(words.into()),
+        status_page: Arc::new(status_page),
+        stderr: Some(stderr.into()),
     })
 }

@@ -30,7 +30,7 @@ use super::run::{Command, Event};
 use crate::child::stderr;
 
 /// Interval at which a process with work is checked.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time, in addition to the grace, after which a process counts as hung if it has work but neither runs nor sends anything.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Delay of a start after one process that ended no chunk. Doubles with each further one.
@@ -53,8 +53,8 @@ pub(super) struct Supervisor {
     /// Number of consecutive processes that ended without ending a chunk.
     fruitless: u32,
     idle_since: Option<Instant>,
-    /// Time of the last [`Supervisor::look`].
-    looked: Instant,
+    /// Time of the last [`Supervisor::poll`].
+    polled: Instant,
     /// The process starts nothing more and ends with its last chunk, because it is another namespace's turn.
     makes_room: bool,
     shut_down: bool,
@@ -76,7 +76,7 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
         timeouts: HashMap::new(),
         fruitless: 0,
         idle_since: None,
-        looked: Instant::now(),
+        polled: Instant::now(),
         makes_room: false,
         shut_down: false,
     };
@@ -87,10 +87,10 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
 }
 
 enum Woken {
-    Told(Option<Command>),
+    Command(Option<Command>),
     Came(Incoming),
     Started(Result<Process, String>),
-    Looked,
+    Poll,
 }
 
 impl Supervisor {
@@ -112,14 +112,14 @@ impl Supervisor {
                 }
             }
             match self.woken().await {
-                Woken::Told(Some(command)) => self.obey(command),
+                Woken::Command(Some(command)) => self.obey(command),
                 // The pool holds the sender for as long as this task runs.
-                Woken::Told(None) => self.obey(Command::ShutDown),
+                Woken::Command(None) => self.obey(Command::ShutDown),
                 Woken::Started(Ok(process)) => self.begin(process),
                 Woken::Started(Err(reason)) => self.not_started(&reason),
                 Woken::Came(Incoming::Message(kind)) => self.hear(kind),
                 Woken::Came(Incoming::End) => self.end().await,
-                Woken::Looked => self.look(),
+                Woken::Poll => self.poll(),
             }
             if self.makes_room && self.has_ended_all() {
                 self.depart().await;
@@ -143,12 +143,12 @@ impl Supervisor {
     async fn woken(&mut self) -> Woken {
         let device = Arc::clone(&self.pool.states[self.place]);
         let busy = self.runs.values().any(|run| run.shared.outstanding() > 0);
-        let next_look = match (&self.process, self.idle_since) {
+        let next_poll = match (&self.process, self.idle_since) {
             (None, _) => None,
             (Some(_), Some(_)) if !busy && device.waiting.load(Ordering::SeqCst) > 0 => Some(Duration::ZERO),
             (Some(_), Some(since)) if !busy => Some(self.pool.config.idle_timeout.saturating_sub(since.elapsed())),
             // Measured from the last check, so that a process that sends without pause is checked too.
-            (Some(_), _) => Some(LOOK.saturating_sub(self.looked.elapsed())),
+            (Some(_), _) => Some(POLL_INTERVAL.saturating_sub(self.polled.elapsed())),
         };
         let exchange = async {
             match &mut self.process {
@@ -162,21 +162,21 @@ impl Supervisor {
                 None => std::future::pending().await,
             }
         };
-        let look = async {
-            match next_look {
+        let poll = async {
+            match next_poll {
                 Some(delay) => tokio::time::sleep(delay).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             came = exchange => Woken::Came(came),
-            told = self.commands.recv() => Woken::Told(told),
+            command = self.commands.recv() => Woken::Command(command),
             started = started => {
                 self.starting = None;
                 Woken::Started(started.unwrap_or_else(|error| Err(error.to_string())))
             }
-            () = device.wanted.notified() => Woken::Looked,
-            () = look => Woken::Looked,
+            () = device.wanted.notified() => Woken::Poll,
+            () = poll => Woken::Poll,
         }
     }
 
@@ -248,7 +248,7 @@ impl Supervisor {
             let launched = pool.launcher.launch(device, &namespace).await;
             let mut launched = launched.map_err(|error| error.to_string())?;
             if let Body::Process(started) = &mut launched.body {
-                part::spawn(stderr::log(started.words.take().ok_or("stderr pipe not found")?));
+                part::spawn(stderr::log(started.stderr.take().ok_or("stderr pipe not found")?));
             }
             Process::new(launched, permit).map_err(|error| error.to_string())
         }));
@@ -256,7 +256,7 @@ impl Supervisor {
 
     fn begin(&mut self, process: Process) {
         tracing::info!(executor = process.id(), "executor started");
-        self.pool.states[self.place].add(process.id(), Arc::clone(&process.board));
+        self.pool.states[self.place].add(process.id(), Arc::clone(&process.status_page));
         self.cause = None;
         self.unavailable = None;
         self.timeouts.clear();
@@ -308,7 +308,7 @@ impl Supervisor {
             let Some((code, since)) = entry.revoked else { continue };
             // Without a slice, chunks that started after the revocation must not run either.
             let meant = |slot: Slot| slot.activity.run() == *id && (slot.since <= since || entry.concurrency == 0);
-            if !process.board.slots().any(meant) {
+            if !process.status_page.slots().any(meant) {
                 entry.revoked = None;
             } else if u128::from(now.saturating_sub(since)) > self.pool.config.grace.as_nanos() {
                 return Some(Cause::Killed { run: *id, code });
@@ -324,8 +324,8 @@ impl Supervisor {
     }
 
     /// Checks the process for exceeded times and for idleness.
-    fn look(&mut self) {
-        self.looked = Instant::now();
+    fn poll(&mut self) {
+        self.polled = Instant::now();
         let Some(process) = &self.process else { return };
         let config = &self.pool.config;
         let now = self.pool.launcher.monotonic_nanoseconds();
@@ -333,7 +333,7 @@ impl Supervisor {
         let preparation = config.start_timeout + self.timeouts.values().max().copied().unwrap_or_default();
         let mut active = 0;
         let mut cause = None;
-        for slot in process.board.slots() {
+        for slot in process.status_page.slots() {
             active += 1;
             let limit = match slot.activity {
                 Activity::Preparing { .. } => preparation,
@@ -380,10 +380,10 @@ impl Supervisor {
     fn forget(&mut self) {
         self.makes_room = false;
         if let Some(process) = self.process.take() {
-            let board = Arc::clone(&process.board);
+            let status_page = Arc::clone(&process.status_page);
             drop(process);
             // After the drop of its permit: until the permit is free, the executor counts as leaving.
-            self.pool.states[self.place].remove(&board);
+            self.pool.states[self.place].remove(&status_page);
         }
         for run in self.runs.values_mut() {
             run.opened = false;
@@ -404,10 +404,10 @@ impl Supervisor {
             status,
             self.cause.as_ref(),
             self.unavailable.as_deref(),
-            process.board.is_poisoned(),
+            process.status_page.is_poisoned(),
         );
         let fruitless = !process.progressed && !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown));
-        let (board, ready) = (Arc::clone(&process.board), process.ready);
+        let (status_page, ready) = (Arc::clone(&process.status_page), process.ready);
         tracing::warn!(executor, how, "executor lost");
         if !matches!(self.cause, Some(Cause::Killed { .. } | Cause::ShutDown)) {
             self.pool.states[self.place].lost();
@@ -419,7 +419,7 @@ impl Supervisor {
         loss::account(
             &mut self.runs,
             loss::Loss {
-                board: &board,
+                status_page: &status_page,
                 now: self.pool.launcher.monotonic_nanoseconds(),
                 cause: self.cause.as_ref(),
                 how: &how,

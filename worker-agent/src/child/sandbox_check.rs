@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sahasra_executor_protocol::probe::Walls;
+use sahasra_executor_protocol::probe::SandboxFeatures;
 
 use super::ask::{AskError, ask};
 use super::spawn;
@@ -16,7 +16,7 @@ const REMEDY: &str = "use Linux 6.12 or newer (6.2 for executors of the CPU back
 
 /// Reason why executors must not be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WallsError {
+pub(crate) enum SandboxCheckError {
     #[error("failed to check the sandbox of executors")]
     Unknown(#[from] AskError),
     /// The sandbox cannot be applied.
@@ -33,15 +33,15 @@ pub(crate) enum WallsError {
 /// Logs which parts of the sandbox this machine lacks; with `gpu`, also for executors of a GPU.
 ///
 /// # Errors
-/// [`WallsError`]; [`WallsError::Missing`] only if the sandbox is `required`.
-pub(crate) async fn check(program: &Path, gpu: bool, required: bool) -> Result<(), WallsError> {
-    let walls: Result<Walls, String> = ask(spawn::command(program, "check-sandbox"), WITHIN).await?;
-    let walls = walls.map_err(WallsError::Broken)?;
-    let missing = walls.missing(gpu).join("; ");
+/// [`SandboxCheckError`]; [`SandboxCheckError::Missing`] only if the sandbox is `required`.
+pub(crate) async fn check(program: &Path, gpu: bool, required: bool) -> Result<(), SandboxCheckError> {
+    let features: Result<SandboxFeatures, String> = ask(spawn::command(program, "check-sandbox"), WITHIN).await?;
+    let features = features.map_err(SandboxCheckError::Broken)?;
+    let missing = features.missing(gpu).join("; ");
     if missing.is_empty() {
-        tracing::info!(landlock = walls.landlock, "executors are sandboxed");
+        tracing::info!(landlock = features.landlock, "executors are sandboxed");
     } else if required {
-        return Err(WallsError::Missing { missing });
+        return Err(SandboxCheckError::Missing { missing });
     } else {
         tracing::warn!(
             missing,

@@ -26,7 +26,7 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
         }
         let probe = match probe.gpus.len() {
             0 => probe,
-            count => within_walls(program, config, count).await,
+            count => probe_in_sandbox(program, config, count).await,
         };
         devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.executors_per_device)));
     }
@@ -52,7 +52,7 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
 
 /// Probes the GPUs from within the sandbox of executors, and returns those that can be opened there. Runs after the first probe, because
 /// that one may still start the driver's own program that creates the device files.
-async fn within_walls(program: &Path, config: &DeviceConfig, count: usize) -> Probe {
+async fn probe_in_sandbox(program: &Path, config: &DeviceConfig, count: usize) -> Probe {
     let mut command = spawn::command(program, "probe");
     command.arg("--sandboxed");
     let probe = ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {

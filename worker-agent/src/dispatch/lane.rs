@@ -23,7 +23,7 @@ use tokio::{sync::Notify, time::Instant};
 use tracing::Instrument;
 
 use super::{
-    Burst, Host, Outputs, Told,
+    Burst, Host, Outputs, Reported,
     batch::{Batch, Ended, joined},
 };
 use crate::{
@@ -289,11 +289,11 @@ impl Worker {
     fn flush(&mut self) {
         self.flushed = Instant::now();
         let Some(burst) = self.burst.upgrade() else { return };
-        let (term, Outputs { store, told }) = burst.outputs();
+        let (term, Outputs { store, reported }) = burst.outputs();
         let mut ended = self.batch.take_failures();
         let succeeded = self.batch.take_succeeded();
         let Some(store) = store else {
-            ended.runs = joined(told_of(succeeded, burst.program(), told));
+            ended.runs = joined(reported_outputs(succeeded, burst.program(), reported));
             return self.publish(ended);
         };
         if !ended.failures.is_empty() {
@@ -314,7 +314,7 @@ impl Worker {
             let segment = store::write_segment(&policy, &store, &name, &program, &succeeded).await;
             match segment {
                 Ok(segment) => Ended {
-                    runs: joined(told_of(succeeded, &program, told)),
+                    runs: joined(reported_outputs(succeeded, &program, reported)),
                     failures: Vec::new(),
                     segment,
                 },
@@ -336,12 +336,12 @@ impl Worker {
 }
 
 /// Reduces the outputs of each chunk to those that the coordinator receives.
-fn told_of(succeeded: Vec<(AttemptRange, Bytes)>, program: &ProgramSpec, told: Told) -> Vec<(AttemptRange, Bytes)> {
+fn reported_outputs(succeeded: Vec<(AttemptRange, Bytes)>, program: &ProgramSpec, reported: Reported) -> Vec<(AttemptRange, Bytes)> {
     let chunk_bytes = program.output_bytes() as usize;
-    let place = match told {
-        Told::Whole => return succeeded,
-        Told::Output(place) => place as usize,
-        Told::Nothing => usize::MAX,
+    let place = match reported {
+        Reported::Whole => return succeeded,
+        Reported::Output(place) => place as usize,
+        Reported::Nothing => usize::MAX,
     };
     let sizes = store::output_sizes(program);
     let start: u64 = sizes.iter().take(place).sum();

@@ -9,12 +9,12 @@ pub(crate) struct Outputs {
     /// Store to which outputs are written, if any.
     pub store: Option<Store>,
     /// Outputs that results carry to the coordinator.
-    pub told: Told,
+    pub reported: Reported,
 }
 
 /// Which of a chunk's outputs its results carry to the coordinator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Reported {
     #[default]
     Whole,
     /// One output, by its index among the chunk's outputs.
@@ -27,11 +27,11 @@ impl Outputs {
     pub fn take(program: &mut Program) -> Self {
         let aggregate_only = std::mem::take(&mut program.aggregate_only);
         let store = program.store.take().filter(|_| !aggregate_only);
-        let told = match program.aggregated_output.take() {
-            _ if store.is_none() && !aggregate_only => Told::Whole,
-            Some(place) => Told::Output(place),
-            None => Told::Nothing,
+        let reported = match program.aggregated_output.take() {
+            _ if store.is_none() && !aggregate_only => Reported::Whole,
+            Some(place) => Reported::Output(place),
+            None => Reported::Nothing,
         };
-        Self { store, told }
+        Self { store, reported }
     }
 }

@@ -20,12 +20,12 @@ pub(super) struct Written {
 
 impl Written {
     /// Returns whether the object must be read first.
-    pub fn must_look(&self) -> bool {
+    pub fn is_stale(&self) -> bool {
         self.status.is_none()
     }
 
     /// Forgets the status, because the stored one may have changed.
-    pub fn look_again(&mut self) {
+    pub fn invalidate(&mut self) {
         self.status = None;
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::probe::PluginPlatform;
 use sahasra_executor_protocol::program_cache::ProgramCache;
-use sahasra_executor_protocol::session::status_page::Board;
+use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_names::{Backend, Engine};
 use tempfile::TempDir;
 
@@ -168,8 +168,8 @@ pub async fn probe(program: &Path, plugin: &Path) -> Result<PluginPlatform, Stri
 
 fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option<TempDir>) -> io::Result<Started> {
     let (control, theirs) = UnixStream::pair()?;
-    let (board, file) = Board::create(limit_bytes)?;
-    let (words, their_words) = io::pipe()?;
+    let (status_page, file) = StatusPage::create(limit_bytes)?;
+    let (stderr, child_stderr) = io::pipe()?;
     let mut command = spawn::command(program, "session");
     if let Some(scratch) = &scratch {
         command.arg("--scratch-dir").arg(scratch.path()).env("TMPDIR", scratch.path());
@@ -178,15 +178,15 @@ fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option
         .args(arguments)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(file))
-        .stderr(Stdio::from(their_words))
+        .stderr(Stdio::from(child_stderr))
         .process_group(0)
         .spawn()?;
     control.set_write_timeout(Some(HAND_OVER))?;
     Ok(Started {
         child: Child(Some(child)),
         control,
-        board,
-        words: words.into(),
+        status_page,
+        stderr: stderr.into(),
         scratch,
     })
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use sahasra_executor_protocol::session::{adoption, status_page::Board};
+use sahasra_executor_protocol::session::{adoption, status_page::StatusPage};
 use tempfile::TempDir;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
@@ -26,7 +26,7 @@ use crate::child::{Child, stderr};
 /// Time that an executor has to tell its client the reason of the end before it is killed.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Timeout for reading the rest of the stderr of a process that has exited.
-const WORDS_AFTER_END: Duration = Duration::from_millis(200);
+const STDERR_AFTER_END: Duration = Duration::from_millis(200);
 /// Lines of stderr that are kept as the log tail for the message about the end.
 const KEPT_LINES: usize = 4;
 /// Limit of the message about an end, in bytes: it becomes part of a condition of a Kubernetes object.
@@ -37,8 +37,8 @@ const TEXT: usize = 512;
 pub(super) struct Started {
     pub(super) child: Child,
     pub(super) control: UnixStream,
-    pub(super) board: Board,
-    pub(super) words: OwnedFd,
+    pub(super) status_page: StatusPage,
+    pub(super) stderr: OwnedFd,
     pub(super) scratch: Option<TempDir>,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct Started {
 pub struct Process {
     id: u32,
     body: Body,
-    board: Board,
-    words: Mutex<Option<JoinHandle<()>>>,
-    last_words: Arc<Mutex<VecDeque<String>>>,
+    status_page: StatusPage,
+    stderr: Mutex<Option<JoinHandle<()>>>,
+    log_tail: Arc<Mutex<VecDeque<String>>>,
     /// Scratch folder. Declared last, so that it is removed after `body` has been dropped and the process has ended.
     _scratch: Option<TempDir>,
 }
@@ -71,13 +71,13 @@ impl Process {
     /// # Errors
     /// Errors of the operating system.
     pub fn task(id: u32, limit_bytes: u64) -> io::Result<(Self, TaskEnd)> {
-        let (board, task, end) = task::task(limit_bytes)?;
+        let (status_page, task, end) = task::task(limit_bytes)?;
         let process = Self {
             id,
             body: Body::Task(task),
-            board,
-            words: Mutex::default(),
-            last_words: Arc::default(),
+            status_page,
+            stderr: Mutex::default(),
+            log_tail: Arc::default(),
             _scratch: None,
         };
         Ok((process, end))
@@ -92,10 +92,10 @@ impl Process {
         // SAFETY: the wrapper owns the descriptor until it is dropped, and nothing here takes the descriptor out or closes it.
         let exit = unsafe { AsyncFd::register_with_interest(exit, tokio::io::Interest::READABLE) };
         let exit = exit.map_err(io::Error::from)?;
-        let last_words = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&last_words);
-        let words = tokio::spawn(async move {
-            stderr::follow(started.words, |line| {
+        let log_tail = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&log_tail);
+        let stderr = tokio::spawn(async move {
+            stderr::follow(started.stderr, |line| {
                 tracing::info!(process = id, line, "session executor stderr");
                 let mut kept = kept.lock();
                 if kept.len() == KEPT_LINES {
@@ -112,9 +112,9 @@ impl Process {
                 exit,
                 control: Arc::new(started.control),
             },
-            board: started.board,
-            words: Mutex::new(Some(words)),
-            last_words,
+            status_page: started.status_page,
+            stderr: Mutex::new(Some(stderr)),
+            log_tail,
             _scratch: started.scratch,
         })
     }
@@ -124,9 +124,9 @@ impl Process {
         self.id
     }
 
-    /// Returns the board that the executor writes.
-    pub fn board(&self) -> &Board {
-        &self.board
+    /// Returns the status page that the executor writes.
+    pub fn status_page(&self) -> &StatusPage {
+        &self.status_page
     }
 
     /// Hands a client's connection over, with the bytes already read from it.
@@ -156,7 +156,7 @@ impl Process {
     pub async fn end(&self) -> String {
         match &self.body {
             Body::Process { child, control, .. } => {
-                self.board.set_over();
+                self.status_page.set_over();
                 let _ = control.shutdown(Shutdown::Both);
                 if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
                     child.lock().kill();
@@ -185,11 +185,11 @@ impl Process {
             }
             Body::Task(task) => task.status(),
         };
-        let words = self.words.lock().take();
-        if let Some(words) = words {
-            let _ = tokio::time::timeout(WORDS_AFTER_END, words).await;
+        let stderr = self.stderr.lock().take();
+        if let Some(stderr) = stderr {
+            let _ = tokio::time::timeout(STDERR_AFTER_END, stderr).await;
         }
-        let said = self.last_words.lock();
+        let said = self.log_tail.lock();
         describe(status, said.iter().map(String::as_str))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
-use sahasra_executor_protocol::session::status_page::Figures;
+use sahasra_executor_protocol::session::status_page::Stats;
 use sahasra_names::{Backend, Engine};
 use sahasra_wire::grants::SessionTerms;
 use sahasra_wire::inventory::SessionLoad;
@@ -81,21 +81,21 @@ impl Session {
     }
 
     fn load(&self, streams: bool, now: Duration) -> SessionLoad {
-        let figures = self.process().map(|process| process.board().figures());
+        let stats = self.process().map(|process| process.status_page().stats());
         let about = self.about().clone();
-        // Only the board of an executor has times of the machine's clock.
-        let since = figures.map(|figures| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(figures.last_activity)));
-        let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), figures.zip(since));
-        let figures = figures.unwrap_or_default();
+        // Only the status page of an executor has times of the machine's clock.
+        let since = stats.map(|stats| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(stats.last_activity)));
+        let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), stats.zip(since));
+        let stats = stats.unwrap_or_default();
         SessionLoad {
             owner_uid: self.owner_uid.clone(),
             namespace: about.terms.namespace,
             name: about.terms.name,
-            tensors: figures.tensors,
-            stored_bytes: figures.stored_bytes,
-            active_executions: figures.active_executions,
+            tensors: stats.tensors,
+            stored_bytes: stats.stored_bytes,
+            active_executions: stats.active_executions,
             idle_milliseconds: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
-            connected: figures.connected,
+            connected: stats.connected,
             streams,
             ended: String::new(),
             held_milliseconds: u64::try_from(now.saturating_sub(self.granted).as_millis()).unwrap_or(u64::MAX),
@@ -104,11 +104,11 @@ impl Session {
 }
 
 /// Returns how long a session has been idle. `granted` is the time since its grant, `unused` the time since it last had an executor, and
-/// `board` the statistics of its executor with the time since their last activity.
-fn idle(granted: Duration, unused: Duration, board: Option<(Figures, Duration)>) -> Duration {
-    match board {
+/// `status_page` the statistics of its executor with the time since their last activity.
+fn idle(granted: Duration, unused: Duration, status_page: Option<(Stats, Duration)>) -> Duration {
+    match status_page {
         None => unused,
-        Some((figures, _)) if figures.active_executions > 0 => Duration::ZERO,
+        Some((stats, _)) if stats.active_executions > 0 => Duration::ZERO,
         // The executor reports this value itself, so it is limited to the time since the grant.
         Some((_, since)) => since.min(granted),
     }
@@ -258,10 +258,10 @@ impl Sessions {
     pub fn executor_ended(&self, session: &Session, process: &Process, now: Duration) {
         session.about().used = now;
         session.set_process(None);
-        let figures = process.board().figures();
+        let stats = process.status_page().stats();
         let mut state = self.state();
-        state.bytes.0 = state.bytes.0.saturating_add(figures.received_bytes);
-        state.bytes.1 = state.bytes.1.saturating_add(figures.sent_bytes);
+        state.bytes.0 = state.bytes.0.saturating_add(stats.received_bytes);
+        state.bytes.1 = state.bytes.1.saturating_add(stats.sent_bytes);
     }
 
     /// Returns the total bytes of all streams since the agent started, received and sent.
@@ -269,11 +269,8 @@ impl Sessions {
         let state = self.state();
         let running = state.by_owner.values().filter_map(|session| session.process());
         running.fold(state.bytes, |(received, sent), process| {
-            let figures = process.board().figures();
-            (
-                received.saturating_add(figures.received_bytes),
-                sent.saturating_add(figures.sent_bytes),
-            )
+            let stats = process.status_page().stats();
+            (received.saturating_add(stats.received_bytes), sent.saturating_add(stats.sent_bytes))
         })
     }
 
@@ -296,11 +293,11 @@ impl Sessions {
         let here = state.by_owner.values().filter(|session| session.device == device);
         let boards = here.filter_map(|session| session.process());
         boards.fold(DeviceSessions::default(), |sum, process| {
-            let figures = process.board().figures();
+            let stats = process.status_page().stats();
             DeviceSessions {
-                active_executions: sum.active_executions.saturating_add(figures.active_executions),
-                tensors: sum.tensors.saturating_add(figures.tensors),
-                stored_bytes: sum.stored_bytes.saturating_add(figures.stored_bytes),
+                active_executions: sum.active_executions.saturating_add(stats.active_executions),
+                tensors: sum.tensors.saturating_add(stats.tensors),
+                stored_bytes: sum.stored_bytes.saturating_add(stats.stored_bytes),
             }
         })
     }
@@ -381,19 +378,19 @@ mod tests {
     #[test]
     fn idleness_counts_from_the_last_activity_and_never_while_something_runs() {
         let seconds = Duration::from_secs;
-        let board = |active_executions, since| {
-            let figures = Figures {
+        let status_page = |active_executions, since| {
+            let stats = Stats {
                 active_executions,
-                ..Figures::default()
+                ..Stats::default()
             };
-            Some((figures, seconds(since)))
+            Some((stats, seconds(since)))
         };
         assert_eq!(idle(seconds(9), seconds(9), None), seconds(9), "since the grant");
         assert_eq!(idle(seconds(9), seconds(2), None), seconds(2), "since its executor ended");
-        assert_eq!(idle(seconds(9), seconds(9), board(0, 4)), seconds(4));
-        assert_eq!(idle(seconds(9), seconds(9), board(1, 4)), seconds(0));
+        assert_eq!(idle(seconds(9), seconds(9), status_page(0, 4)), seconds(4));
+        assert_eq!(idle(seconds(9), seconds(9), status_page(1, 4)), seconds(0));
         assert_eq!(
-            idle(seconds(9), seconds(9), board(0, 400)),
+            idle(seconds(9), seconds(9), status_page(0, 400)),
             seconds(9),
             "whatever the executor says"
         );

@@ -5,7 +5,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sahasra_executor_protocol::session::status_page::Board;
+use sahasra_executor_protocol::session::status_page::StatusPage;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The agent's end of a session executor that runs as a task. Dropping it kills the task.
@@ -39,8 +39,8 @@ impl Task {
 /// The task's own end of a session executor that runs as a task. Dropping it tells the agent that the task has ended.
 #[derive(Debug)]
 pub struct TaskEnd {
-    /// Board that the task writes.
-    pub board: Board,
+    /// StatusPage that the task writes.
+    pub status_page: StatusPage,
     /// Cancelled when the agent kills the task.
     pub killed: CancellationToken,
     status: Arc<Mutex<Option<ExitStatus>>>,
@@ -54,16 +54,16 @@ impl TaskEnd {
     }
 }
 
-/// Creates both ends of a task, and the agent's view of its board.
-pub(super) fn task(limit_bytes: u64) -> io::Result<(Board, Task, TaskEnd)> {
-    let (board, file) = Board::create(limit_bytes)?;
+/// Creates both ends of a task, and the agent's view of its status_page.
+pub(super) fn task(limit_bytes: u64) -> io::Result<(StatusPage, Task, TaskEnd)> {
+    let (status_page, file) = StatusPage::create(limit_bytes)?;
     let (killed, gone) = (CancellationToken::new(), CancellationToken::new());
     let status = Arc::new(Mutex::new(None));
     let end = TaskEnd {
-        board: Board::map(&file)?,
+        status_page: StatusPage::map(&file)?,
         killed: killed.clone(),
         status: Arc::clone(&status),
         _gone: gone.clone().drop_guard(),
     };
-    Ok((board, Task { killed, gone, status }, end))
+    Ok((status_page, Task { killed, gone, status }, end))
 }

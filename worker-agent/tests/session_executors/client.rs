@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sahasra_wire::session::{
-    Allocate, ClientFrame, Close, Compile, Compiled, Delete, Download, Encoding, Execute, Failed, FailureCode, Figures, Format, Hello,
-    Load, PART_BYTES, Part, Refused, ServerFrame, Synchronise, Upload, VERSION, Welcome, client_frame,
+    Allocate, ClientFrame, Close, Compile, Compiled, Delete, Download, Encoding, Execute, Failed, FailureCode, Format, Hello, Load,
+    PART_BYTES, Part, Refused, ServerFrame, Stats, Synchronise, Upload, VERSION, Welcome, client_frame,
     frame::{self, Decoder},
     server_frame::Kind,
 };
@@ -378,11 +378,11 @@ impl Client {
         }
     }
 
-    pub fn load(&mut self) -> Figures {
+    pub fn load(&mut self) -> Stats {
         let request = self.request();
         self.send(client_frame::Kind::Load(Load { request }), Bytes::new());
         match self.answer() {
-            Kind::Figures(figures) if figures.request == request => figures,
+            Kind::Stats(stats) if stats.request == request => stats,
             other => panic!("{other:?}"),
         }
     }

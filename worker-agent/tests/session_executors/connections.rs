@@ -68,9 +68,9 @@ fn what_a_client_has_is_freed_when_its_grace_is_over() {
     assert_eq!(client.welcome.grace_milliseconds, 50);
     client.floats(1, &[1.]);
     client.synchronise().unwrap();
-    executor.board_shows(|figures| figures.tensors == 1);
+    executor.status_page_shows(|stats| stats.tensors == 1);
     client.cut();
-    executor.board_shows(|figures| !figures.connected && figures.tensors == 0 && figures.stored_bytes == 0);
+    executor.status_page_shows(|stats| !stats.connected && stats.tensors == 0 && stats.stored_bytes == 0);
     let refused = client.resume(executor.connection(&[])).unwrap_err();
     assert_eq!(refused.code(), RefusalCode::Unknown);
     // Another client starts a new session.
@@ -99,7 +99,7 @@ pub fn ends_as_malformed(executor: &Executor, client: &mut Client) {
     }
     assert!(client.next().is_none(), "the connection ends");
     assert_eq!(client.resume(executor.connection(&[])).unwrap_err().code(), RefusalCode::Unknown);
-    executor.board_shows(|figures| figures.tensors == 0 && !figures.connected);
+    executor.status_page_shows(|stats| stats.tensors == 0 && !stats.connected);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn the_process_ends_when_the_time_that_its_agent_last_said_is_over() {
     // The agent has not set an expiry yet.
     client.upload(1, "u8", &[3], &[1, 2, 3]);
     assert_eq!(client.download(1).unwrap().bytes, [1, 2, 3]);
-    executor.board.set_until(monotonic_nanoseconds());
+    executor.status_page.set_until(monotonic_nanoseconds());
     match client.answer() {
         server_frame::Kind::Failed(failed) => {
             assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended));

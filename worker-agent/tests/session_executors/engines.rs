@@ -26,6 +26,6 @@ fn a_session_names_its_engine_and_keeps_tensors() {
         client.floats(1, &[1.5, -2.0]);
         assert_eq!(client.download_floats(1), [1.5, -2.0]);
         client.close();
-        executor.board_shows(|board| board.tensors == 0);
+        executor.status_page_shows(|status_page| status_page.tensors == 0);
     }
 }

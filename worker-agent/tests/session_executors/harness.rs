@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sahasra_executor_protocol::session::{adoption, status_page::Board};
+use sahasra_executor_protocol::session::{adoption, status_page::StatusPage};
 use sahasra_wire::session::Hello;
 
 pub use crate::client::*;
@@ -32,7 +32,7 @@ pub fn plugin() -> Option<PathBuf> {
 pub struct Executor {
     pub child: Child,
     control: UnixStream,
-    pub board: Board,
+    pub status_page: StatusPage,
     errors: Option<OwnedFd>,
 }
 
@@ -53,7 +53,7 @@ impl Executor {
     /// Starts an executor with these arguments.
     pub fn start(arguments: &[&str], memory_bytes: u64) -> Self {
         let (control, theirs) = UnixStream::pair().unwrap();
-        let (board, file) = Board::create(memory_bytes).unwrap();
+        let (status_page, file) = StatusPage::create(memory_bytes).unwrap();
         let (errors, their_errors) = std::io::pipe().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"))
             .args(["executor", "session"])
@@ -71,7 +71,7 @@ impl Executor {
         Self {
             child,
             control,
-            board,
+            status_page,
             errors: Some(errors.into()),
         }
     }
@@ -112,17 +112,17 @@ impl Executor {
     }
 
     /// Waits until the status page satisfies `what`.
-    pub fn board_shows(&self, what: impl Fn(&sahasra_executor_protocol::session::status_page::Figures) -> bool) {
+    pub fn status_page_shows(&self, what: impl Fn(&sahasra_executor_protocol::session::status_page::Stats) -> bool) {
         let until = Instant::now() + PATIENCE;
-        while !what(&self.board.figures()) {
-            assert!(Instant::now() < until, "the board shows {:?}", self.board.figures());
+        while !what(&self.status_page.stats()) {
+            assert!(Instant::now() < until, "the status page shows {:?}", self.status_page.stats());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// Ends the executor as an agent does. Returns its stderr.
     pub fn end(self) -> String {
-        self.board.set_over();
+        self.status_page.set_over();
         self.lose_agent()
     }
 

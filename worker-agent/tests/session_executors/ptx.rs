@@ -85,11 +85,11 @@ fn kernels_read_and_write_tensors_in_the_order_sent() {
     let expected: Vec<f32> = x.iter().map(|x| 6.0 * x).collect();
     assert_eq!(client.download_floats(2), expected);
     client.synchronise().unwrap();
-    let figures = client.load();
-    assert_eq!((figures.tensors, figures.programs), (2, 2));
-    executor.board_shows(|board| board.tensors == 2 && board.stored_bytes == figures.used_bytes);
+    let stats = client.load();
+    assert_eq!((stats.tensors, stats.programs), (2, 2));
+    executor.status_page_shows(|status_page| status_page.tensors == 2 && status_page.stored_bytes == stats.used_bytes);
     client.close();
-    executor.board_shows(|board| board.tensors == 0 && board.stored_bytes == 0);
+    executor.status_page_shows(|status_page| status_page.tensors == 0 && status_page.stored_bytes == 0);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn closing_tells_of_a_failure_that_nobody_heard_of() {
         (FailureCode::InvalidArgument, culprit),
         "{failed:?}"
     );
-    executor.board_shows(|board| board.tensors == 0 && !board.connected);
+    executor.status_page_shows(|status_page| status_page.tensors == 0 && !status_page.connected);
 }
 
 #[test]

@@ -114,7 +114,7 @@ again:
     client.send(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
     let bytes = vec![7; 8 << 20];
     client.upload(2, "u8", &[bytes.len() as i64], &bytes);
-    executor.board_shows(|figures| figures.received_bytes >= bytes.len() as u64);
+    executor.status_page_shows(|stats| stats.received_bytes >= bytes.len() as u64);
 }
 
 #[test]

@@ -40,10 +40,10 @@ fn what_is_uploaded_is_executed_on_and_comes_back() {
     }
     assert_eq!(client.download_floats(1), [1024., 2048., 3072., 4096.]);
     client.synchronise().unwrap();
-    executor.board_shows(|figures| figures.ready && figures.connected && figures.tensors == 1 && figures.stored_bytes == 16);
-    executor.board_shows(|figures| figures.active_executions == 0);
+    executor.status_page_shows(|stats| stats.ready && stats.connected && stats.tensors == 1 && stats.stored_bytes == 16);
+    executor.status_page_shows(|stats| stats.active_executions == 0);
     client.close();
-    executor.board_shows(|figures| !figures.connected && figures.tensors == 0 && figures.stored_bytes == 0);
+    executor.status_page_shows(|stats| !stats.connected && stats.tensors == 0 && stats.stored_bytes == 0);
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn a_donated_tensor_ends_and_its_memory_is_the_results() {
     assert_eq!(client.download_floats(2), [2., 4., 6., 8.]);
     assert_eq!(client.download_floats(3), [4., 8., 12., 16.]);
     client.synchronise().unwrap();
-    let figures = client.load();
-    assert_eq!((figures.tensors, figures.used_bytes), (2, 32));
+    let stats = client.load();
+    assert_eq!((stats.tensors, stats.used_bytes), (2, 32));
 }
 
 #[test]
@@ -161,9 +161,9 @@ fn a_tensor_that_is_being_sent_may_be_donated_deleted_and_named_anew() {
         assert!(client.downloaded(request).unwrap().bytes == bytes(factor), "times {factor}");
     }
     client.synchronise().unwrap();
-    let figures = client.load();
+    let stats = client.load();
     assert_eq!(
-        (figures.tensors, figures.used_bytes),
+        (stats.tensors, stats.used_bytes),
         (1, 4 << 20),
         "what was sent is nobody's any more"
     );
@@ -292,6 +292,6 @@ fn an_engine_that_does_not_open_says_so_to_whoever_waits() {
     let mut client = crate::harness::Client::new(executor.connection(&[]));
     let refused = client.greet(crate::harness::hello()).unwrap_err();
     assert!(refused.message.contains("/nowhere/plugin.so"), "{refused:?}");
-    let words = executor.end();
-    assert!(words.contains("/nowhere/plugin.so"), "{words}");
+    let stderr = executor.end();
+    assert!(stderr.contains("/nowhere/plugin.so"), "{stderr}");
 }

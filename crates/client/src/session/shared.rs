@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use sahasra_wire::session::{Close, Compiled, Figures, Welcome, client_frame::Kind};
+use sahasra_wire::session::{Close, Compiled, Stats, Welcome, client_frame::Kind};
 use tokio::sync::Notify;
 
 use super::{Options, Target};
@@ -34,7 +34,7 @@ pub(crate) enum Waiting {
     Done(Promise<()>),
     /// Answer to [`Session::finish`](super::Session::finish), otherwise like `Done`.
     Finished(Promise<()>),
-    Figures(Promise<Figures>),
+    Stats(Promise<Stats>),
 }
 
 impl Waiting {
@@ -57,7 +57,7 @@ impl Waiting {
             Self::Compiled(_, promise) => keep!(promise, Event::Compiled(compiled) => compiled),
             Self::Array(promise) => keep!(promise, Event::Array(array) => array),
             Self::Done(promise) | Self::Finished(promise) => keep!(promise, Event::Done => ()),
-            Self::Figures(promise) => keep!(promise, Event::Figures(figures) => figures),
+            Self::Stats(promise) => keep!(promise, Event::Stats(stats) => stats),
         }
     }
 }
@@ -126,7 +126,7 @@ impl State {
             Some(Waiting::Array(_)) => Some("download"),
             Some(Waiting::Done(_)) if is_close => Some("close"),
             Some(Waiting::Done(_) | Waiting::Finished(_)) => Some("synchronise"),
-            Some(Waiting::Figures(_)) => Some("load"),
+            Some(Waiting::Stats(_)) => Some("load"),
             None => None,
         };
         match (what, &self.run) {

@@ -51,7 +51,7 @@ pub struct Slot {
 
 /// Mapping of a status page. The file is kept open only where it must be passed to another process.
 #[derive(Debug)]
-pub struct Board {
+pub struct StatusPage {
     page: SharedPage<{ BYTES / size_of::<u64>() }>,
 }
 
@@ -65,17 +65,17 @@ const RUN: usize = 1;
 const INDEX: usize = 2;
 const SINCE: usize = 3;
 
-impl Board {
+impl StatusPage {
     /// Creates a status page. Returns its mapping and its file.
     ///
     /// # Errors
     /// Errors of the system calls.
     pub fn create() -> std::io::Result<(Self, OwnedFd)> {
-        let (page, file) = SharedPage::create("sahasra-executor-board")?;
+        let (page, file) = SharedPage::create("sahasra-burst-status")?;
         Ok((Self { page }, file))
     }
 
-    /// Maps the status page from a file that [`Board::create`] made.
+    /// Maps the status page from a file that [`StatusPage::create`] made.
     ///
     /// # Errors
     /// Errors of the system calls; a file of another size, or one that can be shrunk.
@@ -131,7 +131,7 @@ impl Board {
         self.word(0, STATE).store(1, Ordering::Release);
     }
 
-    /// Whether [`Board::poison`] was called.
+    /// Whether [`StatusPage::poison`] was called.
     #[inline]
     pub fn is_poisoned(&self) -> bool {
         self.word(0, STATE).load(Ordering::Acquire) != 0
@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn one_mapping_sees_what_the_other_writes() {
-        let (supervisor, file) = Board::create().unwrap();
-        let executor = Board::map(&file).unwrap();
+        let (supervisor, file) = StatusPage::create().unwrap();
+        let executor = StatusPage::map(&file).unwrap();
         assert_eq!(supervisor.slots().count(), 0);
         let since = executor.begin(0, Activity::Preparing { run: 7 });
         executor.begin(MAX_LANES - 1, Activity::Running { run: 7, index: 1 << 40 });
@@ -195,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn an_executor_cannot_shrink_the_board() {
-        let (board, file) = Board::create().unwrap();
+    fn an_executor_cannot_shrink_the_status_page() {
+        let (status_page, file) = StatusPage::create().unwrap();
         assert!(rustix::fs::ftruncate(&file, 0).is_err());
-        assert_eq!(board.slots().count(), 0);
+        assert_eq!(status_page.slots().count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The board of a session: a page of shared memory that the session executor writes and the agent reads.
+//! The status page of a session: a page of shared memory that the session executor writes and the agent reads.
 //!
 //! The agent writes two words of the page: the time at which the session ends unless it is extended, in case the agent hangs; and a flag
 //! that the agent is ending the session, which tells that case from an agent that died when the control socket closes.
@@ -34,9 +34,9 @@ const SECRET: usize = 9 * LINE;
 const UNTIL: usize = 10 * LINE;
 const OVER: usize = 11 * LINE;
 
-/// Values of a board at one moment.
+/// Values of a status page at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Stats {
     /// The engine is open, and programs can run.
     pub ready: bool,
     pub tensors: u64,
@@ -55,27 +55,27 @@ pub struct Figures {
 
 /// Shared page of statistics of a session, see the [module](self).
 #[derive(Debug)]
-pub struct Board {
+pub struct StatusPage {
     page: SharedPage<WORDS>,
 }
 
-impl Board {
-    /// Creates a board, and returns it with its file. The time of the last activity is now.
+impl StatusPage {
+    /// Creates a status page, and returns it with its file. The time of the last activity is now.
     ///
     /// # Errors
     /// Errors of the operating system.
     pub fn create(limit_bytes: u64) -> std::io::Result<(Self, OwnedFd)> {
-        let (page, file) = SharedPage::create("sahasra-session-board")?;
-        let board = Self { page };
-        board.page.word(LIMIT).store(limit_bytes, Release);
-        board.touch();
-        Ok((board, file))
+        let (page, file) = SharedPage::create("sahasra-session-status")?;
+        let status_page = Self { page };
+        status_page.page.word(LIMIT).store(limit_bytes, Release);
+        status_page.touch();
+        Ok((status_page, file))
     }
 
-    /// Maps the board in a file that [`Board::create`] made.
+    /// Maps the status page in a file that [`StatusPage::create`] made.
     ///
     /// # Errors
-    /// Errors of the operating system, or an error for a file that holds no board.
+    /// Errors of the operating system, or an error for a file that holds no status page.
     pub fn map(file: impl AsFd) -> std::io::Result<Self> {
         Ok(Self {
             page: SharedPage::map(file)?,
@@ -88,9 +88,9 @@ impl Board {
     }
 
     /// Reads all values. Each is read at its own moment during the call.
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> Stats {
         let read = |place| self.page.word(place).load(Acquire);
-        Figures {
+        Stats {
             ready: read(READY) != 0,
             tensors: read(TENSORS),
             stored_bytes: read(STORED_BYTES),
@@ -202,15 +202,15 @@ mod tests {
     #[test]
     fn the_agent_sees_what_the_executor_writes() {
         let before = monotonic_nanoseconds();
-        let (agent, file) = Board::create(512 << 20).unwrap();
-        let executor = Board::map(&file).unwrap();
+        let (agent, file) = StatusPage::create(512 << 20).unwrap();
+        let executor = StatusPage::map(&file).unwrap();
         drop(file);
         assert_eq!(executor.limit_bytes(), 512 << 20);
-        let fresh = agent.figures();
+        let fresh = agent.stats();
         assert!(fresh.last_activity >= before);
-        let nothing = Figures {
+        let nothing = Stats {
             last_activity: fresh.last_activity,
-            ..Figures::default()
+            ..Stats::default()
         };
         assert_eq!(fresh, nothing);
 
@@ -223,9 +223,9 @@ mod tests {
         executor.received(10);
         executor.sent(7);
         executor.sent(7);
-        let seen = agent.figures();
+        let seen = agent.stats();
         assert!(seen.last_activity > fresh.last_activity);
-        let expected = Figures {
+        let expected = Stats {
             ready: true,
             tensors: 3,
             stored_bytes: 4096,
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn the_agent_tells_the_right_secret_from_others_and_never_sees_it() {
-        let (agent, file) = Board::create(1).unwrap();
-        let executor = Board::map(&file).unwrap();
+        let (agent, file) = StatusPage::create(1).unwrap();
+        let executor = StatusPage::map(&file).unwrap();
         assert!(!agent.is_secret(b"") && !agent.is_secret(b"first"));
         executor.set_secret(Some(b"first"));
         assert!(agent.is_secret(b"first") && !agent.is_secret(b"firs") && !agent.is_secret(b"second"));
@@ -257,15 +257,15 @@ mod tests {
 
     #[test]
     fn executions_never_count_below_none() {
-        let (board, _file) = Board::create(1).unwrap();
-        board.execution_ends();
-        board.execution_begins();
-        assert_eq!(board.figures().active_executions, 1);
+        let (status_page, _file) = StatusPage::create(1).unwrap();
+        status_page.execution_ends();
+        status_page.execution_begins();
+        assert_eq!(status_page.stats().active_executions, 1);
     }
 
     #[test]
     fn an_executors_other_board_is_none_of_a_session() {
-        let (_board, file) = crate::burst::status_page::Board::create().unwrap();
-        assert!(Board::map(&file).is_err());
+        let (_status_page, file) = crate::burst::status_page::StatusPage::create().unwrap();
+        assert!(StatusPage::map(&file).is_err());
     }
 }

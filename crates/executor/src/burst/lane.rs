@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sahasra_executor_protocol::burst::messages::{Returned, from_executor::Kind};
-use sahasra_executor_protocol::burst::status_page::{Activity, Board, MAX_LANES};
+use sahasra_executor_protocol::burst::status_page::{Activity, MAX_LANES, StatusPage};
 use sahasra_ptx::{Cancel, ModuleCache};
 use sahasra_wire::burst::{ChunkRange, FailureCode};
 
@@ -29,8 +29,8 @@ pub struct Shared<D: Device> {
     pub reporter: Reporter,
     /// Enforces the chunk timeouts.
     pub watch: Arc<Watch>,
-    /// Status board that the supervisor reads.
-    pub board: Board,
+    /// Status page that the supervisor reads.
+    pub status_page: StatusPage,
     /// Results of each lane that have not been sent.
     results: Vec<Mutex<Results>>,
     modules: ModuleCache<Arc<D::Module>>,
@@ -39,13 +39,13 @@ pub struct Shared<D: Device> {
 
 impl<D: Device> Shared<D> {
     /// Shared state for `lanes` lanes on `device`.
-    pub fn new(device: D, reporter: Reporter, board: Board, lanes: usize) -> Self {
+    pub fn new(device: D, reporter: Reporter, status_page: StatusPage, lanes: usize) -> Self {
         Self {
             device,
             queue: Queue::new(lanes),
             reporter,
             watch: Arc::new(Watch::new(D::CANCELS)),
-            board,
+            status_page,
             results: (0..MAX_LANES).map(|_| Mutex::default()).collect(),
             modules: ModuleCache::new(MODULE_BYTES),
             poisoned: AtomicBool::new(false),
@@ -96,7 +96,7 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
         let (seat, task) = shared.queue.sit();
         let frame = match task {
             Task::Prepare(encoded, code) => {
-                shared.board.begin(lane, Activity::Preparing { run: seat.run });
+                shared.status_page.begin(lane, Activity::Preparing { run: seat.run });
                 let prepared = state.prepare(&mut stream, &encoded, code);
                 if let Err(failed) = &prepared
                     && failed.poisoned
@@ -104,7 +104,7 @@ pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
                     state.give_up();
                 }
                 let failures = shared.queue.prepared(seat, prepared);
-                shared.board.end(lane);
+                shared.status_page.end(lane);
                 shared.reporter.send_all(failures);
                 None
             }
@@ -209,7 +209,7 @@ impl<D: Device> Lane<'_, D> {
         timeout: Duration,
     ) -> bool {
         let shared = self.shared;
-        shared.board.begin(self.lane, Activity::Running { run, index });
+        shared.status_page.begin(self.lane, Activity::Running { run, index });
         shared.watch.begin(self.lane, run, timeout, &self.cancel);
         let outcome = prepared.run(&shared.device, stream, frame, index, &self.cancel, &mut self.outputs);
         let revoked = shared.watch.end(self.lane);
@@ -222,9 +222,9 @@ impl<D: Device> Lane<'_, D> {
             Err(failed) if failed.poisoned => {
                 // The chunk is known to have caused the poisoning only if no other chunk was running.
                 let first = !shared.poisoned.swap(true, Ordering::SeqCst);
-                if first && shared.board.slots().count() == 1 {
+                if first && shared.status_page.slots().count() == 1 {
                     results.failed(run, index, attempt, failed);
-                    shared.board.end(self.lane);
+                    shared.status_page.end(self.lane);
                 }
                 results.send(&shared.reporter);
                 self.give_up();
@@ -246,13 +246,13 @@ impl<D: Device> Lane<'_, D> {
             results.send(&shared.reporter);
         }
         drop(results);
-        shared.board.end(self.lane);
+        shared.status_page.end(self.lane);
         revoked.is_some()
     }
 
     /// Ends the process after a context was poisoned. Leaves the lane's slot on the status page unchanged for the supervisor to read.
     fn give_up(&self) -> ! {
-        self.shared.board.poison();
+        self.shared.status_page.poison();
         std::thread::sleep(POISONED_LANES);
         self.shared.reporter.end_process()
     }

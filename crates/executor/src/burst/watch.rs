@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sahasra_ptx::Cancel;
 use sahasra_wire::burst::FailureCode;
 
-use sahasra_executor_protocol::burst::status_page::{Board, MAX_LANES};
+use sahasra_executor_protocol::burst::status_page::{MAX_LANES, StatusPage};
 
 /// Time within which a cancelled launch must end; after it the process ends.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
@@ -102,7 +102,7 @@ impl Watch {
 
     /// Watches until the process ends: calls `look` at each tick, and `give_up`, which ends the process, when a lane does not end its
     /// launch.
-    pub fn run(self: &Arc<Self>, board: &Board, look: impl Fn(), give_up: impl Fn()) {
+    pub fn run(self: &Arc<Self>, status_page: &StatusPage, look: impl Fn(), give_up: impl Fn()) {
         loop {
             let tick = {
                 let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl Watch {
                     }
                     Some(at) if now < at + CANCEL_GRACE => {}
                     _ => {
-                        board.time_out(lane);
+                        status_page.time_out(lane);
                         lost = true;
                     }
                 }

@@ -65,7 +65,7 @@ pub type Bell = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Outcome {
-    told: OnceLock<Result<(), Fault>>,
+    result: OnceLock<Result<(), Fault>>,
     waiting: Mutex<()>,
     done: Condvar,
 }
@@ -93,7 +93,7 @@ impl Completion {
 
     /// Outcome of the operation once it is done.
     pub fn outcome(&self) -> Option<&Result<(), Fault>> {
-        self.0.told.get()
+        self.0.result.get()
     }
 
     /// Blocks until the operation is done.
@@ -117,7 +117,7 @@ impl Completer {
     fn tell(&self, outcome: Result<(), Fault>) {
         {
             let _guard = self.outcome.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.outcome.told.set(outcome).is_err() {
+            if self.outcome.result.set(outcome).is_err() {
                 return;
             }
         }
@@ -128,7 +128,7 @@ impl Completer {
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        if self.outcome.told.get().is_none() {
+        if self.outcome.result.get().is_none() {
             self.tell(Err(Fault::new(FailureCode::Internal, "the engine reported no outcome")));
         }
     }

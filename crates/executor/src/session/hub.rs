@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sahasra_executor_protocol::session::status_page::Board;
+use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_wire::session::{
     ClientFrame, Failed, FailureCode, Hello, PartError, Refused, ServerFrame, VERSION, Welcome, client_frame, encodings, server_frame::Kind,
 };
@@ -83,7 +83,7 @@ struct Inner {
     /// Number of the connection with bytes that the engine's thread could not write.
     unwritten: Option<u64>,
     /// Whether the final message to a client was sent.
-    is_told: bool,
+    is_ended: bool,
     /// Secret on the status page that lets the agent admit a returning client without asking the API server.
     shown: Option<Bytes>,
 }
@@ -93,7 +93,7 @@ pub struct Hub {
     inner: Mutex<Inner>,
     engine: Condvar,
     writers: Condvar,
-    told: Condvar,
+    ended: Condvar,
     /// Wakes readers that have lent their connection.
     readers: Condvar,
     /// Wakes the engine's thread while it reads a connection.
@@ -103,14 +103,14 @@ pub struct Hub {
     /// Number of running executions. A sleeping engine's thread is woken when at most `wake_at` are running.
     running: AtomicI64,
     wake_at: AtomicI64,
-    board: Board,
+    status_page: StatusPage,
     description: Description,
     limit_bytes: u64,
 }
 
 impl Hub {
     /// Hub for an engine with this description. `limit_bytes` is the device memory that the session may use.
-    pub fn new(board: Board, description: Description, limit_bytes: u64) -> Self {
+    pub fn new(status_page: StatusPage, description: Description, limit_bytes: u64) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 link: Link::default(),
@@ -121,18 +121,18 @@ impl Hub {
                 lending: Lending::default(),
                 sleeping_writers: 0,
                 unwritten: None,
-                is_told: false,
+                is_ended: false,
                 shown: None,
             }),
             engine: Condvar::new(),
             writers: Condvar::new(),
-            told: Condvar::new(),
+            ended: Condvar::new(),
             readers: Condvar::new(),
             call: Call::new(),
             client_decodes: AtomicU64::new(0),
             running: AtomicI64::new(0),
             wake_at: AtomicI64::new(AWAKE),
-            board,
+            status_page,
             description,
             limit_bytes,
         }
@@ -144,8 +144,8 @@ impl Hub {
     }
 
     /// Status page that the agent reads.
-    pub fn board(&self) -> &Board {
-        &self.board
+    pub fn status_page(&self) -> &StatusPage {
+        &self.status_page
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -172,7 +172,7 @@ impl Hub {
     fn show_secret(&self, inner: &mut Inner) {
         let secret = inner.link.secret();
         if inner.shown.as_ref() != secret {
-            self.board.set_secret(secret.map(|secret| &secret[..]));
+            self.status_page.set_secret(secret.map(|secret| &secret[..]));
             inner.shown = secret.cloned();
         }
     }
@@ -199,7 +199,7 @@ impl Hub {
         }
         self.wake_writers(&inner);
         self.show_secret(&mut inner);
-        self.board.set_connected(true);
+        self.status_page.set_connected(true);
         let here = &self.description;
         let welcome = Welcome {
             version: VERSION,
@@ -227,7 +227,7 @@ impl Hub {
     /// Processes frames of a connection. Returns whether the connection is still the client's and the frames are valid. With `lends` the
     /// engine's thread may read the connection until [`Hub::lent`] returns.
     pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
-        self.board.touch();
+        self.status_page.touch();
         let mut inner = self.lock();
         for (frame, payload) in frames.drain(..) {
             if frame.decoding_rate > 0 {
@@ -291,17 +291,17 @@ impl Hub {
         let Some(connection) = inner.current.as_ref().map(|current| current.number()) else {
             return;
         };
-        inner.is_told = false;
+        inner.is_ended = false;
         if self.dismiss(&mut inner, connection, FailureCode::Ended, reason) {
-            let is_told = self.told.wait_timeout_while(inner, longest, |inner| !inner.is_told);
-            drop(is_told.unwrap_or_else(PoisonError::into_inner));
+            let is_ended = self.ended.wait_timeout_while(inner, longest, |inner| !inner.is_ended);
+            drop(is_ended.unwrap_or_else(PoisonError::into_inner));
         }
     }
 
     /// Records that a writer has sent the final message of a connection.
-    pub fn told(&self) {
-        self.lock().is_told = true;
-        self.told.notify_all();
+    pub fn record_end(&self) {
+        self.lock().is_ended = true;
+        self.ended.notify_all();
     }
 
     /// Sends the final message to the client of a connection and discards its operations. Returns whether the connection is the client's.
@@ -349,7 +349,7 @@ impl Hub {
             inner.current = None;
         }
         if inner.link.disconnected(connection, Instant::now()) {
-            self.board.set_connected(false);
+            self.status_page.set_connected(false);
         }
         // The engine's thread must watch the grace period, and the connection's writer must end.
         self.wake_engine(&mut inner);
@@ -399,7 +399,7 @@ impl Hub {
             if let Some(last) = last {
                 inner.link.close(generation, last);
                 self.show_secret(&mut inner);
-                self.board.set_connected(inner.link.is_connected());
+                self.status_page.set_connected(inner.link.is_connected());
             }
             if is_last || bytes > LITTLE_BYTES || inner.sleeping_writers == 0 {
                 return self.wake_writers(&inner);
@@ -474,13 +474,13 @@ impl Hub {
     /// Records that an execution begins.
     pub fn execution_begins(&self) {
         self.running.fetch_add(1, Ordering::SeqCst);
-        self.board.execution_begins();
+        self.status_page.execution_begins();
     }
 
     /// Records that an execution has ended.
     pub fn execution_ends(&self) {
         let running = self.running.fetch_sub(1, Ordering::SeqCst) - 1;
-        self.board.execution_ends();
+        self.status_page.execution_ends();
         fence(Ordering::SeqCst);
         if running <= self.wake_at.load(Ordering::SeqCst) {
             self.wake_engine(&mut self.lock());

@@ -127,13 +127,13 @@ struct Client {
     until: Option<Instant>,
     window: Window,
     /// Numbers of the last operation that arrived, that the engine has taken, and that was confirmed to the client as taken.
-    /// `waiting_bytes` are the payload bytes of operations that arrived and are not taken, `untold_bytes` those of operations that are
+    /// `waiting_bytes` are the payload bytes of operations that arrived and are not taken, `unacknowledged_bytes` those of operations that are
     /// taken but not confirmed.
     arrived: u64,
     taken: u64,
-    told: u64,
+    acknowledged: u64,
     waiting_bytes: u64,
-    untold_bytes: u64,
+    unacknowledged_bytes: u64,
     /// Answers that the client has not confirmed; the first has the number `confirmed + 1`.
     answers: VecDeque<Answer>,
     confirmed: u64,
@@ -198,8 +198,8 @@ impl Link {
             client.until = None;
             client.window = window;
             (client.sent, client.sent_bytes) = (0, 0);
-            client.told = client.taken;
-            client.untold_bytes = 0;
+            client.acknowledged = client.taken;
+            client.unacknowledged_bytes = 0;
             return Ok(Welcomed {
                 resumed: true,
                 resume: client.resume.clone(),
@@ -228,9 +228,9 @@ impl Link {
             window,
             arrived: 0,
             taken: 0,
-            told: 0,
+            acknowledged: 0,
             waiting_bytes: 0,
-            untold_bytes: 0,
+            unacknowledged_bytes: 0,
             answers: VecDeque::new(),
             confirmed: 0,
             sent: 0,
@@ -305,7 +305,7 @@ impl Link {
         };
         client.taken += 1;
         client.waiting_bytes = client.waiting_bytes.saturating_sub(payload_bytes as u64);
-        client.untold_bytes += payload_bytes as u64;
+        client.unacknowledged_bytes += payload_bytes as u64;
         client.must_tell()
     }
 
@@ -412,8 +412,8 @@ impl Link {
             into.push((frame, Bytes::new()));
         }
         if !into.is_empty() {
-            client.told = client.taken;
-            client.untold_bytes = 0;
+            client.acknowledged = client.taken;
+            client.unacknowledged_bytes = 0;
         }
         match client.ending {
             Some(_) if client.sent == client.answers.len() => Sending::Last,
@@ -494,6 +494,6 @@ impl Client {
 
     /// Whether operations of a quarter of the window were taken but not confirmed to the client.
     fn must_tell(&self) -> bool {
-        self.taken - self.told >= u64::from(WINDOW.frames / 4) || self.untold_bytes >= WINDOW.bytes / 4
+        self.taken - self.acknowledged >= u64::from(WINDOW.frames / 4) || self.unacknowledged_bytes >= WINDOW.bytes / 4
     }
 }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sahasra_pjrt::Shape;
-use sahasra_wire::session::{self, Delete, FailureCode, Figures, client_frame, server_frame::Kind};
+use sahasra_wire::session::{self, Delete, FailureCode, Stats, client_frame, server_frame::Kind};
 
 use self::compilations::Compiling;
 use self::epoch::{Epoch, Failure};
@@ -208,8 +208,8 @@ impl<E: Engine> State<E> {
                 self.push(Pending::Synchronise(synchronise, epoch));
             }
             Operation::Load(load) => {
-                let figures = self.figures(load.request);
-                self.answer(Kind::Figures(figures).into());
+                let stats = self.stats(load.request);
+                self.answer(Kind::Stats(stats).into());
             }
             Operation::Close(close) => {
                 self.tensors = Names::default();
@@ -246,8 +246,8 @@ impl<E: Engine> State<E> {
         self.closed = None;
     }
 
-    fn figures(&self, request: u64) -> Figures {
-        Figures {
+    fn stats(&self, request: u64) -> Stats {
+        Stats {
             request,
             tensors: self.tensors.there,
             used_bytes: self.used(),
@@ -347,7 +347,7 @@ impl<E: Engine> State<E> {
                     bytes,
                 });
             }
-            Err(failure) => self.answer(failure.told(download.request).into()),
+            Err(failure) => self.answer(failure.report(download.request).into()),
         }
     }
 

@@ -114,7 +114,7 @@ pub enum FailureCode {
 
 /// Answer to a [`Load`](super::Load): statistics of the session.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Figures {
+pub struct Stats {
     #[prost(uint64, tag = "1")]
     pub request: u64,
     #[prost(uint64, tag = "2")]

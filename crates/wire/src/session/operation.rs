@@ -141,7 +141,7 @@ pub struct Synchronise {
     pub request: u64,
     /// Whether to report only failures that no other answer has reported.
     #[prost(bool, tag = "2")]
-    pub only_untold: bool,
+    pub only_unreported: bool,
 }
 
 impl Synchronise {
@@ -150,7 +150,7 @@ impl Synchronise {
     pub fn new(request: u64) -> Self {
         Self {
             request,
-            only_untold: false,
+            only_unreported: false,
         }
     }
 }

@@ -46,7 +46,10 @@ impl Supervisor {
 
     /// Returns whether the process has no chunk left that was handed over to it.
     pub(super) fn has_ended_all(&self) -> bool {
-        let idle = self.process.as_ref().is_some_and(|process| process.board.slots().next().is_none());
+        let idle = self
+            .process
+            .as_ref()
+            .is_some_and(|process| process.status_page.slots().next().is_none());
         let handed_over = |shared: &Shared| shared.chunks.count(shared.device, Stage::HANDED_OVER);
         idle && self.runs.values().all(|run| handed_over(&run.shared) == 0)
     }

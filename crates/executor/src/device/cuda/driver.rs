@@ -14,7 +14,7 @@ pub fn is_present() -> bool {
 }
 
 /// The driver's description and name of a result code.
-pub fn words(result: CUresult) -> String {
+pub fn description(result: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut text = std::ptr::null();
         // SAFETY: the driver writes a pointer to a static string, or leaves null.
@@ -33,15 +33,15 @@ pub fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     use CUresult as R;
     match result {
         R::CUDA_SUCCESS => Ok(()),
-        R::CUDA_ERROR_OUT_OF_MEMORY => Err(DeviceError::OutOfMemory(format!("{call}: {}", words(result)))),
+        R::CUDA_ERROR_OUT_OF_MEMORY => Err(DeviceError::OutOfMemory(format!("{call}: {}", description(result)))),
         _ => Err(match poisoned(result) {
             Some(code) => DeviceError::Poisoned {
                 code,
-                message: words(result),
+                message: description(result),
             },
             None => DeviceError::Driver {
                 call,
-                message: words(result),
+                message: description(result),
             },
         }),
     }
@@ -74,8 +74,8 @@ pub fn poisoned(result: CUresult) -> Option<FailureCode> {
 pub fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
     use CUresult as R;
     let message = || match log.trim() {
-        "" => words(result),
-        log => format!("{}: {log}", words(result)),
+        "" => description(result),
+        log => format!("{}: {log}", description(result)),
     };
     match result {
         R::CUDA_SUCCESS => Ok(()),
@@ -97,7 +97,7 @@ pub fn check_launch(call: &'static str, result: CUresult) -> Result<(), DeviceEr
         | R::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
         | R::CUDA_ERROR_NOT_FOUND
         | R::CUDA_ERROR_INVALID_HANDLE
-        | R::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => Err(DeviceError::Launch(format!("{call}: {}", words(result)))),
+        | R::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => Err(DeviceError::Launch(format!("{call}: {}", description(result)))),
         _ => check(call, result),
     }
 }

@@ -3,7 +3,7 @@
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 use sahasra_executor_protocol::probe::{Gpu, Probe};
 
-use super::driver::{check, is_present, words};
+use super::driver::{check, description, is_present};
 use crate::device::DeviceError;
 
 /// Discovers the GPUs. Creates a context on each GPU and keeps it until the end of the process.
@@ -25,7 +25,7 @@ pub fn probe() -> Probe {
     if counted != CUresult::CUDA_SUCCESS {
         return Probe {
             gpus: Vec::new(),
-            reason: Some(format!("the CUDA driver finds no GPU: {}", words(counted))),
+            reason: Some(format!("the CUDA driver finds no GPU: {}", description(counted))),
         };
     }
     let mut found = Probe {

@@ -157,7 +157,7 @@ impl Reader {
                 }
             }
             let read = self.fill()?;
-            hub.board().received(read as u64);
+            hub.status_page().received(read as u64);
             if read == 0 {
                 return Ok(false);
             }
@@ -173,7 +173,7 @@ impl Reader {
     /// connection are handled by the reader's own thread.
     pub(super) fn read_now(&mut self, hub: &Hub, number: u64) -> bool {
         match self.fill() {
-            Ok(read) if read > 0 => hub.board().received(read as u64),
+            Ok(read) if read > 0 => hub.status_page().received(read as u64),
             _ => return false,
         }
         let mut frames = Vec::new();
@@ -277,7 +277,7 @@ impl Reader {
             }
             // SAFETY: the kernel has just written `read` bytes into the spare memory.
             unsafe { tensor.memory.advance(read) };
-            hub.board().received(read as u64);
+            hub.status_page().received(read as u64);
             self.rest -= read;
         }
         let piece = tensor.memory.split();

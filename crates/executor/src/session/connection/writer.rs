@@ -81,7 +81,7 @@ impl Writer {
                 match written {
                     Ok(bytes) => {
                         self.compression.wrote(bytes, decoded, began, Instant::now());
-                        hub.board().sent(bytes as u64);
+                        hub.status_page().sent(bytes as u64);
                     }
                     Err(_) => {
                         self.hang_up();
@@ -95,7 +95,7 @@ impl Writer {
                 Sending::Over => return true,
                 Sending::Last => {
                     let _ = self.stream.shutdown(Shutdown::Write);
-                    hub.told();
+                    hub.record_end();
                     return true;
                 }
             }
@@ -133,7 +133,7 @@ impl Writer {
             };
             self.rest.extend_from_slice(&self.heads[written..]);
             self.compression.wrote(bytes, decoded, began, Instant::now());
-            hub.board().sent(bytes as u64);
+            hub.status_page().sent(bytes as u64);
         }
         !self.rest.is_empty() || sending != Sending::Go || hub.has_to_send(number)
     }

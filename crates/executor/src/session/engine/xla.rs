@@ -365,8 +365,8 @@ impl Engine for XlaEngine {
             }
         };
         // The event is dropped after it has called the callback, or when the plugin rejects the callback.
-        let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
-        match told {
+        let result = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
+        match result {
             Ok(()) => Ok(outputs.into_iter().map(Arc::new).collect()),
             Err(error) => Err(fault(&error, FailureCode::Internal)),
         }
@@ -402,8 +402,8 @@ impl Engine for XlaEngine {
             Transfer::InPlace(_, ready) => ready,
             Transfer::Copy(download) => download.done(),
         };
-        let told = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
-        match told {
+        let result = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
+        match result {
             Ok(()) => Ok(transfer),
             Err(error) => Err(fault(&error, FailureCode::Internal)),
         }

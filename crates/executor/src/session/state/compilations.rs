@@ -109,7 +109,7 @@ impl<E: Engine> State<E> {
                     self.fail(sequence, || operation, fault)
                 } else {
                     let failure = Failure::new(sequence, operation, fault);
-                    self.answer(failure.told(compile.request).into());
+                    self.answer(failure.report(compile.request).into());
                     failure
                 })
             }

@@ -17,7 +17,7 @@ pub struct Failure {
     operation: String,
     fault: Fault,
     /// Whether the client knows of the failure.
-    is_told: Cell<bool>,
+    is_reported: Cell<bool>,
 }
 
 impl Failure {
@@ -26,21 +26,21 @@ impl Failure {
             sequence,
             operation,
             fault,
-            is_told: Cell::default(),
+            is_reported: Cell::default(),
         })
     }
 
     /// Whether the client knows of the failure.
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told.get()
+    pub(super) fn is_reported(&self) -> bool {
+        self.is_reported.get()
     }
 
     pub(super) fn fault(&self) -> &Fault {
         &self.fault
     }
 
-    pub(super) fn told(&self, request: u64) -> Kind {
-        self.is_told.set(true);
+    pub(super) fn report(&self, request: u64) -> Kind {
+        self.is_reported.set(true);
         Kind::Failed(Failed {
             request,
             code: self.fault.code.into(),
@@ -59,8 +59,8 @@ pub(super) struct Epoch(RefCell<Failures>);
 struct Failures {
     first: Option<Rc<Failure>>,
     /// Failures of which the client did not know at the last pruning, and all later ones.
-    untold: Vec<Rc<Failure>>,
-    /// Number of failures in `untold` above which it is pruned.
+    unreported: Vec<Rc<Failure>>,
+    /// Number of failures in `unreported` above which it is pruned.
     most: usize,
 }
 
@@ -70,10 +70,10 @@ impl Epoch {
         if failures.first.as_ref().is_none_or(|first| failure.sequence < first.sequence) {
             failures.first = Some(Rc::clone(failure));
         }
-        failures.untold.push(Rc::clone(failure));
-        if failures.untold.len() > failures.most {
+        failures.unreported.push(Rc::clone(failure));
+        if failures.unreported.len() > failures.most {
             failures.prune();
-            failures.most = FEW.max(2 * failures.untold.len());
+            failures.most = FEW.max(2 * failures.unreported.len());
         }
     }
 
@@ -83,10 +83,10 @@ impl Epoch {
     }
 
     /// The first failure of which the client does not know.
-    pub(super) fn first_untold(&self) -> Option<Rc<Failure>> {
+    pub(super) fn first_unreported(&self) -> Option<Rc<Failure>> {
         let failures = self.0.borrow();
-        let untold = failures.untold.iter().filter(|failure| !failure.is_told.get());
-        untold.min_by_key(|failure| failure.sequence).cloned()
+        let unreported = failures.unreported.iter().filter(|failure| !failure.is_reported.get());
+        unreported.min_by_key(|failure| failure.sequence).cloned()
     }
 }
 
@@ -97,11 +97,14 @@ impl Failures {
         // Taken out because it is a reference of the epoch that must not count.
         let first = self.first.take();
         let is_only_here = |failure: &Rc<Failure>| Rc::strong_count(failure) == 1;
-        let untold = self.untold.iter().filter(|failure| !failure.is_told.get());
-        let forgotten = untold.filter(|failure| is_only_here(failure)).map(|failure| failure.sequence).min();
-        self.untold.retain(|failure| {
+        let unreported = self.unreported.iter().filter(|failure| !failure.is_reported.get());
+        let forgotten = unreported
+            .filter(|failure| is_only_here(failure))
+            .map(|failure| failure.sequence)
+            .min();
+        self.unreported.retain(|failure| {
             let is_kept = !is_only_here(failure) || forgotten == Some(failure.sequence);
-            !failure.is_told.get() && is_kept
+            !failure.is_reported.get() && is_kept
         });
         self.first = first;
     }
@@ -128,13 +131,13 @@ mod tests {
         for failure in &failures {
             epoch.record(failure);
         }
-        for told in 1..100 {
-            failures[100 - told].told(1);
-            assert_eq!(epoch.first_untold().unwrap().sequence, told as u64 + 1);
+        for reported in 1..100 {
+            failures[100 - reported].report(1);
+            assert_eq!(epoch.first_unreported().unwrap().sequence, reported as u64 + 1);
             assert_eq!(epoch.first().unwrap().sequence, 1);
         }
-        failures[0].told(1);
-        assert_eq!(epoch.first_untold(), None);
+        failures[0].report(1);
+        assert_eq!(epoch.first_unreported(), None);
     }
 
     #[test]
@@ -145,8 +148,8 @@ mod tests {
         for sequence in 4..100_000 {
             epoch.record(&failure(sequence));
         }
-        assert!(epoch.0.borrow().untold.len() <= FEW);
-        asked.told(1);
-        assert_eq!(epoch.first_untold().unwrap().sequence, 4);
+        assert!(epoch.0.borrow().unreported.len() <= FEW);
+        asked.report(1);
+        assert_eq!(epoch.first_unreported().unwrap().sequence, 4);
     }
 }

@@ -145,7 +145,7 @@ impl<E: Engine> State<E> {
             Ok(prepared) => prepared,
             Err(failure) => {
                 // The client knows of the earlier failure already: report this launch, which had no effect, as a failure of its own.
-                let failure = match failure.is_told() {
+                let failure = match failure.is_reported() {
                     true => self.fail(sequence, operation, failure.fault().clone()),
                     false => failure,
                 };

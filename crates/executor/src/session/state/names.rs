@@ -41,7 +41,7 @@ impl<T> Names<T> {
     pub(super) fn get(&self, name: u64) -> Option<Result<&Rc<T>, &Rc<Failure>>> {
         Some(match self.named.get(&name)? {
             Named::There(thing) => Ok(thing),
-            Named::Unchanged(thing, failure) if failure.is_told() => Ok(thing),
+            Named::Unchanged(thing, failure) if failure.is_reported() => Ok(thing),
             Named::Failed(failure) | Named::Unchanged(_, failure) => Err(failure),
         })
     }

@@ -103,16 +103,16 @@ impl<E: Engine> State<E> {
             }
             match pending {
                 Pending::Execution(execution) => self.finish(&execution),
-                Pending::Synchronise(Synchronise { request, only_untold }, epoch) => {
-                    let failure = if only_untold { epoch.first_untold() } else { epoch.first() };
-                    let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.told(request));
+                Pending::Synchronise(Synchronise { request, only_unreported }, epoch) => {
+                    let failure = if only_unreported { epoch.first_unreported() } else { epoch.first() };
+                    let kind = failure.map_or(Kind::Done(Done { request }), |failure| failure.report(request));
                     self.answers.push(kind.into());
                 }
                 Pending::Close(request, epoch) => {
                     // This is the last answer, so a failure that the client does not know is reported now.
                     let kind = epoch
-                        .first_untold()
-                        .map_or(Kind::Done(Done { request }), |failure| failure.told(request));
+                        .first_unreported()
+                        .map_or(Kind::Done(Done { request }), |failure| failure.report(request));
                     self.closed = Some(kind.into());
                 }
                 Pending::Answer(answer) => self.answers.push(answer),
@@ -135,7 +135,7 @@ impl<E: Engine> State<E> {
                             self.note(&fault);
                             let own = || Failure::new(sequence, format!("download of tensor {name}"), fault);
                             let failure = tensor.failure().cloned().unwrap_or_else(own);
-                            self.answers.push(failure.told(request).into());
+                            self.answers.push(failure.report(request).into());
                         }
                     }
                 }

@@ -85,7 +85,7 @@ impl Bench {
     fn finish(&mut self) {
         let finish = Synchronise {
             request: 98,
-            only_untold: true,
+            only_unreported: true,
         };
         self.operation(client_frame::Kind::Synchronise(finish), b"").unwrap();
     }
@@ -107,7 +107,7 @@ impl Bench {
             Kind::Done(done) => format!("done {}", done.request),
             Kind::Failed(failed) => format!("{:?} {} {}", failed.code(), failed.sequence, failed.operation),
             Kind::Compiled(compiled) => format!("compiled {}", compiled.request),
-            Kind::Figures(figures) => format!("{} tensors of {}", figures.tensors, figures.used_bytes),
+            Kind::Stats(stats) => format!("{} tensors of {}", stats.tensors, stats.used_bytes),
             other => format!("{other:?}"),
         };
         answers.into_iter().chain(last).map(words).collect()

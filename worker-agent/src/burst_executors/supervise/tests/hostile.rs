@@ -110,7 +110,7 @@ async fn with_a_suspect() -> Scene {
     let mut executor = theatre.executor().await;
     let (id, ..) = executor.handed().await;
     executor.begin(0, id, 4);
-    executor.board.poison();
+    executor.status_page.poison();
     drop(executor);
     let mut executor = theatre.executor().await;
     let (id, handed, alone) = executor.handed().await;

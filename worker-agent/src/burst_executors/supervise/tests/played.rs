@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::messages::{Ended, Pause, Ready, Returned, from_executor, to_executor};
-use sahasra_executor_protocol::burst::status_page::{Activity, Board};
+use sahasra_executor_protocol::burst::status_page::{Activity, StatusPage};
 use sahasra_names::Backend;
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
@@ -36,11 +36,15 @@ impl Launcher for Stage {
     fn launch<'a>(&'a self, _device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
         Box::pin(async move {
             let number = self.executors.fetch_add(1, Ordering::Relaxed) + 1;
-            let board = Arc::new(Board::create()?.0);
-            let (launched, end) = Launched::task(number, Arc::clone(&board));
+            let status_page = Arc::new(StatusPage::create()?.0);
+            let (launched, end) = Launched::task(number, Arc::clone(&status_page));
             let namespace = namespace.to_owned();
             // A test that has ended does not receive executors any more.
-            let _ = self.launched.send(Played { namespace, board, end });
+            let _ = self.launched.send(Played {
+                namespace,
+                status_page,
+                end,
+            });
             Ok(launched)
         })
     }
@@ -54,7 +58,7 @@ impl Launcher for Stage {
 #[derive(Debug)]
 pub struct Played {
     pub namespace: String,
-    pub board: Arc<Board>,
+    pub status_page: Arc<StatusPage>,
     pub end: TaskEnd,
 }
 
@@ -178,12 +182,12 @@ impl Played {
     }
 
     pub fn begin(&self, lane: usize, run: u64, index: u64) {
-        self.board.begin_at(lane, Activity::Running { run, index }, NOW);
+        self.status_page.begin_at(lane, Activity::Running { run, index }, NOW);
     }
 
     /// Reports the success of a chunk's first attempt.
     pub fn succeed(&self, lane: usize, run: u64, index: u64) {
-        self.board.end(lane);
+        self.status_page.end(lane);
         let done = ResultRun {
             first: index,
             count: 1,

@@ -132,7 +132,7 @@ async fn no_other_makes_room_while_one_that_has_is_reaped() {
     first.recalled(of_first).await;
     // The run has no chunks left, so it does not wait for another turn.
     drop((run, events));
-    first.board.end(0);
+    first.status_page.end(0);
     first.end.killed.cancelled().await;
     assert!(second.told().await.is_empty(), "the first is leaving, however long that takes");
     drop(first);

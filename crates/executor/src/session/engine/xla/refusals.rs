@@ -15,11 +15,11 @@ const WRITER: &str = "StableHLO_v";
 
 /// Fault for a compilation error: the compiler's message with advice for the user. `here` describes the engine.
 pub fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
-    let words = error.message.to_lowercase();
+    let message = error.message.to_lowercase();
     if error.code == Code::ResourceExhausted {
         return Fault::new(FailureCode::OutOfMemory, error.to_string());
     }
-    if CALLS.iter().any(|some| words.contains(some)) {
+    if CALLS.iter().any(|some| message.contains(some)) {
         let message = format!(
             "the program uses a call that platform {} does not support: avoid the operation that needs it, or run that part locally: {error}",
             here.platform

@@ -69,7 +69,7 @@ fn arrives_at_a_client_that_tells_late(window: Window, payloads: &[usize]) -> us
         window.frames.min(LARGEST_WINDOW_FRAMES) / 4,
         window.bytes.min(LARGEST_WINDOW_BYTES) / 4,
     );
-    let (mut received, mut untold) = (0, (0, 0));
+    let (mut received, mut unacknowledged) = (0, (0, 0));
     loop {
         let mut frames = Vec::new();
         link.send(1, 3, 1000, &mut frames);
@@ -79,11 +79,11 @@ fn arrives_at_a_client_that_tells_late(window: Window, payloads: &[usize]) -> us
         for (frame, payload) in frames {
             received += 1;
             assert_eq!(frame.sequence, received as u64);
-            untold = (untold.0 + 1, untold.1 + payload.len() as u64);
+            unacknowledged = (unacknowledged.0 + 1, unacknowledged.1 + payload.len() as u64);
         }
-        if untold.0 >= counts.0 || untold.1 >= counts.1 {
+        if unacknowledged.0 >= counts.0 || unacknowledged.1 >= counts.1 {
             link.confirmed(1, received as u64).unwrap();
-            untold = (0, 0);
+            unacknowledged = (0, 0);
         }
     }
 }

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     };
     // A folder in which every user may execute the program.
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("walls-test");
+    let program = folder.path().join("sandbox-test");
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let agent = folder.path().join("sahasra-worker");
     for (from, to) in [
@@ -57,43 +57,40 @@ fn main() -> ExitCode {
             Trial::test(format!("{what}_as_{name}"), move || run(&Scene::new(program, user)))
         };
         trials.extend([
-            trial("what_executors_have_no_business_with_is_refused_within_their_walls", all_walls),
+            trial("access_beyond_the_work_of_an_executor_is_refused_in_the_sandbox", sandbox),
             trial("landlock_alone_keeps_files_and_other_processes_shut", landlock_alone),
             trial("seccomp_alone_keeps_sockets_programs_and_signals_in", seccomp_alone),
             trial("the_executor_of_a_gpu_has_sockets_that_lead_nowhere_else", of_a_gpu),
             trial("a_gpus_plugin_starts_its_vendors_compilers_and_nothing_else", compilers),
-            trial("what_engines_do_goes_on_within_the_walls", engines_go_on),
+            trial("engines_work_in_the_sandbox", engines_go_on),
         ]);
     }
     let (without, with, opening) = ((program.clone(), agent.clone()), (program, agent.clone()), agent);
     trials.extend([
-        Trial::test("a_plugin_opens_within_the_walls_wherever_it_lies", move || {
+        Trial::test("a_plugin_opens_in_the_sandbox_from_any_folder", move || {
             agent::plugin_opens(&opening)
         }),
         Trial::test(
             "an_agent_says_what_its_machine_lacks_and_does_not_start_where_that_is_required",
-            move || agent::without_walls(&without.0, &without.1),
+            move || agent::without_sandbox(&without.0, &without.1),
         ),
-        Trial::test(
-            "an_agent_starts_where_walls_are_required_and_there_and_shuts_its_memory",
-            move || {
-                if has(&Scene::new(with.0, None), 3, true) {
-                    agent::with_walls(&with.1)
-                } else {
-                    Ok(())
-                }
-            },
-        ),
+        Trial::test("an_agent_that_requires_the_sandbox_starts_and_closes_its_memory", move || {
+            if has(&Scene::new(with.0, None), 3, true) {
+                agent::with_sandbox(&with.1)
+            } else {
+                Ok(())
+            }
+        }),
     ]);
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 /// Returns whether this machine supports the tested parts of the sandbox, and prints a message otherwise.
 fn has(scene: &Scene, landlock: u32, seccomp: bool) -> bool {
-    let walls = scene.walls();
-    let has = walls.landlock >= landlock && (walls.seccomp || !seccomp);
+    let features = scene.features();
+    let has = features.landlock >= landlock && (features.seccomp || !seccomp);
     if !has {
-        eprintln!("SKIPPED: this kernel has {walls:?}, and Landlock {landlock} and seccomp are to be tested");
+        eprintln!("SKIPPED: this kernel has {features:?}, and Landlock {landlock} and seccomp are to be tested");
     }
     has
 }
@@ -105,21 +102,21 @@ fn compare(scene: &Scene, around: Around, refused: impl Fn(&attempts::Attempt) -
     for attempt in attempts::all().iter().filter(|attempt| refused(attempt)) {
         let (outside, within) = (outside[attempt.name], within[attempt.name]);
         if !attempt.outside.allows(outside) {
-            wrong.push(format!("{} outside of the walls: errno {outside}", attempt.name));
+            wrong.push(format!("{} outside the sandbox: errno {outside}", attempt.name));
         }
         if !attempt.is_refusal(within) {
-            wrong.push(format!("{} within the walls: errno {within}", attempt.name));
+            wrong.push(format!("{} in the sandbox: errno {within}", attempt.name));
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n").into()) }
 }
 
-fn all_walls(scene: &Scene) -> Result<(), Failed> {
+fn sandbox(scene: &Scene) -> Result<(), Failed> {
     if !has(scene, 3, true) {
         return Ok(());
     }
-    compare(scene, Around::AllWalls, |_| true)?;
-    scene.is_unharmed(Around::AllWalls)
+    compare(scene, Around::Sandbox, |_| true)?;
+    scene.is_unharmed(Around::Sandbox)
 }
 
 fn landlock_alone(scene: &Scene) -> Result<(), Failed> {
@@ -148,13 +145,13 @@ fn of_a_gpu(scene: &Scene) -> Result<(), Failed> {
     if !has(scene, 6, true) {
         return Ok(());
     }
-    compare(scene, Around::WallsOfGpu, |attempt| attempt.kind != Kind::Local)?;
+    compare(scene, Around::GpuSandbox, |attempt| attempt.kind != Kind::Local)?;
     // The sandboxes differ in this attempt: without it, this test would test the wrong one.
-    let outcome = scene.outcomes(Around::WallsOfGpu)["make a socket of this machine"];
+    let outcome = scene.outcomes(Around::GpuSandbox)["make a socket of this machine"];
     if outcome != 0 {
         return Err(format!("a GPU's executor may make no local socket: errno {outcome}").into());
     }
-    scene.is_unharmed(Around::WallsOfGpu)
+    scene.is_unharmed(Around::GpuSandbox)
 }
 
 fn compilers(scene: &Scene) -> Result<(), Failed> {
@@ -162,8 +159,8 @@ fn compilers(scene: &Scene) -> Result<(), Failed> {
         return Ok(());
     }
     let may = [Kind::Local, Kind::Program];
-    compare(scene, Around::WallsOfGpuPlugin, |attempt| !may.contains(&attempt.kind))?;
-    let outcomes = scene.outcomes(Around::WallsOfGpuPlugin);
+    compare(scene, Around::GpuPluginSandbox, |attempt| !may.contains(&attempt.kind))?;
+    let outcomes = scene.outcomes(Around::GpuPluginSandbox);
     let is = |name: &str, allowed: bool| match outcomes[name] {
         0 if allowed => Ok(()),
         libc::EPERM | libc::EACCES if !allowed => Ok(()),
@@ -173,11 +170,11 @@ fn compilers(scene: &Scene) -> Result<(), Failed> {
     is("start a program that lies beside compilers", false)?;
     is("start a compiler", true)?;
     is("have a compiler read the agent's token", false)?;
-    scene.is_unharmed(Around::WallsOfGpuPlugin)
+    scene.is_unharmed(Around::GpuPluginSandbox)
 }
 
 fn engines_go_on(scene: &Scene) -> Result<(), Failed> {
-    for around in [Around::AllWalls, Around::WallsOfGpu, Around::WallsOfGpuPlugin] {
+    for around in [Around::Sandbox, Around::GpuSandbox, Around::GpuPluginSandbox] {
         let outcomes = scene.outcomes(around);
         for (name, _) in attempts::ordinary() {
             if outcomes[name] != 0 {

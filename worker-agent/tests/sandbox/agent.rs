@@ -55,18 +55,18 @@ fn old_kernel(probe: &Path, agent: &Path, more: &[&str]) -> Command {
 }
 
 /// Returns the output of the agent until it serves or exits. Kills it once it serves.
-fn words(mut command: Command, look: impl FnOnce(&Child) -> Result<(), Failed>) -> Result<String, Failed> {
+fn stderr(mut command: Command, look: impl FnOnce(&Child) -> Result<(), Failed>) -> Result<String, Failed> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
     // The command holds the other end of the pipe.
     drop(command);
-    let mut words = String::new();
+    let mut stderr = String::new();
     let mut serving = false;
     for line in BufReader::new(reader).lines() {
         let line = line?;
         serving = line.contains("serving");
-        words.push_str(&line);
-        words.push('\n');
+        stderr.push_str(&line);
+        stderr.push('\n');
         if serving {
             break;
         }
@@ -74,36 +74,36 @@ fn words(mut command: Command, look: impl FnOnce(&Child) -> Result<(), Failed>) 
     let looked = if serving { look(&child) } else { Ok(()) };
     let _ = child.kill();
     child.wait()?;
-    looked.map(|()| words)
+    looked.map(|()| stderr)
 }
 
-fn says(words: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
-    let missing = what.iter().find(|what| !words.contains(**what));
-    let wrong = not.iter().find(|what| words.contains(**what));
+fn says(stderr: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
+    let missing = what.iter().find(|what| !stderr.contains(**what));
+    let wrong = not.iter().find(|what| stderr.contains(**what));
     match missing.or(wrong) {
-        Some(about) => Err(format!("about {about:?}, it says:\n{words}").into()),
+        Some(about) => Err(format!("about {about:?}, it says:\n{stderr}").into()),
         None => Ok(()),
     }
 }
 
-pub fn without_walls(probe: &Path, agent: &Path) -> Result<(), Failed> {
-    let told = words(old_kernel(probe, agent, &[]), |_| Ok(()))?;
+pub fn without_sandbox(probe: &Path, agent: &Path) -> Result<(), Failed> {
+    let told = stderr(old_kernel(probe, agent, &[]), |_| Ok(()))?;
     says(
         &told,
         &["WARN", "NOT FULLY SANDBOXED", "Landlock", "seccomp", "lsm=", "serving"],
         &[],
     )?;
-    let told = words(old_kernel(probe, agent, &["--require-sandbox"]), |_| Ok(()))?;
+    let told = stderr(old_kernel(probe, agent, &["--require-sandbox"]), |_| Ok(()))?;
     says(&told, &["is required", "Landlock", "seccomp", "lsm="], &["serving"])
 }
 
-pub fn with_walls(agent_program: &Path) -> Result<(), Failed> {
+pub fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
     let mut command = agent(agent_program, &["--require-sandbox"]);
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
         command.uid(NOBODY).gid(NOBODY);
     }
-    let told = words(command, |agent| {
+    let told = stderr(command, |agent| {
         // The files in /proc of a process that cannot be dumped belong to root, and others with the agent's uid cannot open them.
         let owner = std::fs::metadata(format!("/proc/{}/environ", agent.id()))?.uid();
         if owner == 0 {

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use libtest_mimic::Failed;
-use sahasra_executor_protocol::probe::Walls;
+use sahasra_executor_protocol::probe::SandboxFeatures;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -142,7 +142,7 @@ impl Scene {
             let removable = self.folder.path().join("removable");
             fs::write(&removable, "").unwrap();
             self.give_away(&removable);
-            let others = vec![self.other(Around::Nothing), self.other(Around::AllWalls)];
+            let others = vec![self.other(Around::Nothing), self.other(Around::Sandbox)];
             let child = self.start(around, "try", &others);
             let output = child.wait_with_output().unwrap();
             let report = serde_json::from_slice(&output.stdout);
@@ -158,8 +158,8 @@ impl Scene {
     }
 
     /// Returns the parts of the sandbox that this machine supports.
-    pub fn walls(&self) -> Walls {
-        self.report(Around::AllWalls).walls
+    pub fn features(&self) -> SandboxFeatures {
+        self.report(Around::Sandbox).features
     }
 
     /// Checks that no target was killed inside the sandbox, and that both were killed outside.
@@ -172,7 +172,7 @@ impl Scene {
         if others.iter_mut().all(|other| other.child.try_wait().unwrap().is_none()) {
             Ok(())
         } else {
-            Err("a process was killed from within the walls".into())
+            Err("a process was killed from in the sandbox".into())
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::ExitCode;
 
 use sahasra_executor::sandbox::{self, calls, files, reach::Reach};
-use sahasra_executor_protocol::probe::Walls;
+use sahasra_executor_protocol::probe::SandboxFeatures;
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::{self, Place};
@@ -18,10 +18,10 @@ use crate::scene::Told;
 pub enum Around {
     Nothing,
     /// Sandbox of an executor.
-    AllWalls,
-    WallsOfGpu,
+    Sandbox,
+    GpuSandbox,
     /// Sandbox of a session that runs XLA programs on a GPU.
-    WallsOfGpuPlugin,
+    GpuPluginSandbox,
     Landlock,
     Seccomp,
 }
@@ -29,7 +29,7 @@ pub enum Around {
 /// Output of a probe.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    pub walls: Walls,
+    pub features: SandboxFeatures,
     pub outcomes: BTreeMap<String, i32>,
 }
 
@@ -39,18 +39,18 @@ static SECRET: [u8; 8] = *b"s3cr3t!\n";
 pub fn main(what: &str, how: &str) -> ExitCode {
     let (around, told): (Around, Told) = serde_json::from_str(how).unwrap();
     let reach = Reach {
-        gpu: matches!(around, Around::WallsOfGpu | Around::WallsOfGpuPlugin),
-        plugin: (around == Around::WallsOfGpuPlugin).then(|| told.folder.join("site-packages/plugin/plugin.so")),
+        gpu: matches!(around, Around::GpuSandbox | Around::GpuPluginSandbox),
+        plugin: (around == Around::GpuPluginSandbox).then(|| told.folder.join("site-packages/plugin/plugin.so")),
         program_cache: Some(told.folder.join("programs/mine")),
-        scratch: (around == Around::WallsOfGpuPlugin).then(|| told.folder.join("scratch")),
+        scratch: (around == Around::GpuPluginSandbox).then(|| told.folder.join("scratch")),
     };
-    let mut walls = Walls::default();
+    let mut features = SandboxFeatures::default();
     let (mut socket, output): (OwnedFd, OwnedFd) = match around {
-        Around::AllWalls | Around::WallsOfGpu | Around::WallsOfGpuPlugin => {
+        Around::Sandbox | Around::GpuSandbox | Around::GpuPluginSandbox => {
             // The function by which executors enter the sandbox. It does not report which parts of the sandbox are active: `standing` finds
             // that out.
             let inherited = sandbox::enter(told.parent, Some(1 << 30), &reach).unwrap();
-            (inherited.socket.into(), inherited.board)
+            (inherited.socket.into(), inherited.status_page)
         }
         _ => {
             let copy = |descriptor| rustix::io::fcntl_dupfd_cloexec(descriptor, 3).unwrap();
@@ -59,13 +59,13 @@ pub fn main(what: &str, how: &str) -> ExitCode {
     };
     match around {
         Around::Landlock => {
-            walls.landlock = files::restrict(&reach).unwrap();
+            features.landlock = files::restrict(&reach).unwrap();
         }
         Around::Seccomp => {
             rustix::thread::set_no_new_privs(true).unwrap();
-            walls.seccomp = calls::restrict(&reach).unwrap();
+            features.seccomp = calls::restrict(&reach).unwrap();
         }
-        Around::AllWalls | Around::WallsOfGpu | Around::WallsOfGpuPlugin => walls = standing(),
+        Around::Sandbox | Around::GpuSandbox | Around::GpuPluginSandbox => features = standing(),
         Around::Nothing => {}
     }
     let mut output = File::from(output);
@@ -87,7 +87,7 @@ pub fn main(what: &str, how: &str) -> ExitCode {
     for attempt in attempts::all() {
         outcomes.insert(attempt.name.to_owned(), attempts::errno((attempt.run)(&place)));
     }
-    serde_json::to_writer(&mut output, &Report { walls, outcomes }).unwrap();
+    serde_json::to_writer(&mut output, &Report { features, outcomes }).unwrap();
     // The descriptors stay open until here.
     socket = OwnedFd::from(output);
     drop(socket);
@@ -95,9 +95,9 @@ pub fn main(what: &str, how: &str) -> ExitCode {
 }
 
 /// Returns which parts of the sandbox are active for this process, according to the kernel.
-fn standing() -> Walls {
+fn standing() -> SandboxFeatures {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    Walls {
+    SandboxFeatures {
         landlock: attempts::landlock_version(),
         seccomp: status.lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2')),
     }
