@@ -20,7 +20,7 @@ use crate::agent::Agent;
 use guard::Guard;
 
 pub mod burst_stream;
-pub mod guard;
+pub(crate) mod guard;
 mod relay;
 mod session_stream;
 

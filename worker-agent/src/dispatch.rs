@@ -48,7 +48,7 @@ use retention::Retention;
 
 /// One owner's work on this agent, see the [module](self).
 #[derive(Debug)]
-pub struct Burst {
+pub(crate) struct Burst {
     owner_uid: String,
     namespace: String,
     program: ProgramSpec,
@@ -161,17 +161,17 @@ impl Burst {
     }
 
     /// Returns the program that the chunks run.
-    pub fn program(&self) -> &ProgramSpec {
+    pub(crate) fn program(&self) -> &ProgramSpec {
         &self.program
     }
 
     /// Returns the highest sequence number so far.
-    pub fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         self.state().retention.sequence()
     }
 
     /// Returns whether a coordinator has a stream open.
-    pub fn has_stream(&self) -> bool {
+    pub(crate) fn has_stream(&self) -> bool {
         self.state().stream != 0
     }
 

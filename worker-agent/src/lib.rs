@@ -11,6 +11,8 @@
 //! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`burst_executors`].
 //! [`registration`] reports the worker to the API server; no other module depends on it.
 
+#![warn(unreachable_pub)]
+
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
@@ -33,12 +35,12 @@ pub mod burst_executors;
 mod child;
 pub mod classes;
 pub mod devices;
-pub mod dispatch;
+mod dispatch;
 pub mod ledger;
 pub mod metrics;
 pub mod registration;
 pub mod session_executors;
-pub mod store;
+mod store;
 
 use agent::{Agent, AgentLimits, Executors, Identity};
 use api::guard::Guard;
@@ -55,7 +57,7 @@ const WORKER_THREADS: usize = 2;
 /// An operator retries the streams beyond the limit.
 const MAX_STREAMS: u32 = 4096;
 /// Timeout for coordinators to read their last frames at shutdown.
-const TELLING: std::time::Duration = std::time::Duration::from_secs(3);
+const DRAIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Runs `sahasra-worker`. The first argument is the name of the program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -227,7 +229,7 @@ pub async fn serve(
         () = ended.cancelled(), if registration.is_some() => {}
     }
     readiness.not_ready("shutdown");
-    agent.drain(TELLING).await;
+    agent.drain(DRAIN_TIMEOUT).await;
     stop.cancel();
     server.await.context("server task failed")?;
     timekeeper.await.context("expiry task failed")?;

@@ -6,13 +6,13 @@ use sahasra_ranges::AttemptRange;
 use sahasra_store::segment::SegmentWriter;
 use sahasra_wire::burst::{Store, argument};
 
-pub use sahasra_store::{StorePolicy, segment::SegmentName};
+pub(crate) use sahasra_store::{StorePolicy, segment::SegmentName};
 
 use crate::burst_executors::ProgramSpec;
 
 /// Errors of writing a segment.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub(crate) enum StoreError {
     #[error("failed to open the store: {0}")]
     Open(#[from] sahasra_store::OpenError),
     #[error("failed to write a segment: {}", sahasra_store::summary(.0))]
@@ -20,7 +20,7 @@ pub enum StoreError {
 }
 
 /// Returns the size in bytes of each output of a chunk, in the kernel's order.
-pub fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
+pub(crate) fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
     let arguments = program.program().arguments.iter();
     arguments
         .filter_map(|argument| match argument.kind {
@@ -34,7 +34,7 @@ pub fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
 ///
 /// # Errors
 /// [`StoreError`]. The object may exist nevertheless, but nothing refers to it.
-pub async fn write_segment(
+pub(crate) async fn write_segment(
     policy: &StorePolicy,
     store: &Store,
     name: &SegmentName,

@@ -36,7 +36,7 @@ use crate::process::end_process;
 const LANE_STACK: usize = 4 << 20;
 
 /// Runs chunks on `device` until `socket` closes. Returns only if the device cannot be opened or a thread cannot be started.
-pub fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, status_page: StatusPage) -> ExitCode {
+pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStream, status_page: StatusPage) -> ExitCode {
     let mut reader = match socket.try_clone() {
         Ok(reader) => reader,
         Err(error) => {

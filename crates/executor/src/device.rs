@@ -6,8 +6,8 @@
 //! The steps of a chunk on a device: its **outputs** are zeroed, its **inputs** written, its [`Arguments`] set, its [`Device::Kernel`]
 //! launched, and the outputs read back. All steps use one [`Device::Stream`], which is owned by one thread (a *lane*).
 
-pub mod cpu;
-pub mod cuda;
+pub(crate) mod cpu;
+pub(crate) mod cuda;
 
 #[cfg(test)]
 mod contract;
@@ -19,11 +19,11 @@ use sahasra_wire::burst::FailureCode;
 
 /// Alignment in bytes of each part of a [`Device::Area`]. The size of a part counts rounded up to this value. `cuMemAlloc` aligns to the
 /// same.
-pub const ALIGNMENT: u64 = 256;
+pub(crate) const ALIGNMENT: u64 = 256;
 
 /// Shape of a launch: grid, block and dynamic shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchShape {
+pub(crate) struct LaunchShape {
     /// Number of blocks in x, y, z.
     pub grid: [u32; 3],
     /// Number of threads of a block in x, y, z.
@@ -33,7 +33,7 @@ pub struct LaunchShape {
 
 /// Error of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceError {
+pub(crate) enum DeviceError {
     /// The device or its driver does not exist.
     #[error("device unavailable: {0}")]
     Unavailable(String),
@@ -82,7 +82,7 @@ pub enum DeviceError {
 
 impl DeviceError {
     /// Code under which the failure of a chunk is reported.
-    pub fn code(&self) -> FailureCode {
+    pub(crate) fn code(&self) -> FailureCode {
         match self {
             Self::Unavailable(_) | Self::Driver { .. } => FailureCode::ExecutorLost,
             Self::OutOfMemory(_) => FailureCode::OutOfDeviceMemory,
@@ -99,14 +99,14 @@ impl DeviceError {
     }
 
     /// Whether the context is poisoned, so that the process must be replaced.
-    pub fn is_poisoned(&self) -> bool {
+    pub(crate) fn is_poisoned(&self) -> bool {
         matches!(self, Self::Poisoned { .. })
     }
 }
 
 /// A kernel's arguments as bytes, concatenated at multiples of 8. They are set in place, so that a launch allocates nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     bytes: Vec<u8>,
     /// Offset and size in bytes of each argument.
     places: Vec<(usize, usize)>,
@@ -114,7 +114,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// Zeroed arguments of these sizes in bytes.
-    pub fn new(sizes: &[usize]) -> Self {
+    pub(crate) fn new(sizes: &[usize]) -> Self {
         let mut bytes = 0;
         let mut places = Vec::with_capacity(sizes.len());
         for size in sizes {
@@ -128,33 +128,28 @@ impl Arguments {
     }
 
     /// Number of arguments.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len()
-    }
-
-    /// Whether there are no arguments.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
     }
 
     /// Sets the argument at index `place` to its little-endian bytes.
     ///
     /// # Panics
     /// If `place` is out of range, or `value` differs from the argument's size.
-    pub fn set(&mut self, place: usize, value: &[u8]) {
+    pub(crate) fn set(&mut self, place: usize, value: &[u8]) {
         let (offset, size) = self.places[place];
         self.bytes[offset..offset + size].copy_from_slice(value);
     }
 
     /// The bytes of the argument at index `place`.
-    pub fn get(&self, place: usize) -> &[u8] {
+    pub(crate) fn get(&self, place: usize) -> &[u8] {
         let (offset, size) = self.places[place];
         &self.bytes[offset..offset + size]
     }
 }
 
 /// A device in this process. All methods may be called from many threads; a stream belongs to one thread at a time.
-pub trait Device: Send + Sync + Sized + 'static {
+pub(crate) trait Device: Send + Sync + Sized + 'static {
     /// Device memory that consists of parts; zeroed on allocation, freed on drop.
     type Area: Send + Sync;
     /// Loaded code without device memory; cached between runs.
@@ -169,12 +164,14 @@ pub trait Device: Send + Sync + Sized + 'static {
     /// Whether a launch ends when it is cancelled. Otherwise only the end of the process ends it.
     const CANCELS: bool;
     /// Whether a fault makes the context unusable and loses everything that runs in it.
+    #[cfg(test)]
     const FAULTS_POISON: bool;
 
     /// Number of launches that benefit from running concurrently.
     fn lanes(&self) -> usize;
 
     /// Allocated bytes in areas, each part rounded up to [`ALIGNMENT`].
+    #[cfg(test)]
     fn used_bytes(&self) -> u64;
 
     /// Allocates zeroed memory with parts of the given sizes in bytes.
@@ -259,7 +256,7 @@ pub trait Device: Send + Sync + Sized + 'static {
 }
 
 /// Total size of parts in bytes, each rounded up to [`ALIGNMENT`], an empty part to one unit. Saturates.
-pub fn rounded_bytes(parts: &[u64]) -> u64 {
+pub(crate) fn rounded_bytes(parts: &[u64]) -> u64 {
     parts.iter().fold(0, |sum, part| {
         sum.saturating_add(part.max(&1).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX))
     })

@@ -4,11 +4,13 @@
 //! [`sandbox`]. Both kinds use a [`device`]: the CPU engine or a GPU. The process speaks to its agent through `sahasra-executor-protocol`.
 //! Nothing in this crate has credentials, speaks to the API server, or opens a connection.
 
-pub mod burst;
-pub mod command;
-pub mod device;
+#![warn(unreachable_pub)]
+
+mod burst;
+mod command;
+mod device;
 mod process;
 pub mod sandbox;
-pub mod session;
+mod session;
 
 pub use command::main;

@@ -28,11 +28,11 @@ use sahasra_error_chain::causes;
 use sahasra_names::{self as names, Backend};
 
 mod connection;
-pub mod engine;
+mod engine;
 mod hub;
-pub mod link;
+mod link;
 mod payload;
-pub mod state;
+mod state;
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
@@ -57,7 +57,7 @@ const TELLING: Duration = Duration::from_secs(1);
 
 /// Options of a session executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub(crate) struct Options {
     pub engine: names::Engine,
     /// Path of the PJRT plugin of engine xla.
     pub plugin: Option<PathBuf>,
@@ -74,13 +74,13 @@ pub struct Options {
 
 /// Limit for the host memory of an executor on a CPU device, in bytes: the stored tensors, as much again for data in transit, and a fixed
 /// amount for the compiler.
-pub fn own_memory_bytes(limit_bytes: u64) -> u64 {
+pub(crate) fn own_memory_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_mul(2).saturating_add(OWN_BYTES)
 }
 
 /// Serves one session: receives connections over `control`, and ends the process when `control` closes. Returns only if the engine cannot
 /// be opened.
-pub fn serve(control: UnixStream, status_page: StatusPage, options: Options) -> ExitCode {
+pub(crate) fn serve(control: UnixStream, status_page: StatusPage, options: Options) -> ExitCode {
     let (sender, opened) = mpsc::channel();
     let builder = std::thread::Builder::new()
         .name("session-engine".to_owned())

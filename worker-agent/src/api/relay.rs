@@ -29,7 +29,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When the executor does not accept its end of the socket pair.
-pub async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes, process: Arc<Process>) -> io::Result<()> {
+pub(crate) async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes, process: Arc<Process>) -> io::Result<()> {
     keepalive::watch(client.get_ref().0)?;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;

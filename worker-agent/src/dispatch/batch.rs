@@ -38,23 +38,23 @@ pub(super) struct Batch {
 const RUN_BYTES: usize = 32;
 
 impl Batch {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.succeeded.is_empty() && self.failures.is_empty()
     }
 
     /// Returns the size of the batch in bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds chunks that succeeded.
-    pub fn succeed(&mut self, range: AttemptRange, outputs: Bytes) {
+    pub(crate) fn succeed(&mut self, range: AttemptRange, outputs: Bytes) {
         self.bytes += RUN_BYTES + outputs.len();
         self.succeeded.push((range, outputs));
     }
 
     /// Adds chunks that failed. Merges them with the last failure when they follow its chunks and have the same attempt, code and message.
-    pub fn fail(&mut self, range: AttemptRange, code: FailureCode, message: String) {
+    pub(crate) fn fail(&mut self, range: AttemptRange, code: FailureCode, message: String) {
         if let Some(last) = self.failures.last_mut()
             && last.first + last.count == range.first
             && last.attempt == range.attempt
@@ -69,7 +69,7 @@ impl Batch {
     }
 
     /// Removes the successes and returns them in the order of their indices.
-    pub fn take_succeeded(&mut self) -> Vec<(AttemptRange, Bytes)> {
+    pub(crate) fn take_succeeded(&mut self) -> Vec<(AttemptRange, Bytes)> {
         self.bytes = self.failures.iter().map(|failure| RUN_BYTES + failure.message.len()).sum();
         let mut succeeded = std::mem::take(&mut self.succeeded);
         succeeded.sort_by_key(|(range, _)| range.first);
@@ -77,7 +77,7 @@ impl Batch {
     }
 
     /// Removes the failures and returns them. The successes stay.
-    pub fn take_failures(&mut self) -> Ended {
+    pub(crate) fn take_failures(&mut self) -> Ended {
         let failures = std::mem::take(&mut self.failures);
         self.bytes = self.succeeded.iter().map(|(_, outputs)| RUN_BYTES + outputs.len()).sum();
         Ended {

@@ -51,32 +51,32 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub fn device(&self) -> &str {
+    pub(crate) fn device(&self) -> &str {
         &self.device
     }
 
     /// Returns whether no slice is in use.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.occupied.load(Ordering::Acquire) == 0
     }
 
     /// Passes outstanding chunks to the executor.
-    pub fn start(&self, ranges: Vec<AttemptRange>) -> Result<(), String> {
+    pub(crate) fn start(&self, ranges: Vec<AttemptRange>) -> Result<(), String> {
         self.run.start(ranges).map_err(|error| error.to_string())?;
         self.poke();
         Ok(())
     }
 
     /// Wakes the lane after a change that it depends on.
-    pub fn poke(&self) {
+    pub(crate) fn poke(&self) {
         self.poke.notify_one();
     }
 
-    pub fn withdraw(&self) {
+    pub(crate) fn withdraw(&self) {
         self.run.withdraw();
     }
 
-    pub fn kill(&self, code: FailureCode) {
+    pub(crate) fn kill(&self, code: FailureCode) {
         self.run.kill(code);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum Reported {
 
 impl Outputs {
     /// Removes from a program the fields that concern outputs, and returns them.
-    pub fn take(program: &mut Program) -> Self {
+    pub(crate) fn take(program: &mut Program) -> Self {
         let aggregate_only = std::mem::take(&mut program.aggregate_only);
         let store = program.store.take().filter(|_| !aggregate_only);
         let reported = match program.aggregated_output.take() {

@@ -32,7 +32,7 @@ pub(super) struct Retention {
 
 impl Retention {
     /// Creates an empty retention. The next frame gets the number `sequence + 1`.
-    pub fn after(sequence: u64) -> Self {
+    pub(crate) fn after(sequence: u64) -> Self {
         Self {
             kept: VecDeque::new(),
             bytes: 0,
@@ -41,22 +41,22 @@ impl Retention {
     }
 
     /// Returns the highest sequence number assigned so far.
-    pub fn sequence(&self) -> u64 {
+    pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
     /// Returns the sequence number of the last retained frame, or 0 without one.
-    pub fn last_kept(&self) -> u64 {
+    pub(crate) fn last_kept(&self) -> u64 {
         self.kept.back().map_or(0, |kept| kept.sequence)
     }
 
     /// Returns the memory of the retained frames in bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Retains a frame under the next sequence number.
-    pub fn keep(&mut self, indices: Vec<(u64, u64)>, frame: impl FnOnce(u64) -> ServerFrame) {
+    pub(crate) fn keep(&mut self, indices: Vec<(u64, u64)>, frame: impl FnOnce(u64) -> ServerFrame) {
         self.sequence += 1;
         let kept = Kept {
             sequence: self.sequence,
@@ -68,7 +68,7 @@ impl Retention {
     }
 
     /// Drops all frames up to a sequence number.
-    pub fn acknowledge(&mut self, sequence: u64) {
+    pub(crate) fn acknowledge(&mut self, sequence: u64) {
         while let Some(kept) = self.kept.pop_front_if(|kept| kept.sequence <= sequence) {
             self.bytes -= kept.bytes();
         }
@@ -76,7 +76,7 @@ impl Retention {
 
     /// Drops the frames of which every index is in `covered` (flat pairs of first and last index). A partly covered frame stays whole,
     /// because a coordinator counts an index once however often it arrives.
-    pub fn cover(&mut self, covered: &[u64]) {
+    pub(crate) fn cover(&mut self, covered: &[u64]) {
         let (pairs, _) = covered.as_chunks::<2>();
         let mut ranges: Vec<(u64, u64)> = pairs.iter().map(|pair| (pair[0], pair[1])).collect();
         ranges.sort_unstable();
@@ -102,7 +102,7 @@ impl Retention {
     }
 
     /// Returns the frames above a sequence number, in order.
-    pub fn after_sequence(&self, sequence: u64) -> impl Iterator<Item = (u64, &Bytes)> {
+    pub(crate) fn after_sequence(&self, sequence: u64) -> impl Iterator<Item = (u64, &Bytes)> {
         let start = self.kept.partition_point(|kept| kept.sequence <= sequence);
         self.kept.range(start..).map(|kept| (kept.sequence, &kept.frame))
     }

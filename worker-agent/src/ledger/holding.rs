@@ -39,7 +39,7 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    pub fn new(slice_bytes: u64, beside_bytes: u64) -> Self {
+    pub(crate) fn new(slice_bytes: u64, beside_bytes: u64) -> Self {
         Self {
             slice_bytes,
             beside_bytes,
@@ -50,12 +50,12 @@ impl Holding {
         }
     }
 
-    pub fn slice_bytes(&self) -> u64 {
+    pub(crate) fn slice_bytes(&self) -> u64 {
         self.slice_bytes
     }
 
     /// Returns the bytes that the holding takes of the device: 0 once it is empty.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match self.slices() {
             0 => 0,
             slices => slices * self.slice_bytes + self.beside_bytes,
@@ -63,32 +63,32 @@ impl Holding {
     }
 
     /// Returns the number of slices that may be taken into use.
-    pub fn active(&self) -> u32 {
+    pub(crate) fn active(&self) -> u32 {
         self.active_slices
     }
 
     /// Returns the number of all slices, draining ones included.
-    pub fn slices(&self) -> u64 {
+    pub(crate) fn slices(&self) -> u64 {
         u64::from(self.active_slices) + self.draining.iter().map(|part| u64::from(part.slices)).sum::<u64>()
     }
 
     /// Returns the number of entries, active and draining.
-    pub fn grants(&self) -> usize {
+    pub(crate) fn grants(&self) -> usize {
         self.active.len() + self.draining.len()
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.active.is_empty() && self.draining.is_empty()
     }
 
     /// Adds a grant. Its slices also take over the use of draining ones, of which the same number becomes free.
-    pub fn add(&mut self, counter: u64, slices: u32, expires: Duration, grace: Duration) {
+    pub(crate) fn add(&mut self, counter: u64, slices: u32, expires: Duration, grace: Duration) {
         self.active.insert(counter, Active { slices, expires, grace });
         self.active_slices += slices;
         self.settle();
     }
 
-    pub fn renew(&mut self, counter: u64, expires: Duration) -> bool {
+    pub(crate) fn renew(&mut self, counter: u64, expires: Duration) -> bool {
         match self.active.get_mut(&counter) {
             Some(grant) => {
                 grant.expires = expires;
@@ -99,21 +99,21 @@ impl Holding {
     }
 
     /// Extends every active grant to `until`. Grants that last longer stay as they are.
-    pub fn extend(&mut self, until: Duration) {
+    pub(crate) fn extend(&mut self, until: Duration) {
         for grant in self.active.values_mut() {
             grant.expires = grant.expires.max(until);
         }
     }
 
-    pub fn has(&self, counter: u64) -> bool {
+    pub(crate) fn has(&self, counter: u64) -> bool {
         self.active.contains_key(&counter) || self.is_draining(counter)
     }
 
-    pub fn is_draining(&self, counter: u64) -> bool {
+    pub(crate) fn is_draining(&self, counter: u64) -> bool {
         self.draining.iter().any(|part| part.counter == counter)
     }
 
-    pub fn counters(&self) -> Vec<u64> {
+    pub(crate) fn counters(&self) -> Vec<u64> {
         let mut counters: Vec<u64> = self.active.keys().copied().collect();
         counters.extend(self.draining.iter().map(|part| part.counter));
         counters.sort_unstable();
@@ -122,7 +122,7 @@ impl Holding {
     }
 
     /// Reduces a grant to `keep` slices. The others drain until [`Holding::settle`] finds them idle.
-    pub fn end(&mut self, counter: u64, keep: u32, now: Duration, immediately: bool) {
+    pub(crate) fn end(&mut self, counter: u64, keep: u32, now: Duration, immediately: bool) {
         if immediately {
             let parts = self.draining.iter_mut().filter(|part| part.counter == counter);
             parts.for_each(|part| part.kill_at = part.kill_at.min(now));
@@ -146,12 +146,12 @@ impl Holding {
     }
 
     /// Returns the number of grants that have expired at `now`.
-    pub fn expired(&self, now: Duration) -> u64 {
+    pub(crate) fn expired(&self, now: Duration) -> u64 {
         self.active.values().filter(|grant| grant.expires <= now).count() as u64
     }
 
     /// Ends the grants that have expired at `now`. Their slices drain.
-    pub fn expire(&mut self, now: Duration) {
+    pub(crate) fn expire(&mut self, now: Duration) {
         let due = self.active.iter().filter(|(_, grant)| grant.expires <= now);
         let due: Vec<(u64, u32, Duration)> = due
             .map(|(counter, grant)| (*counter, grant.slices, grant.expires + grant.grace))
@@ -163,19 +163,19 @@ impl Holding {
     }
 
     /// Takes up to `wanted` active slices into use, and returns how many.
-    pub fn occupy(&mut self, wanted: u32) -> u32 {
+    pub(crate) fn occupy(&mut self, wanted: u32) -> u32 {
         let occupied = wanted.min(self.active_slices.saturating_sub(self.in_use));
         self.in_use += occupied;
         occupied
     }
 
-    pub fn vacate(&mut self, slices: u32) {
+    pub(crate) fn vacate(&mut self, slices: u32) {
         self.in_use = self.in_use.saturating_sub(slices);
     }
 
     /// Frees the draining slices that are not in use. Slices are interchangeable, so those with the earliest kill time are freed first: no
     /// chunk is killed before the grace of the slice that still counts for it.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let mut excess = self.in_use.saturating_sub(self.active_slices);
         self.draining.sort_by_key(|part| std::cmp::Reverse((part.kill_at, part.counter)));
         for part in &mut self.draining {
@@ -186,7 +186,7 @@ impl Holding {
     }
 
     /// Returns whether the grace of a draining part has passed at `now`. The kill time of such a part becomes `again`.
-    pub fn kill_due(&mut self, now: Duration, again: Duration) -> bool {
+    pub(crate) fn kill_due(&mut self, now: Duration, again: Duration) -> bool {
         let mut due = false;
         for part in self.draining.iter_mut().filter(|part| part.kill_at <= now) {
             part.kill_at = again;
@@ -196,12 +196,12 @@ impl Holding {
     }
 
     /// Returns the time of the next expiry or kill.
-    pub fn deadline(&self) -> Option<Duration> {
+    pub(crate) fn deadline(&self) -> Option<Duration> {
         let active = self.active.values().map(|grant| grant.expires);
         active.chain(self.draining.iter().map(|part| part.kill_at)).min()
     }
 
-    pub fn parts(&self) -> impl Iterator<Item = Part> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Part> {
         let active = self.active.iter().map(|(counter, grant)| Part {
             counter: *counter,
             slices: grant.slices,

@@ -20,24 +20,24 @@ pub(super) struct Written {
 
 impl Written {
     /// Returns whether the object must be read first.
-    pub fn is_stale(&self) -> bool {
+    pub(crate) fn is_stale(&self) -> bool {
         self.status.is_none()
     }
 
     /// Forgets the status, because the stored one may have changed.
-    pub fn invalidate(&mut self) {
+    pub(crate) fn invalidate(&mut self) {
         self.status = None;
     }
 
-    pub fn saw(&mut self, status: GpuWorkerStatus) {
+    pub(crate) fn saw(&mut self, status: GpuWorkerStatus) {
         self.status = Some(status);
     }
 
-    pub fn is(&self, desired: &GpuWorkerStatus) -> bool {
+    pub(crate) fn is(&self, desired: &GpuWorkerStatus) -> bool {
         self.status.as_ref() == Some(desired)
     }
 
-    pub fn conditions(&self) -> Vec<Condition> {
+    pub(crate) fn conditions(&self) -> Vec<Condition> {
         self.status.as_ref().map_or_else(Vec::new, |status| status.conditions.clone())
     }
 }

@@ -23,7 +23,7 @@ const MODULE_BYTES: u64 = 64 << 20;
 const POISONED_LANES: Duration = Duration::from_millis(300);
 
 /// State that all lanes of a process share.
-pub struct Shared<D: Device> {
+pub(crate) struct Shared<D: Device> {
     pub device: D,
     pub queue: Queue<D>,
     pub reporter: Reporter,
@@ -39,7 +39,7 @@ pub struct Shared<D: Device> {
 
 impl<D: Device> Shared<D> {
     /// Shared state for `lanes` lanes on `device`.
-    pub fn new(device: D, reporter: Reporter, status_page: StatusPage, lanes: usize) -> Self {
+    pub(crate) fn new(device: D, reporter: Reporter, status_page: StatusPage, lanes: usize) -> Self {
         Self {
             device,
             queue: Queue::new(lanes),
@@ -58,7 +58,7 @@ impl<D: Device> Shared<D> {
     }
 
     /// Sends results older than [`REPORT_AGE`] of lanes that cannot send them because they are running a long chunk.
-    pub fn send_old_results(&self) {
+    pub(crate) fn send_old_results(&self) {
         for lane in 0..MAX_LANES {
             let mut results = self.results(lane);
             if results.is_old() {
@@ -78,7 +78,7 @@ impl<D: Device> Shared<D> {
 }
 
 /// Runs a lane. Returns only if the device has no stream for it.
-pub fn run<D: Device>(shared: &Shared<D>, lane: usize) {
+pub(crate) fn run<D: Device>(shared: &Shared<D>, lane: usize) {
     let mut stream = match shared.device.stream() {
         Ok(stream) => stream,
         Err(error) => {

@@ -14,7 +14,7 @@ use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 /// Failure of a chunk or of a whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
+pub(crate) struct Failed {
     pub code: FailureCode,
     pub message: String,
     /// Whether the context is poisoned, so that the process must be replaced.
@@ -23,7 +23,7 @@ pub struct Failed {
 
 impl Failed {
     /// Failure that leaves the process intact.
-    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: sahasra_executor_protocol::burst::bounded_message(message.into()),
@@ -57,7 +57,7 @@ enum Source {
 
 /// The part of a program that needs no device.
 #[derive(Debug)]
-pub struct Code {
+pub(crate) struct Code {
     program: Program,
     formula: sahasra_parameters::Program,
     shape: LaunchShape,
@@ -76,7 +76,7 @@ impl Code {
     ///
     /// # Errors
     /// `LoadFailed`, `LaunchFailed` or `ParameterFailed`, which then applies to all chunks.
-    pub fn new(encoded: &[u8]) -> Result<Self, Failed> {
+    pub(crate) fn new(encoded: &[u8]) -> Result<Self, Failed> {
         let program =
             Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("invalid program: {error}")))?;
         let chunks: Chunks = serde_json::from_slice(&program.chunks_json)
@@ -151,7 +151,7 @@ impl Code {
     }
 
     /// Maximum duration of a chunk.
-    pub fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.program.chunk_timeout_milliseconds)
     }
 
@@ -159,7 +159,7 @@ impl Code {
     ///
     /// # Errors
     /// `LoadFailed` if the bytes are not UTF-8.
-    pub fn ptx(&self) -> Result<&str, Failed> {
+    pub(crate) fn ptx(&self) -> Result<&str, Failed> {
         std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not UTF-8: {error}")))
     }
 
@@ -196,7 +196,7 @@ fn size_of_type(type_: ScalarType) -> usize {
 }
 
 /// Program on a device.
-pub struct Prepared<D: Device> {
+pub(crate) struct Prepared<D: Device> {
     code: Arc<Code>,
     module: Arc<D::Module>,
     /// Kernel of the instance that all chunks share. `None` where one chunk could see state that another chunk left in the module: then
@@ -206,7 +206,7 @@ pub struct Prepared<D: Device> {
 }
 
 /// Memory and arguments of one chunk at a time; reused by the next chunk.
-pub struct Frame<D: Device> {
+pub(crate) struct Frame<D: Device> {
     outputs: D::Area,
     inputs: D::Area,
     arguments: Arguments,
@@ -218,7 +218,7 @@ impl<D: Device> Prepared<D> {
     ///
     /// # Errors
     /// Failures that apply to all chunks.
-    pub fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
+    pub(crate) fn new(device: &D, stream: &mut D::Stream, code: Arc<Code>, module: &Arc<D::Module>) -> Result<Self, Failed> {
         // Check the size before allocating anything.
         code.check_slice(device.variable_bytes(module))?;
         let instance = Arc::new(device.instantiate(module, true)?);
@@ -244,7 +244,7 @@ impl<D: Device> Prepared<D> {
     }
 
     /// The part of the program that needs no device.
-    pub fn code(&self) -> &Arc<Code> {
+    pub(crate) fn code(&self) -> &Arc<Code> {
         &self.code
     }
 
@@ -252,7 +252,7 @@ impl<D: Device> Prepared<D> {
     ///
     /// # Errors
     /// `OutOfDeviceMemory`.
-    pub fn frame(&self, device: &D) -> Result<Frame<D>, Failed> {
+    pub(crate) fn frame(&self, device: &D) -> Result<Frame<D>, Failed> {
         let outputs = device.allocate(&self.code.outputs)?;
         let inputs = device.allocate(&self.code.inputs)?;
         let mut arguments = self.code.arguments.clone();
@@ -281,7 +281,7 @@ impl<D: Device> Prepared<D> {
     ///
     /// # Errors
     /// The failure of the chunk.
-    pub fn run(
+    pub(crate) fn run(
         &self,
         device: &D,
         stream: &mut D::Stream,

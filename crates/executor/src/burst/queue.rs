@@ -24,7 +24,7 @@ const MAX_BATCH: u64 = 1024;
 const TURN: Duration = Duration::from_millis(20);
 
 /// The runs of an executor and their waiting chunks.
-pub struct Queue<D: Device> {
+pub(crate) struct Queue<D: Device> {
     state: Mutex<State<D>>,
     changed: Condvar,
     lanes: usize,
@@ -98,21 +98,21 @@ impl<D: Device> Default for Released<D> {
 
 /// Assignment of a lane to a run, within the run's concurrency limit.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat {
+pub(crate) struct Seat {
     pub run: u64,
     since: Instant,
 }
 
 /// Consecutive chunks of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub(crate) struct Batch {
     pub first: u64,
     pub count: u64,
     pub attempt: u32,
 }
 
 /// Work of a lane that is assigned to a run.
-pub enum Task<D: Device> {
+pub(crate) enum Task<D: Device> {
     /// Prepare the program and report the outcome with [`Queue::prepared`].
     Prepare(Bytes, Option<Arc<Code>>),
     /// Execute the batch, then call [`Queue::more`].
@@ -201,13 +201,13 @@ impl<D: Device> Run<D> {
 }
 
 /// Message to the supervisor with this content.
-pub fn message(kind: Kind) -> FromExecutor {
+pub(crate) fn message(kind: Kind) -> FromExecutor {
     FromExecutor { kind: Some(kind) }
 }
 
 impl<D: Device> Queue<D> {
     /// Empty queue for `lanes` lanes.
-    pub fn new(lanes: usize) -> Self {
+    pub(crate) fn new(lanes: usize) -> Self {
         Self {
             state: Mutex::new(State {
                 runs: Vec::new(),
@@ -225,7 +225,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Adds a run with the encoded program and a concurrency limit of 0.
-    pub fn open(&self, id: u64, encoded: Bytes) {
+    pub(crate) fn open(&self, id: u64, encoded: Bytes) {
         self.state().runs.push(Run {
             id,
             encoded,
@@ -243,7 +243,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Adds chunks to a run. Returns their failures if the program is already known not to run.
-    pub fn submit(&self, submit: Submit) -> Option<FromExecutor> {
+    pub(crate) fn submit(&self, submit: Submit) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(submit.run)?;
         for range in submit.ranges {
@@ -267,7 +267,7 @@ impl<D: Device> Queue<D> {
 
     /// Sets the concurrency limit of a run. Returns how many lanes all runs together may use, and the answer to the change if it has
     /// already taken effect.
-    pub fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<FromExecutor>) {
+    pub(crate) fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<FromExecutor>) {
         let mut released = Released::default();
         let mut state = self.state();
         let mut settled = None;
@@ -283,7 +283,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Removes all waiting chunks of a run. Returns them as a message to the supervisor, or `None` if none waited.
-    pub fn withdraw(&self, id: u64) -> Option<FromExecutor> {
+    pub(crate) fn withdraw(&self, id: u64) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(id)?;
         run.waiting = 0;
@@ -302,7 +302,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Pauses or resumes a run: a paused run starts no further chunks.
-    pub fn pause(&self, id: u64, paused: bool) {
+    pub(crate) fn pause(&self, id: u64, paused: bool) {
         if let Some(run) = self.state().run(id) {
             run.paused = paused;
         }
@@ -310,7 +310,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Closes a run: drops its waiting chunks at once, and the run itself once no lane works on it.
-    pub fn close(&self, id: u64) {
+    pub(crate) fn close(&self, id: u64) {
         let mut released = Released::default();
         let mut state = self.state();
         if let Some(run) = state.run(id) {
@@ -324,7 +324,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Assigns a lane to a run. Blocks until a run has work for it.
-    pub fn sit(&self) -> (Seat, Task<D>) {
+    pub(crate) fn sit(&self) -> (Seat, Task<D>) {
         let mut state = self.state();
         loop {
             if let Some(found) = state.sit(self.lanes) {
@@ -335,7 +335,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Next batch for a lane after a batch of `ran` chunks that took `took`, or `None` if the lane must call [`Queue::leave`].
-    pub fn more(&self, seat: Seat, ran: u64, took: Duration) -> Option<Batch> {
+    pub(crate) fn more(&self, seat: Seat, ran: u64, took: Duration) -> Option<Batch> {
         let mut state = self.state();
         let others = state.exclusive
             || state
@@ -359,7 +359,7 @@ impl<D: Device> Queue<D> {
 
     /// Records whether the program of the run could be prepared. Returns the failures of the waiting chunks if it could not. The lane must
     /// call [`Queue::leave`] afterwards.
-    pub fn prepared(&self, seat: Seat, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
+    pub(crate) fn prepared(&self, seat: Seat, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
         let mut state = self.state();
         let run = state.run(seat.run)?;
         run.stage = match outcome {
@@ -378,7 +378,7 @@ impl<D: Device> Queue<D> {
 
     /// Ends the assignment of a lane to a run. The lane must have sent all its results before. Returns the answer to a change of
     /// concurrency that takes effect by it.
-    pub fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
+    pub(crate) fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
         let mut released = Released::default();
         let mut state = self.state();
         state.seated -= 1;

@@ -12,20 +12,20 @@ use crate::process::end_process;
 
 /// Writes messages as whole frames, one lane at a time. Lanes block while the supervisor does not read.
 #[derive(Debug)]
-pub struct Reporter {
+pub(crate) struct Reporter {
     socket: Mutex<UnixStream>,
 }
 
 impl Reporter {
     /// Reporter that writes to a blocking socket.
-    pub fn new(socket: UnixStream) -> Self {
+    pub(crate) fn new(socket: UnixStream) -> Self {
         Self {
             socket: Mutex::new(socket),
         }
     }
 
     /// Sends the messages. Ends the process if the supervisor is gone, because nobody else needs its results.
-    pub fn send_all(&self, messages: impl IntoIterator<Item = FromExecutor>) {
+    pub(crate) fn send_all(&self, messages: impl IntoIterator<Item = FromExecutor>) {
         for message in messages {
             let bytes = frame::encode(&message);
             let written = self.socket.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes);
@@ -36,7 +36,7 @@ impl Reporter {
     }
 
     /// Ends the process, but not in the middle of a frame.
-    pub fn end_process(&self) -> ! {
+    pub(crate) fn end_process(&self) -> ! {
         let _socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         end_process()
     }

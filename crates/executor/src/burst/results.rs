@@ -11,13 +11,13 @@ use super::queue::{Batch, message};
 use super::report::Reporter;
 
 /// Age of the oldest result at which a lane sends its results, checked after each chunk.
-pub const REPORT_AGE: Duration = Duration::from_millis(2);
+pub(crate) const REPORT_AGE: Duration = Duration::from_millis(2);
 /// Size of the outputs, in bytes, at which a lane sends its results.
 const REPORT_BYTES: usize = 256 << 10;
 
 /// Unsent results of one run. They must be sent before results of another run are added.
 #[derive(Default)]
-pub struct Results {
+pub(crate) struct Results {
     run: u64,
     /// Concatenated outputs of `succeeded`.
     outputs: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct Results {
 
 impl Results {
     /// Adds a successful chunk. Takes its outputs and leaves an empty buffer that can be reused.
-    pub fn succeeded(&mut self, run: u64, index: u64, attempt: u32, outputs: &mut Vec<u8>) {
+    pub(crate) fn succeeded(&mut self, run: u64, index: u64, attempt: u32, outputs: &mut Vec<u8>) {
         self.note(run);
         let bytes = outputs.len();
         if self.outputs.is_empty() {
@@ -54,7 +54,7 @@ impl Results {
     }
 
     /// Adds a failed chunk.
-    pub fn failed(&mut self, run: u64, index: u64, attempt: u32, failed: Failed) {
+    pub(crate) fn failed(&mut self, run: u64, index: u64, attempt: u32, failed: Failed) {
         self.note(run);
         if let Some(last) = self.failed.last_mut()
             && last.first + last.count == index
@@ -81,17 +81,17 @@ impl Results {
     }
 
     /// Whether the oldest result has reached [`REPORT_AGE`].
-    pub fn is_old(&self) -> bool {
+    pub(crate) fn is_old(&self) -> bool {
         self.since.is_some_and(|since| since.elapsed() >= REPORT_AGE)
     }
 
     /// Whether the results should be sent before the next chunk.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.outputs.len() >= REPORT_BYTES || self.is_old()
     }
 
     /// Sends the results if there are any.
-    pub fn send(&mut self, reporter: &Reporter) {
+    pub(crate) fn send(&mut self, reporter: &Reporter) {
         if self.since.take().is_none() {
             return;
         }

@@ -17,7 +17,7 @@ const FINEST: Duration = Duration::from_millis(2);
 const COARSEST: Duration = Duration::from_millis(20);
 
 /// Watches the lanes of this process.
-pub struct Watch {
+pub(crate) struct Watch {
     lanes: Vec<Mutex<Option<Watched>>>,
     /// Number of lanes that run chunks, so that the watch sleeps while there are none, and the polling interval.
     pace: Mutex<Pace>,
@@ -41,7 +41,7 @@ struct Pace {
 
 impl Watch {
     /// Watch over lanes; `cancels` tells whether the device can cancel a launch.
-    pub fn new(cancels: bool) -> Self {
+    pub(crate) fn new(cancels: bool) -> Self {
         Self {
             lanes: (0..MAX_LANES).map(|_| Mutex::new(None)).collect(),
             pace: Mutex::new(Pace { seated: 0, tick: COARSEST }),
@@ -55,7 +55,7 @@ impl Watch {
     }
 
     /// Registers a lane that starts to run chunks with this timeout.
-    pub fn sit(&self, timeout: Duration) {
+    pub(crate) fn sit(&self, timeout: Duration) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.seated += 1;
         pace.tick = pace.tick.min((timeout / 8).max(FINEST));
@@ -63,7 +63,7 @@ impl Watch {
     }
 
     /// Removes a lane that [`Watch::sit`] registered.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
         pace.seated -= 1;
         if pace.seated == 0 {
@@ -72,7 +72,7 @@ impl Watch {
     }
 
     /// Starts the timeout of a chunk that the lane launches.
-    pub fn begin(&self, lane: usize, run: u64, timeout: Duration, cancel: &Cancel) {
+    pub(crate) fn begin(&self, lane: usize, run: u64, timeout: Duration, cancel: &Cancel) {
         *self.lane(lane) = Some(Watched {
             run,
             deadline: Instant::now() + timeout,
@@ -83,12 +83,12 @@ impl Watch {
     }
 
     /// Ends the timeout of the lane's chunk. Returns the code that the chunk was revoked with, if any.
-    pub fn end(&self, lane: usize) -> Option<FailureCode> {
+    pub(crate) fn end(&self, lane: usize) -> Option<FailureCode> {
         self.lane(lane).take().and_then(|watched| watched.revoked)
     }
 
     /// Cancels the running chunks of a run, where the device supports it. Where it does not, the caller ends the process.
-    pub fn revoke(&self, run: u64, code: FailureCode) {
+    pub(crate) fn revoke(&self, run: u64, code: FailureCode) {
         if !self.cancels {
             return;
         }
@@ -102,7 +102,7 @@ impl Watch {
 
     /// Watches until the process ends: calls `look` at each tick, and `give_up`, which ends the process, when a lane does not end its
     /// launch.
-    pub fn run(self: &Arc<Self>, status_page: &StatusPage, look: impl Fn(), give_up: impl Fn()) {
+    pub(crate) fn run(self: &Arc<Self>, status_page: &StatusPage, look: impl Fn(), give_up: impl Fn()) {
         loop {
             let tick = {
                 let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,7 +16,7 @@ use super::{Arguments, Device, DeviceError, LaunchShape};
 
 /// The CPU as a device of this process.
 #[derive(Debug)]
-pub struct CpuDevice {
+pub(crate) struct CpuDevice {
     memory: Arc<Memory>,
     threads: usize,
     launches: AtomicUsize,
@@ -24,7 +24,7 @@ pub struct CpuDevice {
 
 impl CpuDevice {
     /// Device with `memory_bytes` of memory and `threads` threads, at least one.
-    pub fn new(memory_bytes: u64, threads: usize) -> Self {
+    pub(crate) fn new(memory_bytes: u64, threads: usize) -> Self {
         Self {
             memory: Arc::new(Memory::new(memory_bytes)),
             threads: threads.max(1),
@@ -35,7 +35,7 @@ impl CpuDevice {
 
 /// Allocations of an area, each with its size in bytes.
 #[derive(Debug)]
-pub struct CpuArea {
+pub(crate) struct CpuArea {
     memory: Arc<Memory>,
     parts: Vec<(DevicePointer, u64)>,
 }
@@ -51,7 +51,7 @@ impl Drop for CpuArea {
 
 /// Memory of a module's variables, and the instance's heap unless it uses the device's.
 #[derive(Debug)]
-pub struct CpuInstance {
+pub(crate) struct CpuInstance {
     loaded: LoadedModule,
     heap: Option<Heap>,
     memory: Arc<Memory>,
@@ -68,7 +68,7 @@ impl Drop for CpuInstance {
 
 /// A kernel and its launch shape.
 #[derive(Debug)]
-pub struct CpuKernel {
+pub(crate) struct CpuKernel {
     kernel: Kernel,
     launch: Launch,
     blocks: u64,
@@ -78,7 +78,7 @@ pub struct CpuKernel {
 
 /// Packed arguments and printed output of a lane.
 #[derive(Debug)]
-pub struct CpuStream {
+pub(crate) struct CpuStream {
     parameters: Vec<u8>,
     printed: Output,
 }
@@ -119,12 +119,14 @@ impl Device for CpuDevice {
     type Stream = CpuStream;
 
     const CANCELS: bool = true;
+    #[cfg(test)]
     const FAULTS_POISON: bool = false;
 
     fn lanes(&self) -> usize {
         self.threads
     }
 
+    #[cfg(test)]
     fn used_bytes(&self) -> u64 {
         self.memory.used()
     }

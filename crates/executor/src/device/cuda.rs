@@ -16,7 +16,7 @@ mod variables;
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys::{self, CUfunction_attribute, CUjit_option, CUjitInputType, CUresult};
 use sahasra_executor_protocol::probe::GPU_LANES;
@@ -27,9 +27,9 @@ use self::stream::{STAGING, ZEROS};
 use self::variables::Variables;
 use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
-pub use self::memory::CudaArea;
-pub use self::probe::probe;
-pub use self::stream::CudaStream;
+pub(crate) use self::memory::CudaArea;
+pub(crate) use self::probe::probe;
+pub(crate) use self::stream::CudaStream;
 
 /// Size of the buffer for the compiler's error log, in bytes.
 const LOG: usize = 8 << 10;
@@ -38,7 +38,7 @@ const DRIVER_WITH_PARAMETERS: i32 = 12_040;
 
 /// The context of this process on one GPU.
 #[derive(Debug)]
-pub struct Context {
+pub(crate) struct Context {
     context: sys::CUcontext,
 }
 
@@ -57,7 +57,7 @@ impl Context {
 
 /// A GPU in this process.
 #[derive(Debug)]
-pub struct CudaDevice {
+pub(crate) struct CudaDevice {
     context: Arc<Context>,
     used: Arc<AtomicU64>,
     total_bytes: u64,
@@ -69,7 +69,7 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`DeviceError::Unavailable`] if the driver or the GPU does not exist; other errors of the driver.
-    pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
+    pub(crate) fn open(ordinal: u32) -> Result<Self, DeviceError> {
         if !driver::is_present() {
             return Err(DeviceError::Unavailable("the CUDA driver (libcuda) is not installed".to_owned()));
         }
@@ -137,14 +137,14 @@ impl CudaDevice {
 
 /// Code compiled for this GPU, in host memory.
 #[derive(Debug)]
-pub struct CudaModule {
+pub(crate) struct CudaModule {
     image: Vec<u8>,
     variables: Variables,
 }
 
 /// One entry of a module on the GPU.
 #[derive(Debug)]
-pub struct CudaKernel {
+pub(crate) struct CudaKernel {
     instance: Arc<CudaInstance>,
     function: sys::CUfunction,
     shape: LaunchShape,
@@ -157,7 +157,7 @@ unsafe impl Sync for CudaKernel {}
 
 /// A module on the GPU.
 #[derive(Debug)]
-pub struct CudaInstance {
+pub(crate) struct CudaInstance {
     context: Arc<Context>,
     module: sys::CUmodule,
     has_globals: bool,
@@ -195,14 +195,16 @@ impl Device for CudaDevice {
     type Stream = CudaStream;
 
     const CANCELS: bool = false;
+    #[cfg(test)]
     const FAULTS_POISON: bool = true;
 
     fn lanes(&self) -> usize {
         GPU_LANES as usize
     }
 
+    #[cfg(test)]
     fn used_bytes(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.used.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn allocate(&self, parts: &[u64]) -> Result<CudaArea, DeviceError> {

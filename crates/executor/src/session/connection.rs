@@ -26,7 +26,7 @@ const STACK_BYTES: usize = 256 << 10;
 
 /// Connections of a session. Each gets a number of its own.
 #[derive(Debug, Default)]
-pub struct Connections {
+pub(crate) struct Connections {
     next: AtomicU64,
     open: Arc<AtomicUsize>,
 }
@@ -45,7 +45,7 @@ impl Connections {
     ///
     /// # Errors
     /// Errors of the system calls, or too many open connections.
-    pub fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
+    pub(crate) fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
         let open = Open(Arc::clone(&self.open));
         if open.0.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
             return Err(io::Error::other("too many connections"));
@@ -70,7 +70,7 @@ impl Connections {
 }
 
 /// Rejects a connection because the engine cannot be used, for the reason `message`.
-pub fn refuse(adopted: Adopted, message: &str) {
+pub(crate) fn refuse(adopted: Adopted, message: &str) {
     if let Ok((stream, already_read)) = prepare(adopted) {
         let mut reader = Reader::new(Arc::new(stream), &already_read);
         let refused = Refused {

@@ -12,9 +12,9 @@ use sahasra_pjrt::{ElementType, Shape};
 use sahasra_wire::session::{Compiled, FailureCode, Format, Launch};
 
 #[cfg(test)]
-pub mod model;
-pub mod ptx;
-pub mod xla;
+pub(crate) mod model;
+pub(crate) mod ptx;
+pub(crate) mod xla;
 
 /// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
 pub(super) const ENGINE_STACK: usize = 64 << 20;
@@ -22,7 +22,7 @@ pub(super) const ENGINE_STACK: usize = 64 << 20;
 /// Failure of an engine's operation, without the operation's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Fault {
+pub(crate) struct Fault {
     pub code: FailureCode,
     /// Description for people.
     pub message: String,
@@ -30,7 +30,7 @@ pub struct Fault {
 
 impl Fault {
     /// Fault with this code and message.
-    pub fn new(code: FailureCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -38,7 +38,7 @@ impl Fault {
     }
 
     /// Fault for an operation that only the other engine supports. `what` names the operation, `engine` the engine of this session.
-    pub fn unsupported(what: &str, engine: names::Engine) -> Self {
+    pub(crate) fn unsupported(what: &str, engine: names::Engine) -> Self {
         Self::new(
             FailureCode::Unsupported,
             format!("{what} requires a session of the other engine: this session has engine {engine}"),
@@ -48,7 +48,7 @@ impl Fault {
 
 /// Description of an engine and its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Description {
+pub(crate) struct Description {
     pub engine: names::Engine,
     /// Name of the platform, such as `cpu` or `cuda`.
     pub platform: String,
@@ -61,7 +61,7 @@ pub struct Description {
 }
 
 /// Callback for the end of an operation. It is called on any thread and must not block.
-pub type Bell = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Bell = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Outcome {
@@ -72,17 +72,17 @@ struct Outcome {
 
 /// Receiving end of an operation's outcome: whether the operation is done, and whether it failed.
 #[derive(Clone, Debug)]
-pub struct Completion(Arc<Outcome>);
+pub(crate) struct Completion(Arc<Outcome>);
 
 /// Sending end of a [`Completion`]. If it is dropped without an outcome, the operation counts as failed.
-pub struct Completer {
+pub(crate) struct Completer {
     outcome: Arc<Outcome>,
     bell: Bell,
 }
 
 impl Completion {
     /// Creates both ends. `bell` is called when the operation ends.
-    pub fn new(bell: Bell) -> (Self, Completer) {
+    pub(crate) fn new(bell: Bell) -> (Self, Completer) {
         let outcome = Arc::<Outcome>::default();
         let completer = Completer {
             outcome: Arc::clone(&outcome),
@@ -92,12 +92,12 @@ impl Completion {
     }
 
     /// Outcome of the operation once it is done.
-    pub fn outcome(&self) -> Option<&Result<(), Fault>> {
+    pub(crate) fn outcome(&self) -> Option<&Result<(), Fault>> {
         self.0.result.get()
     }
 
     /// Blocks until the operation is done.
-    pub fn wait(&self) -> &Result<(), Fault> {
+    pub(crate) fn wait(&self) -> &Result<(), Fault> {
         let mut guard = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(outcome) = self.outcome() {
@@ -110,7 +110,7 @@ impl Completion {
 
 impl Completer {
     /// Reports the outcome of the operation.
-    pub fn complete(self, outcome: Result<(), Fault>) {
+    pub(crate) fn complete(self, outcome: Result<(), Fault>) {
         self.tell(outcome);
     }
 
@@ -136,7 +136,7 @@ impl Drop for Completer {
 
 /// Device memory for an execution of a program, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub(crate) struct Needs {
     pub arguments: u64,
     pub outputs: u64,
     /// Size of the outputs that reuse the memory of arguments.
@@ -148,7 +148,7 @@ pub struct Needs {
 
 /// Program that an engine has produced from a text.
 #[derive(Debug)]
-pub struct Compilation<P> {
+pub(crate) struct Compilation<P> {
     pub program: P,
     /// Whether the program comes from a cache.
     pub cached: bool,
@@ -157,7 +157,7 @@ pub struct Compilation<P> {
 }
 
 /// Properties of a compiled program.
-pub trait Program {
+pub(crate) trait Program {
     /// Shapes of the results, in order; empty for kernels.
     fn outputs(&self) -> &[Shape];
     /// Device memory for an execution.
@@ -167,7 +167,7 @@ pub trait Program {
 }
 
 /// Runs programs on one device. Dropping a tensor or a program frees it.
-pub trait Engine {
+pub(crate) trait Engine {
     type Tensor;
     /// A compiled program; clones refer to the same program.
     type Program: Program + Clone;
@@ -260,14 +260,14 @@ pub trait Engine {
 }
 
 /// The element type with this name, or `None` if there is none. Tokens are not accepted.
-pub fn element_type(name: &str) -> Option<ElementType> {
+pub(crate) fn element_type(name: &str) -> Option<ElementType> {
     (1..)
         .map_while(ElementType::of)
         .find(|known| known.name() == name && *known != ElementType::Token)
 }
 
 /// Builds the [`Compiled`] message for a program. `limit_bytes` and `used_bytes` are the session's device memory.
-pub fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_bytes: u64, used_bytes: u64) -> Compiled {
+pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_bytes: u64, used_bytes: u64) -> Compiled {
     let needs = made.program.needs();
     let outputs = made.program.outputs().iter().map(|shape| sahasra_wire::session::Shape {
         element_type: shape.element_type.name().to_owned(),

@@ -23,17 +23,17 @@ use super::payload::Payload;
 mod lending;
 mod peer;
 
-pub use self::peer::Peer;
+pub(crate) use self::peer::Peer;
 
 /// Maximum number of frames that a writer takes at once.
 const BATCH_FRAMES: usize = 64;
 /// Maximum size of the payloads that the engine's thread writes itself, in bytes.
-pub const LITTLE_BYTES: usize = 32 << 10;
+pub(crate) const LITTLE_BYTES: usize = 32 << 10;
 /// Value of `wake_at` while the engine's thread does not sleep.
 const AWAKE: i64 = -1;
 
 /// Next step for the engine's thread.
-pub enum Input {
+pub(crate) enum Input {
     /// Carry out an operation of the client.
     Operation {
         sequence: u64,
@@ -51,7 +51,7 @@ pub enum Input {
 
 /// Reasons for the engine's thread to be woken.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Size of the downloads in progress, in bytes.
     pub pending_bytes: u64,
     /// Whether a program is being compiled, so that operations must wait.
@@ -89,7 +89,7 @@ struct Inner {
 }
 
 /// The [hub](self).
-pub struct Hub {
+pub(crate) struct Hub {
     inner: Mutex<Inner>,
     engine: Condvar,
     writers: Condvar,
@@ -110,7 +110,7 @@ pub struct Hub {
 
 impl Hub {
     /// Hub for an engine with this description. `limit_bytes` is the device memory that the session may use.
-    pub fn new(status_page: StatusPage, description: Description, limit_bytes: u64) -> Self {
+    pub(crate) fn new(status_page: StatusPage, description: Description, limit_bytes: u64) -> Self {
         Self {
             inner: Mutex::new(Inner {
                 link: Link::default(),
@@ -139,12 +139,12 @@ impl Hub {
     }
 
     /// Device memory that the session may use, in bytes.
-    pub fn limit_bytes(&self) -> u64 {
+    pub(crate) fn limit_bytes(&self) -> u64 {
         self.limit_bytes
     }
 
     /// Status page that the agent reads.
-    pub fn status_page(&self) -> &StatusPage {
+    pub(crate) fn status_page(&self) -> &StatusPage {
         &self.status_page
     }
 
@@ -181,7 +181,7 @@ impl Hub {
     ///
     /// # Errors
     /// The reason for rejecting the connection.
-    pub fn hello(&self, connection: Arc<dyn Peer>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
+    pub(crate) fn hello(&self, connection: Arc<dyn Peer>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
         let mut inner = self.lock();
         let welcomed = inner.link.hello(connection.number(), hello, received, secret, Instant::now())?;
         if welcomed.replaced.is_some()
@@ -226,7 +226,7 @@ impl Hub {
 
     /// Processes frames of a connection. Returns whether the connection is still the client's and the frames are valid. With `lends` the
     /// engine's thread may read the connection until [`Hub::lent`] returns.
-    pub fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
+    pub(crate) fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
         self.status_page.touch();
         let mut inner = self.lock();
         for (frame, payload) in frames.drain(..) {
@@ -277,7 +277,7 @@ impl Hub {
     }
 
     /// Closes a connection because the frames it received are malformed.
-    pub fn malformed(&self, connection: u64, reason: &str) {
+    pub(crate) fn malformed(&self, connection: u64, reason: &str) {
         self.break_off(&mut self.lock(), connection, reason);
     }
 
@@ -286,7 +286,7 @@ impl Hub {
     }
 
     /// Ends the session: sends the reason to the connected client, and waits up to `longest` until it is sent.
-    pub fn end(&self, reason: &str, longest: Duration) {
+    pub(crate) fn end(&self, reason: &str, longest: Duration) {
         let mut inner = self.lock();
         let Some(connection) = inner.current.as_ref().map(|current| current.number()) else {
             return;
@@ -299,7 +299,7 @@ impl Hub {
     }
 
     /// Records that a writer has sent the final message of a connection.
-    pub fn record_end(&self) {
+    pub(crate) fn record_end(&self) {
         self.lock().is_ended = true;
         self.ended.notify_all();
     }
@@ -326,7 +326,7 @@ impl Hub {
     }
 
     /// Ends the client of `generation` because it sent a malformed operation.
-    pub fn malformed_operation(&self, generation: u64, reason: &str) {
+    pub(crate) fn malformed_operation(&self, generation: u64, reason: &str) {
         let mut inner = self.lock();
         if inner.generation == generation {
             if let Some(connection) = inner.current.as_ref().map(|current| current.number()) {
@@ -343,7 +343,7 @@ impl Hub {
     }
 
     /// Records that a connection has ended.
-    pub fn disconnected(&self, connection: u64) {
+    pub(crate) fn disconnected(&self, connection: u64) {
         let mut inner = self.lock();
         if inner.current.as_ref().is_some_and(|current| current.number() == connection) {
             inner.current = None;
@@ -357,7 +357,7 @@ impl Hub {
     }
 
     /// Waits until there is something to write on this connection. Returns whether it had to wait.
-    pub fn wait_to_send(&self, connection: u64) -> bool {
+    pub(crate) fn wait_to_send(&self, connection: u64) -> bool {
         let mut inner = self.lock();
         let mut has_waited = false;
         loop {
@@ -372,23 +372,23 @@ impl Hub {
     }
 
     /// Rate at which the client decodes parts, as it reports, in bytes per second; 0 if it has decoded none.
-    pub fn client_decodes(&self) -> u64 {
+    pub(crate) fn client_decodes(&self) -> u64 {
         self.client_decodes.load(Ordering::Relaxed)
     }
 
     /// Whether there is something to send on this connection.
-    pub fn has_to_send(&self, connection: u64) -> bool {
+    pub(crate) fn has_to_send(&self, connection: u64) -> bool {
         self.lock().link.has_to_send(connection)
     }
 
     /// Appends the next frames for this connection to `into`, with at most about `most_bytes` bytes of payloads.
-    pub fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
+    pub(crate) fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
         self.lock().link.send(connection, BATCH_FRAMES, most_bytes, into)
     }
 
     /// Queues answers for the client of `generation`; nothing follows `last`. Small answers are written on this thread if the connection's
     /// writer sleeps.
-    pub fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
+    pub(crate) fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
         let connection = {
             let mut inner = self.lock();
             let bytes: usize = answers.iter().map(|answer| answer.payload.len()).sum();
@@ -416,7 +416,7 @@ impl Hub {
     }
 
     /// Waits for the next step of the engine's thread. `can_settle` tells whether something has ended that the engine waits for.
-    pub fn next(&self, waiting: Waiting, can_settle: impl Fn() -> bool) -> Input {
+    pub(crate) fn next(&self, waiting: Waiting, can_settle: impl Fn() -> bool) -> Input {
         let mut inner = self.lock();
         loop {
             if can_settle() {
@@ -472,13 +472,13 @@ impl Hub {
     }
 
     /// Records that an execution begins.
-    pub fn execution_begins(&self) {
+    pub(crate) fn execution_begins(&self) {
         self.running.fetch_add(1, Ordering::SeqCst);
         self.status_page.execution_begins();
     }
 
     /// Records that an execution has ended.
-    pub fn execution_ends(&self) {
+    pub(crate) fn execution_ends(&self) {
         let running = self.running.fetch_sub(1, Ordering::SeqCst) - 1;
         self.status_page.execution_ends();
         fence(Ordering::SeqCst);
@@ -488,7 +488,7 @@ impl Hub {
     }
 
     /// Records that a download or a compilation has ended.
-    pub fn download_ends(&self) {
+    pub(crate) fn download_ends(&self) {
         fence(Ordering::SeqCst);
         if self.wake_at.load(Ordering::SeqCst) != AWAKE {
             self.wake_engine(&mut self.lock());

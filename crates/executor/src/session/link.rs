@@ -25,21 +25,21 @@ const LONGEST_GRACE: Duration = Duration::from_secs(600);
 
 /// Limit of what one side may have outstanding towards the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     pub frames: u32,
     /// Bytes of payload.
     pub bytes: u64,
 }
 
 /// Window for operations sent to the executor: some tens of parts, and the steps of a client while a program compiles.
-pub const WINDOW: Window = Window {
+pub(crate) const WINDOW: Window = Window {
     frames: 4096,
     bytes: 64 << 20,
 };
 
 /// An answer, without its sequence number.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub kind: Kind,
     /// Bytes beside the message.
     pub payload: Bytes,
@@ -56,7 +56,7 @@ impl From<Kind> for Answer {
 
 /// Outcome of accepting a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Welcomed {
+pub(crate) struct Welcomed {
     /// Whether the client continues with its tensors and programs; otherwise those of the previous client must be freed.
     pub resumed: bool,
     /// Secret for resuming.
@@ -73,7 +73,7 @@ pub struct Welcomed {
 
 /// Classification of a received operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub(crate) enum Arrival {
     /// The next operation.
     New,
     /// An operation that was received before.
@@ -84,7 +84,7 @@ pub enum Arrival {
 
 /// Violation of the stream's rules by the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LinkError {
+pub(crate) enum LinkError {
     /// The client skipped an operation number.
     #[error("invalid operation number {found}: expected {expected}")]
     Gap {
@@ -108,7 +108,7 @@ pub enum LinkError {
 
 /// What [`Link::send`] returned for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
+pub(crate) enum Sending {
     /// Frames, or none at present.
     Go,
     /// The last frames, if any: the client closed the session, or its stream was malformed or ended.
@@ -157,7 +157,7 @@ enum Ending {
 
 /// The clients of a session, of which there is at most one at a time.
 #[derive(Debug, Default)]
-pub struct Link {
+pub(crate) struct Link {
     client: Option<Client>,
     generation: u64,
 }
@@ -168,7 +168,14 @@ impl Link {
     ///
     /// # Errors
     /// The reason for rejecting the client.
-    pub fn hello(&mut self, connection: u64, hello: &Hello, received: u64, secret: Bytes, now: Instant) -> Result<Welcomed, Refused> {
+    pub(crate) fn hello(
+        &mut self,
+        connection: u64,
+        hello: &Hello,
+        received: u64,
+        secret: Bytes,
+        now: Instant,
+    ) -> Result<Welcomed, Refused> {
         let refused = |code: RefusalCode, message: String| Refused {
             code: code.into(),
             message,
@@ -264,7 +271,7 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError::Future`].
-    pub fn confirmed(&mut self, connection: u64, received: u64) -> Result<bool, LinkError> {
+    pub(crate) fn confirmed(&mut self, connection: u64, received: u64) -> Result<bool, LinkError> {
         match self.connected(connection) {
             Some(client) => client.confirm(received).map(|()| true),
             None => Ok(false),
@@ -275,7 +282,7 @@ impl Link {
     ///
     /// # Errors
     /// [`LinkError::Gap`], [`LinkError::Window`].
-    pub fn arrived(&mut self, connection: u64, sequence: u64, payload_bytes: usize) -> Result<Arrival, LinkError> {
+    pub(crate) fn arrived(&mut self, connection: u64, sequence: u64, payload_bytes: usize) -> Result<Arrival, LinkError> {
         let Some(client) = self.connected(connection).filter(|client| client.ending.is_none()) else {
             return Ok(Arrival::Stale);
         };
@@ -299,7 +306,7 @@ impl Link {
     }
 
     /// Records that the engine takes the next operation. Returns whether the client must be sent a confirmation.
-    pub fn take(&mut self, generation: u64, payload_bytes: usize) -> bool {
+    pub(crate) fn take(&mut self, generation: u64, payload_bytes: usize) -> bool {
         let Some(client) = self.of(generation) else {
             return false;
         };
@@ -310,7 +317,7 @@ impl Link {
     }
 
     /// Queues an answer for the client of `generation`, if that is still the current one.
-    pub fn answer(&mut self, generation: u64, answer: Answer) {
+    pub(crate) fn answer(&mut self, generation: u64, answer: Answer) {
         if let Some(client) = self.of(generation) {
             client.kept_bytes += answer.payload.len() as u64;
             client.answers.push_back(answer);
@@ -318,14 +325,14 @@ impl Link {
     }
 
     /// Queues the last answer for a client that has closed the session.
-    pub fn close(&mut self, generation: u64, answer: Answer) {
+    pub(crate) fn close(&mut self, generation: u64, answer: Answer) {
         self.answer(generation, answer);
         self.end(generation, Ending::Closed);
     }
 
     /// Ends the stream of the connection's client because the stream is malformed or the session ends. The client is sent the reason and
     /// loses its tensors and programs. Returns the client's generation.
-    pub fn breaks(&mut self, connection: u64, reason: Kind) -> Option<u64> {
+    pub(crate) fn breaks(&mut self, connection: u64, reason: Kind) -> Option<u64> {
         let client = self.connected(connection).filter(|client| client.ending.is_none())?;
         let generation = client.generation;
         // The client can no longer confirm answers, and so cannot make room in its window for the rest.
@@ -335,7 +342,7 @@ impl Link {
     }
 
     /// Forgets the client.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.client = None;
     }
 
@@ -349,14 +356,14 @@ impl Link {
     }
 
     /// Whether the client has so many unconfirmed answers that no further ones should be produced.
-    pub fn is_congested(&self) -> bool {
+    pub(crate) fn is_congested(&self) -> bool {
         self.client
             .as_ref()
             .is_some_and(|client| client.answers.len() > client.window.frames as usize || client.kept_bytes > client.window.bytes.max(1))
     }
 
     /// Whether [`Link::send`] would return frames, or report the end of the stream.
-    pub fn has_to_send(&mut self, connection: u64) -> bool {
+    pub(crate) fn has_to_send(&mut self, connection: u64) -> bool {
         let Some(client) = self.connected(connection) else {
             return true;
         };
@@ -366,7 +373,7 @@ impl Link {
     }
 
     /// Appends the next frames for this connection to `into`: at most `most_frames` frames, and about `most_bytes` bytes of payloads.
-    pub fn send(&mut self, connection: u64, most_frames: usize, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
+    pub(crate) fn send(&mut self, connection: u64, most_frames: usize, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
         let Some(client) = self.connected(connection) else {
             return Sending::Over;
         };
@@ -422,7 +429,7 @@ impl Link {
     }
 
     /// Records the end of a connection. Returns whether it was the client's.
-    pub fn disconnected(&mut self, connection: u64, now: Instant) -> bool {
+    pub(crate) fn disconnected(&mut self, connection: u64, now: Instant) -> bool {
         let Some(client) = self.connected(connection) else {
             return false;
         };
@@ -435,12 +442,12 @@ impl Link {
     }
 
     /// End of the client's grace period, if it has no connection.
-    pub fn expires(&self) -> Option<Instant> {
+    pub(crate) fn expires(&self) -> Option<Instant> {
         self.client.as_ref()?.until
     }
 
     /// Forgets a client whose grace period is over. Returns whether there was one.
-    pub fn expire(&mut self, now: Instant) -> bool {
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let over = self.expires().is_some_and(|until| until <= now);
         if over {
             self.client = None;
@@ -449,13 +456,13 @@ impl Link {
     }
 
     /// The client's secret for resuming, while it can be used.
-    pub fn secret(&self) -> Option<&Bytes> {
+    pub(crate) fn secret(&self) -> Option<&Bytes> {
         let client = self.client.as_ref().filter(|client| client.ending.is_none())?;
         Some(&client.resume)
     }
 
     /// Whether a client is connected whose stream has not ended.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.client
             .as_ref()
             .is_some_and(|client| client.connection.is_some() && client.ending.is_none())

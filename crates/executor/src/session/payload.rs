@@ -10,7 +10,7 @@ const PAGE_BYTES: usize = 64 << 10;
 
 /// Bytes beside a message.
 #[derive(Debug)]
-pub enum Payload {
+pub(crate) enum Payload {
     /// Slice of a read buffer that also holds other frames.
     Shared(Bytes),
     /// Bytes that were read directly to their final location: the next region of the memory of a whole tensor.
@@ -19,7 +19,7 @@ pub enum Payload {
 
 impl Payload {
     /// Number of bytes.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Shared(bytes) => bytes.len(),
             Self::InPlace(bytes) => bytes.len(),
@@ -27,11 +27,11 @@ impl Payload {
     }
 
     /// Whether there are no bytes.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub fn into_bytes(self) -> Bytes {
+    pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::Shared(bytes) => bytes,
             Self::InPlace(bytes) => bytes.into(),
@@ -46,7 +46,7 @@ impl From<Bytes> for Payload {
 }
 
 /// `bytes` zeros.
-pub fn zeros(bytes: usize) -> Vec<u8> {
+pub(crate) fn zeros(bytes: usize) -> Vec<u8> {
     // The system zeroes the pages when they are first touched.
     let mut zeros = vec![0; bytes];
     if bytes >= HUGE_BYTES {

@@ -42,7 +42,7 @@ use super::payload::Payload;
 /// Violation of the protocol by an operation. The client receives the reason, and loses its tensors and programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operation {sequence}: {reason}")]
-pub struct Malformed {
+pub(crate) struct Malformed {
     /// Number of the operation.
     pub sequence: u64,
     pub reason: String,
@@ -89,7 +89,7 @@ struct Program<E: Engine> {
 }
 
 /// The [state](self) of a client.
-pub struct State<E: Engine> {
+pub(crate) struct State<E: Engine> {
     engine: E,
     limit_bytes: u64,
     account: Rc<Account>,
@@ -119,7 +119,7 @@ pub struct State<E: Engine> {
 }
 
 /// Callbacks for the begin and the end of work.
-pub struct Bells {
+pub(crate) struct Bells {
     /// Called when an execution begins.
     pub execution_begins: Bell,
     /// Called when an execution has ended.
@@ -141,7 +141,7 @@ impl Default for Bells {
 
 impl<E: Engine> State<E> {
     /// Empty state on `engine`. `limit_bytes` is the device memory that the session may use.
-    pub fn new(engine: E, limit_bytes: u64, bells: Bells) -> Self {
+    pub(crate) fn new(engine: E, limit_bytes: u64, bells: Bells) -> Self {
         Self {
             engine,
             limit_bytes,
@@ -169,7 +169,7 @@ impl<E: Engine> State<E> {
     }
 
     /// Number of tensors with names, and bytes of device memory in use. Does not count deleted tensors that are still being sent.
-    pub fn stored(&self) -> (u64, u64) {
+    pub(crate) fn stored(&self) -> (u64, u64) {
         (self.tensors.there, self.account.used())
     }
 
@@ -177,7 +177,7 @@ impl<E: Engine> State<E> {
     ///
     /// # Errors
     /// [`Malformed`]: the caller must report it to the client and call [`State::reset`].
-    pub fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
+    pub(crate) fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
         let payload = payload.into();
         use client_frame::Kind as Operation;
         let malformed = |reason: &str| Malformed {
@@ -231,7 +231,7 @@ impl<E: Engine> State<E> {
     }
 
     /// Frees everything and discards all answers. Waits for running executions, because their memory is in use until they end.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.tensors = Names::default();
         self.incoming = None;
         self.finish_compilation();

@@ -8,13 +8,13 @@ use sahasra_wire::burst::FailureCode;
 use crate::device::DeviceError;
 
 /// Whether `libcuda` can be loaded. All other functions of the driver panic if it cannot.
-pub fn is_present() -> bool {
+pub(crate) fn is_present() -> bool {
     // SAFETY: opens and closes a library whose initialisers do nothing until `cuInit`.
     unsafe { sys::is_culib_present() }
 }
 
 /// The driver's description and name of a result code.
-pub fn description(result: CUresult) -> String {
+pub(crate) fn description(result: CUresult) -> String {
     let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut text = std::ptr::null();
         // SAFETY: the driver writes a pointer to a static string, or leaves null.
@@ -29,7 +29,7 @@ pub fn description(result: CUresult) -> String {
 }
 
 /// Checks the result of a call that is independent of the tenant's code, or that reports a fault of a kernel launched before.
-pub fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
+pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     use CUresult as R;
     match result {
         R::CUDA_SUCCESS => Ok(()),
@@ -49,7 +49,7 @@ pub fn check(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
 
 /// Failure code of an error that makes the context unusable until its process ends (CUDA Driver API, `CUresult`: "the context cannot be
 /// used, so it must be destroyed"). `None` for all other results.
-pub fn poisoned(result: CUresult) -> Option<FailureCode> {
+pub(crate) fn poisoned(result: CUresult) -> Option<FailureCode> {
     use CUresult as R;
     Some(match result {
         R::CUDA_ERROR_ILLEGAL_ADDRESS
@@ -71,7 +71,7 @@ pub fn poisoned(result: CUresult) -> Option<FailureCode> {
 }
 
 /// Checks the result of loading code; `log` is the compiler's error log.
-pub fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
+pub(crate) fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
     use CUresult as R;
     let message = || match log.trim() {
         "" => description(result),
@@ -90,7 +90,7 @@ pub fn check_load(result: CUresult, log: &str) -> Result<(), DeviceError> {
 }
 
 /// Checks the result of preparing or starting a launch.
-pub fn check_launch(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
+pub(crate) fn check_launch(call: &'static str, result: CUresult) -> Result<(), DeviceError> {
     use CUresult as R;
     match result {
         R::CUDA_ERROR_INVALID_VALUE

@@ -11,7 +11,7 @@ use crate::device::{ALIGNMENT, DeviceError, rounded_bytes};
 
 /// Parts in one allocation of device memory, each at a multiple of [`ALIGNMENT`].
 #[derive(Debug)]
-pub struct CudaArea {
+pub(crate) struct CudaArea {
     context: Arc<Context>,
     used: Arc<AtomicU64>,
     base: sys::CUdeviceptr,
@@ -84,7 +84,7 @@ impl Drop for CudaArea {
 
 /// Page-locked host memory: asynchronous copies of other memory would block.
 #[derive(Debug)]
-pub struct Pinned {
+pub(crate) struct Pinned {
     pointer: *mut u8,
     length: usize,
 }

@@ -7,7 +7,7 @@ use super::driver::{check, description, is_present};
 use crate::device::DeviceError;
 
 /// Discovers the GPUs. Creates a context on each GPU and keeps it until the end of the process.
-pub fn probe() -> Probe {
+pub(crate) fn probe() -> Probe {
     if !is_present() {
         return Probe {
             gpus: Vec::new(),

@@ -19,7 +19,7 @@ pub(super) static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 
 /// A stream, and pinned memory for its copies.
 #[derive(Debug)]
-pub struct CudaStream {
+pub(crate) struct CudaStream {
     pub(super) context: Arc<Context>,
     pub(super) stream: sys::CUstream,
     pub(super) upload: Pinned,

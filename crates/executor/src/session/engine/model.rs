@@ -16,7 +16,7 @@ use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
 
 /// State of the engine that a test observes and controls.
 #[derive(Default)]
-pub struct Controls {
+pub(crate) struct Controls {
     /// Whether executions and downloads end only when the test calls [`release`].
     pub holds: bool,
     /// Whether compilations end only when the test calls [`release`].
@@ -30,21 +30,21 @@ pub struct Controls {
 
 impl Controls {
     /// Removes the newest outcome that was held back.
-    pub fn take_newest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
+    pub(crate) fn take_newest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
         self.held.pop_back()
     }
 
     /// Removes the oldest outcome that was held back.
-    pub fn take_oldest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
+    pub(crate) fn take_oldest(&mut self) -> Option<(Completer, Result<(), Fault>)> {
         self.held.pop_front()
     }
 }
 
 /// Shared handle of the [`Controls`].
-pub type Shared = Rc<RefCell<Controls>>;
+pub(crate) type Shared = Rc<RefCell<Controls>>;
 
 /// Completes the oldest outcome that was held back. Returns whether there was one.
-pub fn release(controls: &Shared) -> bool {
+pub(crate) fn release(controls: &Shared) -> bool {
     let oldest = controls.borrow_mut().take_oldest();
     let Some((done, outcome)) = oldest else {
         return false;
@@ -55,12 +55,12 @@ pub fn release(controls: &Shared) -> bool {
 
 /// The [engine](self) for tests.
 #[derive(Default)]
-pub struct ModelEngine {
+pub(crate) struct ModelEngine {
     pub controls: Shared,
 }
 
 /// An array of the [`ModelEngine`].
-pub struct ModelTensor {
+pub(crate) struct ModelTensor {
     bytes: Arc<Bytes>,
     is_failed: bool,
     controls: Shared,
@@ -83,7 +83,7 @@ impl Drop for ModelTensor {
 
 /// A program of the [`ModelEngine`].
 #[derive(Clone)]
-pub struct ModelProgram {
+pub(crate) struct ModelProgram {
     verb: String,
     outputs: Rc<Vec<Shape>>,
     temporaries: u64,

@@ -25,7 +25,7 @@ const MOST_MODULES: usize = 64;
 type Use = (String, [u32; 7], Vec<usize>);
 
 /// An instance of a PTX text with its own variables, which keep the values that kernels write, and its prepared kernels.
-pub struct Loaded<D: Device> {
+pub(crate) struct Loaded<D: Device> {
     instance: Arc<D::Instance>,
     bytes: u64,
     kernels: RefCell<HashMap<Use, Rc<D::Kernel>>>,
@@ -49,20 +49,20 @@ impl<D: Device> Program for Rc<Loaded<D>> {
 }
 
 /// A translated PTX text that is not on the device yet.
-pub struct Text<D: Device> {
+pub(crate) struct Text<D: Device> {
     module: Arc<D::Module>,
     cached: bool,
     began: Instant,
 }
 
 /// Device memory of a tensor, and the tensor's size in bytes.
-pub struct Stored<D: Device> {
+pub(crate) struct Stored<D: Device> {
     area: D::Area,
     bytes: u64,
 }
 
 /// The [engine](self) for PTX.
-pub struct PtxEngine<D: Device> {
+pub(crate) struct PtxEngine<D: Device> {
     device: D,
     stream: D::Stream,
     /// Empty area that is read to wait for the stream.
@@ -80,7 +80,7 @@ impl<D: Device> PtxEngine<D> {
     ///
     /// # Errors
     /// If the device cannot create a stream.
-    pub fn new(device: D, backend: Backend) -> Result<Self, DeviceError> {
+    pub(crate) fn new(device: D, backend: Backend) -> Result<Self, DeviceError> {
         let description = Description {
             engine: NAME,
             platform: backend.to_string(),

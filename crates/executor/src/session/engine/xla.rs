@@ -31,7 +31,7 @@ const STABLEHLO: &str = "stablehlo_current_version";
 
 /// Options of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub(crate) struct Options {
     /// Path of the plugin.
     pub plugin: PathBuf,
     /// Index of the GPU if the plugin drives GPUs; `None` for a CPU plugin.
@@ -44,7 +44,7 @@ pub struct Options {
 
 /// Reason why the engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub(crate) enum OpenError {
     /// The plugin cannot be loaded.
     #[error(transparent)]
     Plugin(#[from] LoadError),
@@ -66,7 +66,7 @@ pub enum OpenError {
 
 /// A compiled program and its properties.
 #[derive(Debug)]
-pub struct Compiled {
+pub(crate) struct Compiled {
     executable: Executable,
     needs: Needs,
     flops: Option<f64>,
@@ -114,7 +114,7 @@ impl Compiled {
 }
 
 /// The [engine](self) for PJRT plugins.
-pub struct XlaEngine {
+pub(crate) struct XlaEngine {
     client: Client,
     description: Description,
     /// Whether the device's memory is host memory.
@@ -128,7 +128,7 @@ impl XlaEngine {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(options: &Options) -> Result<Self, OpenError> {
+    pub(crate) fn open(options: &Options) -> Result<Self, OpenError> {
         let plugin = Plugin::load(&options.plugin)?;
         let settings = match options.gpu {
             Some(ordinal) => gpu_settings(ordinal, options.limit_bytes)?,
@@ -205,7 +205,7 @@ fn fault(error: &Error, otherwise: FailureCode) -> Fault {
 }
 
 /// A compilation in progress.
-pub enum Compiling {
+pub(crate) enum Compiling {
     /// The program is in the memory cache. With the time of the request.
     Known(Rc<Compiled>, Instant),
     /// The program is compiled or read from disk on a thread of its own, while the engine's thread continues to handle background work.
@@ -221,7 +221,7 @@ pub enum Compiling {
 }
 
 /// A download in progress.
-pub enum Transfer {
+pub(crate) enum Transfer {
     /// The array is sent directly from its memory once it is ready.
     InPlace(Arc<Buffer>, Event),
     /// The array is copied to host memory.

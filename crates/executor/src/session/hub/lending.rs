@@ -91,12 +91,12 @@ impl Inner {
 
 impl Hub {
     /// Whether the engine can be woken while it reads a connection.
-    pub fn can_lend(&self) -> bool {
+    pub(crate) fn can_lend(&self) -> bool {
         self.call.0.is_some()
     }
 
     /// Blocks the reader of a lent connection until the engine no longer reads it.
-    pub fn lent(&self, connection: u64) {
+    pub(crate) fn lent(&self, connection: u64) {
         let mut inner = self.lock();
         while inner.lending.connection == Some(connection) {
             let reads = inner.lending.reads;

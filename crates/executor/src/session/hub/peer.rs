@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use super::Hub;
 
 /// A client's connection, as the hub uses it.
-pub trait Peer: Send + Sync {
+pub(crate) trait Peer: Send + Sync {
     /// Number of the connection; never reused.
     fn number(&self) -> u64;
 

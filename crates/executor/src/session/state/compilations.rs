@@ -55,7 +55,7 @@ impl<E: Engine> State<E> {
     }
 
     /// Whether operations must wait for a compilation.
-    pub fn is_compiling(&self) -> bool {
+    pub(crate) fn is_compiling(&self) -> bool {
         self.compiling.is_some()
     }
 

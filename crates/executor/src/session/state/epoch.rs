@@ -12,7 +12,7 @@ const FEW: usize = 16;
 
 /// A failure and the operation that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(crate) struct Failure {
     sequence: u64,
     operation: String,
     fault: Fault,

@@ -11,25 +11,25 @@ use crate::session::engine::{Engine, Fault};
 
 /// Device memory in use, in bytes.
 #[derive(Debug, Default)]
-pub struct Account {
+pub(crate) struct Account {
     used: Cell<u64>,
 }
 
 /// A share of an [`Account`], until it is dropped or released.
 #[derive(Debug)]
-pub struct Charge {
+pub(crate) struct Charge {
     account: Rc<Account>,
     bytes: Cell<u64>,
 }
 
 impl Account {
     /// Bytes in use.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.get()
     }
 
     /// Adds `bytes` to the bytes in use until the charge is dropped or released.
-    pub fn charge(self: &Rc<Self>, bytes: u64) -> Charge {
+    pub(crate) fn charge(self: &Rc<Self>, bytes: u64) -> Charge {
         self.used.set(self.used.get().saturating_add(bytes));
         Charge {
             account: Rc::clone(self),
@@ -40,12 +40,12 @@ impl Account {
 
 impl Charge {
     /// Size of the charge in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
     /// Ends the charge, for example because the memory has a new owner.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         let account = &self.account.used;
         account.set(account.get().saturating_sub(self.bytes.take()));
     }

@@ -43,17 +43,17 @@ impl<E: Engine> Pending<E> {
 
 impl<E: Engine> State<E> {
     /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
-    pub fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+    pub(crate) fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
         (std::mem::take(&mut self.answers), self.closed.take())
     }
 
     /// Whether there are answers to take.
-    pub fn has_answers(&self) -> bool {
+    pub(crate) fn has_answers(&self) -> bool {
         !self.answers.is_empty() || self.closed.is_some()
     }
 
     /// Number of executions that may still run when something can be settled: those behind the first waiting answer.
-    pub fn running_behind(&self) -> u64 {
+    pub(crate) fn running_behind(&self) -> u64 {
         if self.pending_answers == 0 {
             return 0;
         }
@@ -62,17 +62,17 @@ impl<E: Engine> State<E> {
     }
 
     /// Whether [`State::settle`] would do anything.
-    pub fn can_settle(&self) -> bool {
+    pub(crate) fn can_settle(&self) -> bool {
         self.has_compiled() || self.pending.front().is_some_and(Pending::is_ready)
     }
 
     /// Whether an answer waits for something to end.
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.pending_answers > 0
     }
 
     /// Size of the downloads in progress, in bytes.
-    pub fn pending_bytes(&self) -> u64 {
+    pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending_bytes
     }
 
@@ -91,7 +91,7 @@ impl<E: Engine> State<E> {
     }
 
     /// Finishes ended work and gives the answers that no longer wait.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         if self.has_compiled() {
             self.finish_compilation();
         }

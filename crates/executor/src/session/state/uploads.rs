@@ -25,7 +25,7 @@ pub(super) struct Incoming {
 
 /// Violation of the protocol by a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MalformedPart {
+pub(crate) enum MalformedPart {
     /// No upload is in progress.
     #[error("part without an upload")]
     Stray,

@@ -19,9 +19,9 @@ use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
 use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec, Run};
 use crate::devices::{DeviceConfig, DeviceDescription};
 
-pub const DEVICE: &str = "device-0";
+pub(crate) const DEVICE: &str = "device-0";
 /// Length of a turn of an executor.
-pub const TURN: Duration = Duration::from_secs(10);
+pub(crate) const TURN: Duration = Duration::from_secs(10);
 /// Time after which a supervisor that sends nothing has nothing to send. Shorter than a turn.
 const QUIET: Duration = Duration::from_secs(1);
 const NOW: u64 = 1_000_000_000;
@@ -56,18 +56,18 @@ impl Launcher for Stage {
 
 /// A simulated executor. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Played {
+pub(crate) struct Played {
     pub namespace: String,
     pub status_page: Arc<StatusPage>,
     pub end: TaskEnd,
 }
 
-pub struct Theatre {
+pub(crate) struct Theatre {
     pub pool: ExecutorPool,
     launched: Mutex<mpsc::UnboundedReceiver<Played>>,
 }
 
-pub fn theatre(kind: Backend, executors: u32) -> Theatre {
+pub(crate) fn theatre(kind: Backend, executors: u32) -> Theatre {
     let (sender, launched) = mpsc::unbounded_channel();
     let config = PoolConfig {
         turn: TURN,
@@ -102,7 +102,7 @@ pub fn theatre(kind: Backend, executors: u32) -> Theatre {
 
 impl Theatre {
     /// Opens a run with concurrency 2, and submits these chunks.
-    pub fn run(&self, namespace: &str, ranges: &[AttemptRange]) -> (Run, Events) {
+    pub(crate) fn run(&self, namespace: &str, ranges: &[AttemptRange]) -> (Run, Events) {
         let program = Program {
             digest: Sha256::digest(b"").to_vec().into(),
             grid: vec![1; 3],
@@ -120,21 +120,21 @@ impl Theatre {
     }
 
     /// Waits for the next executor that is started, and reports its device as open.
-    pub async fn executor(&self) -> Played {
+    pub(crate) async fn executor(&self) -> Played {
         let played = self.launched.lock().await.recv().await.unwrap();
         played.say(from_executor::Kind::Ready(Ready { lanes: 8 }));
         played
     }
 
     /// Waits until this number of namespaces waits for an executor.
-    pub async fn until_waiting(&self, namespaces: u32) {
+    pub(crate) async fn until_waiting(&self, namespaces: u32) {
         while self.pool.load(DEVICE).unwrap().waiting != namespaces {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
     /// Returns whether an executor is started within [`QUIET`].
-    pub async fn launches(&self) -> bool {
+    pub(crate) async fn launches(&self) -> bool {
         tokio::time::timeout(QUIET, async { self.launched.lock().await.recv().await })
             .await
             .is_ok()
@@ -142,18 +142,18 @@ impl Theatre {
 }
 
 impl Played {
-    pub fn say(&self, kind: from_executor::Kind) {
+    pub(crate) fn say(&self, kind: from_executor::Kind) {
         // A supervisor that has killed the executor may be gone.
         let _ = self.end.outgoing.send(kind);
     }
 
     /// Waits for the next message to the executor.
-    pub async fn hear(&mut self) -> to_executor::Kind {
+    pub(crate) async fn hear(&mut self) -> to_executor::Kind {
         self.end.incoming.recv().await.unwrap()
     }
 
     /// Waits for the next chunks that are handed over. Returns their run, the chunks, and whether they must run alone.
-    pub async fn handed(&mut self) -> (u64, Vec<AttemptRange>, bool) {
+    pub(crate) async fn handed(&mut self) -> (u64, Vec<AttemptRange>, bool) {
         loop {
             if let to_executor::Kind::Submit(submit) = self.hear().await {
                 let ranges = submit.ranges.into_iter().map(|range| AttemptRange::from(&range));
@@ -163,13 +163,13 @@ impl Played {
     }
 
     /// Waits until the executor is told to return the unstarted chunks of a run in order to make room.
-    pub async fn recalled(&mut self, run: u64) {
+    pub(crate) async fn recalled(&mut self, run: u64) {
         while self.hear().await != to_executor::Kind::Pause(Pause { run, paused: true }) {}
         assert_eq!(self.hear().await, to_executor::Kind::Withdraw(run));
     }
 
     /// Returns the messages that the executor receives within [`QUIET`].
-    pub async fn told(&mut self) -> Vec<to_executor::Kind> {
+    pub(crate) async fn told(&mut self) -> Vec<to_executor::Kind> {
         let mut told = Vec::new();
         let all = async {
             while let Some(kind) = self.end.incoming.recv().await {
@@ -181,12 +181,12 @@ impl Played {
         told
     }
 
-    pub fn begin(&self, lane: usize, run: u64, index: u64) {
+    pub(crate) fn begin(&self, lane: usize, run: u64, index: u64) {
         self.status_page.begin_at(lane, Activity::Running { run, index }, NOW);
     }
 
     /// Reports the success of a chunk's first attempt.
-    pub fn succeed(&self, lane: usize, run: u64, index: u64) {
+    pub(crate) fn succeed(&self, lane: usize, run: u64, index: u64) {
         self.status_page.end(lane);
         let done = ResultRun {
             first: index,
@@ -201,7 +201,7 @@ impl Played {
         }));
     }
 
-    pub fn give_back(&self, run: u64, ranges: &[AttemptRange]) {
+    pub(crate) fn give_back(&self, run: u64, ranges: &[AttemptRange]) {
         let ranges = ranges.iter().map(|range| ChunkRange {
             device: String::new(),
             first: range.first,
@@ -213,17 +213,17 @@ impl Played {
     }
 
     /// Returns whether the executor is killed within [`QUIET`].
-    pub async fn is_killed(&self) -> bool {
+    pub(crate) async fn is_killed(&self) -> bool {
         tokio::time::timeout(QUIET, self.end.killed.cancelled()).await.is_ok()
     }
 }
 
-pub fn range(first: u64, count: u64) -> AttemptRange {
+pub(crate) fn range(first: u64, count: u64) -> AttemptRange {
     AttemptRange { first, count, attempt: 1 }
 }
 
 /// Returns the indices of ranges, and checks that each occurs once.
-pub fn indices(ranges: &[AttemptRange]) -> BTreeSet<u64> {
+pub(crate) fn indices(ranges: &[AttemptRange]) -> BTreeSet<u64> {
     let mut indices = BTreeSet::new();
     for range in ranges {
         for index in range.first..range.first + range.count {
@@ -234,7 +234,7 @@ pub fn indices(ranges: &[AttemptRange]) -> BTreeSet<u64> {
 }
 
 /// Returns the indices that have been returned unstarted so far. They may be submitted again.
-pub fn returned(events: &mut Events) -> BTreeSet<u64> {
+pub(crate) fn returned(events: &mut Events) -> BTreeSet<u64> {
     let mut ranges = Vec::new();
     while let Some(event) = events.try_next() {
         if let Event::Returned { range } = event {
@@ -246,6 +246,6 @@ pub fn returned(events: &mut Events) -> BTreeSet<u64> {
 }
 
 /// Lets all tasks run that need not wait for time to pass.
-pub async fn settle() {
+pub(crate) async fn settle() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

@@ -12,11 +12,11 @@ const MOST: usize = 256;
 
 /// SHA-256 of a program's code, its format, and the salt that identifies the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key([u8; 32]);
+pub(crate) struct Key([u8; 32]);
 
 impl Key {
     /// Key of a program's code in `format`; `salt` identifies the compiler.
-    pub fn of(salt: &str, format: Format, code: &[u8]) -> Self {
+    pub(crate) fn of(salt: &str, format: Format, code: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [salt.as_bytes(), format!("{format:?}").as_bytes(), code] {
             hash.update((part.len() as u64).to_le_bytes());
@@ -32,7 +32,7 @@ impl Key {
 
 /// The [cache](self).
 #[derive(Debug)]
-pub struct Cache<P> {
+pub(crate) struct Cache<P> {
     salt: String,
     folder: Option<Folder>,
     programs: HashMap<Key, (u64, P)>,
@@ -42,7 +42,7 @@ pub struct Cache<P> {
 
 impl<P: Clone> Cache<P> {
     /// Empty cache. Files that were written with another salt are ignored.
-    pub fn new(salt: String, folder: Option<Folder>) -> Self {
+    pub(crate) fn new(salt: String, folder: Option<Folder>) -> Self {
         Self {
             salt,
             folder,
@@ -52,12 +52,12 @@ impl<P: Clone> Cache<P> {
     }
 
     /// Everything except the program that determines the compiler's output.
-    pub fn salt(&self) -> &str {
+    pub(crate) fn salt(&self) -> &str {
         &self.salt
     }
 
     /// Program in memory.
-    pub fn get(&mut self, key: &Key) -> Option<P> {
+    pub(crate) fn get(&mut self, key: &Key) -> Option<P> {
         self.uses += 1;
         let (used, program) = self.programs.get_mut(key)?;
         *used = self.uses;
@@ -65,7 +65,7 @@ impl<P: Clone> Cache<P> {
     }
 
     /// Adds a program to the memory. Evicts the least recently used program if there are too many.
-    pub fn insert(&mut self, key: Key, program: P) {
+    pub(crate) fn insert(&mut self, key: Key, program: P) {
         if self.programs.len() >= MOST
             && let Some(oldest) = self.programs.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
         {
@@ -76,13 +76,13 @@ impl<P: Clone> Cache<P> {
     }
 
     /// Whether programs are also kept on disk.
-    pub fn is_on_disk(&self) -> bool {
+    pub(crate) fn is_on_disk(&self) -> bool {
         self.folder.is_some()
     }
 
     /// Reads a serialised program from disk. Returns `None` if the file is missing or damaged: its content must match the hash that
     /// precedes it.
-    pub fn read(&self, key: &Key) -> Option<Vec<u8>> {
+    pub(crate) fn read(&self, key: &Key) -> Option<Vec<u8>> {
         let mut bytes = self.folder.as_ref()?.read(&key.name())?;
         let (hash, program) = bytes.split_first_chunk::<32>()?;
         if <[u8; 32]>::from(Sha256::digest(program)) != *hash {
@@ -93,7 +93,7 @@ impl<P: Clone> Cache<P> {
     }
 
     /// Writes a serialised program to disk. A failure only costs a later session the time of a compilation.
-    pub fn write(&self, key: &Key, program: &[u8]) {
+    pub(crate) fn write(&self, key: &Key, program: &[u8]) {
         let Some(folder) = &self.folder else { return };
         let bytes = [Sha256::digest(program).as_slice(), program].concat();
         if let Err(error) = folder.write(&key.name(), &bytes) {

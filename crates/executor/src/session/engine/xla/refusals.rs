@@ -14,7 +14,7 @@ const BYTECODE: &[u8] = b"ML\xefR";
 const WRITER: &str = "StableHLO_v";
 
 /// Fault for a compilation error: the compiler's message with advice for the user. `here` describes the engine.
-pub fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
+pub(crate) fn fault(error: &Error, code: &[u8], here: &Description) -> Fault {
     let message = error.message.to_lowercase();
     if error.code == Code::ResourceExhausted {
         return Fault::new(FailureCode::OutOfMemory, error.to_string());
