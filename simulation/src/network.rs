@@ -265,8 +265,7 @@ fn answer(frame: &ServerFrame) -> String {
     use sahasra_wire::burst::server_frame::Kind;
     match &frame.kind {
         Some(Kind::Opened(opened)) => {
-            let there = opened.outstanding.chunks(2).map(|pair| format!("{pair:?}"));
-            format!("opened, has {} of {}", there.collect::<Vec<_>>().join(" "), opened.sequence)
+            format!("opened, has {} of {}", ranges(&opened.chunks), opened.sequence)
         }
         Some(Kind::Refused(refusal)) => format!("refused: {}", refusal.message),
         Some(Kind::Results(results)) => {

@@ -81,8 +81,8 @@ struct State {
 pub(crate) struct Attached {
     /// Number of the stream. Frames of earlier streams are ignored.
     pub stream: u64,
-    /// Ranges of chunks that still run or wait, as flat pairs of first and last index.
-    pub outstanding: Vec<u64>,
+    /// Chunks that still run or wait, with the number of their device.
+    pub chunks: Vec<(usize, AttemptRange)>,
     /// Highest sequence number so far.
     pub sequence: u64,
     /// Sequence number of the last retained frame that is sent again, or 0 without one.
@@ -192,13 +192,12 @@ impl Burst {
             state.stream = state.streams;
             state.returned.clear();
             state.sent = 0;
-            let outstanding = self.chunks.indices().into_iter();
             Attached {
                 stream: state.stream,
                 sequence: state.retention.sequence(),
                 retold: state.retention.last_kept(),
                 resumed: state.stream > 1,
-                outstanding: outstanding.flat_map(|indices| [indices.start, indices.end - 1]).collect(),
+                chunks: self.chunks.chunks(),
             }
         };
         self.poke();
@@ -374,13 +373,7 @@ impl Burst {
         let mut state = self.state();
         self.chunks.remove(range);
         if state.stream != 0 {
-            let range = ChunkRange {
-                device: device.to_owned(),
-                first: range.first,
-                count: range.count,
-                attempt: range.attempt,
-            };
-            state.returned.push_back((range, without_slices));
+            state.returned.push_back((ChunkRange::new(device, range), without_slices));
         }
         drop(state);
         self.announce();

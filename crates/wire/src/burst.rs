@@ -176,6 +176,18 @@ pub struct ChunkRange {
     pub attempt: u32,
 }
 
+impl ChunkRange {
+    pub fn new(device: impl Into<String>, chunks: AttemptRange) -> Self {
+        let (device, AttemptRange { first, count, attempt }) = (device.into(), chunks);
+        Self {
+            device,
+            first,
+            count,
+            attempt,
+        }
+    }
+}
+
 impl From<&ChunkRange> for AttemptRange {
     fn from(range: &ChunkRange) -> Self {
         let &ChunkRange { first, count, attempt, .. } = range;
@@ -237,12 +249,10 @@ pub struct Opened {
     /// Maximum number of chunks that may be submitted and not yet answered.
     #[prost(uint64, tag = "2")]
     pub max_outstanding_chunks: u64,
-    /// Chunk indices of an earlier stream of this owner that still run or wait on the agent, as flat pairs of first and last index
-    /// (inclusive). They come back on this stream and need not be submitted again.
+    /// Indices of `chunks`, as flat pairs of first and last index (inclusive), for operators that do not know `chunks`.
     #[prost(uint64, repeated, tag = "3")]
     pub outstanding: Vec<u64>,
-    /// Highest sequence number so far. Failures up to this number are sent again and belong to earlier attempts than the outstanding
-    /// chunks.
+    /// Highest sequence number so far. Failures up to this number are sent again and belong to earlier attempts than those in `chunks`.
     #[prost(uint64, tag = "4")]
     pub sequence: u64,
     /// Sequence number of the last frame that is sent again; 0 if there is none.
@@ -252,6 +262,10 @@ pub struct Opened {
     /// reached the agent, or were about to come back in [`Returned`].
     #[prost(bool, tag = "6")]
     pub resumed: bool,
+    /// Chunks of an earlier stream of this owner that still run or wait on the agent. They come back on this stream and need not be
+    /// submitted again.
+    #[prost(message, repeated, tag = "7")]
+    pub chunks: Vec<ChunkRange>,
 }
 
 /// Chunks that succeeded.

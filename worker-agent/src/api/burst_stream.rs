@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes};
 use futures::{Stream, StreamExt};
 use sahasra_error_chain::causes;
 use sahasra_wire::{
-    burst::{ClientFrame, OPEN_WITHIN, Open, Opened, ServerFrame, client_frame, server_frame},
+    burst::{ChunkRange, ClientFrame, OPEN_WITHIN, Open, Opened, ServerFrame, client_frame, server_frame},
     frame::{self, Decoder, FrameError},
     grants::{Owner, Refusal, RefusalCode},
 };
@@ -96,13 +96,22 @@ where
     };
     let error = match open(&agent, &mut reader).await {
         Ok((owner, burst, attached)) => {
+            let devices = agent.pool().devices();
+            let chunks = attached.chunks.iter();
+            let chunks: Vec<ChunkRange> = chunks
+                .map(|(place, range)| ChunkRange::new(&devices[*place].name, *range))
+                .collect();
             let opened = Opened {
                 boot_id: agent.boot_id().to_owned(),
                 max_outstanding_chunks: agent.limits().max_outstanding_chunks,
-                outstanding: attached.outstanding,
+                outstanding: chunks
+                    .iter()
+                    .flat_map(|range| [range.first, range.first + range.count - 1])
+                    .collect(),
                 sequence: attached.sequence,
                 retold: attached.retold,
                 resumed: attached.resumed,
+                chunks,
             };
             let stream = attached.stream;
             let error = if answers.send(encode(server_frame::Kind::Opened(opened))).await.is_err() {

@@ -184,13 +184,15 @@ impl OutstandingChunks {
         self.index.lock().chunks.is_empty()
     }
 
-    /// Returns the indices of all chunks, as few ranges in ascending order.
-    pub fn indices(&self) -> Vec<Range<u64>> {
-        let mut joined: Vec<Range<u64>> = Vec::new();
-        for (indices, _) in self.index.lock().chunks.iter() {
+    /// Returns all chunks with the number of their device, as few ranges in the order of their indices.
+    pub fn chunks(&self) -> Vec<(usize, AttemptRange)> {
+        let mut joined: Vec<(usize, AttemptRange)> = Vec::new();
+        for (indices, &Chunk { device, attempt, .. }) in self.index.lock().chunks.iter() {
             match joined.last_mut() {
-                Some(last) if last.end == indices.start => last.end = indices.end,
-                _ => joined.push(indices),
+                Some((on, last)) if (*on, last.attempt, last.indices().end) == (device, attempt, indices.start) => {
+                    last.count += length(&indices);
+                }
+                _ => joined.push((device, AttemptRange::new(indices, attempt))),
             }
         }
         joined

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sahasra_wire::{
-    burst::{FailureCode, Open},
+    burst::{ChunkRange, FailureCode, Open},
     grants::RefusalCode,
 };
 
@@ -57,9 +57,13 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
     let new = old.of_term(2);
     let mut stream = new.stream(programs::slow_square(400)).await;
     let opened = stream.opened().await;
-    let (pairs, _) = opened.outstanding.as_chunks::<2>();
-    let outstanding: u64 = pairs.iter().map(|pair| pair[1] - pair[0] + 1).sum();
+    let outstanding: u64 = opened.chunks.iter().map(|range| range.count).sum();
     assert!(outstanding > 0, "chunks went on without a stream");
+    let is_submitted = |told: &ChunkRange| *told == range(told.first, told.count, 1);
+    assert!(opened.chunks.iter().all(is_submitted), "{:?}", opened.chunks);
+    let (pairs, _) = opened.outstanding.as_chunks::<2>();
+    let told = opened.chunks.iter().map(|range| [range.first, range.first + range.count - 1]);
+    assert!(told.eq(pairs.iter().copied()), "{opened:?}");
     assert!(opened.resumed, "nothing was dropped");
     let collected = stream.collect(400).await;
     assert_eq!((collected.results.len(), collected.failures.len()), (400, 0));
@@ -90,7 +94,7 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
         })
         .await;
     let opened = stream.opened().await;
-    assert!(opened.outstanding.is_empty());
+    assert!(opened.outstanding.is_empty() && opened.chunks.is_empty());
     assert_eq!(opened.sequence, last.sequence, "what comes now was told before");
     assert_eq!(opened.retold, last.sequence);
     let collected = stream.collect(1).await;
@@ -133,7 +137,7 @@ async fn everything_is_dropped_when_the_grants_of_a_lost_coordinator_expire() {
     new.acquire(2, TTL).await;
     let mut stream = new.stream(programs::square(100)).await;
     let opened = stream.opened().await;
-    assert!(opened.outstanding.is_empty());
+    assert!(opened.outstanding.is_empty() && opened.chunks.is_empty());
     assert_eq!((opened.resumed, opened.retold), (false, 0), "what was dropped is not passed over");
     stream.submit(vec![range(7, 1, 2)]).await;
     let collected = stream.collect(1).await;

@@ -1,5 +1,3 @@
-#![expect(clippy::single_range_in_vec_init, reason = "indices that are one range")]
-
 //! The index against a map of single chunks.
 
 use std::collections::BTreeMap;
@@ -33,9 +31,10 @@ fn parts_may_end_in_any_order() {
     let running = [range(10, 5, 1), range(23, 2, 1), range(25, 5, 2)].map(|range| (range, Stage::Running));
     assert_eq!(chunks.handed_over(0), running);
     assert_eq!(chunks.count(0, Stage::UNENDED), 12);
-    assert_eq!(chunks.indices(), [10..30]);
+    assert_eq!(chunks.chunks(), [(0, range(10, 15, 1)), (0, range(25, 5, 2))]);
     assert!(chunks.remove(range(15, 8, 1)));
-    assert_eq!(chunks.indices(), [10..15, 23..30]);
+    let left = [range(10, 5, 1), range(23, 2, 1), range(25, 5, 2)].map(|range| (0, range));
+    assert_eq!(chunks.chunks(), left);
 }
 
 #[test]
@@ -50,7 +49,8 @@ fn a_submission_is_added_whole_or_not_at_all() {
         range(u64::MAX, 2, 1),
     ] {
         assert!(chunks.submit(&[(1, range(20, 10, 1)), (0, wrong)]).is_err());
-        assert_eq!((chunks.indices(), chunks.count(1, Stage::UNENDED)), (vec![5..10], 0));
+        let left = vec![(0, range(5, 5, 1))];
+        assert_eq!((chunks.chunks(), chunks.count(1, Stage::UNENDED)), (left, 0));
     }
     let too_many = SubmitError::TooMany { limit: LIMIT };
     assert_eq!(chunks.submit(&[(0, range(100, LIMIT - 4, 1))]), Err(too_many));
@@ -143,9 +143,14 @@ proptest! {
                 let handed_over = chosen(&model, device, Stage::HANDED_OVER);
                 prop_assert_eq!(singles(chunks.handed_over(device)), handed_over);
             }
-            let indices = chunks.indices();
-            prop_assert!(indices.is_sorted_by(|one, next| one.end < next.start));
-            prop_assert!(indices.into_iter().flatten().eq(model.keys().copied()));
+            let all = chunks.chunks();
+            let is_apart = |one: &(usize, AttemptRange), next: &(usize, AttemptRange)| {
+                let (end, start) = (one.1.indices().end, next.1.first);
+                end < start || end == start && (one.0, one.1.attempt) != (next.0, next.1.attempt)
+            };
+            prop_assert!(all.is_sorted_by(is_apart));
+            let all = all.into_iter().flat_map(|(device, range)| range.indices().map(move |index| (index, device, range.attempt)));
+            prop_assert!(all.eq(model.iter().map(|(index, (device, attempt, _))| (*index, *device, *attempt))));
             prop_assert_eq!(chunks.is_empty(), model.is_empty());
         }
     }
