@@ -7,40 +7,21 @@ mod adoption;
 mod flights;
 mod retries;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
-use sahasra_ranges::AttemptRange;
+use sahasra_ranges::{AttemptRange, RangeMap};
+use sahasra_scheduler::DeviceId;
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
-use self::flights::{DeviceNumber, Flight, Flights};
+pub use self::flights::DeviceNumber;
+use self::flights::{Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
 
 /// Number of failures that are listed individually in status and checkpoint.
 pub const LISTED_FAILURES: usize = 10;
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceKey {
-    pub worker: String,
-    /// Name of the device on the worker; empty if it is not known.
-    pub device: String,
-}
-
-impl DeviceKey {
-    pub fn new(worker: &str, device: &str) -> Self {
-        Self {
-            worker: worker.to_owned(),
-            device: device.to_owned(),
-        }
-    }
-
-    /// Key for adopted chunks of a worker whose device is not known.
-    pub fn unknown(worker: &str) -> Self {
-        Self::new(worker, "")
-    }
-}
 
 /// Limits of the retries of a lost attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +80,8 @@ pub struct Account {
     fresh: IndexSet,
     retries: Retries,
     in_flight: Flights,
-    /// Chunks that the agent of each worker has although they are in flight on another worker.
-    elsewhere: BTreeMap<String, IndexSet>,
+    /// Chunks that the agent of each worker has although they are in flight on another worker, or have ended.
+    elsewhere: BTreeMap<String, RangeMap<Flight>>,
     completed: IndexSet,
     failed: IndexSet,
     /// The set `failed` by cause.
@@ -139,7 +120,7 @@ impl Account {
     }
 
     /// Assigns up to `at_most` chunks to `device`: first retries that are due, then chunks that were never tried.
-    pub fn take(&mut self, device: &DeviceKey, at_most: u64, now: u64) -> Vec<AttemptRange> {
+    pub fn take(&mut self, device: &DeviceId, at_most: u64, now: u64) -> Vec<AttemptRange> {
         let mut left = at_most;
         let mut batches = Vec::new();
         while left > 0 {
@@ -152,8 +133,9 @@ impl Account {
             batches.push(AttemptRange { first, count, attempt: 1 });
             left -= count;
         }
+        let device = self.in_flight.register(device);
         for batch in &batches {
-            self.in_flight.insert(device, *batch, false);
+            self.in_flight.insert(batch.indices(), Flight::new(batch.attempt, device));
         }
         batches
     }
@@ -174,13 +156,13 @@ impl Account {
 
     /// Counts failed attempts. Ignores chunks that are not in flight on `device` with this attempt, because a failure of an older attempt
     /// was counted before.
-    pub fn failed(&mut self, device: &DeviceKey, chunks: AttemptRange, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+    pub fn failed(&mut self, device: &DeviceId, chunks: AttemptRange, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let chunks = self.in_flight_on([device], chunks);
         self.end_attempts(chunks, code, message, now)
     }
 
     /// Makes chunks that came back unstarted wait again, at no cost. Ignores chunks that are not in flight on `device` with this attempt.
-    pub fn returned(&mut self, device: &DeviceKey, chunks: AttemptRange) {
+    pub fn returned(&mut self, device: &DeviceId, chunks: AttemptRange) {
         let chunks = self.in_flight_on([device], chunks);
         self.return_attempts(chunks);
     }
@@ -188,7 +170,7 @@ impl Account {
     /// Counts all chunks in flight on these devices as lost, with a cause that a retry may overcome.
     pub fn lost<'a>(
         &mut self,
-        devices: impl IntoIterator<Item = &'a DeviceKey>,
+        devices: impl IntoIterator<Item = &'a DeviceId>,
         code: FailureCode,
         message: &str,
         now: u64,
@@ -197,35 +179,22 @@ impl Account {
         self.end_attempts(self.in_flight.on(&numbers), code, message, now)
     }
 
-    /// Chunks in flight on these devices that are not in `there`: the ranges (first, count) that their agent reports to have.
-    pub fn unaccounted<'a>(
-        &self,
-        devices: impl IntoIterator<Item = &'a DeviceKey>,
-        there: impl IntoIterator<Item = (u64, u64)>,
-    ) -> Vec<AttemptRange> {
-        let numbers = self.numbers(devices);
-        let within_total = |(first, count): (u64, u64)| (first, count.min(self.total.saturating_sub(first)));
-        let there: IndexSet = there.into_iter().map(within_total).collect();
-        let flights = self.in_flight.on(&numbers).into_iter();
-        flights
-            .flat_map(|chunks| {
-                let missing = there.missing(chunks.first, chunks.count);
-                missing.map(move |(first, count)| AttemptRange { first, count, ..chunks })
-            })
-            .collect()
-    }
-
-    /// Makes chunks that never reached these devices wait again, at no cost: those of `chunks` that are still in flight there with the
-    /// same attempt.
-    pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceKey> + Clone, chunks: &[AttemptRange]) {
-        for chunks in chunks {
-            let chunks = self.in_flight_on(devices.clone(), *chunks);
+    /// Makes chunks that never reached these devices wait again, at no cost: those that are still in flight there with the attempt in
+    /// `chunks`.
+    pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceId> + Clone, chunks: &RangeMap<u32>) {
+        for (range, attempt) in chunks.iter() {
+            let chunks = self.in_flight_on(devices.clone(), AttemptRange::new(range, *attempt));
             self.return_attempts(chunks);
         }
     }
 
-    /// Number of chunks in flight on `device`.
-    pub fn running_on(&self, device: &DeviceKey) -> u64 {
+    /// Number of the device, which is assigned on first use. [`Account::restore`] invalidates all numbers.
+    pub fn register(&mut self, device: &DeviceId) -> DeviceNumber {
+        self.in_flight.register(device)
+    }
+
+    /// Number of chunks in flight on the device.
+    pub fn running_on(&self, device: DeviceNumber) -> u64 {
         self.in_flight.chunks_on(device)
     }
 
@@ -277,31 +246,31 @@ impl Account {
     }
 
     /// Numbers of these devices, without devices that no chunk was ever assigned to.
-    fn numbers<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceKey>) -> Vec<DeviceNumber> {
+    fn numbers<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceId>) -> Vec<DeviceNumber> {
         devices.into_iter().filter_map(|device| self.in_flight.number(device)).collect()
     }
 
     /// The parts of `chunks` that are in flight on these devices with this attempt.
-    fn in_flight_on<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceKey>, chunks: AttemptRange) -> Vec<AttemptRange> {
+    fn in_flight_on<'a>(&self, devices: impl IntoIterator<Item = &'a DeviceId>, chunks: AttemptRange) -> Vec<(Range<u64>, Flight)> {
         let numbers = self.numbers(devices);
         let is_same = |flight: Flight| flight.attempt == chunks.attempt && numbers.contains(&flight.device);
         self.in_flight.matching(chunks.indices(), is_same)
     }
 
-    fn end_attempts(&mut self, attempts: Vec<AttemptRange>, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+    fn end_attempts(&mut self, attempts: Vec<(Range<u64>, Flight)>, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
-        for chunks in attempts {
-            self.in_flight.cut(chunks.indices());
-            outcome += self.attempt_failed(chunks, code, message, now);
+        for (range, flight) in attempts {
+            self.in_flight.cut(range.clone());
+            outcome += self.attempt_failed(AttemptRange::new(range, flight.made), code, message, now);
         }
         outcome
     }
 
     /// Makes attempts in flight that were not started wait again.
-    fn return_attempts(&mut self, attempts: Vec<AttemptRange>) {
-        for chunks in attempts {
-            self.in_flight.cut(chunks.indices());
-            self.wait_again(chunks, 0);
+    fn return_attempts(&mut self, attempts: Vec<(Range<u64>, Flight)>) {
+        for (range, flight) in attempts {
+            self.in_flight.cut(range.clone());
+            self.wait_again(AttemptRange::new(range, flight.made), 0);
         }
     }
 
@@ -313,7 +282,7 @@ impl Account {
         }
         self.retried += count;
         let next = AttemptRange {
-            attempt: attempt + 1,
+            attempt: attempt.saturating_add(1),
             ..chunks
         };
         if attempt <= self.policy.max_retries {

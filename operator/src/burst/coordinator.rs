@@ -17,6 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use object_store::ObjectStore;
 use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
+use sahasra_scheduler::DeviceId;
 use sahasra_wire::grants::Owner;
 use tokio::{
     sync::{mpsc, watch},
@@ -24,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    account::{Account, DeviceKey},
+    account::Account,
     aggregate::Aggregator,
     budget::{Budget, Pace},
     checkpoint::{Results, StoredSets},
@@ -162,7 +163,7 @@ pub struct Coordinator {
     view: Option<watch::Receiver<ClaimView>>,
     held: ClaimView,
 
-    devices: BTreeMap<DeviceKey, Device>,
+    devices: BTreeMap<DeviceId, Device>,
     streams: BTreeMap<String, Stream>,
     stream_number: u64,
     events: mpsc::Receiver<(StreamId, StreamEvent)>,

@@ -12,7 +12,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use sahasra_crds::GpuWorker;
+use sahasra_crds::{BurstJob, BurstJobStatus, GpuWorker};
 use sahasra_operator::{
     agents::{
         AgentClient, AgentError, StreamError,
@@ -43,10 +43,10 @@ use tokio::{
     time::timeout,
 };
 
-use crate::harness::{ApiServer, LIMIT, NAMESPACE, context_with};
+use crate::harness::{ApiServer, LIMIT, NAMESPACE, context_with, eventually};
 
 const WORKER: &str = "node-a";
-const DEVICE: &str = "cpu0";
+pub const DEVICE: &str = "cpu0";
 const BOOT: &str = "boot";
 const SLICE_BYTES: u64 = 1 << 20;
 /// Number of slices of the device.
@@ -209,25 +209,32 @@ impl Stream {
         self.answers.send(Ok(kind.into())).expect("the coordinator keeps the stream");
     }
 
-    /// Accepts the stream. The agent still has these chunks, as pairs of first and last, and will repeat frames up to `retold`.
-    pub async fn accept(&mut self, outstanding: &[u64], retold: u64) {
-        self.accept_at_most(1 << 16, outstanding, retold).await;
+    /// Accepts the stream. The agent still has these chunks and will repeat frames up to `retold`.
+    pub async fn accept(&mut self, chunks: &[ChunkRange], retold: u64) {
+        self.accept_at_most(1 << 16, chunks, retold).await;
     }
 
     /// Accepts the stream as [`Stream::accept`] does, for an agent that accepts at most this many outstanding chunks.
-    pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, outstanding: &[u64], retold: u64) {
+    pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, chunks: &[ChunkRange], retold: u64) {
+        self.accept_as(Opened {
+            max_outstanding_chunks,
+            chunks: chunks.to_vec(),
+            sequence: retold,
+            retold,
+            resumed: true,
+            ..Opened::default()
+        })
+        .await;
+    }
+
+    /// Accepts the stream with this answer and the boot id of the agent.
+    pub async fn accept_as(&mut self, opened: Opened) {
         let client_frame::Kind::Open(open) = self.next().await else {
             panic!("the first frame is Open")
         };
         assert_eq!(open.boot_id, BOOT);
-        self.send(server_frame::Kind::Opened(Opened {
-            boot_id: BOOT.to_owned(),
-            max_outstanding_chunks,
-            outstanding: outstanding.to_vec(),
-            sequence: retold,
-            retold,
-            resumed: true,
-        }));
+        let boot_id = BOOT.to_owned();
+        self.send(server_frame::Kind::Opened(Opened { boot_id, ..opened }));
     }
 
     /// Checks that no frame arrives for three seconds.
@@ -281,10 +288,15 @@ impl Stream {
 
     /// Reports that a chunk failed on its first attempt.
     pub fn failed(&self, sequence: u64, chunk: u64, code: FailureCode) {
+        self.failed_in(1, sequence, chunk, code);
+    }
+
+    /// Reports that a chunk failed in this attempt.
+    pub fn failed_in(&self, attempt: u32, sequence: u64, chunk: u64, code: FailureCode) {
         let failure = Failure {
             first: chunk,
             count: 1,
-            attempt: 1,
+            attempt,
             code: code.into(),
             message: code.label().to_owned(),
         };
@@ -435,4 +447,13 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
+}
+
+/// The status of the burst once it has ended.
+pub async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    eventually(&jobs, name, |job| {
+        job.status.clone().filter(|status| status.completion_time.is_some())
+    })
+    .await
 }

@@ -7,7 +7,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, VramLease,
+    BurstJob, VramLease,
     conditions::{self, CHECKPOINTED, COMPLETE, FAILED, GRANTED, SUSPENDED},
 };
 use sahasra_operator::burst::{
@@ -15,157 +15,16 @@ use sahasra_operator::burst::{
     observe::observe,
     validate::validate,
 };
+use sahasra_ranges::AttemptRange;
 use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_wire::burst::{ChunkRange, FailureCode};
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    agent::{Pool, SLICES, Stream},
-    harness::{NAMESPACE, client, context, counted, create, eventually, job},
+    agent::{DEVICE, Pool, SLICES, ended},
+    harness::{NAMESPACE, client, context, create, eventually, job},
 };
-
-/// The status of the burst once it has ended.
-async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
-    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
-    eventually(&jobs, name, |job| {
-        job.status.clone().filter(|status| status.completion_time.is_some())
-    })
-    .await
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_and_is_reopened_costs_no_attempt() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    // A single lost attempt fails the burst.
-    let broken = job("broken", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
-    create(&pool.client, &broken).await;
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.cut();
-    // Chunk 0 had succeeded, chunk 1 continues, and the others never reached the agent.
-    let mut stream = pool.stream().await;
-    stream.accept(&[1, 1], 1).await;
-    stream.succeeded(1, 0, 1, "");
-    let again = stream.submitted(2).await;
-    assert!(again.iter().all(|range| range.first >= 2 && range.attempt == 1), "{again:?}");
-    stream.succeeded(2, 1, 3, "");
-    let status = ended(&pool, "broken").await;
-    assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
-    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
-    let lost = counted(&pool.context, "gpu_submit_errors", FailureCode::Disconnected.label());
-    assert_eq!(lost, 0.0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn failures_and_returns_of_adopted_chunks_count_regardless_of_device_and_attempt() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(&pool.client, &job("other", |_| ())).await;
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.failed(1, 0, FailureCode::ExecutorLost);
-    assert_eq!(stream.submitted(1).await[0].attempt, 2);
-    stream.cut();
-    // The agent had the chunk already, as an attempt that was taken for lost, and rejected the later attempt.
-    let mut stream = pool.stream().await;
-    stream.accept(&[0, 3], 1).await;
-    stream.failed(2, 0, FailureCode::ExecutorLost);
-    assert_eq!(stream.submitted(1).await[0].attempt, 3);
-    stream.returned(vec![ChunkRange {
-        device: "another".to_owned(),
-        first: 1,
-        count: 2,
-        attempt: 1,
-    }]);
-    stream.submitted(2).await;
-    stream.succeeded(3, 0, 4, "");
-    let status = ended(&pool, "other").await;
-    assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
-    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 2));
-}
-
-/// A stream on which the agent reports chunks 0 to 3, submitted on an earlier stream of this coordinator or by an earlier coordinator.
-async fn with_chunks_there(pool: &mut Pool, name: &str, handed_over: bool) -> Stream {
-    let job = job(name, |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
-    create(&pool.client, &job).await;
-    let mut stream = pool.stream().await;
-    if handed_over {
-        stream.accept(&[], 0).await;
-        stream.submitted(4).await;
-        stream.cut();
-        stream = pool.stream().await;
-    }
-    stream.accept(&[0, 3], 0).await;
-    stream
-}
-
-#[tokio::test(start_paused = true)]
-async fn chunks_that_an_agent_keeps_without_a_slice_are_lost_in_the_end() {
-    for handed_over in [true, false] {
-        let mut pool = Pool::start(0, StorePolicy::default()).await;
-        let _stream = with_chunks_there(&mut pool, "kept", handed_over).await;
-        pool.expire();
-        let status = ended(&pool, "kept").await;
-        let failed = (status.state.as_deref(), status.reason.as_deref(), status.chunks.failed);
-        assert_eq!(failed, (Some("Failed"), Some(FailureCode::GrantExpired.label()), 4), "{status:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_failure_repeated_after_a_second_break_counts() {
-    for handed_over in [true, false] {
-        let mut pool = Pool::start(0, StorePolicy::default()).await;
-        // The stream breaks again before the failure is received.
-        with_chunks_there(&mut pool, "twice", handed_over).await.cut();
-        let mut stream = pool.stream().await;
-        stream.accept(&[1, 3], 1).await;
-        stream.failed(1, 0, FailureCode::Trap);
-        stream.succeeded(2, 1, 3, "");
-        let status = ended(&pool, "twice").await;
-        assert_eq!((status.chunks.succeeded, status.chunks.failed), (3, 1), "{status:?}");
-        assert_eq!(status.reason.as_deref(), Some(FailureCode::Trap.label()), "{status:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_repeated_failure_counts_once() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(&pool.client, &job("once", |_| ())).await;
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.cut();
-    let mut stream = pool.stream().await;
-    stream.accept(&[0, 3], 0).await;
-    stream.failed(1, 0, FailureCode::ExecutorLost);
-    stream.cut();
-    let mut stream = pool.stream().await;
-    stream.accept(&[1, 3], 1).await;
-    stream.failed(1, 0, FailureCode::ExecutorLost);
-    assert_eq!(stream.submitted(1).await[0].attempt, 2);
-    stream.succeeded(2, 0, 4, "");
-    let status = ended(&pool, "once").await;
-    assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 1), "{status:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_burst_being_suspended_withdraws_the_chunks_of_a_reconnected_agent() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(&pool.client, &job("suspended", |_| ())).await;
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
-    let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
-    jobs.patch("suspended", &PatchParams::default(), &suspend).await.unwrap();
-    stream.withdrawn().await;
-    stream.cut();
-    let mut stream = pool.stream().await;
-    stream.accept(&[0, 3], 0).await;
-    stream.withdrawn().await;
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_resumed_burst_and_its_lease_show_the_held_slices_soon() {
@@ -209,12 +68,7 @@ async fn a_burst_being_suspended_keeps_the_slices_of_running_chunks_and_reports_
     };
     suspend(true).await;
     stream.withdrawn().await;
-    let returned = |first, count| ChunkRange {
-        device: "cpu0".to_owned(),
-        first,
-        count,
-        attempt,
-    };
+    let returned = |first, count| ChunkRange::new(DEVICE, AttemptRange { first, count, attempt });
     stream.returned(vec![returned(0, 2), returned(3, 1)]);
     tokio::time::sleep(Duration::from_millis(900)).await;
     assert_eq!(pool.lent(), 1, "one chunk runs");
@@ -265,42 +119,6 @@ async fn a_burst_near_its_end_holds_no_more_slices_than_it_has_unfinished_chunks
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_gets_at_most_its_maximum_including_the_chunks_that_it_has() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(&pool.client, &job("full", |_| ())).await;
-    let mut stream = pool.stream().await;
-    stream.accept_at_most(3, &[0, 2], 0).await;
-    // There is room for the fourth chunk when one of the agent's chunks has ended.
-    stream.quiet().await;
-    stream.succeeded(1, 0, 1, "");
-    assert_eq!(stream.submitted(1).await[0].first, 3);
-    stream.succeeded(2, 1, 3, "");
-    assert_eq!(ended(&pool, "full").await.state.as_deref(), Some("Complete"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_agent_has_three_seconds_to_be_reached_again_after_its_stream_broke() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    let lost = job("lost", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
-    create(&pool.client, &lost).await;
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.cut();
-    let began = Instant::now();
-    // The agent accepts the connection for the next stream, but does not answer.
-    let _silent = pool.stream().await;
-    let status = ended(&pool, "lost").await;
-    assert_eq!(
-        (status.state.as_deref(), status.reason.as_deref()),
-        (Some("Failed"), Some(FailureCode::Disconnected.label())),
-        "{status:?}"
-    );
-    let waited = began.elapsed();
-    assert!((Duration::from_secs(3)..Duration::from_secs(10)).contains(&waited), "{waited:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn chunks_that_find_no_slice_cost_no_attempt_and_are_submitted_later() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     let early = job("early", |manifest| manifest["spec"]["retryPolicy"] = json!({"maxRetries": 0}));
@@ -319,18 +137,6 @@ async fn chunks_that_find_no_slice_cost_no_attempt_and_are_submitted_later() {
     let status = ended(&pool, "early").await;
     assert_eq!(status.state.as_deref(), Some("Complete"), "{status:?}");
     assert_eq!((status.chunks.succeeded, status.chunks.retried), (4, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stream_that_is_never_answered_is_opened_again() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(&pool.client, &job("unanswered", |_| {})).await;
-    let _silent = pool.stream().await;
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.succeeded(1, 0, 4, "");
-    assert_eq!(ended(&pool, "unanswered").await.state.as_deref(), Some("Complete"));
 }
 
 #[tokio::test(start_paused = true)]

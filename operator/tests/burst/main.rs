@@ -9,3 +9,4 @@ mod intake;
 mod leases;
 mod metrics;
 mod rejections;
+mod streams;

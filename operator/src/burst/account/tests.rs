@@ -13,28 +13,26 @@ const POLICY: RetryPolicy = RetryPolicy {
     max_backoff: 3_000,
 };
 
-fn device(number: u8) -> DeviceKey {
-    DeviceKey {
-        worker: format!("worker-{number}"),
-        device: "cpu0".into(),
-    }
+fn device(number: u8) -> DeviceId {
+    DeviceId::new(format!("worker-{number}"), "cpu0")
+}
+
+fn range(first: u64, count: u64, attempt: u32) -> AttemptRange {
+    AttemptRange { first, count, attempt }
+}
+
+/// Number of chunks in flight on the device.
+fn running(account: &mut Account, device: &DeviceId) -> u64 {
+    let number = account.register(device);
+    account.running_on(number)
 }
 
 #[test]
 fn a_permanent_failure_is_never_retried() {
     let mut account = Account::new(10, POLICY, 0);
     let batch = account.take(&device(0), 10, 0)[0];
-    let outcome = account.failed(
-        &device(0),
-        AttemptRange {
-            first: 3,
-            count: 1,
-            ..batch
-        },
-        FailureCode::Trap,
-        "trap at line 7",
-        0,
-    );
+    assert_eq!(batch.attempt, 1);
+    let outcome = account.failed(&device(0), range(3, 1, 1), FailureCode::Trap, "trap at line 7", 0);
     assert_eq!(outcome, FailureOutcome { retried: 0, failed: 1 });
     assert_eq!(
         account.failures(),
@@ -53,29 +51,14 @@ fn a_lost_attempt_waits_longer_each_time_and_fails_at_the_retry_limit() {
     let mut account = Account::new(1, POLICY, 7);
     let mut now = 0;
     for (attempt, longest) in [(1, 1_000), (2, 2_000)] {
-        assert_eq!(
-            account.take(&device(0), 1, now),
-            [AttemptRange {
-                first: 0,
-                count: 1,
-                attempt
-            }]
-        );
-        let devices = [device(0), DeviceKey::unknown("worker-0")];
-        assert_eq!(account.lost(&devices, FailureCode::Disconnected, "gone", now).retried, 1);
+        assert_eq!(account.take(&device(0), 1, now), [range(0, 1, attempt)]);
+        assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
         let ready_at = account.next_retry_at().unwrap();
         assert!((now + longest / 2..=now + longest).contains(&ready_at));
         assert_eq!(account.take(&device(0), 1, ready_at - 1), []);
         now = ready_at;
     }
-    assert_eq!(
-        account.take(&device(1), 1, now),
-        [AttemptRange {
-            first: 0,
-            count: 1,
-            attempt: 3
-        }]
-    );
+    assert_eq!(account.take(&device(1), 1, now), [range(0, 1, 3)]);
     assert_eq!(account.lost([&device(1)], FailureCode::Disconnected, "gone", now).failed, 1);
     assert!(account.is_finished());
     assert_eq!(account.failures()[0].message, "failed after 3 attempts: gone");
@@ -119,12 +102,7 @@ fn a_late_result_of_a_lost_attempt_counts_once() {
 fn returned_chunks_cost_no_retry() {
     let mut account = Account::new(4, POLICY, 0);
     account.take(&device(0), 4, 0);
-    let returned = AttemptRange {
-        first: 1,
-        count: 2,
-        attempt: 1,
-    };
-    account.returned(&device(0), returned);
+    account.returned(&device(0), range(1, 2, 1));
     assert_eq!(
         account.counts(),
         Counts {
@@ -134,14 +112,7 @@ fn returned_chunks_cost_no_retry() {
             ..Counts::default()
         }
     );
-    assert_eq!(
-        account.take(&device(1), 9, 0),
-        [AttemptRange {
-            first: 1,
-            count: 2,
-            attempt: 1
-        }]
-    );
+    assert_eq!(account.take(&device(1), 9, 0), [range(1, 2, 1)]);
 }
 
 #[test]
@@ -149,17 +120,7 @@ fn a_checkpoint_restores_what_was_counted() {
     let mut account = Account::new(6, POLICY, 0);
     account.take(&device(0), 6, 0);
     account.succeeded(0, 2);
-    account.failed(
-        &device(0),
-        AttemptRange {
-            first: 4,
-            count: 1,
-            attempt: 1,
-        },
-        FailureCode::Trap,
-        "trap",
-        0,
-    );
+    account.failed(&device(0), range(4, 1, 1), FailureCode::Trap, "trap", 0);
     let mut restored = Account::new(6, POLICY, 0);
     restored.restore(
         account.completed().clone(),
@@ -177,12 +138,12 @@ fn a_checkpoint_restores_what_was_counted() {
             ..Counts::default()
         }
     );
-    restored.adopt("worker-2", [(2, 4)]);
+    restored.adopt("worker-2", [("cpu0", range(2, 4, 1))]);
     assert_eq!(restored.counts().running, 3);
     // Chunk 4 has ended, and takes room at the agent all the same.
-    assert_eq!(restored.beside("worker-2"), 4);
-    restored.answered("worker-2", 4, 1);
-    assert_eq!(restored.beside("worker-2"), 3);
+    assert_eq!((running(&mut restored, &device(2)), restored.beside("worker-2")), (3, 1));
+    restored.answered("worker-2", 4..5);
+    assert_eq!((running(&mut restored, &device(2)), restored.beside("worker-2")), (3, 0));
 }
 
 /// Events that can happen to a burst.
@@ -214,16 +175,25 @@ enum Step {
     },
     Adopt {
         device: u8,
+        on: &'static str,
         first: u64,
         count: u64,
+        attempt: u32,
     },
     AnswerAdopted {
         device: u8,
+        on: &'static str,
         first: u64,
         count: u64,
+        attempt: u32,
         fails: bool,
     },
     Wait,
+}
+
+/// A device of a worker: the one that chunks are assigned to, or one that only its agent reports.
+fn on() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("cpu0"), Just("cpu1")]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -244,15 +214,31 @@ fn step() -> impl Strategy<Value = Step> {
             attempt
         }),
         (0_u8..3).prop_map(|device| Step::Lose { device }),
-        (0_u8..3, 0_u64..40, 1_u64..8).prop_map(|(device, first, count)| Step::Adopt { device, first, count }),
-        (0_u8..3, 0_u64..40, 1_u64..8, any::<bool>()).prop_map(|(device, first, count, fails)| Step::AnswerAdopted {
+        (0_u8..3, on(), 0_u64..40, 1_u64..8, 1_u32..4).prop_map(|(device, on, first, count, attempt)| Step::Adopt {
             device,
+            on,
             first,
             count,
-            fails
+            attempt
+        }),
+        (0_u8..3, on(), 0_u64..40, 1_u64..8, 1_u32..4, any::<bool>()).prop_map(|(device, on, first, count, attempt, fails)| {
+            Step::AnswerAdopted {
+                device,
+                on,
+                first,
+                count,
+                attempt,
+                fails,
+            }
         }),
         Just(Step::Wait),
     ]
+}
+
+fn devices() -> Vec<DeviceId> {
+    (0..3)
+        .flat_map(|number| [device(number), DeviceId::new(device(number).worker, "cpu1")])
+        .collect()
 }
 
 proptest! {
@@ -275,36 +261,35 @@ proptest! {
                 Step::Succeed { first, count: length } => count(account.succeeded(first, length)),
                 Step::Fail { device: number, first, count, attempt, permanent } => {
                     let code = if permanent { FailureCode::Trap } else { FailureCode::ExecutorLost };
-                    account.failed(&device(number), AttemptRange { first, count, attempt }, code, "", now);
+                    account.failed(&device(number), range(first, count, attempt), code, "", now);
                 }
-                Step::Return { device: number, first, count, attempt } => account.returned(&device(number), AttemptRange { first, count, attempt }),
+                Step::Return { device: number, first, count, attempt } => account.returned(&device(number), range(first, count, attempt)),
                 Step::Lose { device: number } => { account.lost([&device(number)], FailureCode::Disconnected, "", now); }
-                Step::Adopt { device: number, first, count } => account.adopt(&device(number).worker, [(first, count)]),
-                Step::AnswerAdopted { device: number, first, count, fails } => {
-                    let worker = device(number).worker;
-                    account.answered(&worker, first, count);
+                Step::Adopt { device: number, on, first, count, attempt } => {
+                    account.adopt(&device(number).worker, [(on, range(first, count, attempt))]);
+                }
+                Step::AnswerAdopted { device: number, on, first, count, attempt, fails } => {
+                    let (worker, chunks) = (device(number).worker, range(first, count, attempt));
+                    account.answered(&worker, chunks.indices());
+                    let device = DeviceId::new(worker, on);
                     if fails {
-                        account.adopted_failed(&worker, first, count, FailureCode::ExecutorLost, "", now);
+                        account.failed(&device, chunks, FailureCode::ExecutorLost, "", now);
                     } else {
-                        account.adopted_returned(&worker, first, count);
+                        account.returned(&device, chunks);
                     }
                 }
                 Step::Wait => now += 1_500,
             }
             let counts = account.counts();
             prop_assert_eq!(counts.pending + counts.running + counts.succeeded + counts.failed, TOTAL);
-            let devices = (0..3).flat_map(|number| [device(number), DeviceKey::unknown(&device(number).worker)]);
-            let on_devices: u64 = devices.map(|device| account.running_on(&device)).sum();
+            let on_devices: u64 = devices().iter().map(|device| running(&mut account, device)).sum();
             prop_assert_eq!(on_devices, counts.running);
             prop_assert!((0..TOTAL).all(|index| !(account.completed().contains(index) && account.failed_set().contains(index))));
         }
         for number in 0..3 {
             account.forget(&device(number).worker);
         }
-        for number in 0..3 {
-            let unknown = DeviceKey::unknown(&device(number).worker);
-            account.lost([&device(number), &unknown], FailureCode::Disconnected, "", now);
-        }
+        account.lost(&devices(), FailureCode::Disconnected, "", now);
         while !account.is_finished() {
             now += 10_000;
             let batches = account.take(&device(0), TOTAL, now);
@@ -324,13 +309,8 @@ fn a_late_return_does_not_affect_a_later_attempt() {
     account.take(&device(0), 1, 0);
     account.lost([&device(0)], FailureCode::GrantExpired, "overdue", 0);
     account.take(&device(0), 1, 1_000_000);
-    let batch = |attempt| AttemptRange {
-        first: 0,
-        count: 1,
-        attempt,
-    };
-    account.returned(&device(0), batch(1));
+    account.returned(&device(0), range(0, 1, 1));
     assert_eq!(account.counts().running, 1);
-    account.returned(&device(0), batch(2));
+    account.returned(&device(0), range(0, 1, 2));
     assert_eq!(account.counts().running, 0);
 }

@@ -1,31 +1,28 @@
 //! Records what agents report on the streams: results, failures, and chunks that are returned unstarted.
 
 use sahasra_ranges::AttemptRange;
+use sahasra_scheduler::DeviceId;
 use sahasra_wire::burst::{FailureCode, Failures, Results as ResultsFrame, Returned};
 
 use super::{
     Coordinator,
     streams::{State, Stream},
 };
-use crate::burst::{account::DeviceKey, checkpoint::Results, results_store::Segment};
+use crate::burst::{account::FailureOutcome, checkpoint::Results, results_store::Segment};
 
 impl Stream {
-    /// The parts of a reported failure that may concern adopted attempts. A repeated failure is of an earlier attempt than those that the
-    /// agent had when the stream was opened, so it can only concern unsettled chunks.
-    fn of_adopted(&self, reported_before: bool, first: u64, count: u64) -> Vec<(u64, u64)> {
-        if !reported_before {
-            return vec![(first, count)];
-        }
-        self.unsettled
-            .as_ref()
-            .map_or_else(Vec::new, |unsettled| unsettled.within(first, count))
+    /// The chunks of a repeated failure that it may concern: those that the agent no longer had when the stream was opened. It may have
+    /// had the others again, in the same attempt, if the coordinator that submitted them did not know the failure.
+    fn ended_before(&self, chunks: AttemptRange) -> Vec<AttemptRange> {
+        let unsettled = self.unsettled.iter();
+        let parts = unsettled.flat_map(|unsettled| unsettled.chunks.within(chunks.indices()));
+        parts.map(|(part, _)| AttemptRange::new(part, chunks.attempt)).collect()
     }
 }
 
 impl Coordinator {
     pub(super) fn on_results(&mut self, worker: &str, results: &ResultsFrame) {
         self.seen(worker, results.sequence);
-        let had_adopted = self.account.has_adopted();
         let bytes = self.burst.layout.record_bytes();
         let mut answered = 0;
         let mut done = 0;
@@ -43,7 +40,7 @@ impl Coordinator {
                 continue;
             }
             answered += run.count;
-            self.account.answered(worker, run.first, run.count);
+            self.account.answered(worker, AttemptRange::from(run).indices());
             for (first, count) in self.account.succeeded(run.first, run.count) {
                 done += count;
                 for index in first..first + count {
@@ -65,7 +62,6 @@ impl Coordinator {
         }
         self.context.metrics.chunks_counted(done, 0);
         self.answered(worker, &results.device, answered);
-        self.recount_worker(worker, had_adopted);
         self.settle(worker);
     }
 
@@ -76,79 +72,52 @@ impl Coordinator {
             return self.settle(worker);
         }
         let reported_before = matches!(stream.state, State::Open { reported_before, .. } if failures.sequence <= reported_before);
-        let key = DeviceKey::new(worker, &failures.device);
+        let key = DeviceId::new(worker, failures.device.as_str());
         let now = self.context.clock.now();
-        let had_adopted = self.account.has_adopted();
         let mut answered = 0;
         for failure in &failures.failures {
             answered += failure.count;
-            let code = failure.code();
-            if code == FailureCode::GrantExpired && !reported_before {
-                self.nothing_held(worker, &failures.device);
-            }
-            let batch = AttemptRange {
-                count: failure.count.min(self.burst.total),
-                ..failure.into()
-            };
-            let stream = self.streams.get_mut(worker);
-            let adopted = stream
-                .as_ref()
-                .map(|stream| stream.of_adopted(reported_before, batch.first, batch.count));
-            let adopted = adopted.unwrap_or_default();
+            let (code, chunks) = (failure.code(), AttemptRange::from(failure));
+            let Some(stream) = self.streams.get_mut(worker) else { return };
+            // The chunk is not at fault, so this costs no attempt. But it must not be submitted to this agent again.
+            let is_returned = code == FailureCode::ShuttingDown;
+            stream.ending |= is_returned;
+            let concerned = if reported_before { stream.ended_before(chunks) } else { vec![chunks] };
             if !reported_before {
-                self.account.answered(worker, batch.first, batch.count);
-            }
-            if code == FailureCode::ShuttingDown {
-                // The chunk is not at fault, so this costs no attempt. But it must not be submitted to this agent again.
-                if let Some(stream) = stream {
-                    stream.ending = true;
+                self.account.answered(worker, chunks.indices());
+                if code == FailureCode::GrantExpired {
+                    self.nothing_held(worker, &failures.device);
                 }
-                self.account.returned(&key, batch);
-                for (first, count) in adopted {
-                    self.account.adopted_returned(worker, first, count);
-                }
-                self.context.metrics.submit_failed(code.label(), failure.count);
-                continue;
             }
-            let mut outcome = self.account.failed(&key, batch, code, &failure.message, now);
-            for (first, count) in adopted {
-                outcome += self.account.adopted_failed(worker, first, count, code, &failure.message, now);
+            let mut outcome = FailureOutcome::default();
+            for chunks in concerned {
+                if is_returned {
+                    self.account.returned(&key, chunks);
+                } else {
+                    outcome += self.account.failed(&key, chunks, code, &failure.message, now);
+                }
             }
             tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
-            self.context.metrics.submit_failed(code.label(), failure.count);
-            self.context.metrics.chunks_retried.inc_by(outcome.retried);
-            self.context.metrics.chunks_counted(0, outcome.failed);
+            self.count_failed(failure.count, code, outcome);
         }
         self.seen(worker, failures.sequence);
         self.answered(worker, &failures.device, answered);
-        self.recount_worker(worker, had_adopted);
         self.settle(worker);
     }
 
     pub(super) fn on_returned(&mut self, worker: &str, returned: &Returned) {
-        let had_adopted = self.account.has_adopted();
         for range in &returned.ranges {
             if returned.without_slices {
                 self.nothing_held(worker, &range.device);
             }
-            let count = range.count.min(self.burst.total);
-            self.account.answered(worker, range.first, count);
-            self.account.adopted_returned(worker, range.first, count);
+            self.account.answered(worker, AttemptRange::from(range).indices());
         }
         self.take_back(worker, &returned.ranges);
-        self.recount_worker(worker, had_adopted);
-    }
-
-    /// Updates all devices of a worker, because an answer may have concerned adopted chunks that the account has on another device.
-    fn recount_worker(&mut self, worker: &str, had_adopted: bool) {
-        if had_adopted {
-            self.keys_of(worker).iter().for_each(|key| self.recount(key));
-        }
     }
 
     /// Handles a report of the agent that no slice is held on a device, which the pool does not know yet.
     fn nothing_held(&mut self, worker: &str, device: &str) {
-        let key = DeviceKey::new(worker, device);
+        let key = DeviceId::new(worker, device);
         // Slices that the pool released itself are expected to be missing.
         if self.devices.get(&key).is_some_and(|device| device.window.slices() > 0) {
             self.pause(&key, self.context.clock.now());
@@ -157,11 +126,8 @@ impl Coordinator {
     }
 
     pub(super) fn answered(&mut self, worker: &str, device: &str, chunks: u64) {
-        let key = DeviceKey::new(worker, device);
-        let now = self.context.clock.micros();
-        if let Some(device) = self.devices.get_mut(&key) {
-            device.window.answered(chunks, now);
+        if let Some(device) = self.devices.get_mut(&DeviceId::new(worker, device)) {
+            device.window.answered(chunks, self.context.clock.micros());
         }
-        self.recount(&key);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_ranges::AttemptRange;
+use sahasra_scheduler::{DeviceId, Name};
 use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
 
 use super::{
@@ -10,7 +10,10 @@ use super::{
     streams::{RESUME_WITHIN, State, Stream},
 };
 use crate::{
-    burst::{account::DeviceKey, window::Window},
+    burst::{
+        account::{Account, DeviceNumber},
+        window::Window,
+    },
     fault::Step,
 };
 
@@ -26,8 +29,8 @@ const PAUSE: u64 = 500;
 #[derive(Debug)]
 pub(super) struct Device {
     pub(super) window: Window,
-    /// Number of chunks in flight on the device, according to the account.
-    outstanding: u64,
+    /// Number of the device in the account.
+    number: DeviceNumber,
     /// Time since which the burst holds no slices on the device.
     empty_since: Option<u64>,
     idle_since: Option<u64>,
@@ -36,31 +39,39 @@ pub(super) struct Device {
 
 impl Device {
     /// A device that holds `slices` from `micros` on, in microseconds of the clock.
-    fn new(slices: u64, micros: u64) -> Self {
+    fn new(number: DeviceNumber, slices: u64, micros: u64) -> Self {
         Self {
             window: Window::new(slices, micros),
-            outstanding: 0,
+            number,
             empty_since: None,
             idle_since: None,
             paused_until: 0,
         }
     }
 
-    /// Number of chunks in flight on the device, according to the account.
-    fn outstanding(&self) -> u64 {
+    /// A device that has held no slices since `now`, in milliseconds of the clock.
+    pub(super) fn empty(number: DeviceNumber, now: u64) -> Self {
+        Self {
+            empty_since: Some(now),
+            ..Self::new(number, 0, now * 1_000)
+        }
+    }
+
+    /// Number of chunks in flight on the device.
+    pub(super) fn outstanding(&self, account: &Account) -> u64 {
         #[cfg(test)]
         tests::visited();
-        self.outstanding
+        account.running_on(self.number)
     }
 }
 
 impl Coordinator {
     pub(super) fn follow_grants(&mut self) {
         let (now, micros) = (self.context.clock.now(), self.context.clock.micros());
-        let mut slices: BTreeMap<DeviceKey, u64> = BTreeMap::new();
+        let mut slices: BTreeMap<DeviceId, u64> = BTreeMap::new();
         let mut endpoints: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
         for grant in &self.held.grants {
-            let key = DeviceKey::new(&grant.worker, &grant.device);
+            let key = DeviceId::new(&*grant.worker, &*grant.device);
             *slices.entry(key).or_default() += u64::from(grant.slices);
             endpoints.insert(&grant.worker, (&grant.endpoint, &grant.id.boot_id));
         }
@@ -70,7 +81,8 @@ impl Coordinator {
             device.empty_since = if held > 0 { None } else { device.empty_since.or(Some(now)) };
         }
         for (key, held) in slices {
-            self.devices.insert(key, Device::new(held, micros));
+            let number = self.account.register(&key);
+            self.devices.insert(key, Device::new(number, held, micros));
         }
         let mut restarted: Vec<String> = Vec::new();
         for (worker, (endpoint, boot_id)) in &endpoints {
@@ -107,24 +119,25 @@ impl Coordinator {
         let all_slices: u64 = self.devices.values().map(|device| device.window.slices()).sum();
         let mut submitted = 0;
         if ready > 0 {
-            let mut at_workers: BTreeMap<String, u64> = BTreeMap::new();
-            let mut order: Vec<(u64, DeviceKey)> = Vec::new();
+            let mut at_workers: BTreeMap<Name, u64> = BTreeMap::new();
+            let mut order: Vec<(u64, DeviceId)> = Vec::new();
             for (key, device) in &self.devices {
+                let outstanding = device.outstanding(&self.account);
                 match at_workers.get_mut(&key.worker) {
-                    Some(chunks) => *chunks += device.outstanding(),
+                    Some(chunks) => *chunks += outstanding,
                     None => {
                         let beside = self.account.beside(&key.worker);
-                        at_workers.insert(key.worker.clone(), beside + device.outstanding());
+                        at_workers.insert(key.worker.clone(), beside + outstanding);
                     }
                 }
-                if device.paused_until <= now && device.window.target() > device.outstanding() {
-                    let fullness = device.outstanding() * 1024 / device.window.slices().max(1);
+                if device.paused_until <= now && device.window.target() > outstanding {
+                    let fullness = outstanding * 1024 / device.window.slices().max(1);
                     order.push((fullness, key.clone()));
                 }
             }
             // The device with the fewest chunks per slice comes first.
             order.sort();
-            let mut by_worker: BTreeMap<String, Vec<ChunkRange>> = BTreeMap::new();
+            let mut by_worker: BTreeMap<Name, Vec<ChunkRange>> = BTreeMap::new();
             for (_, key) in order {
                 if ready == 0 {
                     break;
@@ -132,27 +145,22 @@ impl Coordinator {
                 let Some(max_outstanding) = self.max_outstanding(&key.worker) else {
                     continue;
                 };
-                let (Some(device), Some(at_worker)) = (self.devices.get_mut(&key), at_workers.get_mut(&key.worker)) else {
+                let (Some(device), Some(at_worker)) = (self.devices.get(&key), at_workers.get_mut(&key.worker)) else {
                     continue;
                 };
                 let batch = device
                     .window
-                    .batch(device.outstanding(), ready, all_slices)
+                    .batch(device.outstanding(&self.account), ready, all_slices)
                     .min(max_outstanding.saturating_sub(*at_worker));
                 if batch == 0 {
                     continue;
                 }
-                for AttemptRange { first, count, attempt } in self.account.take(&key, batch, now) {
-                    device.outstanding += count;
-                    *at_worker += count;
-                    ready -= count;
-                    submitted += count;
-                    by_worker.entry(key.worker.clone()).or_default().push(ChunkRange {
-                        device: key.device.clone(),
-                        first,
-                        count,
-                        attempt,
-                    });
+                for chunks in self.account.take(&key, batch, now) {
+                    *at_worker += chunks.count;
+                    ready -= chunks.count;
+                    submitted += chunks.count;
+                    let ranges = by_worker.entry(key.worker.clone()).or_default();
+                    ranges.push(ChunkRange::new(&*key.device, chunks));
                 }
             }
             for (worker, ranges) in by_worker {
@@ -182,14 +190,13 @@ impl Coordinator {
 
     pub(super) fn take_back(&mut self, worker: &str, ranges: &[ChunkRange]) {
         for range in ranges {
-            let key = DeviceKey::new(worker, &range.device);
-            self.account.returned(&key, range.into());
-            self.recount(&key);
+            let device = DeviceId::new(worker, range.device.as_str());
+            self.account.returned(&device, range.into());
         }
     }
 
     /// Assigns no chunks to a device for the time [`PAUSE`].
-    pub(super) fn pause(&mut self, key: &DeviceKey, now: u64) {
+    pub(super) fn pause(&mut self, key: &DeviceId, now: u64) {
         if let Some(device) = self.devices.get_mut(key) {
             device.paused_until = now + PAUSE;
         }
@@ -199,7 +206,7 @@ impl Coordinator {
     pub(super) fn rebalance(&mut self, now: u64) {
         let mut dry = false;
         for device in self.devices.values_mut() {
-            let idle = device.outstanding() * 2 < device.window.slices();
+            let idle = device.outstanding(&self.account) * 2 < device.window.slices();
             device.idle_since = if idle { device.idle_since.or(Some(now)) } else { None };
             dry |= device.idle_since.is_some_and(|since| now - since >= REBALANCE_AFTER);
         }
@@ -207,19 +214,21 @@ impl Coordinator {
             return;
         }
         let fullest = (self.devices.iter())
-            .filter(|(_, device)| device.outstanding() > device.window.slices() + device.window.slices() / 2)
-            .max_by_key(|(_, device)| device.outstanding())
-            .map(|(key, _)| key.clone());
+            .map(|(key, device)| (device.outstanding(&self.account), key, device.window.slices()))
+            .filter(|(outstanding, _, slices)| *outstanding > slices + slices / 2)
+            .max_by_key(|(outstanding, ..)| *outstanding)
+            .map(|(_, key, _)| key.clone());
         let Some(key) = fullest else { return };
         if let Some(Stream {
             state: State::Open { stream, rebalanced, .. },
             ..
-        }) = self.streams.get_mut(&key.worker)
+        }) = self.streams.get_mut(&*key.worker)
             && now - *rebalanced >= 4 * REBALANCE_AFTER
         {
             *rebalanced = now;
-            tracing::debug!(worker = key.worker, device = key.device, "withdrawing chunks");
-            stream.send(client_frame::Kind::Withdraw(Withdraw { device: key.device }));
+            tracing::debug!(worker = %key.worker, device = %key.device, "withdrawing chunks");
+            let device = key.device.to_string();
+            stream.send(client_frame::Kind::Withdraw(Withdraw { device }));
         }
     }
 
@@ -231,17 +240,11 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn recount(&mut self, key: &DeviceKey) {
-        if let Some(device) = self.devices.get_mut(key) {
-            device.outstanding = self.account.running_on(key);
-        }
-    }
-
     /// Handles the passing of time: opens streams that are due, and counts overdue chunks on devices without slices as lost.
     pub(super) fn on_time(&mut self) {
         let now = self.context.clock.now();
         let overdue = self.overdue().into_iter();
-        let overdue: Vec<DeviceKey> = overdue.filter(|(_, at)| *at <= now).map(|(key, _)| key).collect();
+        let overdue: Vec<DeviceId> = overdue.filter(|(_, at)| *at <= now).map(|(key, _)| key).collect();
         self.lose(&overdue, FailureCode::GrantExpired, "the grant expired");
         self.lose_broken(now);
         if self.view.is_some() {
@@ -250,18 +253,11 @@ impl Coordinator {
     }
 
     /// Devices with chunks but without slices, and the times at which these chunks count as lost.
-    fn overdue(&self) -> Vec<(DeviceKey, u64)> {
+    fn overdue(&self) -> Vec<(DeviceId, u64)> {
         let overdue_after = self.burst.chunk_timeout_milliseconds + OVERDUE;
-        let known = (self.devices.iter()).filter(|(_, device)| device.outstanding() > 0);
-        let known = known.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + overdue_after)));
-        // These chunks may be on any of the worker's devices, so all devices must be without slices.
-        let unknown = self.account.workers_with_unknown_devices().filter_map(|worker| {
-            let devices = self.devices.range(DeviceKey::unknown(worker)..);
-            let mut devices = devices.take_while(|(key, _)| key.worker == worker);
-            let since = devices.try_fold(0, |since, (_, device)| Some(device.empty_since?.max(since)))?;
-            Some((DeviceKey::unknown(worker), since + overdue_after))
-        });
-        known.chain(unknown).collect()
+        let running = (self.devices.iter()).filter(|(_, device)| device.outstanding(&self.account) > 0);
+        let overdue = running.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + overdue_after)));
+        overdue.collect()
     }
 
     /// Earliest time at which something must be done without an event.

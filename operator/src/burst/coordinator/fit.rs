@@ -85,7 +85,7 @@ impl Coordinator {
             self.fit.due = None;
         } else if due <= now {
             let keep = keep.into_iter().map(|keep| u32::try_from(keep).unwrap_or(u32::MAX));
-            let names = self.devices.keys().map(|key| (key.worker.as_str(), key.device.as_str()));
+            let names = self.devices.keys().map(|key| (&*key.worker, &*key.device));
             let limits: BTreeMap<(&str, &str), u32> = names.zip(keep).collect();
             tracing::debug!(held, chunks = counts.running, "releasing idle slices");
             self.context.pool.limit(&self.owner().uid, Some(&limits));
@@ -100,9 +100,9 @@ impl Coordinator {
     fn slices(&self) -> Vec<Slices> {
         let slices = self.devices.iter().map(|(key, device)| {
             let held = device.window.slices();
-            // Chunks of which only the worker is known may be on any of its devices.
+            // Chunks that are counted elsewhere may be on any of the worker's devices.
             let all_busy = self.account.beside(&key.worker) > 0;
-            let busy = if all_busy { held } else { self.account.running_on(key).min(held) };
+            let busy = if all_busy { held } else { device.outstanding(&self.account).min(held) };
             Slices { held, busy }
         });
         slices.collect()
@@ -111,8 +111,7 @@ impl Coordinator {
     /// The condition `Suspended` of a burst that holds slices, if it changes.
     pub(super) fn suspending(&self) -> Option<Verdict> {
         if matches!(self.hold, Hold::Suspending(_)) && self.view.is_some() {
-            let known = self.devices.keys().filter(|key| self.account.running_on(key) > 0).count();
-            let devices = known + self.account.workers_with_unknown_devices().count();
+            let devices = self.devices.values().filter(|device| device.outstanding(&self.account) > 0).count();
             let seconds = self.burst.chunk_timeout_milliseconds / 1_000;
             let message = still_runs(self.account.counts().running, devices as u64, seconds);
             return Some(Verdict::new(SUSPENDED, false, SUSPENDING, message));

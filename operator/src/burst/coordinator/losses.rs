@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use sahasra_scheduler::DeviceId;
 use sahasra_wire::burst::FailureCode;
 
 use super::{Coordinator, streams::RESUME_WITHIN};
-use crate::burst::account::DeviceKey;
+use crate::burst::account::FailureOutcome;
 
 impl Coordinator {
     /// Counts the chunks of streams that have been broken for too long as lost.
@@ -28,29 +29,33 @@ impl Coordinator {
             stream.broken_since = None;
         }
         self.account.forget(worker);
-        let keys = self.keys_of(worker);
-        self.lose(&keys, FailureCode::Disconnected, why);
+        let devices = self.devices_of(worker);
+        self.lose(&devices, FailureCode::Disconnected, why);
     }
 
-    pub(super) fn lose(&mut self, keys: &[DeviceKey], code: FailureCode, why: &str) {
-        let outcome = self.account.lost(keys, code, why, self.context.clock.now());
+    pub(super) fn lose(&mut self, devices: &[DeviceId], code: FailureCode, why: &str) {
+        let outcome = self.account.lost(devices, code, why, self.context.clock.now());
         let attempts = outcome.retried + outcome.failed;
         if attempts > 0 {
-            let (worker, device) = (keys.first().map(|key| &key.worker), keys.first().map(|key| &key.device));
-            tracing::warn!(worker, device, devices = keys.len(), chunks = attempts, %code, why, "chunks lost");
-            self.context.metrics.submit_failed(code.label(), attempts);
-            self.context.metrics.chunks_retried.inc_by(outcome.retried);
-            self.context.metrics.chunks_counted(0, outcome.failed);
+            let (worker, device) = devices.first().map(|id| (&*id.worker, &*id.device)).unzip();
+            tracing::warn!(worker, device, devices = devices.len(), chunks = attempts, %code, why, "chunks lost");
+            self.count_failed(attempts, code, outcome);
         }
-        keys.iter().for_each(|key| self.recount(key));
+    }
+
+    /// Counts failed attempts in the metrics.
+    pub(super) fn count_failed(&self, attempts: u64, code: FailureCode, outcome: FailureOutcome) {
+        self.context.metrics.submit_failed(code.label(), attempts);
+        self.context.metrics.chunks_retried.inc_by(outcome.retried);
+        self.context.metrics.chunks_counted(0, outcome.failed);
     }
 
     /// Closes every stream and counts its chunks as lost.
     pub(super) fn lose_all_streams(&mut self) {
         let workers: BTreeSet<String> = std::mem::take(&mut self.streams).into_keys().collect();
         workers.iter().for_each(|worker| self.account.forget(worker));
-        let mut keys: Vec<DeviceKey> = workers.iter().map(|worker| DeviceKey::unknown(worker)).collect();
-        keys.extend(self.devices.keys().filter(|key| workers.contains(&key.worker)).cloned());
-        self.lose(&keys, FailureCode::Disconnected, "the burst was suspended");
+        let devices = self.devices.keys().filter(|id| workers.contains(&*id.worker));
+        let devices: Vec<DeviceId> = devices.cloned().collect();
+        self.lose(&devices, FailureCode::Disconnected, "the burst was suspended");
     }
 }

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use sahasra_ranges::AttemptRange;
+use sahasra_ranges::{AttemptRange, RangeMap};
+use sahasra_scheduler::DeviceId;
 use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
     burst::{Acknowledge, FailureCode, Open, Opened, Withdraw, client_frame, server_frame},
     grants::RefusalCode,
 };
 
-use super::{Coordinator, CoordinatorError, Hold};
+use super::{Coordinator, CoordinatorError, Hold, dispatch::Device};
 use crate::{
     agents::stream::{BurstStream, StreamEvent, StreamId},
-    burst::{account::DeviceKey, checkpoint::Results},
+    burst::checkpoint::Results,
 };
 
 /// Waits before a broken stream is reopened.
@@ -46,8 +47,8 @@ pub(super) struct Stream {
 /// Chunks that were submitted on an earlier stream, and that the agent did not list when the stream was reopened.
 #[derive(Debug)]
 pub(super) struct Unsettled {
-    /// Ranges of unsettled chunks, sorted by first index.
-    chunks: Vec<AttemptRange>,
+    /// The chunks with their attempts.
+    pub(super) chunks: RangeMap<u32>,
     /// Sequence number by which the agent has repeated the results and failures of all chunks that ended.
     upto: u64,
     /// Whether the remaining chunks never reached the agent. Otherwise, the agent may have dropped them.
@@ -67,17 +68,6 @@ impl Stream {
             unsettled: None,
             highest_sequence: 0,
         }
-    }
-}
-
-impl Unsettled {
-    /// The parts of [first, first + count) that are unsettled.
-    pub(super) fn within(&self, first: u64, count: u64) -> Vec<(u64, u64)> {
-        let end = first.saturating_add(count);
-        let from = self.chunks.partition_point(|batch| batch.first + batch.count <= first);
-        let overlapping = self.chunks[from..].iter().take_while(|batch| batch.first < end);
-        let parts = overlapping.map(|batch| (batch.first.max(first), (batch.first + batch.count).min(end)));
-        parts.map(|(first, end)| (first, end - first)).collect()
     }
 }
 
@@ -178,14 +168,19 @@ impl Coordinator {
     }
 
     pub(super) fn on_opened(&mut self, worker: &str, opened: &Opened) {
-        let there = opened.outstanding.chunks_exact(2).map(|pair| {
-            let count = pair[1].saturating_add(1).saturating_sub(pair[0]);
-            (pair[0], count.min(self.burst.total))
-        });
-        let there: Vec<(u64, u64)> = there.collect();
-        let keys = self.keys_of(worker);
-        let chunks = self.account.unaccounted(&keys, there.iter().copied());
-        self.account.adopt(worker, there);
+        if opened.chunks.is_empty() && !opened.outstanding.is_empty() {
+            tracing::warn!(worker, "the agent does not report the devices of its chunks: upgrade it");
+            return self.close(worker);
+        }
+        let now = self.context.clock.now();
+        let names: BTreeSet<&str> = opened.chunks.iter().map(|range| range.device.as_str()).collect();
+        for device in names {
+            let id = DeviceId::new(worker, device);
+            let number = self.account.register(&id);
+            self.devices.entry(id).or_insert_with(|| Device::empty(number, now));
+        }
+        let there = opened.chunks.iter().map(|range| (range.device.as_str(), AttemptRange::from(range)));
+        let chunks = self.account.adopt(worker, there);
         let Some(entry) = self.streams.get_mut(worker) else { return };
         entry.failures = 0;
         entry.broken_since = None;
@@ -198,7 +193,6 @@ impl Coordinator {
             upto: opened.retold,
             resumed: opened.resumed,
         });
-        let now = self.context.clock.now();
         entry.state = match std::mem::replace(&mut entry.state, State::Closed(0)) {
             State::Opening(number, stream) => State::Open {
                 number,
@@ -235,21 +229,17 @@ impl Coordinator {
         if chunks.is_empty() {
             return;
         }
-        let keys = self.keys_of(worker);
-        tracing::debug!(worker, ranges = chunks.len(), resumed, "chunks not delivered to the agent");
+        let devices = self.devices_of(worker);
+        tracing::debug!(worker, chunks = chunks.len(), resumed, "chunks not delivered to the agent");
         if resumed {
-            self.account.undelivered(&keys, &chunks);
-            keys.iter().for_each(|key| self.recount(key));
+            self.account.undelivered(&devices, &chunks);
         } else {
-            self.lose(&keys, FailureCode::Disconnected, "chunks not found on the agent");
+            self.lose(&devices, FailureCode::Disconnected, "chunks not found on the agent");
         }
     }
 
-    /// The devices of a worker that may have chunks, including the unknown device.
-    pub(super) fn keys_of(&self, worker: &str) -> Vec<DeviceKey> {
-        let mut keys: Vec<DeviceKey> = self.devices.keys().filter(|key| key.worker == worker).cloned().collect();
-        keys.push(DeviceKey::unknown(worker));
-        keys
+    pub(super) fn devices_of(&self, worker: &str) -> Vec<DeviceId> {
+        self.devices.keys().filter(|id| *id.worker == *worker).cloned().collect()
     }
 
     pub(super) fn seen(&mut self, worker: &str, number: u64) {

@@ -11,7 +11,7 @@ const VISITED_BY_AN_ANSWER: u64 = 8;
 /// earlier answers.
 fn alternating(total: u64, odd: FailureCode) -> Account {
     let mut account = Account::new(total, POLICY, 0);
-    let devices: Vec<DeviceKey> = (0..8).map(device).collect();
+    let devices: Vec<DeviceId> = (0..8).map(device).collect();
     visited_ranges();
     while account.ready(0) > 0 {
         for device in &devices {
@@ -33,7 +33,7 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                         };
                         account.failed(device, one, odd, "trap", 0);
                     }
-                    account.running_on(device);
+                    running(&mut account, device);
                     account.counts();
                 }
                 // Checked after each batch, so that an answer whose cost grows with earlier ones fails soon rather than after hours.

@@ -90,8 +90,9 @@ fn coordinator() -> Coordinator {
             rebalanced: 0,
         };
         for device in (0..DEVICES).map(|device| format!("gpu-{device}")) {
-            let worker = worker.clone();
-            coordinator.devices.insert(DeviceKey { worker, device }, Device::new(2, 0));
+            let device = DeviceId::new(worker.as_str(), device);
+            let number = coordinator.account.register(&device);
+            coordinator.devices.insert(device, Device::new(number, 2, 0));
         }
         coordinator.streams.insert(worker, stream);
     }
