@@ -1,13 +1,13 @@
 //! The state of every chunk of a burst: pending, in flight on a device, waiting for a retry, succeeded, or permanently failed.
 //!
-//! Pure: time is a monotonic number of milliseconds, and jitter is derived from the seed. Each index is counted exactly once,
+//! Pure: points of time are durations since the clock's origin, and jitter is derived from the seed. Each index is counted exactly once,
 //! regardless of the order and repetition of the messages.
 
 mod adoption;
 mod flights;
 mod retries;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_scheduler::DeviceId;
@@ -28,10 +28,9 @@ pub const LISTED_FAILURES: usize = 10;
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk after its first attempt.
     pub max_retries: u32,
-    /// Wait before the first retry, in milliseconds. Doubles with each retry.
-    pub initial_backoff: u64,
-    /// Maximum wait, in milliseconds.
-    pub max_backoff: u64,
+    /// Wait before the first retry. Doubles with each retry.
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
 }
 
 /// A chunk that failed permanently.
@@ -120,7 +119,7 @@ impl Account {
     }
 
     /// Assigns up to `at_most` chunks to `device`: first retries that are due, then chunks that were never tried.
-    pub fn take(&mut self, device: &DeviceId, at_most: u64, now: u64) -> Vec<AttemptRange> {
+    pub fn take(&mut self, device: &DeviceId, at_most: u64, now: Duration) -> Vec<AttemptRange> {
         let mut left = at_most;
         let mut batches = Vec::new();
         while left > 0 {
@@ -156,7 +155,7 @@ impl Account {
 
     /// Counts failed attempts. Ignores chunks that are not in flight on `device` with this attempt, because a failure of an older attempt
     /// was counted before.
-    pub fn failed(&mut self, device: &DeviceId, chunks: AttemptRange, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+    pub fn failed(&mut self, device: &DeviceId, chunks: AttemptRange, code: FailureCode, message: &str, now: Duration) -> FailureOutcome {
         let chunks = self.in_flight_on([device], chunks);
         self.end_attempts(chunks, code, message, now)
     }
@@ -173,7 +172,7 @@ impl Account {
         devices: impl IntoIterator<Item = &'a DeviceId>,
         code: FailureCode,
         message: &str,
-        now: u64,
+        now: Duration,
     ) -> FailureOutcome {
         let numbers = self.numbers(devices);
         self.end_attempts(self.in_flight.on(&numbers), code, message, now)
@@ -199,12 +198,12 @@ impl Account {
     }
 
     /// Number of chunks that can be assigned at `now`.
-    pub fn ready(&mut self, now: u64) -> u64 {
+    pub fn ready(&mut self, now: Duration) -> u64 {
         self.fresh.len() + self.retries.ready(now)
     }
 
     /// Time at which the next retry is due, if any chunk waits for one.
-    pub fn next_retry_at(&self) -> Option<u64> {
+    pub fn next_retry_at(&self) -> Option<Duration> {
         self.retries.next_at()
     }
 
@@ -257,7 +256,7 @@ impl Account {
         self.in_flight.matching(chunks.indices(), is_same)
     }
 
-    fn end_attempts(&mut self, attempts: Vec<(Range<u64>, Flight)>, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+    fn end_attempts(&mut self, attempts: Vec<(Range<u64>, Flight)>, code: FailureCode, message: &str, now: Duration) -> FailureOutcome {
         let mut outcome = FailureOutcome::default();
         for (range, flight) in attempts {
             self.in_flight.cut(range.clone());
@@ -270,11 +269,11 @@ impl Account {
     fn return_attempts(&mut self, attempts: Vec<(Range<u64>, Flight)>) {
         for (range, flight) in attempts {
             self.in_flight.cut(range.clone());
-            self.wait_again(AttemptRange::new(range, flight.made), 0);
+            self.wait_again(AttemptRange::new(range, flight.made), Duration::ZERO);
         }
     }
 
-    fn attempt_failed(&mut self, chunks: AttemptRange, code: FailureCode, message: &str, now: u64) -> FailureOutcome {
+    fn attempt_failed(&mut self, chunks: AttemptRange, code: FailureCode, message: &str, now: Duration) -> FailureOutcome {
         let AttemptRange { first, count, attempt } = chunks;
         if !code.is_transient() {
             self.fail_permanently(chunks, code, message);
@@ -320,7 +319,7 @@ impl Account {
         }
     }
 
-    fn wait_again(&mut self, chunks: AttemptRange, ready_at: u64) {
+    fn wait_again(&mut self, chunks: AttemptRange, ready_at: Duration) {
         for rest in self.go_on_elsewhere(chunks) {
             if rest.attempt == 1 {
                 self.fresh.insert(rest.first, rest.count);
@@ -330,13 +329,16 @@ impl Account {
         }
     }
 
-    /// Wait before the next attempt, in milliseconds. Doubles with each attempt up to the maximum; half of it is fixed and half is jitter.
-    fn backoff(&self, first: u64, attempt: u32) -> u64 {
-        let backoff = Backoff::milliseconds(self.policy.initial_backoff, self.policy.max_backoff);
-        let full = backoff.after(attempt).as_millis() as u64;
-        let half = full / 2;
+    /// Wait before the next attempt. Doubles with each attempt up to the maximum; half of it is fixed and half is jitter.
+    fn backoff(&self, first: u64, attempt: u32) -> Duration {
+        let RetryPolicy {
+            initial_backoff: first_wait,
+            max_backoff: longest,
+            ..
+        } = self.policy;
+        let half = Backoff { first: first_wait, longest }.after(attempt) / 2;
         let mut random = fastrand::Rng::with_seed(self.seed ^ first.rotate_left(32) ^ u64::from(attempt));
-        half + random.u64(0..=full - half)
+        half + half.mul_f64(random.f64())
     }
 }
 

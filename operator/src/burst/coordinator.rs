@@ -13,7 +13,7 @@
 //!
 //! A failed write that is not tolerated ends the coordinator. The reconciler then starts another one, which takes over under the next term.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use object_store::ObjectStore;
 use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
@@ -116,12 +116,12 @@ enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     Running,
-    /// The burst must be suspended. Running chunks may continue until this time, in milliseconds of the clock.
-    Suspending(u64),
+    /// The burst must be suspended. Running chunks may continue until this time.
+    Suspending(Duration),
     Suspended,
 }
 
-/// Coordinator of one burst; see the module documentation.
+/// Coordinator of one burst; see the module documentation. Points of time are durations since the origin of the context's clock.
 pub struct Coordinator {
     context: Arc<Context>,
     objects: Objects,
@@ -157,8 +157,8 @@ pub struct Coordinator {
     fit: fit::Fit,
     /// Whether the burst has held its minimum of slices.
     started: bool,
-    /// Time since which the burst has claimed slices, in milliseconds of the clock.
-    claimed_at: u64,
+    /// Time since which the burst has claimed slices.
+    claimed_at: Duration,
     lease: Option<String>,
     view: Option<watch::Receiver<ClaimView>>,
     held: ClaimView,
@@ -180,7 +180,7 @@ pub struct Coordinator {
 impl Coordinator {
     pub fn new(context: Arc<Context>, job: watch::Receiver<Arc<BurstJob>>, burst: ValidBurst) -> Self {
         let current = job.borrow().clone();
-        let now = context.clock.now();
+        let now = context.clock.elapsed();
         let (events_sender, events) = mpsc::channel(EVENTS);
         let uid = current.metadata.uid.clone().unwrap_or_default();
         // The jitter of retries differs between jobs, and stays the same for one job after a restart.
@@ -221,7 +221,7 @@ impl Coordinator {
             events,
             events_sender,
             budget: Budget::new(now),
-            checkpoint_pace: Pace::new(now, 5_000, 10_000),
+            checkpoint_pace: Pace::new(now, Duration::from_secs(5), Duration::from_secs(10)),
             status_pace: progress::status_pace(now),
             lease_pace: progress::lease_pace(now),
             writes: JoinSet::new(),
@@ -259,7 +259,7 @@ impl Coordinator {
             self.fit_slices();
             self.dispatch();
             self.write_progress();
-            let wake = self.context.clock.instant(self.next_wake());
+            let wake = self.context.clock.instant_of(self.next_wake());
             tokio::select! {
                 Some((id, event)) = self.events.recv() => {
                     self.on_stream(&id, event)?;
@@ -334,6 +334,11 @@ impl Coordinator {
         let chunks = (counts.pending + counts.running).max(held).clamp(1, self.burst.total);
         let chunks = u32::try_from(chunks).unwrap_or(MAX_SLICES).min(MAX_SLICES);
         Bounds::new(job.spec.slices.min, job.spec.slices.max).at_most(chunks)
+    }
+
+    /// Time since the clock's origin.
+    fn now(&self) -> Duration {
+        self.context.clock.elapsed()
     }
 
     fn owner(&self) -> Owner {

@@ -2,7 +2,7 @@
 //!
 //! Pure. A [`ValidBurst`] cannot be wrong, so the spec is not checked again afterwards.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use sahasra_crds::burst_job::{
@@ -50,10 +50,9 @@ pub struct ValidBurst {
     /// Class of the device; `None` matches any class.
     pub class: Option<String>,
     /// Time for which slices outlive an operator that does not renew them.
-    pub ttl_milliseconds: u64,
+    pub ttl: Duration,
     pub policy: RetryPolicy,
-    /// Timeout of a chunk.
-    pub chunk_timeout_milliseconds: u64,
+    pub chunk_timeout: Duration,
     /// Maximum number of chunks that may fail.
     pub max_failed: u64,
     /// The object store of `spec.output`, with the URL from the spec.
@@ -143,7 +142,7 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         let number = output.and_then(|output| u32::try_from(output).ok());
         (whole.only(output), aggregator.of_only_output(), number)
     };
-    let seconds = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
+    let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     Ok(ValidBurst {
         ptx: observed.ptx.clone(),
         entry: spec.kernel.entry.clone(),
@@ -161,13 +160,13 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         total,
         slice_bytes,
         class: spec.slice.class.clone(),
-        ttl_milliseconds: seconds(spec.lease.ttl_seconds),
+        ttl: seconds(spec.lease.ttl_seconds),
         policy: RetryPolicy {
             max_retries: u32::try_from(spec.retry_policy.max_retries).unwrap_or_default(),
             initial_backoff: seconds(spec.retry_policy.initial_backoff_seconds),
             max_backoff: seconds(spec.retry_policy.max_backoff_seconds),
         },
-        chunk_timeout_milliseconds: seconds(spec.chunk_timeout_seconds),
+        chunk_timeout: seconds(spec.chunk_timeout_seconds),
         max_failed: u64::try_from(spec.max_failed_chunks).unwrap_or_default(),
         store,
         digest: Bytes::copy_from_slice(&Sha256::digest(&observed.ptx)),
@@ -360,7 +359,7 @@ impl ValidBurst {
             arguments: self.arguments.iter().cloned().map(|kind| Argument { kind: Some(kind) }).collect(),
             chunks_json: self.chunks_json.clone(),
             slice_bytes: self.slice_bytes,
-            chunk_timeout_milliseconds: self.chunk_timeout_milliseconds,
+            chunk_timeout_milliseconds: self.chunk_timeout.as_millis() as u64,
             store,
             aggregated_output: self.aggregated_output,
             aggregate_only: self.results != KeptResults::All,

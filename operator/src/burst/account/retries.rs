@@ -1,12 +1,16 @@
 //! Chunks that wait for a retry, ordered by the time at which it is due.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{
+    collections::BTreeSet,
+    ops::{Bound, Range},
+    time::Duration,
+};
 
 use sahasra_ranges::{AttemptRange, RangeMap, length};
 
 #[derive(Clone, Copy, Debug)]
 struct Retry {
-    ready_at: u64,
+    ready_at: Duration,
     attempt: u32,
 }
 
@@ -14,16 +18,16 @@ struct Retry {
 pub(super) struct Retries {
     waiting: RangeMap<Retry>,
     /// Time at which each range is due, with its first index.
-    queue: BTreeSet<(u64, u64)>,
+    queue: BTreeSet<(Duration, u64)>,
     /// Time of the last check: ranges that were due at it are counted in `due`.
-    checked: u64,
+    checked: Duration,
     /// Number of chunks that were due at the last check.
     due: u64,
 }
 
 impl Retries {
-    /// Makes the chunks wait until `ready_at`, in milliseconds. None of them may wait already.
-    pub(super) fn insert(&mut self, ready_at: u64, chunks: AttemptRange) {
+    /// Makes the chunks wait until `ready_at`. None of them may wait already.
+    pub(super) fn insert(&mut self, ready_at: Duration, chunks: AttemptRange) {
         let attempt = chunks.attempt;
         let is_free = self.waiting.insert(chunks.indices(), Retry { ready_at, attempt });
         debug_assert!(is_free, "a chunk waits once");
@@ -32,7 +36,7 @@ impl Retries {
     }
 
     /// Removes up to `at_most` consecutive chunks that are due at `now`, and returns them.
-    pub(super) fn take_front(&mut self, at_most: u64, now: u64) -> Option<AttemptRange> {
+    pub(super) fn take_front(&mut self, at_most: u64, now: Duration) -> Option<AttemptRange> {
         self.check(now);
         let (ready_at, first) = *self.queue.first()?;
         if ready_at > self.checked {
@@ -70,22 +74,23 @@ impl Retries {
     }
 
     /// Number of chunks that are due at `now`.
-    pub(super) fn ready(&mut self, now: u64) -> u64 {
+    pub(super) fn ready(&mut self, now: Duration) -> u64 {
         self.check(now);
         self.due
     }
 
     /// Time at which the first retry is due.
-    pub(super) fn next_at(&self) -> Option<u64> {
+    pub(super) fn next_at(&self) -> Option<Duration> {
         self.queue.first().map(|(ready_at, _)| *ready_at)
     }
 
     /// Counts the chunks that have become due since the last check.
-    fn check(&mut self, now: u64) {
+    fn check(&mut self, now: Duration) {
         if now <= self.checked {
             return;
         }
-        for (_, first) in self.queue.range((self.checked + 1, 0)..=(now, u64::MAX)) {
+        let since = (Bound::Excluded((self.checked, u64::MAX)), Bound::Included((now, u64::MAX)));
+        for (_, first) in self.queue.range(since) {
             self.due += self.waiting.get(*first).map_or(0, |(range, _)| length(&range));
         }
         self.checked = now;

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
 
@@ -9,8 +9,8 @@ mod cost;
 
 const POLICY: RetryPolicy = RetryPolicy {
     max_retries: 2,
-    initial_backoff: 1_000,
-    max_backoff: 3_000,
+    initial_backoff: Duration::from_secs(1),
+    max_backoff: Duration::from_secs(3),
 };
 
 fn device(number: u8) -> DeviceId {
@@ -30,9 +30,9 @@ fn running(account: &mut Account, device: &DeviceId) -> u64 {
 #[test]
 fn a_permanent_failure_is_never_retried() {
     let mut account = Account::new(10, POLICY, 0);
-    let batch = account.take(&device(0), 10, 0)[0];
+    let batch = account.take(&device(0), 10, Duration::ZERO)[0];
     assert_eq!(batch.attempt, 1);
-    let outcome = account.failed(&device(0), range(3, 1, 1), FailureCode::Trap, "trap at line 7", 0);
+    let outcome = account.failed(&device(0), range(3, 1, 1), FailureCode::Trap, "trap at line 7", Duration::ZERO);
     assert_eq!(outcome, FailureOutcome { retried: 0, failed: 1 });
     assert_eq!(
         account.failures(),
@@ -49,13 +49,13 @@ fn a_permanent_failure_is_never_retried() {
 #[test]
 fn a_lost_attempt_waits_longer_each_time_and_fails_at_the_retry_limit() {
     let mut account = Account::new(1, POLICY, 7);
-    let mut now = 0;
-    for (attempt, longest) in [(1, 1_000), (2, 2_000)] {
+    let mut now = Duration::ZERO;
+    for (attempt, longest) in [(1, Duration::from_secs(1)), (2, Duration::from_secs(2))] {
         assert_eq!(account.take(&device(0), 1, now), [range(0, 1, attempt)]);
         assert_eq!(account.lost([&device(0)], FailureCode::Disconnected, "gone", now).retried, 1);
         let ready_at = account.next_retry_at().unwrap();
         assert!((now + longest / 2..=now + longest).contains(&ready_at));
-        assert_eq!(account.take(&device(0), 1, ready_at - 1), []);
+        assert_eq!(account.take(&device(0), 1, ready_at - Duration::from_nanos(1)), []);
         now = ready_at;
     }
     assert_eq!(account.take(&device(1), 1, now), [range(0, 1, 3)]);
@@ -76,11 +76,11 @@ fn a_lost_attempt_waits_longer_each_time_and_fails_at_the_retry_limit() {
 #[test]
 fn a_failure_of_an_older_attempt_is_ignored() {
     let mut account = Account::new(1, POLICY, 0);
-    let first = account.take(&device(0), 1, 0)[0];
-    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
-    account.take(&device(1), 1, 5_000);
+    let first = account.take(&device(0), 1, Duration::ZERO)[0];
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", Duration::ZERO);
+    account.take(&device(1), 1, Duration::from_secs(5));
     assert_eq!(
-        account.failed(&device(0), first, FailureCode::Trap, "late", 5_000),
+        account.failed(&device(0), first, FailureCode::Trap, "late", Duration::from_secs(5)),
         FailureOutcome::default()
     );
     assert_eq!(account.counts().running, 1);
@@ -89,19 +89,19 @@ fn a_failure_of_an_older_attempt_is_ignored() {
 #[test]
 fn a_late_result_of_a_lost_attempt_counts_once() {
     let mut account = Account::new(4, POLICY, 0);
-    account.take(&device(0), 4, 0);
-    account.lost([&device(0)], FailureCode::Disconnected, "gone", 0);
-    account.take(&device(1), 2, 5_000);
+    account.take(&device(0), 4, Duration::ZERO);
+    account.lost([&device(0)], FailureCode::Disconnected, "gone", Duration::ZERO);
+    account.take(&device(1), 2, Duration::from_secs(5));
     assert_eq!(account.succeeded(0, 4), [(0, 4)]);
     assert_eq!(account.succeeded(0, 2), []);
     assert!(account.is_finished());
-    assert_eq!(account.take(&device(1), 4, 60_000), []);
+    assert_eq!(account.take(&device(1), 4, Duration::from_secs(60)), []);
 }
 
 #[test]
 fn returned_chunks_cost_no_retry() {
     let mut account = Account::new(4, POLICY, 0);
-    account.take(&device(0), 4, 0);
+    account.take(&device(0), 4, Duration::ZERO);
     account.returned(&device(0), range(1, 2, 1));
     assert_eq!(
         account.counts(),
@@ -112,15 +112,15 @@ fn returned_chunks_cost_no_retry() {
             ..Counts::default()
         }
     );
-    assert_eq!(account.take(&device(1), 9, 0), [range(1, 2, 1)]);
+    assert_eq!(account.take(&device(1), 9, Duration::ZERO), [range(1, 2, 1)]);
 }
 
 #[test]
 fn a_checkpoint_restores_what_was_counted() {
     let mut account = Account::new(6, POLICY, 0);
-    account.take(&device(0), 6, 0);
+    account.take(&device(0), 6, Duration::ZERO);
     account.succeeded(0, 2);
-    account.failed(&device(0), range(4, 1, 1), FailureCode::Trap, "trap", 0);
+    account.failed(&device(0), range(4, 1, 1), FailureCode::Trap, "trap", Duration::ZERO);
     let mut restored = Account::new(6, POLICY, 0);
     restored.restore(
         account.completed().clone(),
@@ -248,7 +248,7 @@ proptest! {
         const TOTAL: u64 = 40;
         let mut account = Account::new(TOTAL, POLICY, 3);
         let mut counted = BTreeMap::<u64, u32>::new();
-        let mut now = 0;
+        let mut now = Duration::ZERO;
         let mut count = |ranges: Vec<(u64, u64)>| ranges.into_iter().for_each(|(first, length)| {
             (first..first + length).for_each(|index| *counted.entry(index).or_default() += 1);
         });
@@ -278,7 +278,7 @@ proptest! {
                         account.returned(&device, chunks);
                     }
                 }
-                Step::Wait => now += 1_500,
+                Step::Wait => now += Duration::from_millis(1_500),
             }
             let counts = account.counts();
             prop_assert_eq!(counts.pending + counts.running + counts.succeeded + counts.failed, TOTAL);
@@ -291,7 +291,7 @@ proptest! {
         }
         account.lost(&devices(), FailureCode::Disconnected, "", now);
         while !account.is_finished() {
-            now += 10_000;
+            now += Duration::from_secs(10);
             let batches = account.take(&device(0), TOTAL, now);
             prop_assert!(!batches.is_empty(), "nothing to do yet not finished: {:?}", account.counts());
             for batch in batches {
@@ -306,9 +306,9 @@ proptest! {
 #[test]
 fn a_late_return_does_not_affect_a_later_attempt() {
     let mut account = Account::new(1, POLICY, 0);
-    account.take(&device(0), 1, 0);
-    account.lost([&device(0)], FailureCode::GrantExpired, "overdue", 0);
-    account.take(&device(0), 1, 1_000_000);
+    account.take(&device(0), 1, Duration::ZERO);
+    account.lost([&device(0)], FailureCode::GrantExpired, "overdue", Duration::ZERO);
+    account.take(&device(0), 1, Duration::from_secs(1_000));
     account.returned(&device(0), range(0, 1, 1));
     assert_eq!(account.counts().running, 1);
     account.returned(&device(0), range(0, 1, 2));

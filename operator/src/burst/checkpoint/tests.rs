@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 use sahasra_crds::burst_job::{Aggregate, Argument, Kernel, ScalarType, aggregate::OutputSelector, kernel::OutputArgument};
 
@@ -171,7 +173,7 @@ proptest! {
         let Ok(read) = Checkpoint::decode(&contents, "uid-1", 4, &fresh, &zeros) else { return Ok(()) };
         let Results::Inline(records) = &read.results else { panic!("inline") };
         prop_assert!(read.completed.ranges().all(|(first, count)| first + count <= 4));
-        let policy = RetryPolicy { max_retries: 1, initial_backoff: 0, max_backoff: 0 };
+        let policy = RetryPolicy { max_retries: 1, initial_backoff: Duration::ZERO, max_backoff: Duration::ZERO };
         let mut account = Account::new(4, policy, 0);
         account.restore(read.completed, read.failed, read.failures, read.retried);
         let counts = account.counts();

@@ -73,7 +73,7 @@ impl Coordinator {
         }
         let reported_before = matches!(stream.state, State::Open { reported_before, .. } if failures.sequence <= reported_before);
         let key = DeviceId::new(worker, failures.device.as_str());
-        let now = self.context.clock.now();
+        let now = self.now();
         let mut answered = 0;
         for failure in &failures.failures {
             answered += failure.count;
@@ -120,14 +120,15 @@ impl Coordinator {
         let key = DeviceId::new(worker, device);
         // Slices that the pool released itself are expected to be missing.
         if self.devices.get(&key).is_some_and(|device| device.window.slices() > 0) {
-            self.pause(&key, self.context.clock.now());
+            self.pause(&key, self.now());
             self.context.pool.suspect(worker);
         }
     }
 
     pub(super) fn answered(&mut self, worker: &str, device: &str, chunks: u64) {
+        let now = self.now();
         if let Some(device) = self.devices.get_mut(&DeviceId::new(worker, device)) {
-            device.window.answered(chunks, self.context.clock.micros());
+            device.window.answered(chunks, now);
         }
     }
 }

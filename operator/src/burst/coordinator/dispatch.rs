@@ -1,6 +1,6 @@
 //! Assigns chunks to devices, and withdraws them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_scheduler::{DeviceId, Name};
 use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
@@ -17,13 +17,13 @@ use crate::{
     fault::Step,
 };
 
-/// Time in addition to the chunk timeout after which chunks on a device without slices count as lost, in milliseconds.
-const OVERDUE: u64 = 2_000;
-/// Time for which a device must have been idle before chunks are withdrawn from another device with a long queue, in milliseconds.
-const REBALANCE_AFTER: u64 = 250;
-/// Time for which a device receives no chunks after its agent reported that no slice is held on it, in milliseconds. By then, the pool
-/// knows the slices that are held.
-const PAUSE: u64 = 500;
+/// Time in addition to the chunk timeout after which chunks on a device without slices count as lost.
+const OVERDUE: Duration = Duration::from_secs(2);
+/// Time for which a device must have been idle before chunks are withdrawn from another device with a long queue.
+const REBALANCE_AFTER: Duration = Duration::from_millis(250);
+/// Time for which a device receives no chunks after its agent reported that no slice is held on it. By then, the pool knows the slices
+/// that are held.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A device on which the burst holds or held slices.
 #[derive(Debug)]
@@ -32,28 +32,28 @@ pub(super) struct Device {
     /// Number of the device in the account.
     number: DeviceNumber,
     /// Time since which the burst holds no slices on the device.
-    empty_since: Option<u64>,
-    idle_since: Option<u64>,
-    paused_until: u64,
+    empty_since: Option<Duration>,
+    idle_since: Option<Duration>,
+    paused_until: Duration,
 }
 
 impl Device {
-    /// A device that holds `slices` from `micros` on, in microseconds of the clock.
-    fn new(number: DeviceNumber, slices: u64, micros: u64) -> Self {
+    /// A device that has held `slices` since `now`.
+    fn new(number: DeviceNumber, slices: u64, now: Duration) -> Self {
         Self {
-            window: Window::new(slices, micros),
+            window: Window::new(slices, now),
             number,
             empty_since: None,
             idle_since: None,
-            paused_until: 0,
+            paused_until: Duration::ZERO,
         }
     }
 
-    /// A device that has held no slices since `now`, in milliseconds of the clock.
-    pub(super) fn empty(number: DeviceNumber, now: u64) -> Self {
+    /// A device that has held no slices since `now`.
+    pub(super) fn empty(number: DeviceNumber, now: Duration) -> Self {
         Self {
             empty_since: Some(now),
-            ..Self::new(number, 0, now * 1_000)
+            ..Self::new(number, 0, now)
         }
     }
 
@@ -67,7 +67,7 @@ impl Device {
 
 impl Coordinator {
     pub(super) fn follow_grants(&mut self) {
-        let (now, micros) = (self.context.clock.now(), self.context.clock.micros());
+        let now = self.now();
         let mut slices: BTreeMap<DeviceId, u64> = BTreeMap::new();
         let mut endpoints: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
         for grant in &self.held.grants {
@@ -82,7 +82,7 @@ impl Coordinator {
         }
         for (key, held) in slices {
             let number = self.account.register(&key);
-            self.devices.insert(key, Device::new(number, held, micros));
+            self.devices.insert(key, Device::new(number, held, now));
         }
         let mut restarted: Vec<String> = Vec::new();
         for (worker, (endpoint, boot_id)) in &endpoints {
@@ -114,7 +114,7 @@ impl Coordinator {
         if !self.started || self.hold != Hold::Running {
             return;
         }
-        let now = self.context.clock.now();
+        let now = self.now();
         let mut ready = self.account.ready(now);
         let all_slices: u64 = self.devices.values().map(|device| device.window.slices()).sum();
         let mut submitted = 0;
@@ -196,14 +196,14 @@ impl Coordinator {
     }
 
     /// Assigns no chunks to a device for the time [`PAUSE`].
-    pub(super) fn pause(&mut self, key: &DeviceId, now: u64) {
+    pub(super) fn pause(&mut self, key: &DeviceId, now: Duration) {
         if let Some(device) = self.devices.get_mut(key) {
             device.paused_until = now + PAUSE;
         }
     }
 
     /// Withdraws unstarted chunks from the device with the longest queue if another device has been idle for the time [`REBALANCE_AFTER`].
-    pub(super) fn rebalance(&mut self, now: u64) {
+    pub(super) fn rebalance(&mut self, now: Duration) {
         let mut dry = false;
         for device in self.devices.values_mut() {
             let idle = device.outstanding(&self.account) * 2 < device.window.slices();
@@ -223,7 +223,7 @@ impl Coordinator {
             state: State::Open { stream, rebalanced, .. },
             ..
         }) = self.streams.get_mut(&*key.worker)
-            && now - *rebalanced >= 4 * REBALANCE_AFTER
+            && now - *rebalanced >= REBALANCE_AFTER * 4
         {
             *rebalanced = now;
             tracing::debug!(worker = %key.worker, device = %key.device, "withdrawing chunks");
@@ -242,7 +242,7 @@ impl Coordinator {
 
     /// Handles the passing of time: opens streams that are due, and counts overdue chunks on devices without slices as lost.
     pub(super) fn on_time(&mut self) {
-        let now = self.context.clock.now();
+        let now = self.now();
         let overdue = self.overdue().into_iter();
         let overdue: Vec<DeviceId> = overdue.filter(|(_, at)| *at <= now).map(|(key, _)| key).collect();
         self.lose(&overdue, FailureCode::GrantExpired, "the grant expired");
@@ -253,15 +253,15 @@ impl Coordinator {
     }
 
     /// Devices with chunks but without slices, and the times at which these chunks count as lost.
-    fn overdue(&self) -> Vec<(DeviceId, u64)> {
-        let overdue_after = self.burst.chunk_timeout_milliseconds + OVERDUE;
+    fn overdue(&self) -> Vec<(DeviceId, Duration)> {
+        let overdue_after = self.burst.chunk_timeout + OVERDUE;
         let running = (self.devices.iter()).filter(|(_, device)| device.outstanding(&self.account) > 0);
         let overdue = running.filter_map(|(key, device)| Some((key.clone(), device.empty_since? + overdue_after)));
         overdue.collect()
     }
 
     /// Earliest time at which something must be done without an event.
-    pub(super) fn dispatch_wake(&self, now: u64) -> Option<u64> {
+    pub(super) fn dispatch_wake(&self, now: Duration) -> Option<Duration> {
         let retry = (self.account.next_retry_at()).filter(|at| *at > now && self.hold == Hold::Running);
         let reopen = self.streams.values().filter_map(|stream| match stream.state {
             State::Closed(at) => Some(at),

@@ -39,7 +39,7 @@ impl Coordinator {
         self.writes.abort_all();
         self.streams.clear();
         self.view = None;
-        let (owner, ttl) = (self.owner(), Duration::from_millis(self.burst.ttl_milliseconds));
+        let (owner, ttl) = (self.owner(), self.burst.ttl);
         let mut how = How::Claim;
         while let Release::Again(wait) = self.context.releases.release(&owner, ttl, how).await {
             tokio::time::sleep(wait).await;

@@ -1,17 +1,17 @@
 //! Releases slices that the burst needs no more: while it is being suspended, and near its end, when it has more slices than chunks.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_crds::conditions::{self, SUSPENDED};
 
 use super::{Coordinator, Hold};
 use crate::{burst::status::Verdict, leases::Bounds};
 
-/// Time for which a burst that is being suspended keeps slices without chunks, in milliseconds. Meanwhile agents return the chunks that
-/// have not started.
-const SUSPENDED_AFTER: u64 = 100;
-/// Time for which a running burst keeps more slices than it has unfinished chunks, in milliseconds. Most bursts end within it.
-const IDLE_AFTER: u64 = 1_000;
+/// Time for which a burst that is being suspended keeps slices without chunks. Meanwhile agents return the chunks that have not
+/// started.
+const SUSPENDED_AFTER: Duration = Duration::from_millis(100);
+/// Time for which a running burst keeps more slices than it has unfinished chunks. Most bursts end within it.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Reason of `Suspended=False` while chunks still run.
 const SUSPENDING: &str = "Suspending";
 
@@ -20,8 +20,8 @@ const SUSPENDING: &str = "Suspending";
 pub(super) struct Fit {
     /// Whether the claim is limited to the slices that the burst needs.
     limited: bool,
-    /// Time at which the slices that the burst does not need are released, in milliseconds of the clock; `None` if it needs all.
-    pub(super) due: Option<u64>,
+    /// Time at which the slices that the burst does not need are released; `None` if it needs all.
+    pub(super) due: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +44,12 @@ fn kept(devices: &[Slices], chunks: u64) -> Vec<u64> {
 }
 
 /// Message about the chunks that delay a suspension.
-fn still_runs(chunks: u64, devices: u64, timeout_seconds: u64) -> String {
+fn still_runs(chunks: u64, devices: u64, timeout: Duration) -> String {
     let (plural, verb) = if chunks == 1 { ("", "runs") } else { ("s", "run") };
     let devices_plural = if devices == 1 { "" } else { "s" };
     format!(
-        "{chunks} chunk{plural} still {verb} on {devices} device{devices_plural}; it may take up to chunkTimeoutSeconds ({timeout_seconds} s)"
+        "{chunks} chunk{plural} still {verb} on {devices} device{devices_plural}; it may take up to chunkTimeoutSeconds ({} s)",
+        timeout.as_secs()
     )
 }
 
@@ -78,7 +79,7 @@ impl Coordinator {
             self.fit.due = None;
             return;
         }
-        let now = self.context.clock.now();
+        let now = self.now();
         let due = *self.fit.due.get_or_insert(now + wait);
         let keep = kept(&self.slices(), chunks);
         if keep.iter().sum::<u64>() >= held {
@@ -112,8 +113,7 @@ impl Coordinator {
     pub(super) fn suspending(&self) -> Option<Verdict> {
         if matches!(self.hold, Hold::Suspending(_)) && self.view.is_some() {
             let devices = self.devices.values().filter(|device| device.outstanding(&self.account) > 0).count();
-            let seconds = self.burst.chunk_timeout_milliseconds / 1_000;
-            let message = still_runs(self.account.counts().running, devices as u64, seconds);
+            let message = still_runs(self.account.counts().running, devices as u64, self.burst.chunk_timeout);
             return Some(Verdict::new(SUSPENDED, false, SUSPENDING, message));
         }
         if !self.says_suspending() {
@@ -126,9 +126,9 @@ impl Coordinator {
     }
 
     /// Time from which the status must show that the burst is being suspended; `None` if it does, or if the burst is not being suspended.
-    pub(super) fn suspension_report_due(&self, after: u64) -> Option<u64> {
+    pub(super) fn suspension_report_due(&self, after: Duration) -> Option<Duration> {
         match self.hold {
-            Hold::Suspending(until) if !self.says_suspending() => Some(until.saturating_sub(self.suspension_timeout()) + after),
+            Hold::Suspending(until) if !self.says_suspending() => Some(until.saturating_sub(self.drain_timeout()) + after),
             _ => None,
         }
     }
@@ -159,8 +159,9 @@ mod tests {
 
     #[test]
     fn the_message_names_chunks_devices_and_the_limit() {
+        let timeout = Duration::from_secs(300);
         let message = "1 chunk still runs on 1 device; it may take up to chunkTimeoutSeconds (300 s)";
-        assert_eq!(still_runs(1, 1, 300), message);
-        assert!(still_runs(3, 2, 300).starts_with("3 chunks still run on 2 devices;"));
+        assert_eq!(still_runs(1, 1, timeout), message);
+        assert!(still_runs(3, 2, timeout).starts_with("3 chunks still run on 2 devices;"));
     }
 }

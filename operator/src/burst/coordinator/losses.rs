@@ -1,6 +1,6 @@
 //! Counts chunks as lost: those of broken streams, of lost workers, and of a burst that is suspended.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use sahasra_scheduler::DeviceId;
 use sahasra_wire::burst::FailureCode;
@@ -10,7 +10,7 @@ use crate::burst::account::FailureOutcome;
 
 impl Coordinator {
     /// Counts the chunks of streams that have been broken for too long as lost.
-    pub(super) fn lose_broken(&mut self, now: u64) {
+    pub(super) fn lose_broken(&mut self, now: Duration) {
         let overdue: Vec<String> = (self.streams.iter_mut())
             .filter_map(|(worker, stream)| {
                 stream
@@ -34,7 +34,7 @@ impl Coordinator {
     }
 
     pub(super) fn lose(&mut self, devices: &[DeviceId], code: FailureCode, why: &str) {
-        let outcome = self.account.lost(devices, code, why, self.context.clock.now());
+        let outcome = self.account.lost(devices, code, why, self.now());
         let attempts = outcome.retried + outcome.failed;
         if attempts > 0 {
             let (worker, device) = devices.first().map(|id| (&*id.worker, &*id.device)).unzip();

@@ -1,6 +1,8 @@
 //! Writes progress while the burst runs: the checkpoint (see [`save`](super::save)), the status and the lease. Writes run in the
 //! background, at most one of each kind at a time, within the budget of API writes.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use sahasra_crds::{
@@ -24,8 +26,12 @@ use crate::{
     objects::integer,
 };
 
-/// Time after which a burst that waits for its first slices, or for chunks to end, reports the reason, in milliseconds.
-const EXPLAIN_AFTER: u64 = 250;
+/// Time after which a burst that waits for its first slices, or for chunks to end, reports the reason.
+const EXPLAIN_AFTER: Duration = Duration::from_millis(250);
+/// Maximum time between two rounds of the coordinator's loop.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Minimum time between two rounds that no event causes.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// Bytes of results without a checkpoint at which one is written early. Agents keep these results until then, at most 64 MiB.
 const UNCOVERED_BYTES: u64 = 8 << 20;
 /// Maximum bytes that an agent keeps of a chunk in addition to its outputs.
@@ -46,18 +52,18 @@ pub(super) struct Writing {
     lease_generation: Option<i64>,
 }
 
-pub(super) fn status_pace(now: u64) -> Pace {
-    Pace::new(now, 500, 20_000)
+pub(super) fn status_pace(now: Duration) -> Pace {
+    Pace::new(now, Duration::from_millis(500), Duration::from_secs(20))
 }
 
-pub(super) fn lease_pace(now: u64) -> Pace {
-    Pace::new(now, 1_000, 40_000)
+pub(super) fn lease_pace(now: Duration) -> Pace {
+    Pace::new(now, Duration::from_secs(1), Duration::from_secs(40))
 }
 
 impl Coordinator {
     /// Starts the writes that are due, differ from the last write and are within the budget.
     pub(super) fn write_progress(&mut self) {
-        let now = self.context.clock.now();
+        let now = self.now();
         if self.uncovered() == 0 && self.checkpoint_version.is_some() && !self.writing.checkpoint {
             // The checkpoint covers all results, including those that agents repeated on a new stream, so agents need not keep them.
             self.acknowledge(self.sequences());
@@ -90,7 +96,7 @@ impl Coordinator {
         }
     }
 
-    fn checkpoint_due(&self, now: u64) -> bool {
+    fn checkpoint_due(&self, now: Duration) -> bool {
         let uncovered = self.uncovered();
         uncovered > 0
             && (self.checkpoint_pace.due() <= now || uncovered * (CHUNK_BYTES + self.burst.layout.record_bytes() as u64) >= UNCOVERED_BYTES)
@@ -102,7 +108,7 @@ impl Coordinator {
     }
 
     /// Time of the next status write: soon if a reason for waiting must be reported, otherwise by the pace.
-    fn status_due(&self) -> u64 {
+    fn status_due(&self) -> Duration {
         let admitted = sahasra_crds::conditions::get(&self.status.conditions, ADMITTED);
         let explained = admitted.is_some_and(|condition| condition.reason != sahasra_crds::conditions::SUSPENDED);
         let waiting = (!self.started && !explained && self.held.why_not.is_some()).then_some(self.claimed_at + EXPLAIN_AFTER);
@@ -111,14 +117,14 @@ impl Coordinator {
     }
 
     /// Earliest time at which something must be done without an event.
-    pub(super) fn next_wake(&self) -> u64 {
-        let now = self.context.clock.now();
-        let mut wake = now + 60_000;
+    pub(super) fn next_wake(&self) -> Duration {
+        let now = self.now();
+        let mut wake = now + LONGEST_WAIT;
         if let Some(at) = self.dispatch_wake(now) {
             wake = wake.min(at);
         }
         let budget = self.budget.allows_at();
-        let mut due = |at: u64| wake = wake.min(at.max(budget));
+        let mut due = |at: Duration| wake = wake.min(at.max(budget));
         if !self.writing.checkpoint && self.uncovered() > 0 {
             due(self.checkpoint_pace.due());
         }
@@ -128,7 +134,7 @@ impl Coordinator {
         if !self.writing.lease && self.lease_differs() {
             due(self.lease_pace.due());
         }
-        wake.max(now + 1)
+        wake.max(now + SHORTEST_WAIT)
     }
 
     pub(super) fn progress_status(&self) -> BurstJobStatus {

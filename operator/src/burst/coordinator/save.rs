@@ -196,7 +196,7 @@ impl Coordinator {
     pub(super) fn start_checkpoint(&mut self) {
         match self.snapshot(Vec::new()) {
             Ok((saving, covered)) => {
-                self.checkpoint_pace.carried(covered.bytes, self.context.clock.now());
+                self.checkpoint_pace.carried(covered.bytes, self.now());
                 self.writes.spawn(part::tied(
                     async move { Written::Checkpoint(Box::new(covered), saving.write().await) },
                 ));

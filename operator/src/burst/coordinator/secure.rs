@@ -25,9 +25,8 @@ use crate::{
     pool::ClaimRequest,
 };
 
-/// Part of a grant's drain timeout that is added to the chunk timeout, in milliseconds. It is the time for a result to arrive before the
-/// executor is killed.
-const GRACE_BEYOND_TIMEOUT: u64 = 1_000;
+/// Part of a grant's drain timeout that is added to the chunk timeout: the time for a result to arrive before the executor is killed.
+const GRACE_BEYOND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Wait before a burst that must be suspended retries a failed checkpoint.
 const SAVE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -171,8 +170,8 @@ impl Coordinator {
             min,
             max,
             priority: job.spec.priority,
-            ttl_milliseconds: self.burst.ttl_milliseconds,
-            grace_milliseconds: self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT,
+            ttl_milliseconds: self.burst.ttl.as_millis() as u64,
+            grace_milliseconds: self.drain_timeout().as_millis() as u64,
             renewed: true,
             served: false,
             lost: None,
@@ -181,7 +180,7 @@ impl Coordinator {
         let mut view = self.context.pool.claim(request, adopted);
         view.mark_changed();
         self.view = Some(view);
-        self.claimed_at = self.context.clock.now();
+        self.claimed_at = self.now();
         self.hold = Hold::Running;
         self.fit = Default::default();
     }
@@ -192,12 +191,12 @@ impl Coordinator {
             let job = self.job.borrow();
             (job.spec.suspend, job.metadata.deletion_timestamp.is_some())
         };
-        let now = self.context.clock.now();
+        let now = self.now();
         match self.hold {
             _ if deleted || self.account.is_finished() => {}
             Hold::Running if suspend => {
                 self.withdraw_all();
-                self.hold = Hold::Suspending(now + self.suspension_timeout());
+                self.hold = Hold::Suspending(now + self.drain_timeout());
                 self.fit.due = None;
             }
             Hold::Suspending(_) if !suspend => self.hold = Hold::Running,
@@ -209,9 +208,9 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Time for which running chunks may delay a suspension, in milliseconds.
-    pub(super) fn suspension_timeout(&self) -> u64 {
-        self.burst.chunk_timeout_milliseconds + GRACE_BEYOND_TIMEOUT
+    /// Time for which running chunks may delay a suspension, or the end of a grant.
+    pub(super) fn drain_timeout(&self) -> Duration {
+        self.burst.chunk_timeout + GRACE_BEYOND_TIMEOUT
     }
 
     async fn suspend(&mut self) -> Result<(), CoordinatorError> {
@@ -253,7 +252,7 @@ impl Coordinator {
     async fn resume(&mut self) -> Result<(), CoordinatorError> {
         let job: Arc<BurstJob> = self.job.borrow().clone();
         self.write_intent(&job, 0).await?;
-        let now = self.context.clock.now();
+        let now = self.now();
         // The intervals between writes start again from their minimum, so that the next changes are reported soon.
         (self.status_pace, self.lease_pace) = (progress::status_pace(now), progress::lease_pace(now));
         if sahasra_crds::conditions::is_true(&self.status.conditions, SUSPENDED) {

@@ -1,6 +1,6 @@
 //! The streams to the agents: opens them where grants are held, and reopens them after a failure.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_scheduler::DeviceId;
@@ -19,9 +19,9 @@ use crate::{
 /// Waits before a broken stream is reopened.
 const REOPEN: Backoff = Backoff::milliseconds(100, 5_000);
 
-/// Time within which a stream must be reopened after it broke, in milliseconds. Until then, the agent's chunks continue and cost no
-/// attempt. There is time for four attempts to open it.
-pub(super) const RESUME_WITHIN: u64 = 3_000;
+/// Time within which a stream must be reopened after it broke. Until then, the agent's chunks continue and cost no attempt. There is time for
+/// four attempts to open it.
+pub(super) const RESUME_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of covered ranges in an `Open` frame, which takes at most 1 MiB for them. Results beyond that are repeated by the agent,
 /// and acknowledged when they arrive.
 const MOST_COVERED_RANGES: usize = 64 << 10;
@@ -35,8 +35,8 @@ pub(super) struct Stream {
     pub(super) failures: u32,
     /// Whether the agent is shutting down, so that it receives no more chunks.
     pub(super) ending: bool,
-    /// Time since which the stream has been broken while the agent may continue with chunks, in milliseconds of the clock.
-    pub(super) broken_since: Option<u64>,
+    /// Time since which the stream has been broken while the agent may continue with chunks.
+    pub(super) broken_since: Option<Duration>,
     /// Chunks that the agent has not accounted for since the stream was reopened.
     pub(super) unsettled: Option<Unsettled>,
     /// Highest sequence number of results or failures received from the agent, on this stream or an earlier one. Repeated frames up to it
@@ -57,7 +57,7 @@ pub(super) struct Unsettled {
 
 impl Stream {
     /// A stream to the agent with this boot id, which is opened at `now`.
-    pub(super) fn new(endpoint: &str, boot_id: &str, now: u64) -> Self {
+    pub(super) fn new(endpoint: &str, boot_id: &str, now: Duration) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
             boot_id: boot_id.to_owned(),
@@ -73,8 +73,8 @@ impl Stream {
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// The stream must not be opened before this time, in milliseconds of the clock.
-    Closed(u64),
+    /// The stream must not be opened before this time.
+    Closed(Duration),
     Opening(u64, BurstStream),
     Open {
         number: u64,
@@ -86,13 +86,13 @@ pub(super) enum State {
         /// Failures up to this sequence number were reported on an earlier stream.
         reported_before: u64,
         /// Time at which chunks were last withdrawn.
-        rebalanced: u64,
+        rebalanced: Duration,
     },
 }
 
 impl Coordinator {
     pub(super) fn open_streams(&mut self) {
-        let now = self.context.clock.now();
+        let now = self.now();
         let granted: BTreeSet<&str> = self.held.grants.iter().map(|grant| grant.worker.as_str()).collect();
         // A closed stream to a worker without grants is dropped, unless the agent may still have chunks.
         self.streams.retain(|worker, stream| {
@@ -172,7 +172,7 @@ impl Coordinator {
             tracing::warn!(worker, "the agent does not report the devices of its chunks: upgrade it");
             return self.close(worker);
         }
-        let now = self.context.clock.now();
+        let now = self.now();
         let names: BTreeSet<&str> = opened.chunks.iter().map(|range| range.device.as_str()).collect();
         for device in names {
             let id = DeviceId::new(worker, device);
@@ -193,7 +193,7 @@ impl Coordinator {
             upto: opened.retold,
             resumed: opened.resumed,
         });
-        entry.state = match std::mem::replace(&mut entry.state, State::Closed(0)) {
+        entry.state = match std::mem::replace(&mut entry.state, State::Closed(Duration::ZERO)) {
             State::Opening(number, stream) => State::Open {
                 number,
                 stream,
@@ -258,10 +258,10 @@ impl Coordinator {
     /// Closes the stream to a worker, to be reopened after a wait. The agent continues with its chunks, which are lost only if the stream
     /// is not reopened in time.
     pub(super) fn close(&mut self, worker: &str) {
-        let now = self.context.clock.now();
+        let now = self.now();
         if let Some(stream) = self.streams.get_mut(worker) {
             stream.failures += 1;
-            stream.state = State::Closed(now + REOPEN.after(stream.failures).as_millis() as u64);
+            stream.state = State::Closed(now + REOPEN.after(stream.failures));
             stream.unsettled = None;
             stream.broken_since.get_or_insert(now);
         }

@@ -13,9 +13,9 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
     let mut account = Account::new(total, POLICY, 0);
     let devices: Vec<DeviceId> = (0..8).map(device).collect();
     visited_ranges();
-    while account.ready(0) > 0 {
+    while account.ready(Duration::ZERO) > 0 {
         for device in &devices {
-            for batch in account.take(device, 4_096, 0) {
+            for batch in account.take(device, 4_096, Duration::ZERO) {
                 // The odd chunks first, so that the chunks in flight are fragmented.
                 let chunks = batch.first..batch.first + batch.count;
                 for index in chunks
@@ -31,7 +31,7 @@ fn alternating(total: u64, odd: FailureCode) -> Account {
                             count: 1,
                             ..batch
                         };
-                        account.failed(device, one, odd, "trap", 0);
+                        account.failed(device, one, odd, "trap", Duration::ZERO);
                     }
                     running(&mut account, device);
                     account.counts();

@@ -79,7 +79,7 @@ fn coordinator() -> Coordinator {
             number: 1,
         };
         let (agents, events) = (coordinator.context.agents.clone(), coordinator.events_sender.clone());
-        let mut stream = Stream::new("http://127.0.0.1:1", "boot", 0);
+        let mut stream = Stream::new("http://127.0.0.1:1", "boot", Duration::ZERO);
         stream.state = State::Open {
             number: 1,
             stream: BurstStream::open(agents, stream.endpoint.clone(), Open::default(), id, events),
@@ -87,12 +87,12 @@ fn coordinator() -> Coordinator {
             sequence: 0,
             acknowledged: 0,
             reported_before: 0,
-            rebalanced: 0,
+            rebalanced: Duration::ZERO,
         };
         for device in (0..DEVICES).map(|device| format!("gpu-{device}")) {
             let device = DeviceId::new(worker.as_str(), device);
             let number = coordinator.account.register(&device);
-            coordinator.devices.insert(device, Device::new(number, 2, 0));
+            coordinator.devices.insert(device, Device::new(number, 2, Duration::ZERO));
         }
         coordinator.streams.insert(worker, stream);
     }
@@ -114,7 +114,7 @@ async fn a_round_over_thousands_of_devices_visits_each_a_few_times() {
     assert_eq!(coordinator.account.counts().running, WORKERS * AT_WORKER);
     assert!(second <= FEW * all, "{second} visits of {all} devices");
 
-    let now = coordinator.context.clock.now();
+    let now = coordinator.now();
     let balancing = visits(|| coordinator.rebalance(now));
     assert!(balancing <= FEW * all, "{balancing} visits of {all} devices");
     let timed = visits(|| {
