@@ -7,20 +7,21 @@
 //! [`mod@reconcile`] passes each job to the [`intake`], which fetches its inputs ([`mod@observe`]) and validates it, and then starts a
 //! [`coordinator`] for the job. [`mod@observe`] and [`objects`] call the API server.
 
-pub use sahasra_results::{index_set, layout};
+pub use sahasra_results::index_set;
+use sahasra_results::layout;
 
-pub mod account;
-pub mod aggregate;
-pub mod budget;
+mod account;
+mod aggregate;
+mod budget;
 pub mod checkpoint;
 pub mod coordinator;
-pub mod exact_sum;
+mod exact_sum;
 pub mod intake;
 pub mod objects;
 pub mod observe;
 pub mod reconcile;
 pub mod results_store;
-pub mod status;
-pub mod student;
+mod status;
+mod student;
 pub mod validate;
-pub mod window;
+mod window;

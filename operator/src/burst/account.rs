@@ -23,7 +23,6 @@ use super::index_set::IndexSet;
 /// Number of failures that are listed individually in status and checkpoint.
 pub const LISTED_FAILURES: usize = 10;
 
-/// Limits of the retries of a lost attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk after its first attempt.
@@ -33,7 +32,6 @@ pub struct RetryPolicy {
     pub max_backoff: Duration,
 }
 
-/// A chunk that failed permanently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedChunk {
     pub index: u64,
@@ -42,7 +40,6 @@ pub struct FailedChunk {
     pub message: String,
 }
 
-/// Result of recording failed attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailureOutcome {
     pub retried: u64,
@@ -69,7 +66,6 @@ pub struct Counts {
     pub retried: u64,
 }
 
-/// The state of all chunks of one burst.
 #[derive(Clone, Debug)]
 pub struct Account {
     total: u64,
@@ -192,7 +188,6 @@ impl Account {
         self.in_flight.register(device)
     }
 
-    /// Number of chunks in flight on the device.
     pub fn running_on(&self, device: DeviceNumber) -> u64 {
         self.in_flight.chunks_on(device)
     }
@@ -202,12 +197,10 @@ impl Account {
         self.fresh.len() + self.retries.ready(now)
     }
 
-    /// Time at which the next retry is due, if any chunk waits for one.
     pub fn next_retry_at(&self) -> Option<Duration> {
         self.retries.next_at()
     }
 
-    /// The numbers of chunks by state, for the status.
     pub fn counts(&self) -> Counts {
         Counts {
             total: self.total,
@@ -224,17 +217,14 @@ impl Account {
         self.completed.len() + self.failed.len() == self.total
     }
 
-    /// Indices of the chunks that succeeded.
     pub fn completed(&self) -> &IndexSet {
         &self.completed
     }
 
-    /// Indices of the chunks that failed permanently.
     pub fn failed_set(&self) -> &IndexSet {
         &self.failed
     }
 
-    /// Indices of the chunks that failed permanently, by cause.
     pub fn causes(&self) -> &BTreeMap<FailureCode, IndexSet> {
         &self.causes
     }
@@ -336,7 +326,12 @@ impl Account {
             max_backoff: longest,
             ..
         } = self.policy;
-        let half = Backoff { first: first_wait, longest }.after(attempt) / 2;
+        let half = Backoff {
+            first: first_wait,
+            longest,
+        }
+        .after(attempt)
+            / 2;
         let mut random = fastrand::Rng::with_seed(self.seed ^ first.rotate_left(32) ^ u64::from(attempt));
         half + half.mul_f64(random.f64())
     }

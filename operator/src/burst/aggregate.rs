@@ -170,47 +170,21 @@ impl Aggregator {
         self
     }
 
-    /// Whether this aggregator, read from a checkpoint, can be a later state of `fresh`: it has the same kind and the same number of
-    /// elements.
+    /// Whether this aggregator, read from a checkpoint, can be a later state of `fresh`, which has no result: they are equal but for
+    /// results.
     pub fn continues(&self, fresh: &Self) -> bool {
-        match (&self.kind, &fresh.kind) {
-            (Kind::Count, Kind::Count) => true,
-            (
-                Kind::Best {
-                    output,
-                    k,
-                    largest,
-                    numbers,
-                    best,
-                },
-                Kind::Best {
-                    output: of,
-                    k: most,
-                    largest: order,
-                    numbers: kind,
-                    ..
-                },
-            ) => (output, k, largest, numbers) == (of, most, order, kind) && best.len() <= *k,
-            (
-                Kind::Sum {
-                    output,
-                    numbers,
-                    sums,
-                    squares,
-                },
-                Kind::Sum {
-                    output: of,
-                    numbers: kind,
-                    sums: zeros,
-                    squares: zero_squares,
-                },
-            ) => {
-                (output, numbers) == (of, kind)
-                    && sums.len() == zeros.len()
-                    && squares.as_ref().map(Vec::len) == zero_squares.as_ref().map(Vec::len)
+        let mut kind = self.kind.clone();
+        match &mut kind {
+            Kind::Count => {}
+            Kind::Best { k, best, .. } if best.len() <= *k => best.clear(),
+            Kind::Best { .. } => return false,
+            Kind::Sum { sums, squares, .. } => {
+                sums.iter_mut()
+                    .chain(squares.iter_mut().flatten())
+                    .for_each(|sum| *sum = ExactSum::default());
             }
-            (Kind::Count | Kind::Best { .. } | Kind::Sum { .. }, _) => false,
         }
+        kind == fresh.kind
     }
 
     /// Adds the result of chunk `index`, whose outputs are `record`. The caller must add each index only once.

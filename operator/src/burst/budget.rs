@@ -17,7 +17,6 @@ const RESERVED: u32 = 6;
 /// for five minutes, within a quota of 2 GiB. A hundred bursts with 512 KiB of results take 240 MB of it.
 const BYTES_PER_SECOND: u64 = 8 << 10;
 
-/// The write budget of a burst.
 #[derive(Clone, Debug)]
 pub struct Budget {
     began: Duration,
@@ -33,7 +32,6 @@ pub struct Pace {
 }
 
 impl Budget {
-    /// Creates the budget of a burst that begins at `now`.
     pub fn new(now: Duration) -> Self {
         Self { began: now, spent: 0 }
     }
@@ -43,7 +41,6 @@ impl Budget {
         self.spent = self.spent.saturating_add(1);
     }
 
-    /// Whether a write of progress is within the budget at `now`.
     pub fn allows(&self, now: Duration) -> bool {
         self.allows_at() <= now
     }
@@ -65,7 +62,6 @@ impl Pace {
         }
     }
 
-    /// Time at which the next write is due.
     pub fn due(&self) -> Duration {
         self.due
     }
@@ -94,11 +90,7 @@ mod tests {
     fn a_burst_of_any_duration_stays_within_its_budget() {
         let began = Duration::from_secs(1);
         let mut budget = Budget::new(began);
-        let mut paces = [
-            pace(began, 500, 20_000),
-            pace(began, 1_000, 40_000),
-            pace(began, 5_000, 10_000),
-        ];
+        let mut paces = [pace(began, 500, 20_000), pace(began, 1_000, 40_000), pace(began, 5_000, 10_000)];
         let mut written = 5;
         (0..written).for_each(|_| budget.spend());
         for now in (1_000..601_000).step_by(10).map(Duration::from_millis) {

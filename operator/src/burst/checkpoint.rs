@@ -31,7 +31,6 @@ const MAX_INLINE_SET_BYTES: usize = 64 << 10;
 
 const STATE: &str = "checkpoint.json";
 
-/// The state of a burst that survives a crash.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// UID of the `BurstJob`, so that the ConfigMap of another job with the same name is not used.

@@ -15,6 +15,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use object_store::ObjectStore;
 use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
 use sahasra_scheduler::DeviceId;
@@ -69,7 +70,6 @@ pub enum CoordinatorError {
     Write(#[from] WriteError),
     #[error("the job was modified concurrently")]
     Conflict(#[source] kube::Error),
-    /// An agent has seen a higher term of the job.
     #[error("an agent has received a higher term")]
     Superseded,
     #[error("failed to read the checkpoint")]
@@ -89,7 +89,6 @@ impl From<SaveError> for CoordinatorError {
 }
 
 impl CoordinatorError {
-    /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Write(error) => error.category(),
@@ -157,7 +156,6 @@ pub struct Coordinator {
     fit: fit::Fit,
     /// Whether the burst has held its minimum of slices.
     started: bool,
-    /// Time since which the burst has claimed slices.
     claimed_at: Duration,
     lease: Option<String>,
     view: Option<watch::Receiver<ClaimView>>,
@@ -282,10 +280,9 @@ impl Coordinator {
         }
     }
 
-    /// The way in which the burst ends, if it has reached its end.
     fn end(&self) -> Option<End> {
         let counts = self.account.counts();
-        if self.job.borrow().metadata.deletion_timestamp.is_some() {
+        if self.is_deleted() {
             Some(End::Deleted)
         } else if self.refused.is_some() {
             Some(End::Refused)
@@ -305,9 +302,15 @@ impl Coordinator {
             self.version = newer(std::mem::take(&mut self.version), version.clone());
         }
         if self.view.is_some() {
-            let Bounds { min, max } = self.bounds(&job, self.held.slices());
-            self.context.pool.resize(&self.owner().uid, min, max, job.spec.priority);
+            self.resize_claim(self.held.slices());
         }
+    }
+
+    /// Adapts the claim of a burst that holds `held` slices to the spec and to the number of unfinished chunks.
+    fn resize_claim(&self, held: u64) {
+        let job = self.job.borrow().clone();
+        let Bounds { min, max } = self.bounds(&job, held);
+        self.context.pool.resize(&self.owner().uid, min, max, job.spec.priority);
     }
 
     fn on_view(&mut self) -> Result<(), CoordinatorError> {
@@ -321,7 +324,7 @@ impl Coordinator {
         let job = self.job.borrow().clone();
         if !self.started && slices >= u64::from(self.bounds(&job, slices).min) {
             self.started = true;
-            super::status::started(&mut self.status, crate::clock::timestamp());
+            self.status.start_time.get_or_insert(Time(crate::clock::timestamp()));
         }
         self.follow_grants();
         Ok(())
@@ -336,7 +339,6 @@ impl Coordinator {
         Bounds::new(job.spec.slices.min, job.spec.slices.max).at_most(chunks)
     }
 
-    /// Time since the clock's origin.
     fn now(&self) -> Duration {
         self.context.clock.elapsed()
     }

@@ -14,7 +14,6 @@ const MASK: i64 = 0xffff_ffff;
 /// Number of terms after which carries are propagated. Each term adds less than 2^33 to a lane, whose 63 bits must not overflow.
 const CARRY_AFTER: u32 = 1 << 29;
 
-/// An exact running sum.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct ExactSum {

@@ -89,7 +89,6 @@ pub enum Outcome {
     Failed(ObserveError),
 }
 
-/// The intake of jobs; see the module documentation.
 pub struct Intake {
     client: Client,
     stores: StorePolicy,

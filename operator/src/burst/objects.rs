@@ -41,7 +41,6 @@ enum Whose {
     Others,
 }
 
-/// Reasons why an object was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("failed to {operation}")]
@@ -79,7 +78,6 @@ impl WriteError {
         matches!(self, Self::NamesTaken { .. }) || self.is_final()
     }
 
-    /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Api { .. } => "api",

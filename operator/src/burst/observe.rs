@@ -6,7 +6,7 @@
 //!
 //! An object that several arguments refer to is fetched and kept once.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -15,7 +15,7 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
 };
 use kube::{Api, Client, ResourceExt};
-use object_store::{ObjectMeta, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
 use sahasra_crds::burst_job::{
     ArgumentChoice, BurstJobSpec, BytesChoice, BytesSource, PtxChoice, PtxSource,
     kernel::{ConfigMapKeyReference, MAX_INPUT_BYTES, MAX_PTX_BYTES},
@@ -54,7 +54,6 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
-    /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Missing { .. } => "reference",
@@ -209,26 +208,27 @@ impl<'a> Survey<'a> {
         bytes.min(MAX_PTX_BYTES + MAX_INPUT_BYTES)
     }
 
-    async fn head(&self, url: &'a str, path: String) -> Result<(&'a str, ObjectMeta), ObserveError> {
-        let unreadable = |message| missing(&path, "StoreReadFailed", message);
+    /// Opens an object with the job's own credentials, never with those of this process, which may read every Secret.
+    fn open(&self, url: &str, path: &str) -> Result<(Arc<dyn ObjectStore>, Path), ObserveError> {
         let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
-        let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
-        let meta = store.head(&key).await.map_err(|error| unreadable(summary(&error)))?;
+        opened.map_err(|error| unreadable(path, causes(&error)))
+    }
+
+    async fn head(&self, url: &'a str, path: String) -> Result<(&'a str, ObjectMeta), ObserveError> {
+        let (store, key) = self.open(url, &path)?;
+        let meta = store.head(&key).await.map_err(|error| unreadable(&path, summary(&error)))?;
         Ok((url, meta))
     }
 
-    /// Reads an object with the job's own credentials, never with those of this process, which may read every Secret.
     async fn get(&self, url: &'a str, path: String) -> Result<(&'a str, Bytes), ObserveError> {
-        let unreadable = |message| missing(&path, "StoreReadFailed", message);
-        let opened = sahasra_store::open_object(self.stores, url, &self.store_options);
-        let (store, key) = opened.map_err(|error| unreadable(causes(&error)))?;
-        let found = store.get(&key).await.map_err(|error| unreadable(summary(&error)))?;
+        let (store, key) = self.open(url, &path)?;
+        let found = store.get(&key).await.map_err(|error| unreadable(&path, summary(&error)))?;
         if self.objects.get(url).is_none_or(|meta| meta.size != found.meta.size) {
-            return Err(unreadable("the object was modified while it was read".to_owned()));
+            return Err(unreadable(&path, "the object was modified while it was read".to_owned()));
         }
         let most = found.meta.size;
         let bytes = sahasra_store::bytes_within(found, most).await;
-        Ok((url, bytes.map_err(|error| unreadable(summary(&error)))?))
+        Ok((url, bytes.map_err(|error| unreadable(&path, summary(&error)))?))
     }
 
     /// Checks that neither PTX nor inputs are too large, as far as their sizes are known.
@@ -402,6 +402,10 @@ fn version_of<K: ResourceExt>(object: &K) -> String {
 
 fn not_one(path: &str, error: NotOne) -> ObserveError {
     missing(path, "InvalidSpec", error.to_string())
+}
+
+fn unreadable(path: &str, message: String) -> ObserveError {
+    missing(path, "StoreReadFailed", message)
 }
 
 fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {

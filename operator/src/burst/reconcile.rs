@@ -19,7 +19,7 @@ use kube::{
 use parking_lot::Mutex;
 use sahasra_crds::{
     BurstJob, BurstJobStatus,
-    conditions::{self, ACCEPTED, ADMITTED, COMPLETE, FAILED},
+    conditions::{self, ACCEPTED, ADMITTED},
 };
 use sahasra_service::{causes, part};
 use tokio::{sync::watch, time::Instant};
@@ -50,7 +50,6 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// Reason of the condition when the API server rejected one of the job's objects.
 const REJECTED: &str = "WriteRejected";
 
-/// Errors of a reconcile.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     #[error("failed to read the job's spec")]
@@ -64,7 +63,6 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Observe(error) => error.category(),
@@ -186,10 +184,7 @@ impl Reconciler {
     /// Reports in the status that the API server rejected one of the job's objects. If no retry can succeed, the job ends.
     async fn report(&self, job: &BurstJob, error: &WriteError, message: String) -> Result<(), ReconcileError> {
         let verdicts = if error.is_final() {
-            vec![
-                Verdict::new(FAILED, true, REJECTED, message.clone()),
-                Verdict::new(COMPLETE, false, REJECTED, "the burst failed"),
-            ]
+            Verdict::failed(REJECTED, message.clone())
         } else {
             let message = format!("{message}; retrying every {} s", RETRY.longest.as_secs());
             vec![Verdict::new(ADMITTED, false, REJECTED, message)]

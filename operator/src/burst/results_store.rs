@@ -93,7 +93,6 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((first, last.checked_sub(first)?.checked_add(1)?)).filter(|(first, count)| first.checked_add(*count).is_some())
 }
 
-/// Name of an index object in the folder.
 pub fn index_name(term: u64, number: u64) -> String {
     format!("index/term-{term}/{number:08}.json")
 }

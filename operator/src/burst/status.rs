@@ -3,7 +3,7 @@
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use sahasra_crds::{
     BurstJobStatus,
-    burst_job::status::{AggregateStatus, ChunkCounts, ChunkFailure, ResultsStatus, SliceCounts},
+    burst_job::status::{ChunkCounts, ChunkFailure},
     conditions::{self, ACCEPTED, ADMITTED, CHECKPOINTED, COMPLETE, FAILED, SUSPENDED},
 };
 
@@ -15,7 +15,6 @@ const INDEXES_BYTES: usize = 4096;
 /// Maximum length of a failure's message in bytes, as in the schema.
 const MESSAGE_BYTES: usize = 1024;
 
-/// A condition to be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub kind: &'static str,
@@ -25,7 +24,6 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Creates a condition.
     pub fn new(kind: &'static str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -33,6 +31,14 @@ impl Verdict {
             reason: reason.to_owned(),
             message: message.into(),
         }
+    }
+
+    /// The conditions of a burst that failed.
+    pub fn failed(reason: &str, message: impl Into<String>) -> Vec<Self> {
+        vec![
+            Self::new(FAILED, true, reason, message),
+            Self::new(COMPLETE, false, reason, "the burst failed"),
+        ]
     }
 }
 
@@ -87,9 +93,8 @@ fn state(status: &BurstJobStatus) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// Whether the burst is complete or has failed.
 pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
-    status.is_some_and(|status| conditions::is_true(&status.conditions, COMPLETE) || conditions::is_true(&status.conditions, FAILED))
+    status.is_some_and(|status| [COMPLETE, FAILED].iter().any(|kind| conditions::is_true(&status.conditions, kind)))
 }
 
 /// Sets the fields of the status that follow from the account.
@@ -126,23 +131,6 @@ pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
     status.chunks.pending += std::mem::take(&mut status.chunks.running);
     status.slices.held = 0;
     status.lease = None;
-}
-
-/// Sets slices and aggregate, and `results` if given.
-pub fn describe(status: &mut BurstJobStatus, held: u64, peak: u64, aggregate: Option<AggregateStatus>, results: Option<ResultsStatus>) {
-    status.slices = SliceCounts {
-        held: integer(held),
-        peak: integer(peak),
-    };
-    status.aggregate = aggregate;
-    if results.is_some() {
-        status.results = results;
-    }
-}
-
-/// Sets the start time, if it is not set.
-pub fn started(status: &mut BurstJobStatus, now: Timestamp) {
-    status.start_time.get_or_insert(Time(now));
 }
 
 /// The text, cut to at most `limit` bytes at a character boundary.

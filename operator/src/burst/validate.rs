@@ -16,11 +16,9 @@ use super::{account::RetryPolicy, aggregate::Aggregator, checkpoint::MAX_INLINE_
 
 mod program;
 
-/// A burst that can run.
 #[derive(Clone, Debug)]
 pub struct ValidBurst {
     ptx: Bytes,
-    /// Name of the `.entry` in the PTX.
     entry: String,
     /// Number of blocks in x, y and z.
     grid: [u32; 3],
@@ -29,22 +27,17 @@ pub struct ValidBurst {
     dynamic_shared_bytes: u32,
     /// In the order of the kernel's parameters.
     arguments: Vec<Kind>,
-    /// `spec.chunks` as JSON.
     chunks_json: Bytes,
     /// Index of the only output that agents return for a chunk; `None` if they return all or none.
     aggregated_output: Option<u32>,
-    /// Computes the parameters of any chunk.
     pub chunks: Arc<Chunks>,
     /// Layout of the outputs that agents return for a chunk: all outputs, or only the aggregated output if results go to a store or are not
     /// all kept.
     pub layout: Layout,
     /// The aggregate before any result, with its output numbered within `layout`.
     pub aggregator: Aggregator,
-    /// Which results are kept.
     pub results: KeptResults,
-    /// Bytes of all results that are kept.
     pub result_bytes: u64,
-    /// Number of chunks.
     pub total: u64,
     pub slice_bytes: u64,
     /// Class of the device; `None` matches any class.
@@ -53,7 +46,6 @@ pub struct ValidBurst {
     pub ttl: Duration,
     pub policy: RetryPolicy,
     pub chunk_timeout: Duration,
-    /// Maximum number of chunks that may fail.
     pub max_failed: u64,
     /// The object store of `spec.output`, with the URL from the spec.
     pub store: Option<Store>,
@@ -61,11 +53,9 @@ pub struct ValidBurst {
     digest: Bytes,
 }
 
-/// A problem of a spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct Invalid {
-    /// Path of the field.
     pub path: String,
     /// Reason of the condition, in CamelCase.
     pub reason: &'static str,
@@ -87,18 +77,13 @@ const MOST_LISTED_FAILED: i64 = 9_000;
 
 /// Validates a spec and the objects that it refers to. Returns the first problem found.
 pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, Invalid> {
-    let chunks = Chunks::compile(&spec.chunks).map_err(|error| Invalid {
-        path: error.path,
-        reason: "InvalidParameters",
-        message: error.message,
-    })?;
+    let chunks = Chunks::compile(&spec.chunks).or_else(|error| refuse(error.path, "InvalidParameters", error.message))?;
     let total = chunks.count();
-    let slice_bytes = spec.slice.vram.bytes().map_err(|error| Invalid {
-        path: "spec.slice.vram".into(),
-        reason: INVALID,
-        message: error.to_string(),
-    })?;
-    check_slices(spec)?;
+    let slice_bytes = spec.slice.vram.bytes();
+    let slice_bytes = slice_bytes.or_else(|error| refuse("spec.slice.vram", INVALID, error.to_string()))?;
+    if spec.slices.max.is_some_and(|max| max < spec.slices.min) {
+        return refuse("spec.slices.min", INVALID, "min must not exceed max");
+    }
     let (grid, block) = shape(spec)?;
     let choices = spec.kernel.args.iter().enumerate();
     let choices = choices.map(|(index, argument)| one(&format!("spec.kernel.args[{index}]"), argument.choice()));
@@ -176,13 +161,6 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
 /// The choice of a union at `path`.
 fn one<T>(path: &str, choice: Result<T, NotOne>) -> Result<T, Invalid> {
     choice.or_else(|error| refuse(path, INVALID, error.to_string()))
-}
-
-fn check_slices(spec: &BurstJobSpec) -> Result<(), Invalid> {
-    match spec.slices.max {
-        Some(max) if max < spec.slices.min => refuse("spec.slices.min", INVALID, "min must not exceed max"),
-        _ => Ok(()),
-    }
 }
 
 /// Grid and block with three sizes each.
@@ -368,10 +346,9 @@ impl ValidBurst {
 
     /// Digest of the PTX, as `sha256:` and hexadecimal digits.
     pub fn digest(&self) -> String {
-        format!("sha256:{}", hexadecimal(&self.digest))
+        format!("sha256:{}", hex::encode(&self.digest))
     }
 
-    /// The parameters of a chunk, by name.
     pub fn parameters(&self, index: u64) -> BTreeMap<String, Scalar> {
         let mut values = Vec::new();
         if self.chunks.evaluate(index, &mut values).is_err() {
@@ -380,14 +357,6 @@ impl ValidBurst {
         let names = self.chunks.parameters().iter().map(|parameter| parameter.name.clone());
         names.zip(values).collect()
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

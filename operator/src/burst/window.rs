@@ -10,7 +10,6 @@ const INITIAL: u64 = 64;
 /// Minimum period over which the pace is measured, because answers arrive in bunches.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
 
-/// The queue target of one device for a burst.
 #[derive(Clone, Debug)]
 pub struct Window {
     slices: u64,
@@ -31,12 +30,10 @@ impl Window {
         }
     }
 
-    /// Number of slices held on the device.
     pub fn slices(&self) -> u64 {
         self.slices
     }
 
-    /// Sets the number of slices held on the device.
     pub fn resize(&mut self, slices: u64) {
         self.slices = slices;
     }

@@ -8,7 +8,6 @@ use sahasra_scheduler::{DeviceId, Name};
 /// Index of a device among the devices of the burst.
 pub type DeviceNumber = u32;
 
-/// State of chunks in flight on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
     /// Number of the attempt, as the agent knows it.
@@ -25,7 +24,6 @@ impl Flight {
     }
 }
 
-/// All chunks of a burst in flight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flights {
     flights: RangeMap<Flight>,

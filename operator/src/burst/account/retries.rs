@@ -73,13 +73,11 @@ impl Retries {
         self.waiting.len()
     }
 
-    /// Number of chunks that are due at `now`.
     pub(super) fn ready(&mut self, now: Duration) -> u64 {
         self.check(now);
         self.due
     }
 
-    /// Time at which the first retry is due.
     pub(super) fn next_at(&self) -> Option<Duration> {
         self.queue.first().map(|(ready_at, _)| *ready_at)
     }

@@ -1,27 +1,12 @@
 use proptest::prelude::*;
-use sahasra_crds::burst_job::{
-    Aggregate, Argument, Kernel,
-    aggregate::{OutputSelector, TopK},
-    kernel::OutputArgument,
-};
-use serde_json::json;
+use sahasra_crds::burst_job::Aggregate;
+use serde_json::{Value, json};
 
 use super::*;
 
 fn layout(type_: ScalarType, count: i64) -> Layout {
-    let output = Some(OutputArgument { type_, count });
-    let args = vec![Argument {
-        output,
-        ..Argument::default()
-    }];
-    Layout::of(&Kernel {
-        ptx: Default::default(),
-        entry: "k".into(),
-        grid: vec![1],
-        block: vec![1],
-        dynamic_shared_bytes: 0,
-        args,
-    })
+    let args = json!([{"output": {"type": type_, "count": count}}]);
+    Layout::of(&serde_json::from_value(json!({"ptx": {}, "entry": "k", "args": args})).unwrap())
 }
 
 fn run(aggregate: &Aggregate, results: &[(u64, f64)]) -> Aggregator {
@@ -33,36 +18,24 @@ fn run(aggregate: &Aggregate, results: &[(u64, f64)]) -> Aggregator {
     aggregator
 }
 
+fn parsed(aggregate: Value) -> Aggregate {
+    serde_json::from_value(aggregate).unwrap()
+}
+
 fn argmin() -> Aggregate {
-    Aggregate {
-        argmin: Some(OutputSelector { output: 0 }),
-        ..Aggregate::default()
-    }
+    parsed(json!({"argmin": {}}))
 }
 
 fn top(k: i64) -> Aggregate {
-    Aggregate {
-        top_k: Some(TopK {
-            output: 0,
-            k,
-            order: Order::Largest,
-        }),
-        ..Aggregate::default()
-    }
+    parsed(json!({"topK": {"k": k, "order": "Largest"}}))
 }
 
 fn mean() -> Aggregate {
-    Aggregate {
-        mean: Some(OutputSelector { output: 0 }),
-        ..Aggregate::default()
-    }
+    parsed(json!({"mean": {}}))
 }
 
 fn sum() -> Aggregate {
-    Aggregate {
-        sum: Some(OutputSelector { output: 0 }),
-        ..Aggregate::default()
-    }
+    parsed(json!({"sum": {}}))
 }
 
 fn none(_: u64) -> BTreeMap<String, Scalar> {
@@ -135,7 +108,7 @@ fn every_aggregate_of_the_definition_is_summarised() {
             "concat" | "none" => None,
             other => panic!("no summary is expected of {other}: add it here"),
         };
-        let aggregate: Aggregate = serde_json::from_value(json!({*name: {"k": 2}})).unwrap();
+        let aggregate = parsed(json!({*name: {"k": 2}}));
         let status = of_floats(&aggregate, &[3.0, 1.0, 2.0]);
         assert_eq!((status.summary.as_deref(), status.count), (expected, 3), "{name}");
     }
@@ -284,7 +257,7 @@ fn earlier_checkpoints_are_continued() {
         ),
     ];
     for (aggregate, kind) in states {
-        let aggregate: Aggregate = serde_json::from_value(aggregate).unwrap();
+        let aggregate = parsed(aggregate);
         let kept: Aggregator = serde_json::from_value(json!({"count": 1, "nan": 0, "kind": kind})).unwrap();
         assert!(kept.continues(&run(&aggregate, &[])), "{kept:?}");
         assert_eq!(kept, run(&aggregate, &[(7, 1.0)]));

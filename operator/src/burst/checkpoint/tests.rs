@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sahasra_crds::burst_job::{Aggregate, Argument, Kernel, ScalarType, aggregate::OutputSelector, kernel::OutputArgument};
+use sahasra_crds::burst_job::{Aggregate, aggregate::OutputSelector};
+use serde_json::json;
 
 use super::*;
 use crate::burst::{
@@ -10,19 +11,8 @@ use crate::burst::{
 };
 
 fn layout() -> Layout {
-    let output = |type_, count| Argument {
-        output: Some(OutputArgument { type_, count }),
-        ..Argument::default()
-    };
-    let args = vec![output(ScalarType::F32, 1), output(ScalarType::U8, 2)];
-    Layout::of(&Kernel {
-        ptx: Default::default(),
-        entry: "k".into(),
-        grid: vec![1],
-        block: vec![1],
-        dynamic_shared_bytes: 0,
-        args,
-    })
+    let args = json!([{"output": {"type": "f32"}}, {"output": {"type": "u8", "count": 2}}]);
+    Layout::of(&serde_json::from_value(json!({"ptx": {}, "entry": "k", "args": args})).unwrap())
 }
 
 fn checkpoint() -> Checkpoint {

@@ -4,10 +4,7 @@ use sahasra_ranges::AttemptRange;
 use sahasra_scheduler::DeviceId;
 use sahasra_wire::burst::{FailureCode, Failures, Results as ResultsFrame, Returned};
 
-use super::{
-    Coordinator,
-    streams::{State, Stream},
-};
+use super::{Coordinator, streams::Stream};
 use crate::burst::{account::FailureOutcome, checkpoint::Results, results_store::Segment};
 
 impl Stream {
@@ -71,7 +68,7 @@ impl Coordinator {
             self.seen(worker, failures.sequence);
             return self.settle(worker);
         }
-        let reported_before = matches!(stream.state, State::Open { reported_before, .. } if failures.sequence <= reported_before);
+        let reported_before = stream.open().is_some_and(|open| failures.sequence <= open.reported_before);
         let key = DeviceId::new(worker, failures.device.as_str());
         let now = self.now();
         let mut answered = 0;
@@ -82,7 +79,11 @@ impl Coordinator {
             // The chunk is not at fault, so this costs no attempt. But it must not be submitted to this agent again.
             let is_returned = code == FailureCode::ShuttingDown;
             stream.ending |= is_returned;
-            let concerned = if reported_before { stream.ended_before(chunks) } else { vec![chunks] };
+            let concerned = if reported_before {
+                stream.ended_before(chunks)
+            } else {
+                vec![chunks]
+            };
             if !reported_before {
                 self.account.answered(worker, chunks.indices());
                 if code == FailureCode::GrantExpired {

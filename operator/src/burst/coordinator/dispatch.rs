@@ -38,7 +38,6 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// A device that has held `slices` since `now`.
     fn new(number: DeviceNumber, slices: u64, now: Duration) -> Self {
         Self {
             window: Window::new(slices, now),
@@ -49,7 +48,6 @@ impl Device {
         }
     }
 
-    /// A device that has held no slices since `now`.
     pub(super) fn empty(number: DeviceNumber, now: Duration) -> Self {
         Self {
             empty_since: Some(now),
@@ -57,7 +55,6 @@ impl Device {
         }
     }
 
-    /// Number of chunks in flight on the device.
     pub(super) fn outstanding(&self, account: &Account) -> u64 {
         #[cfg(test)]
         tests::visited();
@@ -176,14 +173,9 @@ impl Coordinator {
     }
 
     pub(super) fn submit(&mut self, worker: &str, ranges: Vec<ChunkRange>) {
-        let Some(Stream {
-            state: State::Open { stream, .. },
-            ..
-        }) = self.streams.get(worker)
-        else {
-            return self.take_back(worker, &ranges);
-        };
-        if !stream.send(client_frame::Kind::Submit(Submit { ranges: ranges.clone() })) {
+        let open = self.streams.get(worker).and_then(Stream::open);
+        let submit = || client_frame::Kind::Submit(Submit { ranges: ranges.clone() });
+        if open.is_none_or(|open| !open.stream.send(submit())) {
             self.take_back(worker, &ranges);
         }
     }
@@ -219,24 +211,19 @@ impl Coordinator {
             .max_by_key(|(outstanding, ..)| *outstanding)
             .map(|(_, key, _)| key.clone());
         let Some(key) = fullest else { return };
-        if let Some(Stream {
-            state: State::Open { stream, rebalanced, .. },
-            ..
-        }) = self.streams.get_mut(&*key.worker)
-            && now - *rebalanced >= REBALANCE_AFTER * 4
+        if let Some(open) = self.streams.get_mut(&*key.worker).and_then(Stream::open_mut)
+            && now - open.rebalanced >= REBALANCE_AFTER * 4
         {
-            *rebalanced = now;
+            open.rebalanced = now;
             tracing::debug!(worker = %key.worker, device = %key.device, "withdrawing chunks");
             let device = key.device.to_string();
-            stream.send(client_frame::Kind::Withdraw(Withdraw { device }));
+            open.stream.send(client_frame::Kind::Withdraw(Withdraw { device }));
         }
     }
 
     pub(super) fn withdraw_all(&mut self) {
-        for stream in self.streams.values() {
-            if let State::Open { stream, .. } = &stream.state {
-                stream.send(client_frame::Kind::Withdraw(Withdraw::default()));
-            }
+        for open in self.streams.values().filter_map(Stream::open) {
+            open.stream.send(client_frame::Kind::Withdraw(Withdraw::default()));
         }
     }
 
@@ -293,10 +280,8 @@ impl Coordinator {
 
     pub(super) fn max_outstanding(&self, worker: &str) -> Option<u64> {
         let stream = self.streams.get(worker)?;
-        match stream.state {
-            State::Open { max_outstanding, .. } if !stream.ending && stream.unsettled.is_none() => Some(max_outstanding),
-            _ => None,
-        }
+        let accepts = !stream.ending && stream.unsettled.is_none();
+        stream.open().filter(|_| accepts).map(|open| open.max_outstanding)
     }
 }
 

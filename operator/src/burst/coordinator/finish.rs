@@ -223,7 +223,7 @@ impl Coordinator {
             .then(|| Verdict::new(ADMITTED, true, GrantedReason::SlicesGranted.reason(), message))
     }
 
-    fn is_deleted(&self) -> bool {
+    pub(super) fn is_deleted(&self) -> bool {
         self.job.borrow().metadata.deletion_timestamp.is_some()
     }
 
@@ -240,8 +240,7 @@ impl Coordinator {
             return vec![Verdict::new(COMPLETE, true, "AllChunksDone", message)];
         }
         if let (End::Refused, Some(refusal)) = (end, &self.refused) {
-            let complete = Verdict::new(COMPLETE, false, &refusal.reason, "the burst failed");
-            return vec![refusal.clone(), complete];
+            return Verdict::failed(&refusal.reason, refusal.message.clone());
         }
         let (reason, message) = match self.account.failures().first() {
             Some(first) => (
@@ -256,10 +255,7 @@ impl Coordinator {
             ),
             None => ("ChunksFailed".to_owned(), chunks_failed(counts.failed)),
         };
-        vec![
-            Verdict::new(FAILED, true, &reason, message),
-            Verdict::new(COMPLETE, false, &reason, "the burst failed"),
-        ]
+        Verdict::failed(&reason, message)
     }
 }
 

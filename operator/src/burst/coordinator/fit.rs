@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use sahasra_crds::conditions::{self, SUSPENDED};
 
 use super::{Coordinator, Hold};
-use crate::{burst::status::Verdict, leases::Bounds};
+use crate::burst::status::Verdict;
 
 /// Time for which a burst that is being suspended keeps slices without chunks. Meanwhile agents return the chunks that have not
 /// started.
@@ -70,9 +70,7 @@ impl Coordinator {
         let held: u64 = self.devices.values().map(|device| device.window.slices()).sum();
         if self.fit.limited && chunks > held {
             self.fit = Fit::default();
-            let job = self.job.borrow().clone();
-            let Bounds { min, max } = self.bounds(&job, held);
-            self.context.pool.resize(&self.owner().uid, min, max, job.spec.priority);
+            self.resize_claim(held);
             self.context.pool.limit(&self.owner().uid, None);
         }
         if held <= chunks {
@@ -103,7 +101,11 @@ impl Coordinator {
             let held = device.window.slices();
             // Chunks that are counted elsewhere may be on any of the worker's devices.
             let all_busy = self.account.beside(&key.worker) > 0;
-            let busy = if all_busy { held } else { device.outstanding(&self.account).min(held) };
+            let busy = if all_busy {
+                held
+            } else {
+                device.outstanding(&self.account).min(held)
+            };
             Slices { held, busy }
         });
         slices.collect()

@@ -43,7 +43,6 @@ impl Coordinator {
         }
     }
 
-    /// Counts failed attempts in the metrics.
     pub(super) fn count_failed(&self, attempts: u64, code: FailureCode, outcome: FailureOutcome) {
         self.context.metrics.submit_failed(code.label(), attempts);
         self.context.metrics.chunks_retried.inc_by(outcome.retried);

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use sahasra_crds::{
     BurstJobStatus, VramLease, VramLeaseStatus,
-    burst_job::status::ResultsStatus,
+    burst_job::status::{ResultsStatus, SliceCounts},
     conditions::{ADMITTED, CHECKPOINTED},
 };
 use sahasra_results::table::Columns;
@@ -152,8 +152,13 @@ impl Coordinator {
             url: self.published.clone(),
             bytes: integer(self.burst.result_bytes),
         });
-        status::describe(&mut next, self.held.slices(), self.peak_slices, aggregate, results);
+        next.aggregate = aggregate;
+        next.results = results.or(next.results);
         let slices = self.held.slices();
+        next.slices = SliceCounts {
+            held: integer(slices),
+            peak: integer(self.peak_slices),
+        };
         let admitted = if self.view.is_none() {
             None
         } else if self.started && (slices > 0 || self.held.why_not.is_none()) {
@@ -275,16 +280,12 @@ impl Coordinator {
                     self.status.start_time = self.status.start_time.take().or(start_time);
                 }
             }
-            Written::Checkpoint(covered, outcome) => {
+            Written::Checkpoint(outcome) => {
                 self.writing.checkpoint = false;
                 match outcome {
-                    Ok(version) => self.checkpoint_written(version, *covered),
+                    Ok((version, covered)) => self.checkpoint_written(version, *covered),
                     Err(error) => self.not_saved(error)?,
                 }
-            }
-            Written::Refused(error) => {
-                self.writing.checkpoint = false;
-                self.not_saved(error)?;
             }
             Written::Lease(outcome) => {
                 self.writing.lease = false;

@@ -194,17 +194,16 @@ impl Coordinator {
     }
 
     pub(super) fn start_checkpoint(&mut self) {
-        match self.snapshot(Vec::new()) {
-            Ok((saving, covered)) => {
-                self.checkpoint_pace.carried(covered.bytes, self.now());
-                self.writes.spawn(part::tied(
-                    async move { Written::Checkpoint(Box::new(covered), saving.write().await) },
-                ));
-            }
-            Err(error) => {
-                self.writes.spawn(part::tied(async move { Written::Refused(error) }));
-            }
+        let snapshot = self.snapshot(Vec::new());
+        if let Ok((_, covered)) = &snapshot {
+            self.checkpoint_pace.carried(covered.bytes, self.now());
         }
+        self.writes.spawn(part::tied(async move {
+            Written::Checkpoint(match snapshot {
+                Ok((saving, covered)) => saving.write().await.map(|version| (version, Box::new(covered))),
+                Err(error) => Err(error),
+            })
+        }));
     }
 
     /// Writes the checkpoint, with additional `texts` for humans, and waits for it.

@@ -48,7 +48,7 @@ impl Coordinator {
         let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
         self.write_intent(&job, held).await?;
         if !self.account.is_finished() {
-            self.claim(adopted);
+            self.claim(adopted, held);
         }
         Ok(())
     }
@@ -157,9 +157,8 @@ impl Coordinator {
             .restore(checkpoint.completed, checkpoint.failed, checkpoint.failures, checkpoint.retried);
     }
 
-    fn claim(&mut self, adopted: Vec<(String, Grant)>) {
+    fn claim(&mut self, adopted: Vec<(String, Grant)>, held: u64) {
         let job = self.job.borrow().clone();
-        let held = adopted.iter().map(|(_, grant)| u64::from(grant.slices)).sum();
         let Bounds { min, max } = self.bounds(&job, held);
         let request = ClaimRequest {
             owner: self.owner(),
@@ -187,13 +186,10 @@ impl Coordinator {
 
     /// Follows `spec.suspend`: lets running chunks end and releases the slices ([`fit_slices`](Self::fit_slices) those without chunks), or claims slices again.
     pub(super) async fn hold_or_suspend(&mut self) -> Result<(), CoordinatorError> {
-        let (suspend, deleted) = {
-            let job = self.job.borrow();
-            (job.spec.suspend, job.metadata.deletion_timestamp.is_some())
-        };
+        let suspend = self.job.borrow().spec.suspend;
         let now = self.now();
         match self.hold {
-            _ if deleted || self.account.is_finished() => {}
+            _ if self.is_deleted() || self.account.is_finished() => {}
             Hold::Running if suspend => {
                 self.withdraw_all();
                 self.hold = Hold::Suspending(now + self.drain_timeout());
@@ -259,7 +255,7 @@ impl Coordinator {
             self.write_status_now(&[Verdict::new(SUSPENDED, false, "Resumed", "spec.suspend is false")])
                 .await?;
         }
-        self.claim(Vec::new());
+        self.claim(Vec::new(), 0);
         Ok(())
     }
 }

@@ -69,6 +69,20 @@ impl Stream {
             highest_sequence: 0,
         }
     }
+
+    pub(super) fn open(&self) -> Option<&OpenStream> {
+        match &self.state {
+            State::Open(open) => Some(open),
+            State::Closed(_) | State::Opening(..) => None,
+        }
+    }
+
+    pub(super) fn open_mut(&mut self) -> Option<&mut OpenStream> {
+        match &mut self.state {
+            State::Open(open) => Some(open),
+            State::Closed(_) | State::Opening(..) => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -76,18 +90,21 @@ pub(super) enum State {
     /// The stream must not be opened before this time.
     Closed(Duration),
     Opening(u64, BurstStream),
-    Open {
-        number: u64,
-        stream: BurstStream,
-        max_outstanding: u64,
-        /// Sequence number of the last results or failures.
-        sequence: u64,
-        acknowledged: u64,
-        /// Failures up to this sequence number were reported on an earlier stream.
-        reported_before: u64,
-        /// Time at which chunks were last withdrawn.
-        rebalanced: Duration,
-    },
+    Open(OpenStream),
+}
+
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    pub(super) number: u64,
+    pub(super) stream: BurstStream,
+    pub(super) max_outstanding: u64,
+    /// Sequence number of the last results or failures.
+    pub(super) sequence: u64,
+    pub(super) acknowledged: u64,
+    /// Failures up to this sequence number were reported on an earlier stream.
+    pub(super) reported_before: u64,
+    /// Time at which chunks were last withdrawn.
+    pub(super) rebalanced: Duration,
 }
 
 impl Coordinator {
@@ -133,7 +150,7 @@ impl Coordinator {
 
     pub(super) fn on_stream(&mut self, id: &StreamId, event: StreamEvent) -> Result<(), CoordinatorError> {
         let current = self.streams.get(&id.worker).is_some_and(|stream| match &stream.state {
-            State::Opening(number, _) | State::Open { number, .. } => *number == id.number,
+            State::Opening(number, _) | State::Open(OpenStream { number, .. }) => *number == id.number,
             State::Closed(_) => false,
         });
         if !current {
@@ -194,7 +211,7 @@ impl Coordinator {
             resumed: opened.resumed,
         });
         entry.state = match std::mem::replace(&mut entry.state, State::Closed(Duration::ZERO)) {
-            State::Opening(number, stream) => State::Open {
+            State::Opening(number, stream) => State::Open(OpenStream {
                 number,
                 stream,
                 max_outstanding: opened.max_outstanding_chunks,
@@ -202,33 +219,27 @@ impl Coordinator {
                 acknowledged: 0,
                 reported_before: opened.sequence,
                 rebalanced: now,
-            },
+            }),
             other => other,
         };
-        if let State::Open { stream, .. } = &entry.state
+        if let Some(open) = entry.open()
             && matches!(self.hold, Hold::Suspending(_))
         {
-            stream.send(client_frame::Kind::Withdraw(Withdraw::default()));
+            open.stream.send(client_frame::Kind::Withdraw(Withdraw::default()));
         }
         self.settle(worker);
     }
 
     /// Once the agent has repeated its results and failures: makes the submitted chunks that it neither has nor repeated wait again.
     pub(super) fn settle(&mut self, worker: &str) {
-        let Some(Stream {
-            state: State::Open { sequence, .. },
-            unsettled,
-            ..
-        }) = self.streams.get_mut(worker)
-        else {
+        let Some(stream) = self.streams.get_mut(worker) else { return };
+        let Some(sequence) = stream.open().map(|open| open.sequence) else {
             return;
         };
-        let Some(Unsettled { chunks, resumed, .. }) = unsettled.take_if(|unsettled| unsettled.upto <= *sequence) else {
+        let settled = stream.unsettled.take_if(|unsettled| unsettled.upto <= sequence);
+        let Some(Unsettled { chunks, resumed, .. }) = settled.filter(|settled| !settled.chunks.is_empty()) else {
             return;
         };
-        if chunks.is_empty() {
-            return;
-        }
         let devices = self.devices_of(worker);
         tracing::debug!(worker, chunks = chunks.len(), resumed, "chunks not delivered to the agent");
         if resumed {
@@ -243,15 +254,10 @@ impl Coordinator {
     }
 
     pub(super) fn seen(&mut self, worker: &str, number: u64) {
-        if let Some(Stream {
-            state: State::Open { sequence, .. },
-            ..
-        }) = self.streams.get_mut(worker)
-        {
-            *sequence = (*sequence).max(number);
-        }
-        if let Some(stream) = self.streams.get_mut(worker) {
-            stream.highest_sequence = stream.highest_sequence.max(number);
+        let Some(stream) = self.streams.get_mut(worker) else { return };
+        stream.highest_sequence = stream.highest_sequence.max(number);
+        if let Some(open) = stream.open_mut() {
+            open.sequence = open.sequence.max(number);
         }
     }
 
@@ -270,36 +276,20 @@ impl Coordinator {
 
     /// Worker, stream number and sequence number of each stream: what a checkpoint written now would cover.
     pub(super) fn sequences(&self) -> Vec<(String, u64, u64)> {
-        (self.streams.iter())
-            .filter_map(|(worker, stream)| match stream.state {
-                State::Open {
-                    number,
-                    sequence,
-                    acknowledged,
-                    ..
-                } if sequence > acknowledged => Some((worker.clone(), number, sequence)),
-                _ => None,
-            })
+        let open = self.streams.iter().filter_map(|(worker, stream)| Some((worker, stream.open()?)));
+        open.filter(|(_, open)| open.sequence > open.acknowledged)
+            .map(|(worker, open)| (worker.clone(), open.number, open.sequence))
             .collect()
     }
 
     /// Acknowledges frames that a checkpoint covers, so that agents need not keep them.
     pub(super) fn acknowledge(&mut self, sequences: Vec<(String, u64, u64)>) {
-        for (worker, of, upto) in sequences {
-            if let Some(Stream {
-                state:
-                    State::Open {
-                        number,
-                        stream,
-                        acknowledged,
-                        ..
-                    },
-                ..
-            }) = self.streams.get_mut(&worker)
-                && *number == of
-                && stream.send(client_frame::Kind::Acknowledge(Acknowledge { sequence: upto }))
+        for (worker, number, sequence) in sequences {
+            if let Some(open) = self.streams.get_mut(&worker).and_then(Stream::open_mut)
+                && open.number == number
+                && open.stream.send(client_frame::Kind::Acknowledge(Acknowledge { sequence }))
             {
-                *acknowledged = upto;
+                open.acknowledged = sequence;
             }
         }
     }

@@ -12,8 +12,8 @@ use crate::burst::{
 
 pub(super) enum Written {
     Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
-    Checkpoint(Box<Covered>, Result<String, SaveError>),
-    Refused(SaveError),
+    /// Resource version of the ConfigMap, and what it covers.
+    Checkpoint(Result<(String, Box<Covered>), SaveError>),
     /// Generation of the lease after the write.
     Lease(Result<Option<i64>, WriteError>),
     /// The lease that replaces a deleted one.
@@ -31,7 +31,6 @@ pub(super) struct Covered {
     pub(super) bytes: usize,
 }
 
-/// Reasons why a checkpoint was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     #[error(transparent)]
@@ -41,13 +40,11 @@ pub enum SaveError {
         operation: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The checkpoint does not fit into a ConfigMap. The number is its size in bytes.
     #[error("the checkpoint has {0} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of a ConfigMap")]
     TooLarge(usize),
 }
 
 impl SaveError {
-    /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Write(error) => error.category(),

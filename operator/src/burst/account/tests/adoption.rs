@@ -82,12 +82,28 @@ fn chunks_that_another_agent_has_continue_there_at_no_cost() {
     // The agent has since reported the failure of one of them.
     account.answered("worker-0", 2..3);
     account.returned(&device(1), range(0, 1, 2));
-    account.failed(&device(1), range(1, 1, 2), FailureCode::ExecutorLost, "crashed", Duration::from_secs(1_000));
+    account.failed(
+        &device(1),
+        range(1, 1, 2),
+        FailureCode::ExecutorLost,
+        "crashed",
+        Duration::from_secs(1_000),
+    );
     account.returned(&device(1), range(2, 1, 2));
     let on = [device(0), device(1)].map(|device| running(&mut account, &device));
     assert_eq!((on, account.counts().pending, account.counts().retried), ([2, 1], 1, 3));
-    account.failed(&device(0), range(0, 2, 1), FailureCode::ExecutorLost, "crashed", Duration::from_secs(1_000));
-    let attempts: Vec<u32> = account.take(&device(1), 4, Duration::from_secs(2_000)).iter().map(|batch| batch.attempt).collect();
+    account.failed(
+        &device(0),
+        range(0, 2, 1),
+        FailureCode::ExecutorLost,
+        "crashed",
+        Duration::from_secs(1_000),
+    );
+    let attempts: Vec<u32> = account
+        .take(&device(1), 4, Duration::from_secs(2_000))
+        .iter()
+        .map(|batch| batch.attempt)
+        .collect();
     assert_eq!(account.counts().pending, 0);
     assert!(
         [2, 2, 3].iter().all(|attempt| attempts.contains(attempt)) && attempts.len() == 3,
@@ -132,7 +148,11 @@ fn chunks_that_an_agent_still_has_after_a_break_cost_no_attempt() {
     account.succeeded(0, 1);
     account.undelivered([&device(0)], &missing);
     assert_eq!(
-        (running(&mut account, &device(0)), account.counts().pending, account.counts().retried),
+        (
+            running(&mut account, &device(0)),
+            account.counts().pending,
+            account.counts().retried
+        ),
         (2, 7, 0)
     );
     assert_eq!(account.take(&device(1), 9, Duration::ZERO), [range(1, 1, 1), range(4, 6, 1)]);

@@ -7,7 +7,7 @@ use sahasra_wire::burst::Open;
 use serde_json::json;
 use tokio::sync::watch;
 
-use super::*;
+use super::{super::streams::OpenStream, *};
 use crate::{
     Operator, Settings,
     agents::{
@@ -80,7 +80,7 @@ fn coordinator() -> Coordinator {
         };
         let (agents, events) = (coordinator.context.agents.clone(), coordinator.events_sender.clone());
         let mut stream = Stream::new("http://127.0.0.1:1", "boot", Duration::ZERO);
-        stream.state = State::Open {
+        stream.state = State::Open(OpenStream {
             number: 1,
             stream: BurstStream::open(agents, stream.endpoint.clone(), Open::default(), id, events),
             max_outstanding: AT_WORKER,
@@ -88,7 +88,7 @@ fn coordinator() -> Coordinator {
             acknowledged: 0,
             reported_before: 0,
             rebalanced: Duration::ZERO,
-        };
+        });
         for device in (0..DEVICES).map(|device| format!("gpu-{device}")) {
             let device = DeviceId::new(worker.as_str(), device);
             let number = coordinator.account.register(&device);
