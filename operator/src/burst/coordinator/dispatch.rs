@@ -1,6 +1,9 @@
 //! Assigns chunks to devices, and withdraws them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use sahasra_scheduler::{DeviceId, Name};
 use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
@@ -48,7 +51,7 @@ impl Device {
         }
     }
 
-    pub(super) fn empty(number: DeviceNumber, now: Duration) -> Self {
+    fn empty(number: DeviceNumber, now: Duration) -> Self {
         Self {
             empty_since: Some(now),
             ..Self::new(number, 0, now)
@@ -105,6 +108,17 @@ impl Coordinator {
             self.lose_worker(&worker, "worker lost");
         }
         self.open_streams();
+    }
+
+    /// Adds the devices of chunks that an agent has. The burst may hold no slices there any more.
+    pub(super) fn add_devices(&mut self, worker: &str, chunks: &[ChunkRange]) {
+        let now = self.now();
+        let names: BTreeSet<&str> = chunks.iter().map(|range| range.device.as_str()).collect();
+        for device in names {
+            let id = DeviceId::new(worker, device);
+            let number = self.account.register(&id);
+            self.devices.entry(id).or_insert_with(|| Device::empty(number, now));
+        }
     }
 
     pub(super) fn dispatch(&mut self) {

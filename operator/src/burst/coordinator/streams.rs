@@ -10,7 +10,7 @@ use sahasra_wire::{
     grants::RefusalCode,
 };
 
-use super::{Coordinator, CoordinatorError, Hold, dispatch::Device};
+use super::{Coordinator, CoordinatorError, Hold};
 use crate::{
     agents::stream::{BurstStream, StreamEvent, StreamId},
     burst::checkpoint::Results,
@@ -190,12 +190,7 @@ impl Coordinator {
             return self.close(worker);
         }
         let now = self.now();
-        let names: BTreeSet<&str> = opened.chunks.iter().map(|range| range.device.as_str()).collect();
-        for device in names {
-            let id = DeviceId::new(worker, device);
-            let number = self.account.register(&id);
-            self.devices.entry(id).or_insert_with(|| Device::empty(number, now));
-        }
+        self.add_devices(worker, &opened.chunks);
         let there = opened.chunks.iter().map(|range| (range.device.as_str(), AttemptRange::from(range)));
         let chunks = self.account.adopt(worker, there);
         let Some(entry) = self.streams.get_mut(worker) else { return };
