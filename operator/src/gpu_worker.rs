@@ -44,7 +44,7 @@ pub async fn run(context: Arc<Context>) {
                 context
                     .metrics
                     .reconcile_failed("GpuWorker", if code(&error) == 409 { "conflict" } else { "api" });
-                tracing::warn!(worker = worker.name, %error, "failed to mark the worker");
+                tracing::warn!(worker = %worker.name, %error, "failed to mark the worker");
                 failed = true;
             }
         }

@@ -47,7 +47,7 @@ impl From<Worker> for Row {
             tensor_count: sum(|device| device.tensor_count),
             stored_tensor_bytes: sum(|device| device.stored_tensor_bytes),
             last_seen: worker.last_seen.map(|seen| seen.to_string()),
-            id: worker.name,
+            id: worker.name.to_string(),
             status,
         }
     }
@@ -133,7 +133,7 @@ mod tests {
             name: "node-a".into(),
             uid: String::new(),
             endpoint: String::new(),
-            boot_id: String::new(),
+            boot_id: sahasra_names::BootId::default(),
             devices: vec![named("cpu-0"), named("cpu-1")],
             ready: Ok(()),
             marked_lost: false,

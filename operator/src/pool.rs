@@ -11,7 +11,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use sahasra_scheduler::{ClaimKind, DeviceId, Name};
+use sahasra_names::{DeviceId, WorkerName};
+use sahasra_scheduler::ClaimKind;
 use sahasra_service::{causes, part};
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
@@ -59,7 +60,7 @@ pub struct Pool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no response from {}", workers.join(", "))]
 pub struct Unreleased {
-    pub workers: Vec<String>,
+    pub workers: Vec<WorkerName>,
 }
 
 impl Pool {
@@ -124,7 +125,7 @@ impl Pool {
     }
 
     /// Registers a claim. `adopted` are its grants from an earlier term, with their workers; the pool renews them under the new term.
-    pub fn claim(&self, request: ClaimRequest, adopted: Vec<(String, Grant)>) -> watch::Receiver<ClaimView> {
+    pub fn claim(&self, request: ClaimRequest, adopted: Vec<(WorkerName, Grant)>) -> watch::Receiver<ClaimView> {
         let view = self.state.lock().claim(request, adopted, self.clock.now());
         self.changed.notify_one();
         view
@@ -243,12 +244,12 @@ impl Pool {
                 };
                 let outcome = self.agents.release(&worker.endpoint, &request).await;
                 outcome.err().map(|error| {
-                    tracing::debug!(worker = worker.name, %error, "release failed");
+                    tracing::debug!(worker = %worker.name, %error, "release failed");
                     worker.name.clone()
                 })
             });
         let calls: FuturesUnordered<_> = calls.collect();
-        let failed: Vec<String> = calls.filter_map(std::future::ready).collect().await;
+        let failed: Vec<WorkerName> = calls.filter_map(std::future::ready).collect().await;
         self.changed.notify_one();
         if failed.is_empty() {
             Ok(())
@@ -273,7 +274,7 @@ impl Pool {
     }
 
     /// Requests the inventories of the named workers, except stale ones.
-    pub async fn inventories(&self, names: &[&str]) -> Vec<(String, Result<Inventory, AgentError>)> {
+    pub async fn inventories(&self, names: &[&str]) -> Vec<(WorkerName, Result<Inventory, AgentError>)> {
         let workers = self.directory.workers().into_iter();
         let calls = workers.filter(|worker| !worker.endpoint.is_empty() && !worker.stale && names.contains(&worker.name.as_str()));
         let calls: FuturesUnordered<_> = calls
@@ -286,7 +287,7 @@ impl Pool {
     }
 
     /// Sends the request of an action. Returns the worker if it did not answer a release.
-    async fn perform(&self, action: Action) -> Option<String> {
+    async fn perform(&self, action: Action) -> Option<WorkerName> {
         let calls = match action {
             Action::Renew { .. } => &self.renewals,
             _ => &self.calls,
@@ -358,7 +359,7 @@ impl Pool {
 
     /// Logs a failed call. Logs a warning for the first failure since the agent's last answer and for each new misconfiguration, and a
     /// debug message otherwise.
-    fn failed(&self, worker: &Name, error: &AgentError, what: &'static str) {
+    fn failed(&self, worker: &WorkerName, error: &AgentError, what: &'static str) {
         let trouble = error.misconfiguration();
         let is_new = {
             let mut state = self.state.lock();
@@ -372,7 +373,7 @@ impl Pool {
         }
     }
 
-    async fn give_back(&self, worker: &Name, endpoint: &str, request: &ReleaseRequest) -> Option<String> {
+    async fn give_back(&self, worker: &WorkerName, endpoint: &str, request: &ReleaseRequest) -> Option<WorkerName> {
         // Retried once, because the first call on a connection that an agent's restart broke always fails.
         for attempt in 0..2 {
             match self.agents.release(endpoint, request).await {
@@ -395,6 +396,6 @@ impl Pool {
             }
         }
         self.state.lock().release_failed(worker, request, self.clock.now());
-        Some(worker.to_string())
+        Some(worker.clone())
     }
 }

@@ -19,6 +19,7 @@ use sahasra_crds::{
     conditions::{self, GRANTED},
     vram_lease::Renewal,
 };
+use sahasra_names::WorkerName;
 use sahasra_scheduler::ClaimKind;
 use sahasra_service::{causes, part};
 use sahasra_wire::grants::{Owner, SessionTerms};
@@ -48,7 +49,7 @@ pub enum ReconcileError {
     Api { operation: &'static str, source: kube::Error },
     /// Workers did not answer with their inventory. It is needed for a lease that must not be acquired twice.
     #[error("no inventory from {}", .0.join(", "))]
-    Inventories(Vec<String>),
+    Inventories(Vec<WorkerName>),
     #[error("spec.slice.vram")]
     Quantity(#[from] sahasra_crds::quantity::QuantityError),
 }
@@ -216,7 +217,7 @@ impl Reconciler {
                 ClaimKind::Lease
             },
             slice_bytes,
-            class: lease.spec.slice.class.clone(),
+            class: lease.spec.slice.class.as_deref().map(Into::into),
             engine: lease.spec.engine,
             min,
             max,

@@ -1,4 +1,4 @@
-//! Names that objects, messages and command lines share: the engines of sessions and the backends of devices.
+//! Names that objects, messages and command lines share: the engines of sessions, the backends of devices, and identifiers.
 //!
 //! Code that treats the values differently matches all of them, so that the compiler names each place where a new one is missing.
 
@@ -7,6 +7,10 @@ use std::{fmt, str::FromStr};
 use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerName};
+
+mod identifiers;
 
 /// What runs a program on a device.
 #[derive(JsonSchema, Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,8 @@
 
 use std::{hint::black_box, time::Instant};
 
-use sahasra_names::Engine;
-use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, RESERVE_AFTER_MS, solve};
+use sahasra_names::{DeviceId, Engine};
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER_MS, solve};
 
 const GIB: u64 = 1 << 30;
 const RUNS: usize = 11;

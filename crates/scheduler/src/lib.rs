@@ -46,7 +46,7 @@ mod solution;
 mod solve;
 mod why_not;
 
-pub use problem::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Name, Problem, Refused, Unusable};
+pub use problem::{Assignment, Claim, ClaimKind, Device, Load, Problem, Refused, Unusable};
 pub use solution::{Refusal, Solution};
 pub use solve::{RESERVE_AFTER_MS, solve};
 pub use why_not::{Bytes, WhyNot};

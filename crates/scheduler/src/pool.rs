@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sahasra_names::Engine;
+use sahasra_names::{DeviceId, Engine};
 
-use crate::{Claim, ClaimKind, Device, DeviceId, Load, Problem};
+use crate::{Claim, ClaimKind, Device, Load, Problem};
 
 /// Index into [`Pool::devices`].
 pub(crate) type DeviceIndex = u32;

@@ -1,35 +1,8 @@
 //! Input of the solver: devices, claims and the previous assignments.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use sahasra_names::Engine;
-
-/// A name or id. Cheap to clone, because solutions repeat the same few names very often.
-pub type Name = Arc<str>;
-
-/// Id of a device, unique in the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceId {
-    pub worker: Name,
-    /// Unique on its worker, such as `gpu0`.
-    pub device: Name,
-}
-
-impl DeviceId {
-    /// Creates the id of a device from the names of its worker and of the device.
-    pub fn new(worker: impl Into<Name>, device: impl Into<Name>) -> Self {
-        Self {
-            worker: worker.into(),
-            device: device.into(),
-        }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.worker, self.device)
-    }
-}
+use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
 
 /// Input of [`crate::solve`], except for the previous assignments. The order of the lists has no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,8 +17,7 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
     pub id: DeviceId,
-    /// Class of the device, such as `g5` or `cpu`.
-    pub class: Name,
+    pub class: ClassName,
     /// Engines that run on this device.
     pub engines: Vec<Engine>,
     pub allocatable_bytes: u64,
@@ -106,8 +78,7 @@ impl fmt::Display for ClaimKind {
 /// Request of one owner for slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
-    /// Uid of the owner.
-    pub id: Name,
+    pub id: OwnerUid,
     pub kind: ClaimKind,
     /// Size of a slice in bytes; 0 counts as 1.
     pub slice_bytes: u64,
@@ -116,7 +87,7 @@ pub struct Claim {
     /// Largest useful number of slices; a value below `min` counts as `min`. A session never gets more than `min`.
     pub max: u32,
     /// Required class of device; any class if absent.
-    pub class: Option<Name>,
+    pub class: Option<ClassName>,
     /// Required engine; any engine if absent.
     pub engine: Option<Engine>,
     /// A higher value is more important.
@@ -140,8 +111,7 @@ pub struct Refused {
 /// Slices of one claim on one device, either held now or as a target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Assignment {
-    /// Id of the claim.
-    pub claim: Name,
+    pub claim: OwnerUid,
     pub device: DeviceId,
     /// Number of slices, at least 1 in a solution.
     pub slices: u32,

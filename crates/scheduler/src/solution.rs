@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Assignment, DeviceId, Name, WhyNot};
+use sahasra_names::{DeviceId, OwnerUid};
+
+use crate::{Assignment, WhyNot};
 
 /// Target assignments, and the reasons why other claims get nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,8 +44,7 @@ impl Solution {
 /// Reason why a claim received no slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Id of the claim.
-    pub claim: Name,
+    pub claim: OwnerUid,
     /// For every device the reason why it does not serve the claim, sorted by device. Claims with the same reasons share one list.
     pub why_not: Arc<[(DeviceId, WhyNot)]>,
     /// Index into `why_not` of the device that comes nearest to serving the claim, which `summary` names. `None` if there are no devices.

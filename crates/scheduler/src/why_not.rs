@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use sahasra_names::Engine;
-
-use crate::{DeviceId, Name};
+use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
 
 /// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +14,9 @@ pub enum WhyNot {
     },
     /// The claim requires another class.
     ClassMismatch {
-        wanted: Name,
+        wanted: ClassName,
         /// Class of the device.
-        has: Name,
+        has: ClassName,
     },
     /// The device does not have the engine that the claim requires.
     EngineUnsupported { wanted: Engine },
@@ -41,10 +39,7 @@ pub enum WhyNot {
         until: u64,
     },
     /// The device is reserved for a more important claim that has waited longer than [`crate::RESERVE_AFTER_MS`].
-    ReservedFor {
-        /// Id of the claim that the device is reserved for.
-        claim: Name,
-    },
+    ReservedFor { claim: OwnerUid },
     /// The free bytes do not suffice.
     InsufficientVram {
         /// Free bytes of the device.

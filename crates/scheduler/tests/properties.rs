@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{prelude::*, sample::subsequence};
-use sahasra_names::Engine;
+use sahasra_names::{DeviceId, Engine};
 use sahasra_scheduler::{
-    Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, RESERVE_AFTER_MS, Refused, Solution, Unusable, WhyNot, solve,
+    Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER_MS, Refused, Solution, Unusable, WhyNot, solve,
 };
 
 const NOW: u64 = 1_000_000;

@@ -23,6 +23,7 @@ use sahasra_crds::{
     GpuWorker,
     gpu_worker::{DeviceHealth, DeviceStatus},
 };
+use sahasra_names::{BootId, WorkerName};
 use tokio::{sync::watch, time::Instant};
 
 use super::watch_backoff::WatchBackoff;
@@ -37,10 +38,10 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 /// The last known state of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
-    pub name: String,
+    pub name: WorkerName,
     pub uid: String,
     pub endpoint: String,
-    pub boot_id: String,
+    pub boot_id: BootId,
     /// Devices as last reported in the `GpuWorker`'s status: at most a few seconds old.
     pub devices: Vec<DeviceStatus>,
     /// Whether the agent reports that it accepts work; the error is the reason why it does not.
@@ -80,8 +81,8 @@ struct Heartbeat {
 
 #[derive(Debug)]
 struct State {
-    workers: BTreeMap<String, Worker>,
-    heartbeats: BTreeMap<String, Heartbeat>,
+    workers: BTreeMap<WorkerName, Worker>,
+    heartbeats: BTreeMap<WorkerName, Heartbeat>,
     /// Start of the heartbeat watch.
     begun: Instant,
     answered: Instant,
@@ -199,14 +200,14 @@ impl Directory {
     async fn watch_workers(&self, api: Api<GpuWorker>, listed: watch::Sender<bool>) {
         let backoff = WatchBackoff::up_to(self.api_timeout / 2);
         let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
-        let mut initial: Option<BTreeSet<String>> = None;
+        let mut initial: Option<BTreeSet<WorkerName>> = None;
         loop {
             match events.try_next().await {
                 Ok(Some(watcher::Event::Apply(worker))) => self.observe_worker(&worker),
                 Ok(Some(watcher::Event::Delete(worker))) => self.forget_worker(&worker.name_any()),
                 Ok(Some(watcher::Event::Init)) => initial = Some(BTreeSet::new()),
                 Ok(Some(watcher::Event::InitApply(worker))) => {
-                    initial.get_or_insert_default().insert(worker.name_any());
+                    initial.get_or_insert_default().insert(worker.name_any().into());
                     self.observe_worker(&worker);
                 }
                 Ok(Some(watcher::Event::InitDone)) => {
@@ -285,7 +286,7 @@ impl Directory {
     }
 
     fn observe_worker(&self, object: &GpuWorker) {
-        let name = object.name_any();
+        let name = WorkerName::from(object.name_any());
         let status = object.status.clone().unwrap_or_default();
         let condition = sahasra_crds::conditions::get(&status.conditions, sahasra_crds::conditions::READY);
         let marked_lost = condition.is_some_and(|condition| condition.reason == HEARTBEAT_LOST);
@@ -301,7 +302,7 @@ impl Directory {
         let worker = Worker {
             uid: object.uid().unwrap_or_default(),
             endpoint: status.endpoint.unwrap_or_default(),
-            boot_id: status.boot_id.unwrap_or_default(),
+            boot_id: status.boot_id.unwrap_or_default().into(),
             devices: status.devices,
             ready,
             marked_lost,
@@ -332,7 +333,7 @@ impl Directory {
         }
         let seen = crate::clock::timestamp();
         let heartbeat = Heartbeat { version, moved: now, seen };
-        state.heartbeats.insert(name.to_owned(), heartbeat);
+        state.heartbeats.insert(name.into(), heartbeat);
         let Some(worker) = state.workers.get_mut(name) else { return true };
         worker.last_seen = Some(seen);
         let recovered = std::mem::replace(&mut worker.stale, false);
@@ -362,7 +363,7 @@ impl Directory {
             return now + self.api_timeout;
         }
         let late = |worker: &&Worker| !worker.stale && now.duration_since(state.moved(&worker.name)) >= self.timeout;
-        let silent: Vec<String> = state.workers.values().filter(late).map(|worker| worker.name.clone()).collect();
+        let silent: Vec<WorkerName> = state.workers.values().filter(late).map(|worker| worker.name.clone()).collect();
         for name in &silent {
             if let Some(worker) = state.workers.get_mut(name) {
                 worker.stale = true;
@@ -373,7 +374,7 @@ impl Directory {
         heartbeats.retain(|name, heartbeat| workers.contains_key(name) || now.duration_since(heartbeat.moved) < self.timeout);
         drop(state);
         for worker in &silent {
-            tracing::warn!(worker, timeout = ?self.timeout, "heartbeat timed out");
+            tracing::warn!(%worker, timeout = ?self.timeout, "heartbeat timed out");
         }
         if !silent.is_empty() {
             self.announce();
@@ -385,7 +386,7 @@ impl Directory {
         now.duration_since(state.answered) >= self.api_timeout
     }
 
-    fn names(&self) -> BTreeSet<String> {
+    fn names(&self) -> BTreeSet<WorkerName> {
         self.state.lock().workers.keys().cloned().collect()
     }
 

@@ -9,8 +9,8 @@ mod retries;
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
+use sahasra_names::DeviceId;
 use sahasra_ranges::{AttemptRange, RangeMap};
-use sahasra_scheduler::DeviceId;
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};

@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use object_store::ObjectStore;
 use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
-use sahasra_scheduler::DeviceId;
+use sahasra_names::DeviceId;
 use sahasra_wire::grants::Owner;
 use tokio::{
     sync::{mpsc, watch},

@@ -66,8 +66,8 @@ pub(crate) fn status(
     conditions::set(&mut conditions, GRANTED, is_granted, granted.reason(), message, generation, now);
     let devices: BTreeSet<(&str, &str)> = view.grants.iter().map(|grant| (&*grant.worker, &*grant.device)).collect();
     let listed = view.grants.iter().take(LISTED_GRANTS).map(|grant| GrantStatus {
-        worker: grant.worker.clone(),
-        device: grant.device.clone(),
+        worker: grant.worker.to_string(),
+        device: grant.device.to_string(),
         slices: i64::from(grant.slices),
         id: grant.id.text(),
     });

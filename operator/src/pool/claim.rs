@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sahasra_names::Engine;
+use sahasra_names::{ClassName, DeviceId, DeviceName, Engine, WorkerName};
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
     grants::{GrantId, Owner, SessionTerms},
@@ -17,7 +17,7 @@ pub struct ClaimRequest {
     pub kind: ClaimKind,
     pub slice_bytes: u64,
     /// Class of the device; `None` matches any class.
-    pub class: Option<String>,
+    pub class: Option<ClassName>,
     /// Engine that the device must have; `None` matches any device.
     pub engine: Option<Engine>,
     /// The claim holds either none or at least this many slices.
@@ -40,8 +40,7 @@ pub struct ClaimRequest {
 /// Slices that a claim held and has lost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lost {
-    /// Device that the slices were on, as `worker/device`.
-    pub device: String,
+    pub device: DeviceId,
     pub slices: u32,
     pub why: Loss,
 }
@@ -107,8 +106,8 @@ pub struct SeenSession {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldGrant {
     pub id: GrantId,
-    pub worker: String,
-    pub device: String,
+    pub worker: WorkerName,
+    pub device: DeviceName,
     /// URL of the agent.
     pub endpoint: String,
     pub slices: u32,

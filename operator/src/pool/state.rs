@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use sahasra_names::Engine;
-use sahasra_scheduler::{DeviceId, Load, Name};
+use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName};
+use sahasra_scheduler::Load;
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, Owner, ReleaseRequest, RenewRequest};
 use tokio::sync::watch;
@@ -50,29 +50,29 @@ const RENEW_AT: u64 = 3;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Acquire {
-        worker: Name,
+        worker: WorkerName,
         endpoint: String,
         request: AcquireRequest,
     },
     Release {
-        worker: Name,
+        worker: WorkerName,
         endpoint: String,
         request: ReleaseRequest,
     },
     Renew {
-        worker: Name,
+        worker: WorkerName,
         endpoint: String,
         request: RenewRequest,
     },
     Inventory {
-        worker: Name,
+        worker: WorkerName,
         endpoint: String,
     },
 }
 
 impl Action {
     /// Releases grants of an owner, except for `keep_slices` slices of each. If no grants are listed, all grants of the owner are released.
-    fn release(worker: &Name, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
+    fn release(worker: &WorkerName, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
         Self::Release {
             worker: worker.clone(),
             endpoint: endpoint.to_owned(),
@@ -90,16 +90,16 @@ impl Action {
 struct WorkerView {
     uid: String,
     endpoint: String,
-    boot_id: String,
+    boot_id: BootId,
     /// Whether the agent is live and accepts work, according to the API server.
     live: bool,
-    devices: BTreeMap<Name, DeviceView>,
+    devices: BTreeMap<DeviceName, DeviceView>,
     /// Whether an inventory of this boot is known.
     known: bool,
     /// Whether an inventory was received or has failed since this operator began to lead.
     answered: bool,
     /// Grants to owners without a claim, each with the time at which it expires.
-    unclaimed: BTreeMap<Name, Vec<(Grant, u64)>>,
+    unclaimed: BTreeMap<OwnerUid, Vec<(Grant, u64)>>,
     asking: bool,
     /// Time at which the last received inventory was requested; `None` before the first inventory of this boot.
     inventory_at: Option<u64>,
@@ -115,7 +115,7 @@ struct WorkerView {
 
 #[derive(Debug)]
 struct DeviceView {
-    class: Name,
+    class: ClassName,
     engines: Vec<Engine>,
     allocatable_bytes: u64,
     foreign_bytes: u64,
@@ -172,7 +172,7 @@ impl Held {
 
     fn lost(&self, why: Loss) -> Lost {
         Lost {
-            device: self.device.to_string(),
+            device: self.device.clone(),
             slices: self.slices,
             why,
         }
@@ -183,18 +183,18 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct State {
     metrics: Arc<Metrics>,
-    workers: BTreeMap<Name, WorkerView>,
-    claims: BTreeMap<Name, ClaimState>,
+    workers: BTreeMap<WorkerName, WorkerView>,
+    claims: BTreeMap<OwnerUid, ClaimState>,
     /// Released grants that an inventory may still list, with the time of their release.
     returning: BTreeMap<GrantId, u64>,
     /// Releases that no agent has confirmed.
     unconfirmed: BTreeMap<GrantId, Unconfirmed>,
     /// Owners of ended claims to which agents may have granted slices in answers that were lost, each with the time at which these expire.
-    ended: BTreeMap<Name, (Owner, u64)>,
+    ended: BTreeMap<OwnerUid, (Owner, u64)>,
     /// States of sessions as agents reported them, by the UID of the grant's owner.
-    sessions: BTreeMap<Name, Seen>,
+    sessions: BTreeMap<OwnerUid, Seen>,
     /// Sessions without a claim, by the UID of the grant's owner.
-    orphans: BTreeMap<Name, Orphan>,
+    orphans: BTreeMap<OwnerUid, Orphan>,
     /// Namespace and name of sessions whose reported state has changed.
     changed_sessions: BTreeSet<(String, String)>,
 }
@@ -216,7 +216,7 @@ impl State {
 
     /// Updates the workers from the directory.
     pub(super) fn observe(&mut self, workers: &[Worker], now: u64) {
-        let gone: Vec<Name> = (self.workers.keys())
+        let gone: Vec<WorkerName> = (self.workers.keys())
             .filter(|name| !workers.iter().any(|worker| *worker.name == ***name))
             .cloned()
             .collect();
@@ -225,7 +225,7 @@ impl State {
             self.lose_worker(&name, "worker lost");
         }
         for worker in workers {
-            let name: Name = worker.name.as_str().into();
+            let name = worker.name.clone();
             let live = !worker.stale && worker.ready.is_ok() && !worker.endpoint.is_empty();
             let reported_mib = worker.devices.iter().map(|device| device.leased_mib).sum();
             let old = self.workers.get(&name);
@@ -238,7 +238,7 @@ impl State {
             let mut old = self.workers.remove(&name).filter(|_| same_boot);
             let unclaimed = old.as_mut().map(|old| std::mem::take(&mut old.unclaimed)).unwrap_or_default();
             let devices = worker.devices.iter().map(|device| {
-                let key: Name = device.name.as_str().into();
+                let key: DeviceName = device.name.as_str().into();
                 let before = old.as_ref().and_then(|old| old.devices.get(&key));
                 let view = DeviceView {
                     class: device.class.as_str().into(),
@@ -281,8 +281,8 @@ impl State {
 
     /// Registers a claim, with the grants that it adopts from an earlier term. These are renewed under the new term at once, because this
     /// operator may lose leadership soon.
-    pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(String, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
-        let id: Name = request.owner.uid.as_str().into();
+    pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(WorkerName, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
+        let id: OwnerUid = request.owner.uid.as_str().into();
         let (view, receiver) = watch::channel(ClaimView::default());
         let grants = adopted.into_iter().map(|(worker, grant)| Held {
             id: grant.id,
@@ -407,7 +407,7 @@ impl State {
     }
 
     /// Publishes the claim's view if it has changed.
-    fn publish(&mut self, id: &Name) {
+    fn publish(&mut self, id: &OwnerUid) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         claim.served |= claim.grants.iter().map(|held| held.slices).sum::<u32>() >= claim.request.min;
         if claim.is_spent() {
@@ -417,8 +417,8 @@ impl State {
             let worker = self.workers.get(&held.device.worker);
             HeldGrant {
                 id: held.id.clone(),
-                worker: held.device.worker.to_string(),
-                device: held.device.device.to_string(),
+                worker: held.device.worker.clone(),
+                device: held.device.device.clone(),
                 endpoint: worker.map(|worker| worker.endpoint.clone()).unwrap_or_default(),
                 slices: held.slices,
             }

@@ -1,6 +1,7 @@
 //! Adoption of a lease's grants by its next coordinator, and the grants that were lost since the previous term.
 
 use sahasra_crds::{VramLease, vram_lease::GrantStatus};
+use sahasra_names::{BootId, DeviceId, WorkerName};
 use sahasra_wire::grants::Grant;
 
 use super::{ReconcileError, is_a_sessions, is_served_once, was_granted};
@@ -19,7 +20,7 @@ pub(super) async fn adopt(
     context: &Context,
     lease: &VramLease,
     slice_bytes: u64,
-) -> Result<(Vec<(String, Grant)>, Option<Lost>), ReconcileError> {
+) -> Result<(Vec<(WorkerName, Grant)>, Option<Lost>), ReconcileError> {
     let uid = lease.metadata.uid.as_deref().unwrap_or_default();
     let found = leases::adopt(&context.pool, uid, slice_bytes).await;
     let (mut adopted, mut silent) = (adopted_by(lease, found.grants), found.silent);
@@ -50,13 +51,13 @@ pub(super) async fn adopt(
 
 /// Grants that the next coordinator of a lease adopts, out of those that agents hold for it. A session adopts only the grant that it was
 /// placed on. Other grants, whose answer a predecessor never received, are released or expire.
-pub(super) fn adopted_by(lease: &VramLease, mut held: Vec<(String, Grant)>) -> Vec<(String, Grant)> {
+pub(super) fn adopted_by(lease: &VramLease, mut held: Vec<(WorkerName, Grant)>) -> Vec<(WorkerName, Grant)> {
     if !is_a_sessions(lease) {
         return held;
     }
     if let Some(status) = lease.status.as_ref().filter(|_| was_granted(lease)) {
         held.retain(|(worker, grant)| {
-            let is_named = |named: &GrantStatus| named.worker == *worker && named.id == grant.id.text();
+            let is_named = |named: &GrantStatus| *worker == named.worker && named.id == grant.id.text();
             status.grants.iter().any(is_named)
         });
     }
@@ -76,21 +77,21 @@ fn named_workers(lease: &VramLease) -> Vec<&str> {
 /// The first grant in the lease's status that was not adopted, as a loss with its cause. `boot` returns the boot id of a worker's agent.
 pub(super) fn lost_since(
     lease: &VramLease,
-    adopted: &[(String, Grant)],
-    silent: &[String],
-    boot: impl Fn(&str) -> Option<String>,
+    adopted: &[(WorkerName, Grant)],
+    silent: &[WorkerName],
+    boot: impl Fn(&str) -> Option<BootId>,
 ) -> Option<Lost> {
     let mut named = lease.status.iter().flat_map(|status| &status.grants);
     let is_adopted = |named: &GrantStatus| adopted.iter().any(|(_, grant)| grant.id.text() == named.id);
     let named = named.find(|named| !is_adopted(named))?;
     let why = match boot(&named.worker) {
-        _ if silent.contains(&named.worker) => Loss::Worker(SILENT),
+        _ if silent.iter().any(|worker| *worker == named.worker) => Loss::Worker(SILENT),
         None => Loss::Worker("worker lost"),
         Some(boot) if named.id.starts_with(&format!("{boot}/")) => Loss::Expired,
         Some(_) => Loss::Worker("agent restarted"),
     };
     Some(Lost {
-        device: format!("{}/{}", named.worker, named.device),
+        device: DeviceId::new(&*named.worker, &*named.device),
         slices: u32::try_from(named.slices).unwrap_or_default(),
         why,
     })

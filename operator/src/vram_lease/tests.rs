@@ -11,6 +11,7 @@ use sahasra_crds::{
     VramLeaseSpec, VramLeaseStatus, VramQuantity,
     vram_lease::{GrantStatus, SliceBounds, SliceSpec},
 };
+use sahasra_names::{BootId, DeviceId};
 use sahasra_wire::grants::{Grant, GrantId};
 
 fn lease() -> VramLease {
@@ -48,7 +49,7 @@ fn a_session_adopts_the_slice_that_its_status_names_and_no_other() {
         slices: 1,
         ..Grant::default()
     };
-    let held = || vec![("node-a".to_owned(), grant(7)), ("node-b".to_owned(), grant(7))];
+    let held = || vec![("node-a".into(), grant(7)), ("node-b".into(), grant(7))];
     let mut lease = lease();
     lease.spec.owner.kind = Some("GpuSession".to_owned());
     lease.metadata.owner_references = Some(vec![OwnerReference {
@@ -58,7 +59,7 @@ fn a_session_adopts_the_slice_that_its_status_names_and_no_other() {
     }]);
     assert!(is_a_sessions(&lease));
     // The session was not placed yet: any grant is adopted, but only one.
-    assert_eq!(adopted_by(&lease, held()), [("node-a".to_owned(), grant(7))]);
+    assert_eq!(adopted_by(&lease, held()), [("node-a".into(), grant(7))]);
     let mut status = VramLeaseStatus::default();
     conditions::set(&mut status.conditions, GRANTED, true, "SlicesGranted", "held", None, timestamp());
     status.grants.push(GrantStatus {
@@ -68,7 +69,7 @@ fn a_session_adopts_the_slice_that_its_status_names_and_no_other() {
         id: grant(7).id.text(),
     });
     lease.status = Some(status);
-    assert_eq!(adopted_by(&lease, held()), [("node-b".to_owned(), grant(7))]);
+    assert_eq!(adopted_by(&lease, held()), [("node-b".into(), grant(7))]);
     // A lease that is not for a session keeps all its grants.
     lease.metadata.owner_references = None;
     lease.spec.owner.kind = None;
@@ -113,20 +114,17 @@ fn a_loss_since_the_last_term_is_reported_with_its_cause() {
             boot_id: "boot".to_owned(),
             counter,
         };
-        (worker.to_owned(), Grant { id, ..Grant::default() })
+        (worker.into(), Grant { id, ..Grant::default() })
     };
     let (a, b) = (adopted("node-a", 7), adopted("node-b", 8));
-    let boot = |_: &str| Some("boot".to_owned());
+    let boot = |_: &str| Some(BootId::from("boot"));
     assert_eq!(lost_since(&lease, &[a.clone(), b], &[], boot), None);
     let cause =
-        |silent: &[String], boot: fn(&str) -> Option<String>| lost_since(&lease, std::slice::from_ref(&a), silent, boot).unwrap().why;
-    assert_eq!(cause(&[], |_| Some("boot".to_owned())), Loss::Expired);
-    assert!(matches!(cause(&[], |_| Some("boot-2".to_owned())), Loss::Worker(_)));
+        |silent: &[WorkerName], boot: fn(&str) -> Option<BootId>| lost_since(&lease, std::slice::from_ref(&a), silent, boot).unwrap().why;
+    assert_eq!(cause(&[], |_| Some("boot".into())), Loss::Expired);
+    assert!(matches!(cause(&[], |_| Some("boot-2".into())), Loss::Worker(_)));
     assert!(matches!(cause(&[], |_| None), Loss::Worker(_)));
-    assert!(matches!(
-        cause(&["node-b".to_owned()], |_| Some("boot".to_owned())),
-        Loss::Worker(_)
-    ));
+    assert!(matches!(cause(&["node-b".into()], |_| Some("boot".into())), Loss::Worker(_)));
     // A loss is reported even if the lease is granted slices again at once.
     let lost = lost_since(&lease, &[a], &[], boot).unwrap();
     let view = ClaimView {
@@ -157,8 +155,8 @@ fn only_a_lease_without_renewal_reports_its_end() {
     let view = |slices| ClaimView {
         grants: vec![crate::pool::HeldGrant {
             id: GrantId::default(),
-            worker: "node-a".to_owned(),
-            device: "gpu-0".to_owned(),
+            worker: "node-a".into(),
+            device: "gpu-0".into(),
             endpoint: String::new(),
             slices,
         }],
@@ -173,7 +171,7 @@ fn only_a_lease_without_renewal_reports_its_end() {
     assert_eq!(next_status(&lease, &view(2), 1, false, None).expires_at, status.expires_at);
     // The planned end of the lease does not count as a loss.
     let lost = Lost {
-        device: "node-a/gpu-0".to_owned(),
+        device: DeviceId::new("node-a", "gpu-0"),
         slices: 2,
         why: Loss::Expired,
     };

@@ -5,8 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use sahasra_names::DeviceId;
+
 use crate::{
-    Assignment, Bytes, Device, DeviceId, Refusal, Solution, Unusable, WhyNot,
+    Assignment, Bytes, Device, Refusal, Solution, Unusable, WhyNot,
     pool::{DeviceIndex, Pool, Rank},
 };
 

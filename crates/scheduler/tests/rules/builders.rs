@@ -1,7 +1,7 @@
 //! Builders of pools and claims, and accessors of a solution.
 
-use sahasra_names::Engine;
-use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, DeviceId, Load, Problem, Solution, WhyNot};
+use sahasra_names::{DeviceId, Engine};
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, Solution, WhyNot};
 
 pub const GIB: u64 = 1 << 30;
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use sahasra_names::DeviceId;
 use sahasra_ranges::{AttemptRange, RangeMap, length};
-use sahasra_scheduler::DeviceId;
 
 use super::{Account, flights::Flight};
 

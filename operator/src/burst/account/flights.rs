@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_ranges::{RangeMap, length};
-use sahasra_scheduler::{DeviceId, Name};
 
 /// Index of a device among the devices of the burst.
 pub type DeviceNumber = u32;
@@ -29,7 +29,7 @@ pub(super) struct Flights {
     flights: RangeMap<Flight>,
     numbers: BTreeMap<DeviceId, DeviceNumber>,
     /// Worker of each device, by the device's number.
-    workers: Vec<Name>,
+    workers: Vec<WorkerName>,
     /// Number of chunks on each device, by the device's number.
     on: Vec<u64>,
 }

@@ -1,7 +1,7 @@
 //! Records what agents report on the streams: results, failures, and chunks that are returned unstarted.
 
+use sahasra_names::DeviceId;
 use sahasra_ranges::AttemptRange;
-use sahasra_scheduler::DeviceId;
 use sahasra_wire::burst::{FailureCode, Failures, Results as ResultsFrame, Returned};
 
 use super::{Coordinator, streams::Stream};

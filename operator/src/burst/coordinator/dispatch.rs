@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use sahasra_scheduler::{DeviceId, Name};
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
 
 use super::{
@@ -130,7 +130,7 @@ impl Coordinator {
         let all_slices: u64 = self.devices.values().map(|device| device.window.slices()).sum();
         let mut submitted = 0;
         if ready > 0 {
-            let mut at_workers: BTreeMap<Name, u64> = BTreeMap::new();
+            let mut at_workers: BTreeMap<WorkerName, u64> = BTreeMap::new();
             let mut order: Vec<(u64, DeviceId)> = Vec::new();
             for (key, device) in &self.devices {
                 let outstanding = device.outstanding(&self.account);
@@ -148,7 +148,7 @@ impl Coordinator {
             }
             // The device with the fewest chunks per slice comes first.
             order.sort();
-            let mut by_worker: BTreeMap<Name, Vec<ChunkRange>> = BTreeMap::new();
+            let mut by_worker: BTreeMap<WorkerName, Vec<ChunkRange>> = BTreeMap::new();
             for (_, key) in order {
                 if ready == 0 {
                     break;

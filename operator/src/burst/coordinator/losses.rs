@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use sahasra_scheduler::DeviceId;
+use sahasra_names::DeviceId;
 use sahasra_wire::burst::FailureCode;
 
 use super::{Coordinator, streams::RESUME_WITHIN};

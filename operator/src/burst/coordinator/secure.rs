@@ -7,7 +7,7 @@ use sahasra_crds::{
     BurstJob,
     conditions::{ACCEPTED, SUSPENDED},
 };
-use sahasra_names::Engine;
+use sahasra_names::{Engine, WorkerName};
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::grants::Grant;
 use tracing::Span;
@@ -99,7 +99,7 @@ impl Coordinator {
     }
 
     /// Adopts the state of the previous coordinator: status, checkpoint and grants. Returns the grants.
-    async fn took(&mut self, job: &BurstJob, term: u64) -> Result<Vec<(String, Grant)>, CoordinatorError> {
+    async fn took(&mut self, job: &BurstJob, term: u64) -> Result<Vec<(WorkerName, Grant)>, CoordinatorError> {
         self.term = term;
         self.version = job.resource_version().unwrap_or_default();
         self.status = job.status.clone().unwrap_or_default();
@@ -157,14 +157,14 @@ impl Coordinator {
             .restore(checkpoint.completed, checkpoint.failed, checkpoint.failures, checkpoint.retried);
     }
 
-    fn claim(&mut self, adopted: Vec<(String, Grant)>, held: u64) {
+    fn claim(&mut self, adopted: Vec<(WorkerName, Grant)>, held: u64) {
         let job = self.job.borrow().clone();
         let Bounds { min, max } = self.bounds(&job, held);
         let request = ClaimRequest {
             owner: self.owner(),
             kind: ClaimKind::Burst,
             slice_bytes: self.burst.slice_bytes,
-            class: self.burst.class.clone(),
+            class: self.burst.class.as_deref().map(Into::into),
             engine: Some(Engine::Ptx),
             min,
             max,

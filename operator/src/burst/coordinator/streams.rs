@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use sahasra_names::DeviceId;
 use sahasra_ranges::{AttemptRange, RangeMap};
-use sahasra_scheduler::DeviceId;
 use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
     burst::{Acknowledge, FailureCode, Open, Opened, Withdraw, client_frame, server_frame},

@@ -3,7 +3,7 @@
 //! The pool requests one inventory from each agent when this operator begins to lead. It serves all owners, so the number of calls is the
 //! number of agents, not the number of objects.
 
-use sahasra_scheduler::Name;
+use sahasra_names::{OwnerUid, WorkerName};
 use sahasra_wire::{grants::Grant, inventory::Inventory};
 
 use super::State;
@@ -12,9 +12,9 @@ use super::State;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Unclaimed {
     /// Pairs of worker and grant. The remaining lifetime in the grant counts from now on.
-    pub grants: Vec<(String, Grant)>,
+    pub grants: Vec<(WorkerName, Grant)>,
     /// Live workers whose inventory is not known.
-    pub silent: Vec<String>,
+    pub silent: Vec<WorkerName>,
 }
 
 impl State {
@@ -27,7 +27,7 @@ impl State {
                 return None;
             }
             if !worker.answered || worker.failing.is_some() {
-                found.silent.push(name.to_string());
+                found.silent.push(name.clone());
             }
             for (grant, expires) in worker.unclaimed.get(owner_uid).into_iter().flatten() {
                 if let Some(left) = expires.checked_sub(now).filter(|left| *left > 0) {
@@ -35,7 +35,7 @@ impl State {
                         expires_in_milliseconds: left,
                         ..grant.clone()
                     };
-                    found.grants.push((name.to_string(), grant));
+                    found.grants.push((name.clone(), grant));
                 }
             }
         }
@@ -43,8 +43,8 @@ impl State {
     }
 
     /// Records the grants of an agent to owners without a claim, from an inventory that was requested at `sent_at`.
-    pub(super) fn record_unclaimed(&mut self, worker: &Name, inventory: &Inventory, sent_at: u64) {
-        let mut unclaimed = std::collections::BTreeMap::<Name, Vec<(Grant, u64)>>::new();
+    pub(super) fn record_unclaimed(&mut self, worker: &WorkerName, inventory: &Inventory, sent_at: u64) {
+        let mut unclaimed = std::collections::BTreeMap::<OwnerUid, Vec<(Grant, u64)>>::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
             if !self.claims.contains_key(grant.owner_uid.as_str()) && !self.returning.contains_key(&grant.id) {
                 let expires = sent_at + grant.expires_in_milliseconds;
@@ -64,7 +64,7 @@ impl State {
     /// longer updated.
     pub(in crate::pool) fn request_inventories(&mut self, owner_uid: &str, now: u64) {
         let Some(claim) = self.claims.get(owner_uid) else { return };
-        let devices: Vec<Name> = (claim.slices_by_device().into_keys()).map(|device| device.worker).collect();
+        let devices: Vec<WorkerName> = (claim.slices_by_device().into_keys()).map(|device| device.worker).collect();
         for worker in devices {
             if let Some(view) = self.workers.get_mut(&worker) {
                 view.answered = false;

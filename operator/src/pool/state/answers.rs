@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sahasra_scheduler::{ClaimKind, DeviceId, Load, Name};
+use sahasra_names::{BootId, DeviceId, OwnerUid, WorkerName};
+use sahasra_scheduler::{ClaimKind, Load};
 use sahasra_wire::{
     grants::{AcquireRequest, Grant, GrantId, Refusal, RefusalCode, RenewOutcome, RenewRequest},
     inventory::Inventory,
@@ -17,7 +18,7 @@ impl State {
     /// Records the answer to an acquire that was sent at `sent_at`. Returns a release that undoes the grant if the grant is no longer wanted.
     pub(in crate::pool) fn acquired(
         &mut self,
-        worker: &Name,
+        worker: &WorkerName,
         request: &AcquireRequest,
         outcome: Result<Grant, Refusal>,
         sent_at: u64,
@@ -26,9 +27,9 @@ impl State {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         let (boot_id, endpoint) = match self.workers.get(worker) {
             Some(view) => (view.boot_id.clone(), view.endpoint.clone()),
-            None => (String::new(), String::new()),
+            None => (BootId::default(), String::new()),
         };
-        let id: Name = request.owner.uid.as_str().into();
+        let id: OwnerUid = request.owner.uid.as_str().into();
         let claim = (self.claims.get_mut(&id)).filter(|claim| claim.request.owner == request.owner);
         let undo = |grant: &Grant| Action::release(worker, &endpoint, &request.owner, vec![grant.id.clone()], 0, true);
         let Some(claim) = claim else {
@@ -47,7 +48,7 @@ impl State {
         claim.acquiring.remove(&device);
         let mut followup = None;
         match outcome {
-            Ok(grant) if grant.id.boot_id == boot_id => {
+            Ok(grant) if boot_id == grant.id.boot_id => {
                 self.metrics.granted(u64::from(grant.slices), request.slice_bytes);
                 if claim.request.kind == ClaimKind::Session
                     && let Some(view) = self.workers.get_mut(worker)
@@ -78,7 +79,7 @@ impl State {
         followup
     }
 
-    pub(super) fn refused(&mut self, id: &Name, device: DeviceId, refusal: &Refusal, now: u64) {
+    pub(super) fn refused(&mut self, id: &OwnerUid, device: DeviceId, refusal: &Refusal, now: u64) {
         let code = refusal.code();
         let Some(claim) = self.claims.get_mut(id) else { return };
         tracing::debug!(owner = claim.request.owner.name, %device, %code, message = refusal.message, "acquire rejected");
@@ -98,7 +99,7 @@ impl State {
     }
 
     /// Records an acquire without an answer. Whether slices were granted is unknown, so an inventory is requested.
-    pub(in crate::pool) fn acquire_failed(&mut self, worker: &Name, request: &AcquireRequest, now: u64) {
+    pub(in crate::pool) fn acquire_failed(&mut self, worker: &WorkerName, request: &AcquireRequest, now: u64) {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
             claim.acquiring.remove(&device);
@@ -106,18 +107,18 @@ impl State {
             claim.refused.insert(device, (now + REFUSED_FOR, SILENT.to_owned()));
         }
         self.call_failed(worker, now);
-        self.publish(&Name::from(request.owner.uid.as_str()));
+        self.publish(&OwnerUid::from(request.owner.uid.as_str()));
     }
 
     /// Records the answer to a release. Requests an inventory, because released grants may still be draining.
-    pub(in crate::pool) fn released(&mut self, worker: &Name, now: u64) {
+    pub(in crate::pool) fn released(&mut self, worker: &WorkerName, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             sooner(&mut view.ask_at, now);
         }
     }
 
     /// Records a call without an answer, and schedules the next inventory by the backoff.
-    pub(in crate::pool) fn call_failed(&mut self, worker: &Name, now: u64) {
+    pub(in crate::pool) fn call_failed(&mut self, worker: &WorkerName, now: u64) {
         let Some(view) = self.workers.get_mut(worker) else { return };
         let (since, failures) = view.failing.map_or((now, 1), |(since, failures)| (since, failures + 1));
         view.failing = Some((since, failures));
@@ -127,7 +128,7 @@ impl State {
 
     /// Records a misconfiguration because of which an agent cannot be called. Returns whether it is a new one. It holds until the next
     /// inventory.
-    pub(in crate::pool) fn troubled(&mut self, worker: &Name, trouble: Option<String>) -> bool {
+    pub(in crate::pool) fn troubled(&mut self, worker: &WorkerName, trouble: Option<String>) -> bool {
         let (Some(view), Some(mut trouble)) = (self.workers.get_mut(worker), trouble) else {
             return false;
         };
@@ -138,7 +139,7 @@ impl State {
     }
 
     /// Records an inventory request without an answer.
-    pub(in crate::pool) fn inventory_failed(&mut self, worker: &Name, now: u64) {
+    pub(in crate::pool) fn inventory_failed(&mut self, worker: &WorkerName, now: u64) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.asking = false;
             view.answered = true;
@@ -154,7 +155,7 @@ impl State {
     }
 
     /// Records an inventory that was requested at `sent_at`. Returns the releases of unknown grants to owners with a claim.
-    pub(in crate::pool) fn inventoried(&mut self, worker: &Name, inventory: &Inventory, sent_at: u64, now: u64) -> Vec<Action> {
+    pub(in crate::pool) fn inventoried(&mut self, worker: &WorkerName, inventory: &Inventory, sent_at: u64, now: u64) -> Vec<Action> {
         let Some(view) = self.workers.get_mut(worker) else {
             return Vec::new();
         };
@@ -163,7 +164,7 @@ impl State {
             return Vec::new();
         }
         view.asking = false;
-        if inventory.boot_id != view.boot_id {
+        if view.boot_id != inventory.boot_id {
             // The API server does not show the new boot yet. All grants of the old boot are void already.
             view.known = false;
             view.answered = true;
@@ -237,7 +238,7 @@ impl State {
     /// Records the answer to a renewal that was sent at `sent_at`. `outcomes` is `None` if the agent did not answer.
     pub(in crate::pool) fn renewed(
         &mut self,
-        worker: &Name,
+        worker: &WorkerName,
         request: &RenewRequest,
         outcomes: Option<&[RenewOutcome]>,
         sent_at: u64,
@@ -251,7 +252,7 @@ impl State {
         }
         let mut refused = 0;
         for owner in &request.owners {
-            let id: Name = owner.owner.uid.as_str().into();
+            let id: OwnerUid = owner.owner.uid.as_str().into();
             let Some(claim) = self.claims.get_mut(&id) else { continue };
             claim.grants.retain_mut(|held| {
                 if !owner.grants.contains(&held.id) {

@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_scheduler::{ClaimKind, DeviceId};
+use sahasra_names::DeviceId;
+use sahasra_scheduler::ClaimKind;
 
 use super::{ClaimState, SESSIONS_EVERY, State};
 

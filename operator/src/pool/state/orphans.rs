@@ -1,7 +1,7 @@
 //! Orphaned slices of sessions: agents hold them, but no claim exists. They were released while their agent could not be reached, or their
 //! objects were deleted without waiting for the finalizer. The agent keeps such a slice for as long as a client is connected.
 
-use sahasra_scheduler::Name;
+use sahasra_names::{OwnerUid, WorkerName};
 use sahasra_wire::{grants::Owner, inventory::Inventory};
 
 use super::State;
@@ -12,7 +12,7 @@ const ORPHAN_AFTER: u64 = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Orphan {
-    pub(super) worker: Name,
+    pub(super) worker: WorkerName,
     owner: Owner,
     since: u64,
 }
@@ -26,7 +26,7 @@ impl State {
     }
 
     /// Records the sessions of an agent that have no claim.
-    pub(super) fn record_orphans(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
+    pub(super) fn record_orphans(&mut self, worker: &WorkerName, inventory: &Inventory, now: u64) {
         let mut orphans = std::mem::take(&mut self.orphans);
         let mut found = Vec::new();
         for load in inventory.sessions.iter().filter(|load| load.ended.is_empty()) {
@@ -50,7 +50,7 @@ impl State {
                 owner,
                 since,
             };
-            found.push((Name::from(load.owner_uid.as_str()), orphan));
+            found.push((OwnerUid::from(load.owner_uid.as_str()), orphan));
         }
         orphans.retain(|_, orphan| orphan.worker != *worker);
         orphans.extend(found);

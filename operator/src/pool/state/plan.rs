@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sahasra_scheduler::{Assignment, DeviceId, Load, Name, Problem, Refused, Unusable, solve};
+use sahasra_names::{DeviceId, OwnerUid, WorkerName};
+use sahasra_scheduler::{Assignment, Load, Problem, Refused, Unusable, solve};
 use sahasra_wire::grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest};
 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, State, Unconfirmed, sooner};
@@ -94,7 +95,7 @@ impl State {
                 slice_bytes: claim.request.slice_bytes,
                 min,
                 max,
-                class: claim.request.class.as_deref().map(Name::from),
+                class: claim.request.class.clone(),
                 engine: claim.request.engine,
                 priority: claim.request.priority,
                 since: claim.since,
@@ -120,7 +121,7 @@ impl State {
         self.obey_limits(now, actions);
         let (problem, previous) = self.problem(now);
         let solution = solve(&problem, &previous, now);
-        let ids: Vec<Name> = self.claims.keys().cloned().collect();
+        let ids: Vec<OwnerUid> = self.claims.keys().cloned().collect();
         // Releases come before acquires: released slices become free for other claims once their agent has confirmed the release.
         for id in &ids {
             let why_not = solution.refusal_of(id).map(|refusal| self.explain(id, refusal));
@@ -156,7 +157,7 @@ impl State {
 
     /// Releases the slices beyond the limits of their claims.
     fn obey_limits(&mut self, now: u64, actions: &mut Vec<Action>) {
-        let mut surplus: Vec<(Name, DeviceId, u32)> = Vec::new();
+        let mut surplus: Vec<(OwnerUid, DeviceId, u32)> = Vec::new();
         for (id, claim) in self.claims.iter().filter(|(_, claim)| claim.is_open()) {
             let Some(limits) = &claim.limits else { continue };
             for (device, has) in claim.slices_by_device() {
@@ -193,7 +194,7 @@ impl State {
     }
 
     /// Requests the slices that a claim lacks of its `target` on a device, as far as they are free now.
-    pub(super) fn acquire(&mut self, id: &Name, device: &DeviceId, target: u32, free: &mut u64, actions: &mut Vec<Action>) {
+    pub(super) fn acquire(&mut self, id: &OwnerUid, device: &DeviceId, target: u32, free: &mut u64, actions: &mut Vec<Action>) {
         let Some(worker) = self.workers.get(&device.worker) else { return };
         let Some(claim) = self.claims.get_mut(id).filter(|claim| claim.is_open()) else {
             return;
@@ -218,7 +219,7 @@ impl State {
             endpoint: worker.endpoint.clone(),
             request: AcquireRequest {
                 owner: claim.request.owner.clone(),
-                boot_id: worker.boot_id.clone(),
+                boot_id: worker.boot_id.to_string(),
                 device: device.device.to_string(),
                 slice_bytes: claim.request.slice_bytes,
                 slices: wanted,
@@ -231,7 +232,7 @@ impl State {
     }
 
     /// Releases slices of a claim on a device: whole grants first, then a part of one.
-    pub(super) fn shrink(&mut self, id: &Name, device: &DeviceId, mut surplus: u32, now: u64, actions: &mut Vec<Action>) {
+    pub(super) fn shrink(&mut self, id: &OwnerUid, device: &DeviceId, mut surplus: u32, now: u64, actions: &mut Vec<Action>) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let Some(endpoint) = self.workers.get(&device.worker).map(|worker| worker.endpoint.clone()) else {
             return;
@@ -265,7 +266,7 @@ impl State {
     }
 
     pub(super) fn renew(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
-        let mut due: BTreeMap<Name, Vec<RenewOwner>> = BTreeMap::new();
+        let mut due: BTreeMap<WorkerName, Vec<RenewOwner>> = BTreeMap::new();
         for (worker, view) in self.workers.iter().filter(|(_, view)| !view.renewing && view.live) {
             let failing = view.failing.map(|_| view.ask_at.unwrap_or_default());
             for claim in self.claims.values_mut().filter(|claim| claim.request.renewed && !claim.fenced) {
@@ -347,7 +348,7 @@ impl State {
     }
 
     pub(super) fn give_up(&mut self, now: u64) {
-        let silent: Vec<Name> = (self.workers.iter())
+        let silent: Vec<WorkerName> = (self.workers.iter())
             .filter(|(_, view)| view.failing.is_some_and(|(since, _)| since + GIVE_UP_AFTER <= now))
             .map(|(name, _)| name.clone())
             .collect();
@@ -358,7 +359,7 @@ impl State {
 
     /// Drops the grants that were not renewed in time. The operator's clock started to count earlier than the agent's.
     pub(super) fn expire(&mut self, now: u64) {
-        let silent: BTreeSet<Name> = (self.workers.iter())
+        let silent: BTreeSet<WorkerName> = (self.workers.iter())
             .filter(|(_, view)| view.failing.is_some())
             .map(|(name, _)| name.clone())
             .collect();
@@ -390,7 +391,7 @@ impl State {
     }
 
     /// Text for a rejection: the summary, the answer of the nearest device's agent, and up to 16 other devices.
-    pub(super) fn explain(&self, id: &Name, refusal: &sahasra_scheduler::Refusal) -> String {
+    pub(super) fn explain(&self, id: &OwnerUid, refusal: &sahasra_scheduler::Refusal) -> String {
         let mut text = refusal.summary.to_string();
         let refused = self.claims.get(id).map(|claim| &claim.refused);
         let said = |device: &DeviceId| {

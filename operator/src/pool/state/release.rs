@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sahasra_scheduler::Name;
+use sahasra_names::WorkerName;
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::{
     grants::{GrantId, Owner, ReleaseRequest},
@@ -19,12 +19,12 @@ const REPEAT: Backoff = Backoff::milliseconds(2_000, 10_000);
 
 /// Properties that the releases in one call share: worker, the owner's UID and term, the slices to keep, and whether the release is
 /// immediate.
-type Call<'a> = (Name, &'a str, u64, u32, bool);
+type Call<'a> = (WorkerName, &'a str, u64, u32, bool);
 
 /// A release of a grant that its agent has not confirmed.
 #[derive(Debug)]
 pub(super) struct Unconfirmed {
-    worker: Name,
+    worker: WorkerName,
     owner: Owner,
     keep_slices: u32,
     immediately: bool,
@@ -37,7 +37,7 @@ pub(super) struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    pub(super) fn new(worker: Name, owner: Owner, keep_slices: u32, immediately: bool, since: u64, until: u64) -> Self {
+    pub(super) fn new(worker: WorkerName, owner: Owner, keep_slices: u32, immediately: bool, since: u64, until: u64) -> Self {
         Self {
             worker,
             owner,
@@ -76,11 +76,11 @@ impl State {
     /// Removes the claim. Returns the releases of its grants, one for each worker.
     pub(in crate::pool) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
         let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
-        let mut by_worker: BTreeMap<Name, Vec<GrantId>> = BTreeMap::new();
+        let mut by_worker: BTreeMap<WorkerName, Vec<GrantId>> = BTreeMap::new();
         if immediately {
             // Chunks on slices that made room for other claims may still be draining. These slices are not among the claim's grants any
             // more.
-            let drains = |view: &WorkerView| self.returning.keys().any(|id| id.boot_id == view.boot_id);
+            let drains = |view: &WorkerView| self.returning.keys().any(|id| view.boot_id == id.boot_id);
             let draining = self.workers.iter().filter(|(_, view)| drains(view));
             by_worker.extend(draining.map(|(worker, _)| (worker.clone(), Vec::new())));
         }
@@ -121,7 +121,7 @@ impl State {
     }
 
     /// Records that a worker's agent has not answered a release, which is repeated after a wait.
-    pub(in crate::pool) fn release_failed(&mut self, worker: &Name, request: &ReleaseRequest, now: u64) {
+    pub(in crate::pool) fn release_failed(&mut self, worker: &WorkerName, request: &ReleaseRequest, now: u64) {
         for (id, release) in &mut self.unconfirmed {
             if release.is_covered(id, worker, request) {
                 release.failures += 1;
@@ -143,7 +143,14 @@ impl State {
 
     /// Releases the grants in an inventory, requested at `sent_at`, that no claim knows although they are for a claim, or for one that has
     /// ended: the answers to their acquires were lost.
-    pub(super) fn release_unknown(&mut self, worker: &Name, endpoint: &str, inventory: &Inventory, sent_at: u64, now: u64) -> Vec<Action> {
+    pub(super) fn release_unknown(
+        &mut self,
+        worker: &WorkerName,
+        endpoint: &str,
+        inventory: &Inventory,
+        sent_at: u64,
+        now: u64,
+    ) -> Vec<Action> {
         let mut actions = Vec::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
             let owner = match self.claims.get(grant.owner_uid.as_str()) {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use sahasra_scheduler::{ClaimKind, Name};
+use sahasra_names::WorkerName;
+use sahasra_scheduler::ClaimKind;
 use sahasra_wire::inventory::{Inventory, SessionLoad};
 
 use super::State;
@@ -10,7 +11,7 @@ use crate::pool::claim::SeenSession;
 
 #[derive(Debug)]
 pub(super) struct Seen {
-    pub(super) worker: Name,
+    pub(super) worker: WorkerName,
     pub(super) load: SessionLoad,
     at: u64,
 }
@@ -36,7 +37,7 @@ impl State {
         std::mem::take(&mut self.changed_sessions).into_iter().collect()
     }
 
-    pub(super) fn record_sessions(&mut self, worker: &Name, inventory: &Inventory, now: u64) {
+    pub(super) fn record_sessions(&mut self, worker: &WorkerName, inventory: &Inventory, now: u64) {
         // An agent whose answer to an acquire was lost may report a session that is placed on another worker.
         let is_elsewhere = |load: &SessionLoad| {
             let claim = self.claims.get(load.owner_uid.as_str());
@@ -68,7 +69,7 @@ impl State {
     }
 
     /// The workers that hold a slice of a session, with or without a claim.
-    pub(super) fn workers_with_sessions(&self) -> BTreeSet<Name> {
+    pub(super) fn workers_with_sessions(&self) -> BTreeSet<WorkerName> {
         let claims = self.claims.values().filter(|claim| claim.request.kind == ClaimKind::Session);
         let held = claims.flat_map(|claim| &claim.grants);
         let held = held.map(|held| &held.device.worker);

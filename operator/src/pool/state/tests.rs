@@ -217,7 +217,7 @@ fn grants_are_renewed_together_after_a_third_of_their_ttl_and_lost_when_the_agen
     state.renewed(worker, request, Some(&[outcome(0, true), outcome(1, false)]), TTL / 3, TTL / 3 + 1);
     assert_eq!((one.borrow().slices(), two.borrow().slices()), (4, 0));
     let lost = two.borrow().lost.clone().unwrap();
-    assert_eq!((lost.device.as_str(), lost.slices, lost.why), ("a/cpu0", 4, Loss::Expired));
+    assert_eq!((lost.device, lost.slices, lost.why), (DeviceId::new("a", "cpu0"), 4, Loss::Expired));
     assert_eq!((one.borrow().losses, two.borrow().losses), (0, 1));
 }
 

@@ -22,7 +22,7 @@ fn adopted_grants_are_renewed_at_once() {
     let adopted = with_left("one", 7, TTL / 2);
     let mut request = request("one", 1, 1);
     request.owner.term = 2;
-    let view = state.claim(request, vec![("a".to_owned(), adopted.clone())], 1_000);
+    let view = state.claim(request, vec![("a".into(), adopted.clone())], 1_000);
     let (actions, wake) = state.plan(1_000);
     assert_eq!(
         renewals(&actions),
@@ -51,7 +51,7 @@ fn one_inventory_of_each_agent_serves_all_owners() {
     state.inventory_failed(&"b".into(), 3_000);
     for (owner, left) in [("one", 7_000), ("two", 17_000)] {
         let found = state.unclaimed(owner, false, 3_000).unwrap();
-        assert_eq!(found.silent, ["b"]);
+        assert_eq!(found.silent, [WorkerName::from("b")]);
         let [(worker, grant)] = &found.grants[..] else {
             panic!("{found:?}")
         };
@@ -69,7 +69,7 @@ fn one_inventory_of_each_agent_serves_all_owners() {
 fn an_adoption_continues_without_an_agent_that_never_answers() {
     let mut state = State::new(Arc::new(Metrics::new().unwrap()));
     state.observe(&[worker("a", "boot")], 0);
-    assert_eq!(state.unclaimed("one", true, 10_000).unwrap().silent, ["a"]);
+    assert_eq!(state.unclaimed("one", true, 10_000).unwrap().silent, [WorkerName::from("a")]);
     let mut stale = worker("a", "boot");
     stale.stale = true;
     state.observe(&[stale], 10_000);
