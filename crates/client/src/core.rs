@@ -19,7 +19,6 @@ pub(crate) mod tests;
 
 use arriving::Arriving;
 pub use arriving::Taking;
-pub use leaving::Candidate;
 
 /// Maximum number of tensors or programs in one `Delete`, which keeps the message far below its size limit.
 const DELETED_AT_ONCE: usize = 16_384;
@@ -28,7 +27,6 @@ const DELETED_AT_ONCE: usize = 16_384;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     pub frames: u32,
-    /// Bytes of payload.
     pub bytes: u64,
 }
 
@@ -41,16 +39,12 @@ pub enum Wanted {
     Stats,
 }
 
-/// Answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Answer to a `Compile`.
     Compiled(Compiled),
-    /// Answer to a `Download`.
     Array(Array),
     /// Answer to a `Synchronise` or a `Close`.
     Done,
-    /// Answer to a `Load`.
     Stats(Stats),
 }
 
@@ -124,13 +118,11 @@ impl Core {
     }
 
     /// Sets when this client compresses. With [`Mode::Never`], downloads are not compressed either.
-    #[must_use]
     pub fn compressing(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Returns a new number for a tensor or a program.
     pub fn name(&mut self) -> u64 {
         self.names += 1;
         self.names
@@ -195,7 +187,6 @@ impl Core {
         self.sent == self.operations.len() && !self.must_tell() && !(self.deleted.tensors.is_empty() && self.deleted.programs.is_empty())
     }
 
-    /// Returns whether a connection has been established before.
     pub fn has_connected(&self) -> bool {
         !self.resume.is_empty()
     }
@@ -228,10 +219,8 @@ impl Core {
     }
 
     /// Processes the executor's answer to [`Self::hello`]. `received` comes from the answer's frame. All operations that the executor has
-    /// not processed will be sent again.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] for an unsupported version, an unexpected start of a new client, a missing secret or an invalid `received`.
+    /// not processed will be sent again. Fails for an unsupported version, an unexpected start of a new client, a missing secret or an invalid
+    /// `received`.
     pub fn welcomed(&mut self, received: u64, welcome: &Welcome) -> Result<(), Error> {
         if welcome.version != VERSION {
             return Err(Error::protocol(format!(
@@ -276,7 +265,6 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the decoding rate that the executor reported, in decoded bytes per second; 0 if it has decoded nothing.
     pub fn decodes(&self) -> u64 {
         self.decodes
     }
@@ -287,10 +275,8 @@ impl Core {
         frames > 0 && (frames >= self.ours.frames / 4 || bytes >= self.ours.bytes / 4)
     }
 
-    /// Processes a frame whose payload of `payload_bytes` bytes has not been read yet.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`], or [`Error::Failed`] if the executor ends the session.
+    /// Processes a frame whose payload of `payload_bytes` bytes has not been read yet. Fails with [`Error::Failed`] if the executor ends the
+    /// session.
     pub fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
         self.taken(frame.received)?;
         if frame.decoding_rate > 0 {

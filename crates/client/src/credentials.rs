@@ -38,7 +38,6 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Returns a token with this text.
     pub fn text(token: impl Into<String>) -> Self {
         Self(Source::Text(token.into()))
     }
@@ -50,10 +49,7 @@ impl Token {
 
     /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for a loopback URL, the file that
     /// `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
-    /// of the pod. Without any of these, no token is sent.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`] when the file named by `SAHASRA_TOKEN_FILE` or a kubeconfig cannot be read.
+    /// of the pod. Without any of these, no token is sent. Fails if the file named by `SAHASRA_TOKEN_FILE` or a kubeconfig cannot be read.
     pub fn find(url: &str) -> Result<Self, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let home = variable("HOME").map(PathBuf::from);
@@ -140,39 +136,26 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 /// Fields of a kubeconfig that lead to the token of its current user.
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
 struct Kubeconfig {
-    #[serde(default)]
     current_context: String,
-    #[serde(default)]
-    contexts: Vec<NamedContext>,
-    #[serde(default)]
-    users: Vec<NamedUser>,
+    contexts: Vec<Named>,
+    users: Vec<Named>,
 }
 
+/// A context or a user.
 #[derive(Deserialize)]
-struct NamedContext {
+struct Named {
     name: String,
-    context: Context,
-}
-
-#[derive(Deserialize)]
-struct Context {
-    #[serde(default)]
-    user: String,
-}
-
-#[derive(Deserialize)]
-struct NamedUser {
-    name: String,
-    #[serde(default)]
-    user: User,
+    #[serde(default, alias = "context", alias = "user")]
+    fields: Fields,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct User {
+#[serde(default, rename_all = "camelCase")]
+struct Fields {
+    user: String,
     token: Option<String>,
     token_file: Option<PathBuf>,
 }
@@ -181,11 +164,11 @@ struct User {
 fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
     let config: Kubeconfig = serde_saphyr::from_str(&read(path)?)
         .map_err(|error| Error::Configuration(format!("invalid kubeconfig {}: {error}", path.display())))?;
-    let Kubeconfig { contexts, users, .. } = config;
-    let context = contexts.into_iter().find(|context| context.name == config.current_context);
-    let user = context.and_then(|context| users.into_iter().find(|user| user.name == context.context.user));
+    let find = |list: Vec<Named>, name: &str| list.into_iter().find(|item| item.name == name).map(|item| item.fields);
+    let context = find(config.contexts, &config.current_context);
+    let user = context.and_then(|context| find(config.users, &context.user));
     let file = |file| Token::file(path.parent().unwrap_or(Path::new("")).join(file));
-    Ok(user.and_then(|NamedUser { user, .. }| user.token.map(Token::text).or_else(|| user.token_file.map(file))))
+    Ok(user.and_then(|user| user.token.map(Token::text).or_else(|| user.token_file.map(file))))
 }
 
 #[cfg(test)]

@@ -15,10 +15,7 @@ pub fn element_bytes(element_type: &str) -> Option<u64> {
     })
 }
 
-/// Returns the size of a dense array in host memory in bytes.
-///
-/// # Errors
-/// [`Error::Invalid`] for an unknown type, a negative dimension, or a size above `i64::MAX` bytes.
+/// Returns the size of a dense array in host memory in bytes. Fails for an unknown type, a negative dimension, or a size above `i64::MAX`.
 pub fn array_bytes(element_type: &str, dimensions: &[i64]) -> Result<u64, Error> {
     let element = element_bytes(element_type)
         .ok_or_else(|| Error::Invalid(format!("elements of type {element_type} cannot be sent to a session")))?;

@@ -7,7 +7,6 @@ use sahasra_wire::session::{Failed, FailureCode, RefusalCode, Refused, frame::Fr
 /// Error of a call to a session or a gateway. Cheap to clone, because the error that ends a session is returned to every caller.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// An operation failed; the session continues.
     #[error("{0}")]
     Failed(Failure),
     #[error("failed to connect to {peer}")]
@@ -16,7 +15,6 @@ pub enum Error {
         #[source]
         source: Arc<io::Error>,
     },
-    /// The peer answered a request with an HTTP error status.
     #[error("{message} (HTTP {status})")]
     Http {
         status: u16,
@@ -43,7 +41,6 @@ pub enum Error {
     /// No device had room for the session within the time given.
     #[error("no device has room for the session: {0}")]
     NoCapacity(String),
-    /// The operation took longer than its timeout.
     #[error("timed out waiting for {0}")]
     Timeout(&'static str),
     #[error("{0}")]
@@ -119,7 +116,6 @@ impl Error {
         Self::Unreachable { peer, source }
     }
 
-    /// Returns the message of the error and of all its sources, separated by colons.
     pub fn chain(&self) -> String {
         sahasra_error_chain::causes(self)
     }

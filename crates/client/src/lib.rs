@@ -8,15 +8,15 @@
 //! - A call puts its operation into a queue under a lock and returns. The client chooses the numbers of result tensors, so no call waits
 //!   for an answer. One task writes the queued operations, many at once. Another task reads the answers, and reads payloads directly into
 //!   the buffer that the caller receives. A thread that waits for an answer runs these tasks itself.
-//! - [`core`] keeps the operations that the executor has not processed. A connection that breaks is replaced within the grace period;
-//!   nothing is lost or executed twice. [`core`] uses no connection and no clock.
+//! - `core` keeps the operations that the executor has not processed. A connection that breaks is replaced within the grace period;
+//!   nothing is lost or executed twice. `core` uses no connection and no clock.
 //! - Tensors may be compressed on slow connections: [`Compression`]. The link measures the rate of the connection and lets another thread
 //!   encode the next part while one is being sent.
 //! - Errors of operations are reported by the next [`Session::synchronise`] or [`Tensor::download`]. The error that ends a session is
 //!   returned by every call.
 //! - [`Gateway`] is the client of the REST API: it creates sessions, waits for their device, and deletes them.
 
-pub mod core;
+mod core;
 mod credentials;
 mod element;
 mod error;

@@ -30,7 +30,6 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// Timeout for connecting in order to close a session.
 const CLOSE: Duration = Duration::from_secs(10);
-/// Timeout for the executor's greeting.
 const WELCOME: Duration = Duration::from_secs(30);
 /// Time without received bytes after which the client checks whether the session still exists, if a caller waits for an answer.
 const QUIET: Duration = Duration::from_secs(1);
@@ -38,7 +37,6 @@ const QUIET: Duration = Duration::from_secs(1);
 const LEAST_SILENCE: Duration = Duration::from_secs(10);
 /// Duration of one long poll for the failure of the session.
 const POLL_DURATION: Duration = Duration::from_secs(25);
-/// Timeout for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Timeout for querying the gateway for the reason why the session ended.
 const EXPLANATION: Duration = Duration::from_secs(5);
@@ -106,7 +104,6 @@ pub(crate) async fn run(shared: Arc<Shared>, target: Target) {
     }
 }
 
-/// Returns the total timeout for attempts to connect.
 fn connect_timeout(shared: &Shared) -> Duration {
     let state = shared.lock();
     match (state.closing.is_some(), state.core.has_connected()) {

@@ -69,7 +69,6 @@ impl<T> Cell<T> {
 #[must_use = "the answer is lost when nobody waits for it"]
 pub struct Pending<T>(Arc<Cell<T>>);
 
-/// Sender of the answer to a [`Pending`].
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Arc<Cell<T>>);
 
@@ -103,9 +102,6 @@ impl<T> Promise<T> {
 
 impl<T> Pending<T> {
     /// Blocks the thread until the answer arrives.
-    ///
-    /// # Errors
-    /// The error of the operation or of the session, if there is no answer.
     pub fn wait(self) -> Result<T, Error> {
         match self.block(None) {
             Some(answer) => answer,

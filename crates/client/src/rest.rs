@@ -27,10 +27,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Creates a client for the gateway at this URL. TLS is verified with the CA certificates in `authorities_pem`, or with those of the
-    /// system if there are none.
-    ///
-    /// # Errors
+    /// TLS is verified with the CA certificates in `authorities_pem`, or with those of the system if there are none. Fails with
     /// [`Error::Configuration`] when the URL or the certificates cannot be used.
     pub fn new(url: &str, token: Token, authorities_pem: Option<&str>) -> Result<Self, Error> {
         Ok(Self {
@@ -39,10 +36,8 @@ impl Gateway {
         })
     }
 
-    /// Sets the name for which the gateway's certificate must be valid, for a URL with an IP address, as with a port-forward.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`] when `server_name` is not a valid server name.
+    /// Sets the name for which the gateway's certificate must be valid, for a URL with an IP address, as with a port-forward. Fails with
+    /// [`Error::Configuration`] when `server_name` is invalid.
     pub fn named(self, server_name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: self.peer.named(server_name)?,
@@ -50,7 +45,6 @@ impl Gateway {
         })
     }
 
-    /// Returns the gateway's URL.
     pub fn url(&self) -> &str {
         self.peer.url.as_str()
     }
@@ -60,7 +54,6 @@ impl Gateway {
         self.get("/workers", TIMEOUT).await
     }
 
-    /// Returns the `GpuSession`s of a namespace as a list object.
     pub async fn sessions(&self, namespace: &str) -> Result<Value, Error> {
         self.get(&collection(namespace, "sessions")?, TIMEOUT).await
     }
@@ -70,16 +63,12 @@ impl Gateway {
         self.create(&collection(namespace, "sessions")?, name, prefix, spec).await
     }
 
-    /// Returns a `GpuSession`.
     pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
         self.get(&object(namespace, "sessions", name)?, TIMEOUT).await
     }
 
-    /// Waits until a session has a device, and returns the `GpuSession`.
-    ///
-    /// # Errors
-    /// [`Error::NoCapacity`] with the reason when the session has no device in time; [`Error::Ended`] or [`Error::WorkerLost`] when it
-    /// failed; any [`Error`] of a request.
+    /// Waits until a session has a device. Fails with [`Error::NoCapacity`] and the reason when it has none in time, with [`Error::Ended`] or
+    /// [`Error::WorkerLost`] when the session failed.
     pub async fn session_placed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |session: &Value| is_true(session, "Placed") || is_true(session, "Failed");
         let session = self.until(&object(namespace, "sessions", name)?, "Placed", over, time).await?;
@@ -93,7 +82,7 @@ impl Gateway {
         Err(Error::NoCapacity(why.unwrap_or("timed out waiting for the operator").to_owned()))
     }
 
-    /// Waits until a session has failed or `time` has elapsed, and returns the `GpuSession`.
+    /// Waits until a session has failed or `time` has elapsed.
     pub async fn session_failed(&self, namespace: &str, name: &str, time: Duration) -> Result<Value, Error> {
         let over = |session: &Value| is_true(session, "Failed");
         self.until(&object(namespace, "sessions", name)?, "Failed", over, time).await
@@ -116,7 +105,6 @@ impl Gateway {
         self.until(&object(namespace, "bursts", name)?, "Complete", over, time).await
     }
 
-    /// Returns the results of a burst as CSV.
     pub async fn burst_results_csv(&self, namespace: &str, name: &str) -> Result<String, Error> {
         let path = format!("{}/results?format=csv", object(namespace, "bursts", name)?);
         let body = self.exchange(Method::GET, &path, None, TIMEOUT).await?;

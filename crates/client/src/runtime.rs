@@ -96,10 +96,7 @@ fn driver() -> Result<&'static Driver, Error> {
     driver.clone()
 }
 
-/// Starts a task on the runtime.
-///
-/// # Errors
-/// [`Error::Configuration`] when the system provides no thread.
+/// Starts a task on the runtime. Fails if the system provides no thread.
 pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let driver = driver()?;
     let task = driver.runtime.spawn(future);
@@ -107,10 +104,7 @@ pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result
     Ok(task)
 }
 
-/// Runs a request to completion, whether or not its answer is awaited.
-///
-/// # Errors
-/// [`Error::Configuration`] when the system provides no thread.
+/// Runs a request to completion, whether or not its answer is awaited. Fails if the system provides no thread.
 pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<Pending<T>, Error> {
     let (promise, answer) = pending();
     start(async move {

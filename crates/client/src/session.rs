@@ -37,9 +37,8 @@ use shared::Waiting;
 /// Bytes transferred on a session's connections, without greetings and transport overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes sent to the executor. Bytes that were sent again after a connection broke count again.
+    /// Bytes that were sent again after a connection broke count again.
     pub sent_bytes: u64,
-    /// Bytes received from the executor.
     pub received_bytes: u64,
     /// Payload bytes sent (tensors and code), counted before compression.
     pub uploaded_bytes: u64,
@@ -85,10 +84,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Starts to connect. Operations may be submitted at once.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`] when the system provides no thread.
+    /// Starts to connect. Operations may be submitted at once. Fails if the system provides no thread.
     pub fn begin(target: Target, options: Options) -> Result<(Self, Pending<()>), Error> {
         let (first, connected) = pending();
         let shared = Arc::new(Shared::new(options, first, &target));
@@ -105,12 +101,10 @@ impl Session {
         self.shared().lock().welcome.clone()
     }
 
-    /// Returns how many connections have replaced a broken one.
     pub fn resumed(&self) -> u64 {
         self.shared().lock().resumed
     }
 
-    /// Returns the number of bytes transferred so far.
     pub fn traffic(&self) -> Traffic {
         let shared = self.shared();
         Traffic {
@@ -150,10 +144,8 @@ impl Session {
 
     /// Uploads a tensor: dense, row-major, little-endian. The bytes are written to the socket without a copy, or compressed as
     /// [`Options::compression`] says, and are kept until they have arrived. Blocks only while the queue is full, for example with more than
-    /// [`Options::queued_bytes`].
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when type, dimensions and length of the data do not match; the error that ended the session.
+    /// [`Options::queued_bytes`]. Fails with [`Error::Invalid`] when type, dimensions and length of the data do not match, or with the error
+    /// that ended the session.
     pub fn put(&self, data: impl Into<Bytes>, element_type: &str, dimensions: &[i64]) -> Result<Tensor, Error> {
         let data = data.into();
         let bytes = array_bytes(element_type, dimensions)?;
@@ -184,10 +176,7 @@ impl Session {
         Ok(self.tensor(name))
     }
 
-    /// Creates a zeroed tensor.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for an invalid type or invalid dimensions; the error that ended the session.
+    /// Creates a zeroed tensor. Fails like [`Self::put`].
     pub fn allocate(&self, element_type: &str, dimensions: &[i64]) -> Result<Tensor, Error> {
         array_bytes(element_type, dimensions)?;
         let name = self.shared().submit(|state| {
@@ -204,18 +193,13 @@ impl Session {
         Ok(self.tensor(name))
     }
 
-    /// Compiles a program. A failed compilation is reported by operations that need the program's results.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the code exceeds the maximum payload of a frame; the error that ended the session.
+    /// Compiles a program. A failed compilation is reported by operations that need the program's results. Fails with [`Error::Invalid`] when
+    /// the code exceeds the maximum payload of a frame, or with the error that ended the session.
     pub fn compile(&self, name: &str, format: Format, code: impl Into<Bytes>) -> Result<Program, Error> {
         self.compile_with(name, format, code.into(), None)
     }
 
-    /// Compiles a program, and returns an answer with its requirements.
-    ///
-    /// # Errors
-    /// The errors of [`Self::compile`]. The answer contains a failure of the compilation.
+    /// Compiles a program like [`Self::compile`]. The answer contains its requirements, or the failure of the compilation.
     pub fn compile_and_ask(&self, name: &str, format: Format, code: impl Into<Bytes>) -> Result<(Program, Pending<Compiled>), Error> {
         let (promise, answer) = pending();
         let program = self.compile_with(name, format, code.into(), Some(promise))?;
@@ -261,11 +245,8 @@ impl Session {
     }
 
     /// Executes a program of the engine `xla` that has `outputs` results. The tensors at the indices in `donated` are deleted, so that
-    /// results can reuse their memory.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for tensors of another session, an index without an argument, a donated tensor that is passed twice, or a message
-    /// that exceeds its size limit; nothing is donated then. The error that ended the session.
+    /// results can reuse their memory. Fails with [`Error::Invalid`] for tensors of another session, an index without an argument, a donated
+    /// tensor that is passed twice, or a message that exceeds its size limit; nothing is donated then.
     pub fn execute(&self, program: &Program, arguments: &[&Tensor], outputs: usize, donated: &[u32]) -> Result<Vec<Tensor>, Error> {
         self.own(&program.0)?;
         for tensor in arguments {
@@ -310,10 +291,8 @@ impl Session {
     }
 
     /// Launches a kernel of the engine `ptx`. `grid` is the number of blocks, `block` the number of threads per block, in x, y and z. The
-    /// arguments are in the order of the kernel's parameters.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for tensors of another session or a message that exceeds its size limit; the error that ended the session.
+    /// arguments are in the order of the kernel's parameters. Fails with [`Error::Invalid`] for tensors of another session or a message that
+    /// exceeds its size limit.
     pub fn launch(
         &self,
         program: &Program,

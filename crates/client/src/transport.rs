@@ -24,6 +24,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{self, Message, protocol::WebSocketConfig},
 };
+use tokio_util::io::InspectReader;
 use url::Url;
 
 use crate::{Error, credentials::Token, rest::status_error};
@@ -31,7 +32,6 @@ use crate::{Error, credentials::Token, rest::status_error};
 mod pulse;
 
 pub(crate) use pulse::Pulse;
-use pulse::Recorded;
 
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -41,11 +41,9 @@ const GATHERED: usize = 64;
 /// complete.
 const MESSAGE_BYTES: usize = 1 << 20;
 
-/// Byte stream below HTTP.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// A peer, identified by its base URL.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub url: Url,
@@ -55,8 +53,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer. An `https` peer is verified with the CA certificates in `authorities_pem`, or with those of the system if there are
-    /// none.
+    /// An `https` peer is verified with the CA certificates in `authorities_pem`, or with those of the system if there are none.
     pub(crate) fn new(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
         let wrong = |why: String| Error::Configuration(format!("invalid URL {url}: {why}"));
         if !url.contains("://") {
@@ -78,7 +75,6 @@ impl Peer {
         })
     }
 
-    /// Sets the name for which the peer's certificate must be valid.
     pub(crate) fn named(mut self, name: &str) -> Result<Self, Error> {
         let parsed = ServerName::try_from(name.to_owned());
         self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("invalid server name {name:?}: {error}")))?);
@@ -102,7 +98,6 @@ impl Peer {
         }
     }
 
-    /// Returns `path` appended to the path of the base URL.
     pub(crate) fn path(&self, path: &str) -> String {
         format!("{}{path}", self.url.path().trim_end_matches('/'))
     }
@@ -182,7 +177,6 @@ fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// Kind of connection to a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Route {
     /// HTTP/1.1 upgrade at the worker.
@@ -191,7 +185,6 @@ pub(crate) enum Route {
     WebSocket,
 }
 
-/// Reading half of a connection.
 pub(crate) enum Reader {
     Bytes(Box<dyn AsyncRead + Send + Unpin>),
     WebSocket {
@@ -200,7 +193,6 @@ pub(crate) enum Reader {
     },
 }
 
-/// Writing half of a connection.
 pub(crate) enum Writer {
     Bytes(Box<dyn AsyncWrite + Send + Unpin>),
     WebSocket(SplitSink<WebSocketStream<Box<dyn Io>>, Message>),
@@ -216,7 +208,12 @@ pub(crate) async fn open(
     pulse: &Arc<Pulse>,
 ) -> Result<(Reader, Writer), Error> {
     let opened = async {
-        let stream: Box<dyn Io> = Box::new(Recorded::new(peer.connect().await?, pulse.clone()));
+        let pulse = pulse.clone();
+        let stream: Box<dyn Io> = Box::new(InspectReader::new(peer.connect().await?, move |read| {
+            if !read.is_empty() {
+                pulse.beat();
+            }
+        }));
         match route {
             Route::Direct => direct(peer, stream, token, path, resume).await,
             Route::WebSocket => web_socket(peer, stream, token, path, resume).await,
@@ -359,7 +356,6 @@ async fn next_message(stream: &mut SplitStream<WebSocketStream<Box<dyn Io>>>) ->
 }
 
 impl Writer {
-    /// Writes all pieces.
     pub(crate) async fn write(&mut self, pieces: &mut VecDeque<Bytes>) -> io::Result<()> {
         match self {
             Self::Bytes(stream) => {

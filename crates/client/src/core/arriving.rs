@@ -34,9 +34,6 @@ impl Taking {
     }
 
     /// Decodes the payload, if it is encoded, after it has been read. Needs no lock. The result must be passed to [`Core::filled`].
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when the payload does not decode.
     pub fn finish(self) -> Result<Filling, Error> {
         let mut memory = self.memory;
         if let Some((part, payload)) = self.encoded {
@@ -81,9 +78,6 @@ impl Core {
     }
 
     /// Processes a part after its payload has been read and decoded into `buffer`.
-    ///
-    /// # Errors
-    /// [`Error::Protocol`] when no part was expected or its size is wrong.
     pub fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
         let Some(mut arriving) = self.arriving.take() else {
             return Err(Error::protocol("payload without a tensor"));

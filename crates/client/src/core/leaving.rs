@@ -60,14 +60,9 @@ impl Core {
         }
     }
 
-    /// Appends the frames that may be sent now to `pieces`, up to about `at_most` bytes. The pieces are to be written in order. Returns the
-    /// decoded size of the payloads.
-    pub fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize) -> Result<u64, Error> {
-        self.write_before(pieces, at_most, u64::MAX)
-    }
-
-    /// Writes like [`Core::write`], but only operations with sequence numbers below `end`.
-    pub fn write_before(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize, end: u64) -> Result<u64, Error> {
+    /// Appends the frames that may be sent now to `pieces`, up to about `at_most` bytes, but only operations with sequence numbers below
+    /// `end`. The pieces are to be written in order. Returns the decoded size of the payloads.
+    pub fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize, end: u64) -> Result<u64, Error> {
         self.flush_deleted();
         let mut heads = BytesMut::new();
         let (mut written, mut decoded) = (0, 0);

@@ -63,7 +63,7 @@ impl Pair {
             self.encode();
         }
         let mut pieces = VecDeque::new();
-        self.core.write(&mut pieces, at_most).unwrap();
+        self.core.write(&mut pieces, at_most, u64::MAX).unwrap();
         let bytes: Vec<u8> = pieces.iter().flatten().copied().collect();
         self.executor.take(&bytes[..bytes.len().saturating_sub(cut)]);
         self.executor.write(&mut self.down);

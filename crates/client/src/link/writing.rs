@@ -66,7 +66,7 @@ pub(super) async fn write(shared: &Shared, writer: &mut Writer, pulse: &Pulse) -
                 Some((trial?, part))
             });
             let end = trial.as_ref().map_or(u64::MAX, |(_, part)| part.sequence);
-            match state.core.write_before(&mut pieces, most, end) {
+            match state.core.write(&mut pieces, most, end) {
                 Ok(decoded) => (trial, decoded),
                 Err(error) => {
                     drop(state);

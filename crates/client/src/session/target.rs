@@ -11,7 +11,6 @@ use crate::{
     transport::{Peer, Route},
 };
 
-/// Address of a session, and the credentials for it.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub(crate) peer: Peer,
@@ -25,10 +24,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns a target that is reached through a gateway, over a WebSocket.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when the namespace or the name is not valid in a URL path.
+    /// A session that is reached through a gateway, over a WebSocket. Fails if the namespace or the name is not valid in a URL path.
     pub fn through(gateway: &Gateway, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: gateway.peer.clone(),
@@ -41,12 +37,8 @@ impl Target {
         })
     }
 
-    /// Returns a target that is reached directly at the worker, whose URL is the session's `status.endpoint`. TLS is verified as in
-    /// [`Gateway::new`].
-    ///
-    /// # Errors
-    /// [`Error::Configuration`] when the endpoint or the certificates cannot be used, [`Error::Invalid`] when the namespace or the name is
-    /// not valid in a URL path.
+    /// A session that is reached directly at the worker, whose URL is the session's `status.endpoint`. TLS is verified as in
+    /// [`Gateway::new`]. Fails like [`Gateway::new`], or if the namespace or the name is not valid in a URL path.
     pub fn direct(endpoint: &str, token: Token, authorities_pem: Option<&str>, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
             worker: format!("at {endpoint}"),
@@ -60,10 +52,7 @@ impl Target {
     }
 
     /// Sets the name for which the worker's certificate must be valid, regardless of the endpoint. Endpoints are IP addresses, and one
-    /// certificate may serve all workers.
-    ///
-    /// # Errors
-    /// [`Error::Configuration`] when `server_name` is not a valid server name.
+    /// certificate may serve all workers. Fails with [`Error::Configuration`] when `server_name` is invalid.
     pub fn named(self, server_name: &str) -> Result<Self, Error> {
         Ok(Self {
             peer: self.peer.named(server_name)?,
@@ -72,21 +61,18 @@ impl Target {
     }
 
     /// Sets the name of the worker for error messages, such as `node-0/cpu-0`.
-    #[must_use]
     pub fn on(mut self, worker: &str) -> Self {
         worker.clone_into(&mut self.worker);
         self
     }
 
     /// Sets a gateway that the client queries for the reason when the session ends.
-    #[must_use]
     pub fn explained_by(mut self, gateway: &Gateway, namespace: &str, name: &str) -> Self {
         self.gateway = Some((gateway.clone(), namespace.to_owned(), name.to_owned()));
         self
     }
 }
 
-/// Options of a client's connection to a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Whether to replace another connected client, whose tensors and programs are then freed.

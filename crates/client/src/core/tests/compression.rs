@@ -32,7 +32,7 @@ fn upload(core: &mut Core, parts: [&'static [u8]; 2]) {
 
 fn written(core: &mut Core, end: u64) -> Vec<u8> {
     let mut pieces = VecDeque::new();
-    core.write_before(&mut pieces, usize::MAX, end).unwrap();
+    core.write(&mut pieces, usize::MAX, end).unwrap();
     pieces.iter().flatten().copied().collect()
 }
 

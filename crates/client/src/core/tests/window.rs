@@ -9,7 +9,7 @@ fn an_operation_is_retained_until_it_is_processed() {
     let mut core = connected();
     core.submit(Kind::Part(Part::default()), Bytes::from_static(b"12345"));
     assert_eq!(core.queued(), (1, 5));
-    core.write(&mut VecDeque::new(), usize::MAX).unwrap();
+    core.write(&mut VecDeque::new(), usize::MAX, u64::MAX).unwrap();
     assert_eq!(core.queued(), (1, 5));
     let taken = ServerFrame {
         sequence: 0,
@@ -27,7 +27,7 @@ fn a_payload_is_not_copied() {
     let payload = Bytes::from(vec![7; 100]);
     core.submit(Kind::Part(Part::default()), payload.clone());
     let mut pieces = VecDeque::new();
-    core.write(&mut pieces, usize::MAX).unwrap();
+    core.write(&mut pieces, usize::MAX, u64::MAX).unwrap();
     assert_eq!(pieces[1].as_ptr(), payload.as_ptr());
 }
 
@@ -36,13 +36,13 @@ fn one_frame_beyond_the_window_is_sent_while_little_is_outstanding() {
     let mut core = connected();
     let request = core.request(Wanted::Done);
     core.submit(Kind::Synchronise(Synchronise::new(request)), Bytes::new());
-    core.write(&mut VecDeque::new(), usize::MAX).unwrap();
+    core.write(&mut VecDeque::new(), usize::MAX, u64::MAX).unwrap();
     // The executor need not confirm the first operation, so waiting for its confirmation could last forever.
     for _ in 0..3 {
         core.submit(Kind::Part(Part::default()), Bytes::from(vec![0; 1000]));
     }
     let mut pieces = VecDeque::new();
-    core.write(&mut pieces, usize::MAX).unwrap();
+    core.write(&mut pieces, usize::MAX, u64::MAX).unwrap();
     assert_eq!(pieces.len(), 2);
 }
 
