@@ -20,10 +20,7 @@ extern "C" fn forked() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Must be called before anything that needs connections. Processes forked afterwards are detected.
-///
-/// # Errors
-/// `ForkedProcessError` in a process that was forked from one that has called this function.
+/// Must be called before anything that needs connections. Processes forked afterwards are detected: `ForkedProcessError`.
 pub(crate) fn connects(py: Python<'_>) -> PyResult<()> {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     is_own(py)?;
@@ -52,10 +49,7 @@ impl<T> Own<T> {
         Self(ManuallyDrop::new(value))
     }
 
-    /// Returns the value.
-    ///
-    /// # Errors
-    /// `ForkedProcessError` in a forked process.
+    /// Raises `ForkedProcessError` in a forked process.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         is_own(py)?;
         Ok(&self.0)

@@ -16,7 +16,6 @@ use crate::{
     process::{self, Own},
 };
 
-/// A connection to a session.
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Session(Own<sahasra_client::Session>);
 

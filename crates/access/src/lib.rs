@@ -93,7 +93,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Error of an authorisation check. The texts are safe to return to the caller.
+/// The texts are safe to return to the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The request has no bearer token, or a malformed one.
@@ -101,7 +101,6 @@ pub enum AccessError {
     NoToken,
     #[error("invalid token: it is unknown, or it has expired")]
     UnknownToken,
-    /// The caller is authenticated, but not allowed to do this.
     #[error("not allowed to {action}: a Role must allow it{}", in_brackets(.reason))]
     Forbidden {
         action: Box<Action>,
@@ -216,9 +215,6 @@ enum Verdict {
 impl Access {
     /// Authorises callers by reviews at the API server of `config`. Uses the address and the certificate authority of `config`, and drops
     /// its credentials.
-    ///
-    /// # Errors
-    /// When `config` makes no valid client.
     pub fn of_api_server(mut config: Config) -> Result<Self, kube::Error> {
         config.auth_info = AuthInfo::default();
         // Headers could carry credentials or impersonation: only the program's name stays.
@@ -242,9 +238,6 @@ impl Access {
     }
 
     /// Checks that the caller with `token` may perform `action`. Verdicts are cached for a few seconds.
-    ///
-    /// # Errors
-    /// [`AccessError`] when the action is not allowed, or when the review fails.
     pub async fn check(&self, token: &str, action: &Action) -> Result<(), AccessError> {
         if token.is_empty() {
             return Err(AccessError::NoToken);
@@ -265,9 +258,6 @@ impl Access {
     }
 
     /// Name under which the streams of the token's user are counted; not for authorisation. `None` if there is a single identity.
-    ///
-    /// # Errors
-    /// [`AccessError`] if the token is unknown, or the review fails.
     pub async fn caller(&self, token: &str) -> Result<Option<Arc<str>>, AccessError> {
         match &self.0 {
             Authority::ApiServer(reviews) => reviews.caller(token).await.map(Some),

@@ -22,9 +22,6 @@ pub type HttpService = BoxService<Request<Body>, Response<Box<DynBody>>, BoxErro
 /// Without `TCP_NODELAY` the first request on a new TLS connection waits about 40 ms: the server does not reply to the client's last
 /// handshake message, so the kernel holds the request back until the server's delayed acknowledgement arrives. `kube` has no setting for
 /// `TCP_NODELAY`.
-///
-/// # Errors
-/// If the certificates, credentials or headers of `config` cannot be used.
 pub fn client_builder(config: Config) -> kube::Result<ClientBuilder<HttpService>> {
     if config.proxy_url.is_some() {
         // `kube` connects to proxies by itself, and returns an error if it is built without that feature.
@@ -51,9 +48,6 @@ pub fn client_builder(config: Config) -> kube::Result<ClientBuilder<HttpService>
 }
 
 /// Creates a client with [`client_builder`].
-///
-/// # Errors
-/// Like [`client_builder`].
 pub fn client(config: Config) -> kube::Result<Client> {
     Ok(client_builder(config)?.build())
 }

@@ -103,7 +103,6 @@ impl IndexSet {
         Some((first, count))
     }
 
-    /// Adds all indices of `other`.
     pub fn unite(&mut self, other: &Self) {
         if other.len == 0 {
             return;
@@ -118,7 +117,6 @@ impl IndexSet {
         self.recount();
     }
 
-    /// Removes all indices of `other`.
     pub fn subtract(&mut self, other: &Self) {
         for (word, others) in self.words.iter_mut().zip(&other.words) {
             *word &= !others;

@@ -7,7 +7,6 @@ use sahasra_parameters::{CompileError, Program, Scalar};
 
 use crate::{COUNTED, FAILED, IndexSet, Layout, RESULTS};
 
-/// Error of reading the results in a ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     #[error(transparent)]
@@ -77,19 +76,14 @@ impl Columns<'_> {
         }
         let mut text = self.header();
         let mut values = Vec::new();
-        for (index, record) in rows(completed, records, self.layout) {
+        for index in completed.ranges().flat_map(|(first, count)| first..first + count) {
             if text.len() > limit {
                 return None;
             }
-            self.row(index, record, &mut values, &mut text);
+            self.row(index, record(index, records, self.layout), &mut values, &mut text);
         }
         (text.len() <= limit).then_some(text)
     }
-}
-
-fn rows<'a>(completed: &'a IndexSet, records: &'a [u8], layout: &'a Layout) -> impl Iterator<Item = (u64, &'a [u8])> {
-    let indices = completed.ranges().flat_map(|(first, count)| first..first + count);
-    indices.map(move |index| (index, record(index, records, layout)))
 }
 
 fn record<'a>(index: u64, records: &'a [u8], layout: &Layout) -> &'a [u8] {
@@ -107,9 +101,6 @@ pub struct Table {
 
 impl Table {
     /// Reads the `binaryData` of the ConfigMap of a job with this spec.
-    ///
-    /// # Errors
-    /// [`TableError`] when the parameters of the spec do not compile, or the data does not fit the spec.
     pub fn of(spec: &BurstJobSpec, mut binary_data: BTreeMap<String, Vec<u8>>) -> Result<Self, TableError> {
         let program = Program::compile(&spec.chunks)?;
         let layout = Layout::of(&spec.kernel);

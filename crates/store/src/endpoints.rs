@@ -26,14 +26,12 @@ enum Scheme {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostPattern {
-    /// A host name or an IP address.
     Exactly(String),
     /// All subdomains of this domain, at any depth, but not the domain itself.
     Below(String),
     Any,
 }
 
-/// Error of parsing an [`Endpoint`], with the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid endpoint {0:?}: expected http:// or https://, a host, *.domain or *, and a port or * if it is not the scheme's")]
 pub struct EndpointError(String);
@@ -123,9 +121,6 @@ impl Endpoint {
 
 /// The endpoints for a process that runs one user's jobs with that user's rights: every host and port, `localhost`, 127.0.0.1 and `::1`.
 /// Link-local addresses and metadata services stay forbidden.
-///
-/// # Panics
-/// Never: the endpoints are constants.
 pub fn of_own_machine() -> Vec<Endpoint> {
     ["*", "localhost", "127.0.0.1", "[::1]"]
         .into_iter()
@@ -134,7 +129,6 @@ pub fn of_own_machine() -> Vec<Endpoint> {
         .collect()
 }
 
-/// Rejection of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
     /// The URL is neither that of a cloud's own store nor matches an allowed endpoint. Contains the URL's origin.
@@ -160,10 +154,8 @@ impl FromIterator<Endpoint> for Endpoints {
 }
 
 impl Endpoints {
-    /// Checks scheme, host and port of a URL. The addresses of a host name are checked later, when it is resolved.
-    ///
-    /// # Errors
-    /// [`Forbidden`], without the URL's path and query, which may hold credentials.
+    /// Checks scheme, host and port of a URL. The addresses of a host name are checked later, when it is resolved. The error contains neither
+    /// path nor query, which may hold credentials.
     pub fn check(&self, url: &Url) -> Result<(), Forbidden> {
         let origin = || url.origin().ascii_serialization();
         let host = url.host_str().unwrap_or_default();

@@ -22,7 +22,6 @@ use url::Url;
 
 use crate::endpoints::{Endpoints, Forbidden, is_local};
 
-/// Timeout of connecting to a store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of one request including its body. A request that takes longer is retried.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,7 +50,7 @@ impl Guard {
             .timeout(TIMEOUT)
             // Stores do not need redirects, and the targets of redirects are not checked.
             .redirect(redirect::Policy::none())
-            .dns_resolver(Arc::new(Names::of(self.endpoints.clone())))
+            .dns_resolver(Arc::new(Names(self.endpoints.clone())))
             .build()?;
         Ok(self.client.get_or_init(|| client).clone())
     }
@@ -98,13 +97,7 @@ impl HttpService for Guarded {
 }
 
 /// Resolves names with the system's resolver. Addresses that are [`is_local`] are removed, unless the name is allowed by its exact name.
-pub(crate) struct Names(Endpoints);
-
-impl Names {
-    pub(crate) fn of(endpoints: Endpoints) -> Self {
-        Self(endpoints)
-    }
-}
+pub(crate) struct Names(pub(crate) Endpoints);
 
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {

@@ -264,10 +264,7 @@ pub fn summary(error: &object_store::Error) -> String {
     }
 }
 
-/// Reads an object of at most `most` bytes. Stops reading if the store sends more than it announced.
-///
-/// # Errors
-/// Errors of the store, or [`object_store::Error::Generic`] if the object is longer.
+/// Reads an object of at most `most` bytes. Fails if the store sends more.
 pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_store::Error> {
     let mut stream = found.into_stream();
     let mut bytes = BytesMut::new();
@@ -284,20 +281,15 @@ pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_s
 }
 
 /// Opens the directory that `url` names, with the job's `options`. Names of objects are relative to it. A missing `file://` directory is
-/// created.
-///
-/// # Errors
-/// [`OpenError`]. Whether the credentials suffice is known only after the first request.
+/// created. Whether the credentials suffice is known only after the first request.
 pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>, OpenError> {
     // The HTTP client uses the process-wide TLS provider. An error only means that one is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     open_parsed(policy, &parse(url)?, options, Missing::Make)
 }
 
-/// Opens the directory of the object that `url` names, for reading. Returns the directory and the object's name in it.
-///
-/// # Errors
-/// Like [`open`]; also if a `file://` directory does not exist.
+/// Opens the directory of the object that `url` names, for reading. Returns the directory and the object's name in it. Fails if a `file://`
+/// directory does not exist.
 pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn ObjectStore>, Path), OpenError> {
     let mut folder = parse(url)?;
     let whole = Path::from_url_path(folder.path()).map_err(object_store::Error::from)?;

@@ -239,9 +239,9 @@ async fn the_body_of_a_stores_error_response_is_not_passed_on() {
 async fn a_name_that_resolves_to_this_machine_must_be_allowed_by_name() {
     // Every resolver knows `localhost`, and the resolver has no special rule for it.
     let everything = ["http://*:*".parse::<Endpoint>().unwrap()].into_iter().collect::<Endpoints>();
-    let names = guard::Names::of(everything);
+    let names = guard::Names(everything);
     let resolve = |names: &guard::Names| reqwest::dns::Resolve::resolve(names, "localhost".parse().unwrap());
     assert!(resolve(&names).await.is_err());
-    let named = guard::Names::of(["http://localhost:9000".parse::<Endpoint>().unwrap()].into_iter().collect());
+    let named = guard::Names(["http://localhost:9000".parse::<Endpoint>().unwrap()].into_iter().collect());
     assert!(resolve(&named).await.is_ok_and(|mut addresses| addresses.next().is_some()));
 }

@@ -17,7 +17,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// Maximum size of a rejection, which is a sentence or a `metav1.Status`. The body of a larger one counts as empty.
 const REJECTION_BYTES: usize = 64 << 10;
 
-/// Request for a stream.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// Host of the agent, with its port, for the header `Host`.
@@ -29,7 +28,6 @@ pub struct Request<'a> {
     pub resume: Option<HeaderValue>,
 }
 
-/// An open stream.
 #[derive(Debug)]
 pub struct Upgraded<S> {
     pub stream: S,
@@ -39,7 +37,6 @@ pub struct Upgraded<S> {
     pub resumed: bool,
 }
 
-/// No stream was opened.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeError {
     #[error("invalid request")]
@@ -52,10 +49,7 @@ pub enum UpgradeError {
     Protocol,
 }
 
-/// Requests a stream on a connection to an agent.
-///
-/// # Errors
-/// [`UpgradeError`]; the connection is closed.
+/// Requests a stream on a connection to an agent. An error closes the connection.
 pub async fn upgrade<S>(stream: S, request: Request<'_>) -> Result<Upgraded<S>, UpgradeError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
