@@ -38,7 +38,6 @@ const TURN_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum size of an object as JSON: etcd limits objects to 1.5 MiB, and escapes in JSON may lengthen them.
 const OBJECT_BYTES: usize = 8 << 20;
 
-/// The API server cannot be called.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiServerError {
     #[error("API server not found: set --api-server-url URL and --api-server-ca-file FILE, or KUBECONFIG")]
@@ -49,9 +48,6 @@ pub(crate) enum ApiServerError {
 
 /// Returns the address and certificate authority of the API server. Credentials of a kubeconfig, client certificates included, are dropped:
 /// callers must not act with them.
-///
-/// # Errors
-/// [`ApiServerError::Unknown`] when neither the arguments nor a kubeconfig name the API server.
 pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
     let mut config = match &args.api_server_url {
         Some(url) => Config::new(url.clone()),
@@ -80,10 +76,6 @@ pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
     Ok(config)
 }
 
-/// Creates a client without an identity.
-///
-/// # Errors
-/// [`ApiServerError::Client`] when TLS cannot be set up.
 pub(crate) fn client(config: Config) -> Result<Client, ApiServerError> {
     sahasra_kubernetes::client(config).map_err(|error| ApiServerError::Client(Box::new(error)))
 }
@@ -96,7 +88,7 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// Sends requests through `client`, which must have no identity of its own.
+    /// `client` must have no identity of its own.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
@@ -104,10 +96,8 @@ impl ApiServer {
         }
     }
 
-    /// Sends a request with the caller's token. Returns as soon as the head of the answer has arrived; the body is read afterwards.
-    ///
-    /// # Errors
-    /// When no answer arrives. An answer with an error status is returned as an answer.
+    /// Sends a request with the caller's token. Returns as soon as the head of the answer has arrived; the body is read afterwards. An answer
+    /// with an error status is an answer, not an error.
     pub(crate) async fn send(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
         let mut request = Request::builder()
             .method(method)
@@ -133,17 +123,10 @@ impl ApiServer {
     }
 
     /// Sends a request and returns the answer in the form for the client, its body streamed.
-    ///
-    /// # Errors
-    /// The errors of [`ApiServer::send`].
     pub(crate) async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
         Ok(passed_on(self.send(token, method, path, body).await?))
     }
 
-    /// Reads an object.
-    ///
-    /// # Errors
-    /// [`Refusal::Passed`] when the API server's answer has another status than 200; those of [`ApiServer::send`].
     pub(crate) async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
         let answer = accepted(self.send(token, Method::GET, path, None).await?)?;
         let read = timeout(ANSWER_WITHIN, Limited::new(answer.into_body(), OBJECT_BYTES).collect()).await;
@@ -163,10 +146,7 @@ impl ApiServer {
     }
 }
 
-/// Returns an answer with status 200.
-///
-/// # Errors
-/// [`Refusal::Passed`] with any other answer.
+/// Returns an answer with status 200, or [`Refusal::Passed`] with any other answer.
 pub(crate) fn accepted(answer: Response<Body>) -> Result<Response<Body>, Refusal> {
     match answer.status() {
         StatusCode::OK => Ok(answer),

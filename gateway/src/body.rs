@@ -10,10 +10,7 @@ use tokio::time::timeout;
 
 use crate::{drain::drain, refusal::Refusal};
 
-/// Reads a body of at most `limit` bytes that comes within `within`.
-///
-/// # Errors
-/// [`Refusal::TooLarge`], [`Refusal::TooSlow`], [`Refusal::BrokenBody`].
+/// Reads a body of at most `limit` bytes, or fails with [`Refusal::TooLarge`], [`Refusal::TooSlow`] or [`Refusal::BrokenBody`].
 pub(crate) async fn whole<B>(headers: &HeaderMap, body: B, limit: usize, within: Duration) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes>,

@@ -3,17 +3,16 @@
 use sahasra_crds::conditions::ACCEPTED;
 use serde_json::Value;
 
-/// Whether the object has this condition with status `True`.
 pub(crate) fn is_true(object: &Value, condition: &str) -> bool {
     when_true(object, condition).is_some()
 }
 
-/// Returns the condition if the object has it with status `True`.
+/// The condition, if the object has it with status `True`.
 pub(crate) fn when_true<'a>(object: &'a Value, condition: &str) -> Option<&'a Value> {
     conditions_of(object).find(|one| one["type"] == condition && one["status"] == "True")
 }
 
-/// Returns the condition `Accepted` of a burst if it is `False` for the current generation of the spec.
+/// The condition `Accepted` of a burst, if it is `False` for the current generation of the spec.
 pub(crate) fn rejection(burst: &Value) -> Option<&Value> {
     conditions_of(burst).find(|one| {
         let observed = one["observedGeneration"].as_i64();

@@ -11,8 +11,8 @@ const MOST_BYTES: usize = 64 << 20;
 /// Time limit of reading: on a slow link it is better that the client loses the answer than that it holds the connection.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Reads and drops what the peer still sends: to the end of `pieces`, to 64 MiB, or for 5 s. The kernel resets a connection that is closed
-/// with unread bytes, and a peer that sends everything before it reads would lose the answer.
+/// Reads and drops what the peer still sends, within both limits. The kernel resets a connection that is closed with unread bytes, and a
+/// peer that sends everything before it reads would lose the answer.
 pub(crate) async fn drain<E>(pieces: impl Stream<Item = Result<Bytes, E>>) {
     let mut pieces = pin!(pieces);
     let reading = async {

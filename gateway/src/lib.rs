@@ -61,9 +61,6 @@ use workers::Operator;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves until the process receives a termination signal.
-///
-/// # Errors
-/// When the gateway cannot listen on its address, or does not know the address of the API server.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signal().context("failed to install signal handlers")?;
     let files = match (&args.tls_cert_file, &args.tls_private_key_file) {
@@ -83,9 +80,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Serves the connections of `listener`, each after its `handshake`, until `stop` is cancelled.
-///
-/// # Errors
-/// When an option is missing or invalid: the API server's address, the operator's URL, or the certificate authority of workers.
 pub async fn serve(
     args: Args,
     limits: Limits,

@@ -19,10 +19,6 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics and registers them.
-    ///
-    /// # Errors
-    /// When two metrics have the same name, which is a bug.
     pub(crate) fn new() -> Result<Self, prometheus::Error> {
         let requests = Opts::new("sahasra_gateway_requests_total", "Requests, by route and status code.");
         let buckets = prometheus::exponential_buckets(0.001, 4.0, 10)?;
@@ -49,12 +45,10 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Returns the registry that `/metrics` serves.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Records an answered request and its duration in seconds.
     pub(crate) fn answered(&self, route: &'static str, code: StatusCode, seconds: f64) {
         self.requests.with_label_values(&[route, code.as_str()]).inc();
         self.seconds.with_label_values(&[route]).observe(seconds);

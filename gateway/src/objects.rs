@@ -12,20 +12,15 @@ const MANAGER: &str = "sahasra-gateway";
 /// Default `limit` of a list: the client reads the next page with `continue`.
 const PAGE: &str = "500";
 
-/// Path of the collection of a kind in a namespace, at the API server.
+/// Path at the API server.
 pub(crate) fn collection(kind: Kind, namespace: &str) -> String {
     format!("/apis/{API_VERSION}/namespaces/{namespace}/{}", kind.plural())
 }
 
-/// Path of an object, at the API server.
 pub(crate) fn path(kind: Kind, namespace: &str, name: &str) -> String {
     format!("{}/{name}", collection(kind, namespace))
 }
 
-/// Lists the objects of a kind in a namespace, at most 500 a page unless the query has a `limit`.
-///
-/// # Errors
-/// A [`Refusal`] when the query is invalid or the API server gives no answer.
 pub(crate) async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["limit", "continue", "labelSelector", "fieldSelector"])?;
     let more: &[(&str, &str)] = match query.number("limit", 1, 10_000)? {
@@ -36,10 +31,6 @@ pub(crate) async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: 
     api.pass(token, Method::GET, &path, None).await
 }
 
-/// Creates an object. The API server rejects unknown fields.
-///
-/// # Errors
-/// A [`Refusal`] when the query or the body is invalid, or the API server gives no answer.
 pub(crate) async fn create(
     api: &ApiServer,
     token: &Token,
@@ -78,9 +69,6 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
 }
 
 /// Deletes an object, with the propagation policy of the query (default `Background`).
-///
-/// # Errors
-/// A [`Refusal`] when the query is invalid or the API server gives no answer.
 pub(crate) async fn delete(
     api: &ApiServer,
     token: &Token,
@@ -100,9 +88,6 @@ pub(crate) async fn delete(
 }
 
 /// Checks that the content type is JSON. A missing content type is accepted too, as kubectl omits it.
-///
-/// # Errors
-/// [`Refusal::MediaType`] for any other content type.
 pub(crate) fn is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(given) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());

@@ -8,9 +8,7 @@ use serde_json::{Value, json};
 /// The parts of the document that no Rust type defines: routes, errors and parameters.
 const ROUTES: &str = include_str!("openapi/routes.json");
 
-/// Returns the OpenAPI document as JSON text.
-///
-/// The document depends on compiled-in data alone, so errors in it are found by the tests of this module and not handled at run time.
+/// The document as JSON text. It depends on compiled-in data alone, so its errors are found by tests and not handled at run time.
 pub(crate) fn document() -> String {
     let mut document: Value = serde_json::from_str(ROUTES).unwrap_or_default();
     document["info"]["version"] = json!(env!("CARGO_PKG_VERSION"));

@@ -9,10 +9,7 @@ use crate::refusal::Refusal;
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses a query string.
-    ///
-    /// # Errors
-    /// When a name is not in `known`, or occurs twice.
+    /// Fails if a name is not in `known`, or occurs twice.
     pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -33,15 +30,11 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// Returns the value of `name`, if the query has one.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the value of `name` as a whole number from `first` to `last`, or `None` if the query has no such name.
-    ///
-    /// # Errors
-    /// When the value is anything else.
+    /// The value of `name`, which must be a whole number from `first` to `last`; `None` if the query has no such name.
     pub(crate) fn number(&self, name: &str, first: u64, last: u64) -> Result<Option<u64>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         match text.parse() {

@@ -7,18 +7,14 @@ use serde_json::{Value, json};
 /// Seconds after which a caller that holds its share of streams should retry.
 const SHARE_AFTER: u32 = 5;
 
-/// Reason why a request is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("no token: send it as `Authorization: Bearer TOKEN` (`kubectl create token NAME` creates one)")]
     NoToken,
-    /// The bearer token is malformed.
     #[error("invalid characters in the token: send it as `Authorization: Bearer TOKEN`")]
     NoSuchToken,
-    /// No route has this path.
     #[error("path not found: /openapi.json lists the paths")]
     NoSuchPath,
-    /// The route does not take this method.
     #[error("method not allowed: this path supports {allowed}")]
     MethodNotAllowed {
         /// Value of the `Allow` header.
@@ -32,50 +28,27 @@ pub(crate) enum Refusal {
     },
     #[error("invalid body: expected application/json, an object with `metadata` and `spec`: {0}")]
     NoJson(String),
-    /// The body has another content type than JSON.
     #[error("unsupported media type: send `Content-Type: application/json`")]
     MediaType,
     #[error("the body exceeds {limit} bytes: put kernels into a ConfigMap or a store, and refer to them")]
-    TooLarge {
-        /// Maximum size, in bytes.
-        limit: usize,
-    },
+    TooLarge { limit: usize },
     #[error("timed out reading the body after {seconds} s")]
-    TooSlow {
-        /// Time limit, in seconds.
-        seconds: u64,
-    },
-    /// The connection broke before the body was complete.
+    TooSlow { seconds: u64 },
     #[error("connection lost while reading the body")]
     BrokenBody,
     /// A limit on concurrent requests or streams is reached.
     #[error("too many concurrent {what}: retry in {after} s")]
-    Busy {
-        what: &'static str,
-        /// Seconds until the client should retry.
-        after: u32,
-    },
-    /// The caller holds its share of the gateway's streams.
+    Busy { what: &'static str, after: u32 },
     #[error(
         "you hold {own} of this gateway's {limit} streams, and only {free} are free for other callers: close one, or retry in \
          {SHARE_AFTER} s"
     )]
-    Share {
-        /// Streams of this caller.
-        own: usize,
-        /// Maximum number of streams of all callers.
-        limit: usize,
-        /// Free slots.
-        free: usize,
-    },
+    Share { own: usize, limit: usize, free: usize },
     /// The API server could not be reached; with the error chain.
     #[error("API server unreachable: {0}")]
     ApiServer(String),
     #[error("API server timed out after {seconds} s: retry")]
-    ApiServerTimeout {
-        /// Time limit, in seconds.
-        seconds: u64,
-    },
+    ApiServerTimeout { seconds: u64 },
     #[error("failed to decode the response of the API server: {0}")]
     ApiServerAnswer(String),
     #[error("operator URL not set: start this gateway with --operator-url URL")]
@@ -90,7 +63,6 @@ pub(crate) enum Refusal {
         problem: String,
         /// Path of the field that shows the object's state.
         field: &'static str,
-        /// Current value of `field`.
         value: String,
     },
     /// Data that the operator wrote was modified or is partly lost.
@@ -102,13 +74,8 @@ pub(crate) enum Refusal {
     Unauthorized(String),
     #[error("this path is a WebSocket: connect with `Upgrade: websocket` and the subprotocol `sahasra-session.v1`")]
     UpgradeRequired,
-    /// The worker rejected the stream or did not answer.
     #[error("{problem}")]
-    Worker {
-        /// Status code of the answer to the client.
-        code: StatusCode,
-        problem: String,
-    },
+    Worker { code: StatusCode, problem: String },
     /// The worker accepts no connections, so its sessions have ended.
     #[error("{problem}")]
     WorkerUnreachable {
@@ -123,7 +90,6 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Rejection of an invalid field.
     pub(crate) fn field(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Field {
             field: field.into(),
@@ -177,7 +143,6 @@ impl Refusal {
         }
     }
 
-    /// Returns the rejection as a metav1 `Status`.
     pub(crate) fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -202,7 +167,6 @@ impl Refusal {
         status
     }
 
-    /// Returns the HTTP answer with this rejection.
     pub(crate) fn answer(self) -> Answer {
         let extra = match &self {
             Self::NoToken | Self::NoSuchToken | Self::Unauthorized(_) => {

@@ -30,9 +30,6 @@ use crate::{
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Returns the results of a finished burst, as CSV or JSON.
-///
-/// # Errors
-/// A [`Refusal`]: that of the API server when the caller may not read the burst or its ConfigMap.
 pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
     let query = Query::parse(query, &["format"])?;
     let as_json = match query.get("format") {
@@ -60,10 +57,8 @@ pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &
     })
 }
 
-/// Returns the name of the ConfigMap with the results of a finished burst.
-///
-/// # Errors
-/// [`Refusal::NotYet`] when no ConfigMap holds them, with the field that shows why and where to look instead.
+/// Returns the name of the ConfigMap with the results of a finished burst, or [`Refusal::NotYet`] with the field that shows why no ConfigMap
+/// holds them, and where to look instead.
 fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
     let refusal = |reason, field, value: &str, problem: String| Refusal::NotYet {
         reason,
@@ -147,7 +142,6 @@ fn lines(spec: &Value, config_map: &Value, expected: Option<u64>) -> Result<Box<
     Ok(Box::new(table.into_iter()))
 }
 
-/// Returns an answer that joins `texts` into frames as the client takes them.
 fn pieces(content_type: &'static str, texts: impl Iterator<Item = String> + Send + 'static) -> Answer {
     let pieces = stream::unfold(texts, |mut texts| async move {
         let mut piece = String::new();
@@ -218,7 +212,6 @@ impl<I: Iterator<Item = String>> Iterator for JsonRows<I> {
     }
 }
 
-/// Whether the text is a valid JSON number as it is.
 fn is_number(text: &str) -> bool {
     matches!(serde_json::from_str::<Value>(text), Ok(Value::Number(_))) && text.trim().len() == text.len()
 }

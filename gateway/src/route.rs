@@ -4,7 +4,6 @@ use http::Method;
 
 use crate::refusal::Refusal;
 
-/// Kind of object that the gateway serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Session,
@@ -12,7 +11,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Kubernetes kind of the object.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Session => "GpuSession",
@@ -20,7 +18,6 @@ impl Kind {
         }
     }
 
-    /// Plural of the kind in paths of the API server.
     pub(crate) fn plural(self) -> &'static str {
         match self {
             Self::Session => "gpusessions",
@@ -29,32 +26,23 @@ impl Kind {
     }
 }
 
-/// A path of the gateway, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     /// `/healthz`, `/readyz`.
     Health,
-    /// `/metrics`.
     Metrics,
-    /// `/openapi.json`.
     OpenApi,
-    /// `/workers`.
     Workers,
-    /// Objects of a kind in a namespace.
     Collection(Kind, String),
-    /// One object: kind, namespace, name.
+    /// Namespace and name.
     Object(Kind, String, String),
-    /// The results of a burst: namespace, name.
+    /// Namespace and name of the burst.
     Results(String, String),
-    /// The stream of a session: namespace, name.
+    /// Namespace and name of the session.
     Stream(String, String),
 }
 
 impl Route {
-    /// Parses a path.
-    ///
-    /// # Errors
-    /// When no route has this path, or a namespace or name in it is not valid.
     pub(crate) fn parse(path: &str) -> Result<Self, Refusal> {
         let mut parts = path.strip_prefix('/').ok_or(Refusal::NoSuchPath)?.split('/');
         let first = parts.next().unwrap_or_default();
@@ -84,10 +72,6 @@ impl Route {
         Ok(route)
     }
 
-    /// Checks that the route takes this method.
-    ///
-    /// # Errors
-    /// [`Refusal::MethodNotAllowed`] with the methods that the route takes.
     pub(crate) fn admits(&self, method: &Method) -> Result<(), Refusal> {
         let allowed = match self {
             Self::Collection(..) => "GET, POST",
@@ -101,7 +85,7 @@ impl Route {
         }
     }
 
-    /// Every label of a route in metrics: those of [`Route::label`], and `none` for unknown paths.
+    /// Every label of a route in metrics: those of [`Route::label`], and `unmatched` for unknown paths.
     pub(crate) const METRICS: [&'static str; 9] = [
         "health",
         "metrics",
@@ -114,7 +98,6 @@ impl Route {
         "unmatched",
     ];
 
-    /// Label of the route in metrics.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Health => "health",
@@ -139,7 +122,6 @@ fn label(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Parses an object name.
 fn subdomain(text: &str) -> Result<String, Refusal> {
     let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, letters or digits at its ends and beside dots";
     if is_subdomain(text) {

@@ -37,7 +37,6 @@ use crate::{
 
 /// Name of the readiness condition: the gateway is ready while the API server answers.
 const API_SERVER: &str = "the API server";
-/// Interval at which the API server is polled.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Limits on what clients may send.
@@ -45,11 +44,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Limits {
     /// Maximum size of a body in bytes; the default of 3 MiB is the API server's limit.
     pub body_bytes: usize,
-    /// Time within which a body must arrive.
     pub body_timeout: Duration,
-    /// Maximum number of concurrent streams.
     pub streams: usize,
-    /// Timing by which dead clients are detected.
     pub pace: Pace,
 }
 
@@ -83,9 +79,6 @@ struct Shared {
 impl Gateway {
     /// Creates a gateway to the API server of `client`, which must have no identity of its own. `access` decides who may open streams, and
     /// `workers` verifies workers that speak TLS. Streams end when `stop` is cancelled.
-    ///
-    /// # Errors
-    /// When a metric cannot be registered.
     pub fn new(
         client: Client,
         access: Access,

@@ -22,7 +22,6 @@ pub struct Unstalled<S> {
 }
 
 impl<S> Unstalled<S> {
-    /// Wraps `stream`; a write waits for at most `limit`.
     pub fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,

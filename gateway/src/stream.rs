@@ -82,10 +82,8 @@ impl Streams {
         self.open.wait().await;
     }
 
-    /// Opens the stream of a session and answers the client's WebSocket handshake.
-    ///
-    /// # Errors
-    /// A [`Refusal`]; no connection to the worker and no slot stays open after an error.
+    /// Opens the stream of a session and answers the client's WebSocket handshake. No connection to the worker and no slot stays open after
+    /// an error.
     pub(crate) async fn open(&self, api: &ApiServer, call: Call, namespace: &str, name: &str) -> Result<Answer, Refusal> {
         Query::parse(call.query.as_deref(), &[])?;
         let upgrade = call.upgrade.ok_or(Refusal::UpgradeRequired)?;

@@ -15,7 +15,6 @@ use crate::stall::Unstalled;
 /// A client that accepts no data of an answer for this long is disconnected.
 pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 
-/// The listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address is reachable from other machines, and no certificate is given.
@@ -36,10 +35,7 @@ pub struct PlainOrTls {
 }
 
 impl PlainOrTls {
-    /// Creates a `PlainOrTls` for a listener at `address`, with TLS if `files` are given.
-    ///
-    /// # Errors
-    /// [`ListenError`] when the address is not loopback and no files are given, or the certificate cannot be loaded.
+    /// Handshake of a listener at `address`, with TLS if `files` are given. Without files, the address must be loopback.
     pub fn new(address: SocketAddr, files: Option<Files>, stalled_for: Duration) -> Result<Self, ListenError> {
         let tls = match files {
             Some(files) => Some(Acceptor::new(files)?),

@@ -32,9 +32,6 @@ impl Token {
     }
 
     /// Returns the token in the `Authorization` header of a request.
-    ///
-    /// # Errors
-    /// When there is no bearer token, or it is malformed.
     pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
         let given = headers.get(header::AUTHORIZATION).ok_or(Refusal::NoToken)?.as_bytes();
         match given.split_at_checked(7) {
@@ -44,9 +41,6 @@ impl Token {
     }
 
     /// Returns the token of a WebSocket handshake: from its `Authorization` header, or else from a subprotocol.
-    ///
-    /// # Errors
-    /// The errors of [`Token::of`].
     pub(crate) fn of_websocket<'a>(headers: &HeaderMap, mut subprotocols: impl Iterator<Item = &'a str>) -> Result<Self, Refusal> {
         if headers.contains_key(header::AUTHORIZATION) {
             return Self::of(headers);

@@ -28,9 +28,6 @@ const EVENT_BYTES: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns an object: at once, or with `waitFor` when the condition is true, the object has failed or the timeout is over.
-///
-/// # Errors
-/// A [`Refusal`] when the query is invalid or the API server does not return the object.
 pub(crate) async fn get(
     api: &ApiServer,
     token: &Token,

@@ -28,23 +28,18 @@ const ANSWER_BYTES: usize = 16 << 20;
 /// Request that only callers with the right to `list gpuworkers` may send; one object is enough to check this.
 const ALLOWED: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers?limit=1";
 
-/// HTTP client of the operator.
 #[derive(Clone, Debug)]
 pub struct Operator {
     client: Client<HttpConnector, Empty<Bytes>>,
     url: Uri,
 }
 
-/// The value of `--operator-url` is not a valid URL.
 #[derive(Debug, thiserror::Error)]
 #[error("invalid --operator-url {0}: expected http://HOST:PORT")]
 pub struct OperatorError(Uri);
 
 impl Operator {
-    /// Creates a client for the operator at `url`.
-    ///
-    /// # Errors
-    /// When `url` is not a plain `http://` URL of a host.
+    /// Fails unless `url` is a plain `http://` URL of a host.
     pub fn new(url: &Uri) -> Result<Self, OperatorError> {
         if url.scheme_str() != Some("http") || url.authority().is_none() || url.path().len() > 1 {
             return Err(OperatorError(url.clone()));
@@ -76,10 +71,7 @@ impl Operator {
     }
 }
 
-/// Returns the workers and their load.
-///
-/// # Errors
-/// A [`Refusal`] when the caller may not list workers, or the operator is not configured or does not answer.
+/// Returns the workers and their load to a caller that may list workers.
 pub(crate) async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
     accepted(api.send(token, Method::GET, ALLOWED, None).await?)?;
     let workers = operator.ok_or(Refusal::NoOperator)?.workers().await?;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Capacity of one generation; an entry takes a few hundred bytes. A full young generation replaces the old one, whose entries are forgotten.
 const MOST: usize = 4096;
@@ -20,27 +20,20 @@ struct Generations {
 /// The worker of a session, and the caller that opened its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CachedWorker {
-    /// URL of the session's worker.
     pub endpoint: String,
     /// Caller that opened the stream. A client that resumes the stream with the session's secret counts as the same caller.
     pub caller: Option<Arc<str>>,
 }
 
 impl Endpoints {
-    fn lock(&self) -> MutexGuard<'_, Generations> {
-        self.0.lock()
-    }
-
-    /// Returns the last known worker of a session.
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<CachedWorker> {
         let session = (namespace.to_owned(), name.to_owned());
-        let cache = self.lock();
+        let cache = self.0.lock();
         cache.young.get(&session).or_else(|| cache.old.get(&session)).cloned()
     }
 
-    /// Records the worker of a session.
     pub(super) fn put(&self, namespace: &str, name: &str, worker: CachedWorker) {
-        let mut cache = self.lock();
+        let mut cache = self.0.lock();
         if cache.young.len() >= MOST {
             cache.old = std::mem::take(&mut cache.young);
         }
@@ -68,7 +61,7 @@ mod tests {
         }
         assert!(cache.get("team", "mine").is_none());
         assert!(cache.get("team", &(2 * MOST - 1).to_string()).is_some());
-        let kept = cache.lock();
+        let kept = cache.0.lock();
         assert!(kept.young.len() + kept.old.len() <= 2 * MOST);
     }
 }

@@ -7,7 +7,6 @@ use tokio_tungstenite::tungstenite::{Error, error::CapacityError, protocol::fram
 /// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
 const REASON_BYTES: usize = 123;
 
-/// Reason why a stream ended.
 #[derive(Debug)]
 pub(super) enum End {
     Client,
@@ -18,7 +17,6 @@ pub(super) enum End {
     Text,
     Worker,
     WorkerBroke(io::Error),
-    /// The gateway shuts down.
     Stopping,
 }
 
@@ -26,7 +24,6 @@ impl End {
     /// Every value of [`End::label`].
     pub(super) const REASONS: [&'static str; 5] = ["client_closed", "client_error", "worker_closed", "worker_error", "shutdown"];
 
-    /// Reason as a label of metrics.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Client => "client_closed",
@@ -37,7 +34,6 @@ impl End {
         }
     }
 
-    /// Returns the reason for a close frame.
     pub(super) fn reason(&self) -> String {
         cut(&self.to_string()).to_owned()
     }
@@ -75,7 +71,6 @@ impl fmt::Display for End {
     }
 }
 
-/// Truncates a reason to the length that a close frame permits.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(REASON_BYTES)]
 }

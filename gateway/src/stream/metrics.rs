@@ -4,21 +4,14 @@ use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
 
 use super::end::End;
 
-/// The metrics of all streams.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamMetrics {
     pub open: IntGauge,
-    /// Bytes copied, by direction.
     pub bytes: IntCounterVec,
-    /// Closed streams, by reason.
     pub ended: IntCounterVec,
 }
 
 impl StreamMetrics {
-    /// Creates the metrics and registers them.
-    ///
-    /// # Errors
-    /// When a metric of the same name is registered already.
     pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let bytes = Opts::new("sahasra_gateway_stream_bytes_total", "Bytes copied, by direction.");
         let ended = Opts::new("sahasra_gateway_streams_closed_total", "Closed streams, by reason.");

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::refusal::Refusal;
 
@@ -32,7 +32,6 @@ struct Held {
 }
 
 impl Slots {
-    /// Creates `limit` slots.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -40,29 +39,20 @@ impl Slots {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock()
-    }
-
     /// Takes a slot for a new stream; dropping the slot frees it. Without a caller (in a gateway with a single identity) no share applies.
-    ///
-    /// # Errors
-    /// [`Refusal::Busy`] when all slots are taken, [`Refusal::Share`] when the caller holds its share.
+    /// Fails with [`Refusal::Busy`] when all slots are taken, with [`Refusal::Share`] when the caller holds its share.
     pub(super) fn take(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
         self.slot(caller, None)
     }
 
     /// Takes a slot for a stream of this session that its worker resumed. The caller's share does not apply to the first such stream at a
     /// time; further ones count as new.
-    ///
-    /// # Errors
-    /// The errors of [`Self::take`].
     pub(super) fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
         self.slot(caller, Some(format!("{namespace}/{name}")))
     }
 
     fn slot(&self, caller: Option<Arc<str>>, resumed: Option<String>) -> Result<Slot, Refusal> {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         let resumed = resumed.filter(|session| !held.resumed.contains(session));
         let free = self.limit.saturating_sub(held.all);
         if free == 0 {
@@ -87,7 +77,6 @@ impl Slots {
     }
 }
 
-/// A slot taken by one stream.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Slots,
@@ -98,7 +87,7 @@ pub(super) struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut held = self.slots.held();
+        let mut held = self.slots.held.lock();
         held.all -= 1;
         if let Some(session) = &self.resumed {
             held.resumed.remove(session);
@@ -150,7 +139,7 @@ mod tests {
             "with the 32 from before: half of what the others leave"
         );
         drop(third);
-        let held = slots.held();
+        let held = slots.held.lock();
         assert_eq!((held.all, held.by_caller.len()), (0, 0));
     }
 
@@ -188,7 +177,7 @@ mod tests {
         drop(held.remove(0));
         assert!(again().is_ok());
         drop((held, others));
-        assert!(slots.held().resumed.is_empty());
+        assert!(slots.held.lock().resumed.is_empty());
     }
 
     #[test]

@@ -7,7 +7,6 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::{refusal::Refusal, token::Token};
 
-/// A valid handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     /// Value of `Sec-WebSocket-Accept`.
@@ -18,10 +17,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Parses the head of a request.
-    ///
-    /// # Errors
-    /// When the request is not a WebSocket handshake with this subprotocol, or has no token.
+    /// Fails if the request is not a WebSocket handshake with this subprotocol, or has no token.
     pub(super) fn read(headers: &HeaderMap) -> Result<Self, Refusal> {
         let has = |name: HeaderName, word: &str| list(headers, &name).any(|one| one.eq_ignore_ascii_case(word));
         if !has(header::CONNECTION, "upgrade") || !has(header::UPGRADE, "websocket") {

@@ -28,14 +28,10 @@ use crate::{refusal::Refusal, token::Token};
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Timeout of the agent's answer. The agent checks the caller with the API server, and may have to start an executor.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// Connection to a worker, plain or with TLS.
-pub(super) type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
-/// Reading half of a [`Connection`].
-pub(super) type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
-/// Writing half of a [`Connection`].
-pub(super) type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 
-/// Open stream to a session's worker.
+pub(super) type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+pub(super) type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
+pub(super) type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 pub(super) type Worker = Upgraded<Connection>;
 
 /// Splits a stream into its reading half, its writing half, and the bytes read already.
@@ -53,10 +49,8 @@ pub(super) fn split(worker: Worker) -> (FromWorker, ToWorker, Bytes) {
     (from, to, worker.read)
 }
 
-/// Opens the stream of a session at its agent; `connector` is for agents that speak TLS.
-///
-/// # Errors
-/// The agent's own rejection if the caller can act on it; a rejection with status 502 or 504 otherwise.
+/// Opens the stream of a session at its agent; `connector` is for agents that speak TLS. Fails with the agent's own rejection if the caller
+/// can act on it, with status 502 or 504 otherwise.
 pub(super) async fn connect(
     connector: Option<&Connector>,
     endpoint: &str,
