@@ -12,7 +12,7 @@
 
 use std::{ffi::OsString, process::ExitCode};
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::CommandFactory;
 use sahasra_service::logging;
 
 mod apply;
@@ -33,11 +33,7 @@ use exit::Exit;
 
 /// Runs the program with these arguments. `name` is the name by which it was called, for its help texts.
 pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let matches = Args::command().bin_name(name).get_matches_from(arguments);
-    let arguments = match Args::from_arg_matches(&matches) {
-        Ok(arguments) => arguments,
-        Err(error) => error.exit(),
-    };
+    let arguments: Args = sahasra_service::args::parse(Some(name), arguments);
     if let Command::Executor { arguments } = arguments.command {
         return sahasra_executor::main(std::iter::once("executor".into()).chain(arguments));
     }

@@ -36,7 +36,7 @@ pub(crate) fn connect(mut config: Config, requests: &ApiRequests) -> kube::Resul
     config.read_timeout = Some(WATCH_SILENCE);
     config.headers.push((header::USER_AGENT, user_agent("sahasra-operator")));
     let client = sahasra_kubernetes::client_builder(config)?;
-    Ok(timely(client.with_layer(requests).build()))
+    Ok(timely(client.with_layer(&requests.layer()).build()))
 }
 
 fn timely(client: Client) -> Client {

@@ -16,7 +16,6 @@
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use anyhow::Context;
-use clap::Parser;
 use sahasra_access::Access;
 use sahasra_service::{
     api_requests::{ApiRequests, user_agent},
@@ -61,7 +60,7 @@ const DRAIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Runs `sahasra-worker`. The first argument is the name of the program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let outcome = match Arguments::parse_from(arguments).command {
+    let outcome = match sahasra_service::args::parse::<Arguments>(None, arguments).command {
         Command::Executor { arguments } => return sahasra_executor::main(std::iter::once("executor".into()).chain(arguments)),
         Command::Agent(arguments) => start(&arguments),
     };
@@ -120,7 +119,10 @@ async fn kubernetes(arguments: &AgentArguments, requests: &ApiRequests) -> anyho
     };
     config.headers.push((http::header::USER_AGENT, user_agent("sahasra-worker")));
     let access = Access::of_api_server(config.clone())?;
-    Ok((sahasra_kubernetes::client_builder(config)?.with_layer(requests).build(), access))
+    Ok((
+        sahasra_kubernetes::client_builder(config)?.with_layer(&requests.layer()).build(),
+        access,
+    ))
 }
 
 /// Serves until `shutdown`, then drains: nothing new starts, running chunks end within the grace, and coordinators receive the results.

@@ -45,6 +45,47 @@ fn an_invalid_log_filter_is_rejected_with_the_flag_and_an_example() {
 }
 
 #[test]
+fn an_invalid_value_of_an_environment_variable_is_rejected_with_the_variable() {
+    let mut command = Sahasra::new(["up", "--port", "0"]).command();
+    let output = command.env("SAHASRA_LOG_LEVEL", "loud").output().expect("sahasra runs");
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("--log-level") && told.contains("SAHASRA_LOG_LEVEL"), "{told}");
+    let mut command = Sahasra::new(["kernel", "check", "missing.ptx"]).command();
+    let output = command.env("SAHASRA_LOG_LEVEL", "").output().expect("sahasra runs");
+    let told = text(&output.stderr);
+    assert!(told.starts_with("sahasra: missing.ptx: No such file"), "{told}");
+}
+
+#[test]
+fn a_program_cache_that_cannot_be_created_is_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut child = Sahasra::new([
+        "up",
+        "--port",
+        "0",
+        "--workers",
+        "1",
+        "--program-cache-dir",
+        "/proc/x",
+        "--kubeconfig",
+    ])
+    .arg(folder.path().join("kubeconfig"))
+    .command()
+    .stdout(Stdio::null())
+    .stderr(Stdio::piped())
+    .spawn()
+    .expect("sahasra runs");
+    let _limit = Limit::of(&child);
+    wait("a kubeconfig", || folder.path().join("kubeconfig").exists().then_some(()));
+    signal(child.id(), "TERM");
+    let mut told = String::new();
+    child.stderr.take().expect("output").read_to_string(&mut told).expect("output");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(told.contains("failed to open --program-cache-dir /proc/x: "), "{told}");
+}
+
+#[test]
 fn a_kubeconfig_in_a_folder_that_does_not_exist_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing");

@@ -9,20 +9,16 @@ use hyper::body::Body;
 use sync_wrapper::SyncStream;
 use warp::Reply;
 
-/// Response of a route.
 pub type Answer = warp::reply::Response;
 
-/// Returns a response with a plain text.
 pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     whole(status, "text/plain; charset=utf-8", text.into())
 }
 
-/// Returns a response with a JSON text.
 pub fn json(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     whole(status, "application/json", text.into())
 }
 
-/// Returns a response whose body is known.
 pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: Bytes) -> Answer {
     let mut answer = Answer::new(body.into());
     *answer.status_mut() = status;

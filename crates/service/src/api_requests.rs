@@ -1,14 +1,8 @@
 //! Metrics and user agent of requests to the API server.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
-
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use prometheus::{IntCounterVec, Opts, Registry};
-use tower_layer::Layer;
-use tower_service::Service;
+use tower::util::MapResultLayer;
 
 /// Values of the label `result`: the outcomes of a request.
 const RESULTS: [&str; 8] = [
@@ -24,13 +18,14 @@ const RESULTS: [&str; 8] = [
 
 /// Value of the header `User-Agent` for requests of a component, such as `sahasra-operator/0.1.0`. Shown in audit logs and in the API
 /// server's metrics.
-#[must_use]
 pub fn user_agent(program: &'static str) -> HeaderValue {
     let text = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
     HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("sahasra"))
 }
 
-/// Tower layer that counts requests to the API server by result.
+type Answered<R, E> = Result<Response<R>, E>;
+
+/// Counters of requests to the API server by result.
 #[derive(Clone, Debug)]
 pub struct ApiRequests {
     requests: IntCounterVec,
@@ -38,9 +33,6 @@ pub struct ApiRequests {
 
 impl ApiRequests {
     /// Creates the counters of all results of a component, such as `operator`, at 0.
-    ///
-    /// # Errors
-    /// Never in practice, because the name is a constant.
     pub fn new(component: &str) -> Result<Self, prometheus::Error> {
         let options = Opts::new(
             format!("sahasra_{component}_api_requests_total"),
@@ -53,16 +45,18 @@ impl ApiRequests {
         Ok(Self { requests })
     }
 
-    /// Registers the counters, so that `/metrics` shows them.
-    ///
-    /// # Errors
-    /// If the counters are already registered.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
         registry.register(Box::new(self.requests.clone()))
     }
 
-    fn ended(&self, status: Option<StatusCode>) {
-        self.requests.with_label_values(&[result(status)]).inc();
+    /// Layer that counts the requests to a service.
+    pub fn layer<R, E>(&self) -> MapResultLayer<impl Fn(Answered<R, E>) -> Answered<R, E> + Clone + use<R, E>> {
+        let requests = self.requests.clone();
+        MapResultLayer::new(move |answer: Answered<R, E>| {
+            let result = result(answer.as_ref().ok().map(Response::status));
+            requests.with_label_values(&[result]).inc();
+            answer
+        })
     }
 }
 
@@ -79,52 +73,17 @@ fn result(status: Option<StatusCode>) -> &'static str {
     }
 }
 
-impl<S> Layer<S> for ApiRequests {
-    type Service = Counted<S>;
-
-    fn layer(&self, inner: S) -> Counted<S> {
-        Counted {
-            inner,
-            requests: self.clone(),
-        }
-    }
-}
-
-/// Service that counts the requests to its inner service.
-#[derive(Clone, Debug)]
-pub struct Counted<S> {
-    inner: S,
-    requests: ApiRequests,
-}
-
-impl<S, B, R> Service<Request<B>> for Counted<S>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let requests = self.requests.clone();
-        let answer = self.inner.call(request);
-        Box::pin(async move {
-            let answer = answer.await;
-            requests.ended(answer.as_ref().ok().map(Response::status));
-            answer
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::ready,
+        task::{Context, Poll},
+    };
+
+    use http::Request;
+    use tower::{Layer, Service};
+
     use super::*;
-    use std::future::ready;
 
     /// Responds with the status code in the request's path, or with an error if the path contains no number.
     #[derive(Clone)]
@@ -155,7 +114,7 @@ mod tests {
         requests.register(&registry).unwrap();
         let counts = || RESULTS.map(|result| requests.requests.with_label_values(&[result]).get());
         assert_eq!(registry.gather()[0].get_metric().len(), RESULTS.len());
-        let mut client = requests.layer(Echo);
+        let mut client = requests.layer().layer(Echo);
         for status in ["200", "201", "404", "410", "409", "401", "403", "422", "429", "500", "503", "none"] {
             let request = Request::get(format!("/{status}")).body(()).unwrap();
             let _ = client.call(request).await;

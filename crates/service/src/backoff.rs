@@ -19,7 +19,6 @@ impl Backoff {
         }
     }
 
-    /// Wait after this number of consecutive failures.
     pub fn after(self, failures: u32) -> Duration {
         self.first.saturating_mul(1 << failures.saturating_sub(1).min(31)).min(self.longest)
     }

@@ -33,7 +33,6 @@ impl Clock {
         }
     }
 
-    /// Time since the origin.
     pub fn elapsed(&self) -> Duration {
         let elapsed = self.origin.elapsed();
         match self.gain {

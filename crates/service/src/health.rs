@@ -23,14 +23,12 @@ impl Readiness {
         }
     }
 
-    /// Marks `part` as ready.
     pub fn ready(&self, part: &'static str) {
-        self.lock().retain(|waiting| *waiting != part);
+        self.waiting.lock().retain(|waiting| *waiting != part);
     }
 
-    /// Marks `part` as not ready.
     pub fn not_ready(&self, part: &'static str) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if !waiting.contains(&part) {
             waiting.push(part);
         }
@@ -38,20 +36,15 @@ impl Readiness {
 
     /// Response of `/readyz`.
     pub fn answer(&self) -> Answer {
-        let waiting = self.lock().join(", ");
+        let waiting = self.waiting.lock().join(", ");
         if waiting.is_empty() {
             return alive();
         }
         answer::text(StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {waiting}\n"))
     }
 
-    /// Whether all parts are ready.
     pub fn is_ready(&self) -> bool {
-        self.lock().is_empty()
-    }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<&'static str>> {
-        self.waiting.lock()
+        self.waiting.lock().is_empty()
     }
 }
 
@@ -60,7 +53,6 @@ pub fn alive() -> Answer {
     answer::text(StatusCode::OK, "ok\n")
 }
 
-/// The routes `/healthz` and `/readyz`.
 pub fn routes(readiness: Readiness) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
     let health = warp::path!("healthz").map(alive);
     let ready = warp::path!("readyz").map(move || readiness.answer());

@@ -14,9 +14,6 @@ pub enum LogFormat {
 }
 
 /// Checks a filter on a command line. A part without `=` must be a level: `EnvFilter` takes any other word for the name of a module.
-///
-/// # Errors
-/// A description of the invalid part, with an example.
 pub fn filter(text: &str) -> Result<String, String> {
     const EXAMPLE: &str = "expected a level (off, error, warn, info, debug or trace), and with commas a level per module, such as \
                            info,sahasra_operator=debug";

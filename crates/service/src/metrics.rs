@@ -9,9 +9,6 @@ use crate::answer::{self, Answer};
 pub mod lint;
 
 /// Creates a registry with the metrics of every process: `sahasra_COMPONENT_build_info` and, on Linux, `process_*`.
-///
-/// # Errors
-/// Never in practice, because the names are constants and distinct.
 pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     let build = Opts::new(format!("sahasra_{component}_build_info"), "Always 1; the label is the version.")

@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, instrument::Instrumented};
@@ -40,7 +40,6 @@ struct State {
 }
 
 impl Part {
-    /// Starts a task in this group.
     pub fn start<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -52,7 +51,7 @@ impl Part {
     /// Ends every task of the group: none of them is polled again, and all of them are dropped.
     pub fn crash(&self) {
         let wakers = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.crashed = true;
             std::mem::take(&mut state.wakers)
         };
@@ -60,26 +59,24 @@ impl Part {
         self.crash.cancel();
     }
 
-    /// Waits until the group has crashed.
     pub async fn crashed(&self) {
         self.crash.cancelled().await;
     }
 
     /// Crashes the group after `steps` more polls of its tasks, immediately before the next poll.
     pub fn crash_after(&self, steps: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.crash_at = Some(state.steps + steps);
     }
 
-    /// Whether the group has crashed.
     pub fn has_crashed(&self) -> bool {
-        self.state().crashed
+        self.state.lock().crashed
     }
 
     /// Counts a poll. Returns `false` if the group has crashed and the task must not be polled.
     fn step(&self, task: u64, waker: &Waker) -> bool {
         let crashes = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.crashed {
                 return false;
             }
@@ -91,10 +88,6 @@ impl Part {
             self.crash();
         }
         !crashes
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 
@@ -142,7 +135,7 @@ impl<F> Tied<F> {
     fn to(part: Option<Part>, future: F) -> Self {
         let part = part.map(|part| {
             let task = {
-                let mut state = part.state();
+                let mut state = part.state.lock();
                 state.tasks += 1;
                 state.tasks
             };
@@ -175,7 +168,7 @@ impl<F: Future> Future for Tied<F> {
 impl<F> Drop for Tied<F> {
     fn drop(&mut self) {
         if let Some((part, task)) = &self.part {
-            part.state().wakers.remove(task);
+            part.state.lock().wakers.remove(task);
         }
     }
 }

@@ -32,7 +32,6 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// Interval of HTTP/2 pings. A peer that vanished is detected within this interval plus `keep_alive_timeout`.
     pub keep_alive_interval: Duration,
-    /// Timeout of an HTTP/2 ping.
     pub keep_alive_timeout: Duration,
     /// Maximum duration of open requests after the shutdown has begun.
     pub drain_timeout: Duration,
@@ -67,7 +66,6 @@ pub trait Handshake: Clone + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Certified;
 
-/// Service for the requests of one connection.
 #[derive(Clone)]
 struct Of<S> {
     service: S,

@@ -15,7 +15,6 @@ pub enum EndSignal {
 }
 
 impl EndSignal {
-    /// Name of the signal, such as `SIGTERM`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interrupt => "SIGINT",
@@ -25,7 +24,6 @@ impl EndSignal {
     }
 }
 
-/// Receives the signals that end a process.
 #[derive(Debug)]
 pub struct EndSignals {
     interrupt: Signal,
@@ -37,9 +35,6 @@ pub struct EndSignals {
 impl EndSignals {
     /// Installs the signal handlers. SIGHUP stays ignored if it is ignored already: `nohup` starts a process that is to outlive its
     /// terminal that way. Must be called within a Tokio runtime.
-    ///
-    /// # Errors
-    /// When a signal handler cannot be installed.
     pub fn listen() -> io::Result<Self> {
         let hang_up = if is_ignored(libc::SIGHUP)? {
             None
@@ -53,7 +48,6 @@ impl EndSignals {
         })
     }
 
-    /// Waits for the next signal.
     pub async fn next(&mut self) -> EndSignal {
         let hang_up = async {
             match &mut self.hang_up {
@@ -69,7 +63,6 @@ impl EndSignals {
     }
 }
 
-/// Whether this process ignores a signal.
 fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: sigaction(2) with a null pointer for the new action changes nothing, and writes the current action to `action`, which is

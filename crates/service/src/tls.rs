@@ -11,10 +11,11 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::RwLock;
 use rustls::{
     RootCertStore,
     crypto::{CryptoProvider, ring},
@@ -33,17 +34,10 @@ use crate::causes;
 /// Poll interval of the files. Short against the minute or two that a kubelet takes to update a Secret's volume.
 pub const RENEW_EVERY: Duration = Duration::from_secs(5);
 
-/// Error of loading certificates or keys.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file cannot be read.
     #[error("failed to read {}", path.display())]
-    Read {
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The file does not contain the expected item.
+    Read { path: PathBuf, source: io::Error },
     #[error("{}: {what} in PEM format not found", path.display())]
     Pem {
         path: PathBuf,
@@ -53,7 +47,6 @@ pub enum TlsError {
     /// Certificate and key do not match, or are not supported.
     #[error("invalid certificate or key")]
     Use(#[source] rustls::Error),
-    /// The certificates cannot be used as an authority.
     #[error("invalid CA certificate {}", path.display())]
     Authority {
         path: PathBuf,
@@ -64,7 +57,6 @@ pub enum TlsError {
 /// A list of files, and the value built from their contents.
 trait Source {
     type Made: Clone;
-    /// Paths of the files, in a fixed order.
     fn paths(&self) -> Vec<&Path>;
     /// Builds the value from the contents of the files, in the order of [`Source::paths`].
     fn make(&self, contents: &[Vec<u8>]) -> Result<Self::Made, TlsError>;
@@ -91,7 +83,7 @@ impl<S: Source> Renewing<S> {
     }
 
     fn current(&self) -> S::Made {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.current.read().1.clone()
     }
 
     /// Reads the files every `interval` and replaces the value if they have changed. If the new contents are invalid, the previous value
@@ -107,7 +99,7 @@ impl<S: Source> Renewing<S> {
         let mut complained_of = None;
         loop {
             tokio::time::sleep(interval).await;
-            let unchanged = |contents: &Contents| self.current.read().unwrap_or_else(PoisonError::into_inner).0 == *contents;
+            let unchanged = |contents: &Contents| self.current.read().0 == *contents;
             let renewed = match read(&*self.source) {
                 Ok(contents) if unchanged(&contents) || complained_of.as_ref() == Some(&Some(contents.clone())) => continue,
                 Ok(contents) => match self.source.make(&contents) {
@@ -119,7 +111,7 @@ impl<S: Source> Renewing<S> {
             };
             match renewed {
                 Ok(renewed) => {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+                    *self.current.write() = renewed;
                     complained_of = None;
                     tracing::info!(files, "certificate reloaded");
                 }
@@ -143,7 +135,6 @@ fn read<S: Source>(source: &S) -> Result<Contents, TlsError> {
     source.paths().into_iter().map(read).collect()
 }
 
-/// Cryptography provider of all connections.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -27,12 +27,10 @@ pub struct Trust {
     pub protocol: &'static str,
 }
 
-/// Files of a client's own certificate.
+/// PEM files of a client's own certificate chain and key.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// PEM file with the client's certificate chain.
     pub certificate: PathBuf,
-    /// PEM file with the private key of the certificate.
     pub key: PathBuf,
 }
 
@@ -73,10 +71,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Creates a connector from the files of `trust`, which are read at once.
-    ///
-    /// # Errors
-    /// [`TlsError`].
+    /// Reads the files of `trust`.
     pub fn new(trust: Trust) -> Result<Self, TlsError> {
         Renewing::new(trust).map(Self)
     }
@@ -86,15 +81,11 @@ impl Connector {
         self.0.renew(interval).await;
     }
 
-    /// Configuration for new connections.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.0.current()
     }
 
-    /// Name that a server's certificate must be valid for, if its URL has this host. An IPv6 address may be in brackets.
-    ///
-    /// # Errors
-    /// If the host is neither a name nor an address.
+    /// Name that a server's certificate must be valid for, if its URL has this host: a name or an address, IPv6 also in brackets.
     pub fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
         if let Some(name) = &self.0.source.server_name {
             return Ok(name.clone());
@@ -103,10 +94,7 @@ impl Connector {
         ServerName::try_from(host.to_owned()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?}: {error}")))
     }
 
-    /// Performs the TLS handshake on a connection to `host`.
-    ///
-    /// # Errors
-    /// Errors of the connection. [`fault`] tells whether the error was one of TLS.
+    /// Performs the TLS handshake on a connection to `host`. [`fault`] tells whether an error was one of TLS.
     pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let name = self.server_name(host)?;
         TlsConnector::from(self.config()).connect(name, stream).await

@@ -14,12 +14,10 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use super::{Renewing, Source, TlsError, authority, certificates, private_key, provider};
 use crate::server::Handshake;
 
-/// Files of a server's certificate.
+/// PEM files of a server's certificate chain and key.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// PEM file with the server's certificate chain.
     pub certificate: PathBuf,
-    /// PEM file with the private key of the certificate.
     pub key: PathBuf,
     /// PEM file with the certificates of the authority whose clients are [`Certified`](crate::server::Certified). Clients without a
     /// certificate are accepted too; clients with a certificate of another authority are rejected.
@@ -65,10 +63,7 @@ impl Source for Files {
 pub struct Acceptor(Renewing<Files>);
 
 impl Acceptor {
-    /// Creates an acceptor from `files`, which are read at once.
-    ///
-    /// # Errors
-    /// [`TlsError`].
+    /// Reads `files`.
     pub fn new(files: Files) -> Result<Self, TlsError> {
         Renewing::new(files).map(Self)
     }
@@ -79,11 +74,19 @@ impl Acceptor {
     }
 }
 
+impl Handshake for TlsAcceptor {
+    type Stream = Box<TlsStream<TcpStream>>;
+
+    async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
+        Ok(Box::new(self.accept(stream).await?))
+    }
+}
+
 impl Handshake for Acceptor {
     type Stream = Box<TlsStream<TcpStream>>;
 
     async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
-        Ok(Box::new(self.0.current().accept(stream).await?))
+        self.0.current().handshake(stream).await
     }
 
     fn is_certified(stream: &Self::Stream) -> bool {
