@@ -17,7 +17,6 @@ pub enum ApplyError {
     Unanswered { origin: String, source: Box<kube::Error> },
 }
 
-/// Field of an error that is about no field.
 const NO_FIELD: &str = "<nil>";
 
 /// Formats the fields as a line of its own, or nothing if there are none.

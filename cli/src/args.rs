@@ -24,7 +24,6 @@ pub struct Args {
     pub log_level: String,
 }
 
-/// Commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the BurstJobs of manifests in this process and show their results.
@@ -41,7 +40,6 @@ pub enum Command {
     /// Executor of an agent of this process, which starts it.
     #[command(hide = true, disable_help_flag = true)]
     Executor {
-        /// Arguments of the executor.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -64,7 +62,6 @@ pub struct PoolArgs {
     pub file_store_root: Option<PathBuf>,
 }
 
-/// Options of `sahasra run`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct RunArgs {
     /// Manifests: YAML or JSON files with one or more documents, folders of them, or - for standard input.
@@ -90,7 +87,6 @@ pub struct RunArgs {
     pub timeout: Option<Duration>,
 }
 
-/// Output format of `sahasra run`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RunOutput {
     /// A summary for the terminal.
@@ -104,7 +100,6 @@ pub enum RunOutput {
     Csv,
 }
 
-/// Options of `sahasra up`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct UpArgs {
     /// Library of a PJRT plugin, with which sessions may run XLA programs [default, without --gpu: lib/pjrt_c_api_cpu_plugin.so in the
@@ -130,7 +125,6 @@ pub struct UpArgs {
     pub token_file: Option<PathBuf>,
 }
 
-/// Commands for kernels.
 #[derive(Debug, Subcommand)]
 pub enum KernelCommand {
     /// Show which backends can run a PTX file, and the parameters of its kernels.
@@ -139,7 +133,6 @@ pub enum KernelCommand {
     Compile(CompileArgs),
 }
 
-/// Options of `sahasra kernel check`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct CheckArgs {
     /// PTX files.
@@ -154,7 +147,6 @@ pub struct CheckArgs {
     pub backend: Option<Backend>,
 }
 
-/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Structure {
     #[default]
@@ -163,7 +155,6 @@ pub enum Structure {
     Yaml,
 }
 
-/// Options of `sahasra kernel compile`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct CompileArgs {
     /// CUDA C source. Kernels are declared `extern "C" __global__`, so that they keep their names.

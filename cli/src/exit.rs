@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 /// Outcome of a command, ordered by severity. Of several outcomes the most severe one decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[must_use]
 pub enum Exit {
     #[default]
     Success,
@@ -15,14 +16,12 @@ pub enum Exit {
     Unplaceable,
     /// Slices were still leased when the command ended.
     StillLent,
-    /// The limit of `--timeout` was exceeded.
     TimedOut,
     Interrupted,
     Terminated,
     HungUp,
 }
 
-/// Exit codes in `sahasra up --help`.
 pub const CODES_OF_UP: &str = "\
 Exit codes:
   0    stopped by a signal (Ctrl-C, SIGTERM, SIGHUP), all slices released
@@ -30,7 +29,6 @@ Exit codes:
   2    invalid command line
   4    slices were still allocated at the end";
 
-/// Exit codes in `sahasra run --help`.
 pub const CODES: &str = "\
 Exit codes:
   0    every burst is complete
@@ -57,13 +55,11 @@ impl Exit {
     }
 
     /// Prints the reason on standard error and returns the outcome.
-    #[must_use]
     pub fn because(self, reason: &str) -> Self {
         crate::output::complain(reason);
         self
     }
 
-    #[must_use]
     pub fn or(self, other: Self) -> Self {
         self.max(other)
     }

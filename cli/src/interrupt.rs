@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 use crate::{exit::Exit, output};
 
-/// Receives the first SIGINT, SIGTERM or SIGHUP.
 #[derive(Clone, Debug)]
 pub struct Interrupt(watch::Receiver<Option<Exit>>);
 

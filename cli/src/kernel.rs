@@ -7,7 +7,6 @@ mod compile;
 mod describe;
 mod nvrtc;
 
-/// Runs the subcommand.
 pub fn run(command: &KernelCommand) -> Exit {
     match command {
         KernelCommand::Check(arguments) => check::run(arguments),

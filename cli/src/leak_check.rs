@@ -33,14 +33,14 @@ pub async fn of(pool: &Pool) -> (String, Exit) {
 pub fn table(ledger: &[DeviceLedger]) -> String {
     let mut table = Table::new(&["WORKER", "DEVICE", "CLASS", "VRAM", "ALLOCATED", "SLICES"]);
     for device in ledger {
-        let cells = [
+        table.row([
+            device.worker.clone(),
             device.device.clone(),
             device.class.clone(),
             amount(device.allocatable_bytes),
             amount(device.leased_bytes),
             device.slices.to_string(),
-        ];
-        table.row(cells.into_iter(), &device.worker);
+        ]);
     }
     table.to_string()
 }

@@ -62,7 +62,6 @@ impl Kind {
         self.row().2
     }
 
-    /// Path of all objects of this kind in a namespace.
     pub fn path(self, namespace: &str) -> String {
         let (_, version, _, plural) = self.row();
         let prefix = if version.contains('/') { "apis" } else { "api" };
@@ -99,7 +98,6 @@ pub enum ManifestError {
     },
 }
 
-/// Maximum length of a label as in RFC 1123 in bytes.
 const LABEL_BYTES: usize = 63;
 
 /// Checks the name of a namespace, which is a DNS label (RFC 1123), and returns it.

@@ -11,7 +11,6 @@ use crate::{args::Structure, exit::Exit};
 
 /// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is reported and returned as
 /// [`Exit::Failed`].
-#[must_use]
 pub fn print(text: &str) -> Exit {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -30,7 +29,6 @@ pub fn complain(text: &str) {
 }
 
 /// Writes a value to stdout as YAML or JSON, with the outcome of [`print`].
-#[must_use]
 pub fn structured(structure: Structure, value: &Value) -> Exit {
     match structure {
         Structure::Yaml => print(&sahasra_crds::yaml::write(value)),
@@ -65,9 +63,8 @@ impl Table {
         }
     }
 
-    /// Appends a row: the cell `first`, then those of `rest`.
-    pub fn row(&mut self, rest: impl Iterator<Item = String>, first: &str) {
-        self.rows.push(std::iter::once(first.to_owned()).chain(rest).collect());
+    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+        self.rows.push(cells.into());
     }
 }
 
@@ -103,7 +100,7 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let mut table = Table::new(&["NAME", "N"]);
-        table.row(["1".to_owned()].into_iter(), "longer");
+        table.row(["longer", "1"].map(str::to_owned));
         assert_eq!(table.to_string(), "NAME     N\nlonger   1\n");
     }
 }

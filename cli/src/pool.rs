@@ -38,20 +38,16 @@ use sahasra_worker::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// Namespace of the objects of operator and agents.
 pub const SYSTEM_NAMESPACE: &str = "sahasra-system";
 /// Timeout of the start, which takes milliseconds unless the machine is under load.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Polling interval while waiting for a change.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Changes that a watch may lag behind. Each keeps a version of an object in memory, some kilobytes, and the process may run for months.
 const WATCH_HISTORY: usize = 1000;
 /// Grace period of running chunks at shutdown. Short, because their results are not needed.
 const GRACE: Duration = Duration::from_secs(1);
-/// Maximum size of the cache of compiled programs on disk, in bytes.
-const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
+pub const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 
-/// The pool did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("failed to generate a token")]
@@ -101,16 +97,14 @@ impl PoolSettings {
     }
 }
 
-/// Leased and allocatable VRAM of one device.
+/// Allocatable VRAM of one device, and what is leased of it, draining grants included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLedger {
     pub worker: String,
     pub device: String,
     pub class: String,
     pub allocatable_bytes: u64,
-    /// Leased VRAM in bytes, draining grants included.
     pub leased_bytes: u64,
-    /// Leased slices, draining grants included.
     pub slices: u64,
 }
 

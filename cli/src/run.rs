@@ -46,7 +46,6 @@ use follow::{Counted, Ending, Following};
 use progress::Progress;
 use results::ResultsError;
 
-/// Polling interval of the operator's statistics.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub fn run(arguments: &RunArgs) -> Exit {

@@ -8,8 +8,8 @@ use std::{
 };
 
 use sahasra_crds::GpuSession;
+use sahasra_executor_protocol::program_cache::ProgramCache;
 use sahasra_gateway::Gateway;
-use sahasra_local::Guarded;
 use sahasra_operator::{http as operator_http, leader::LeaderError};
 use sahasra_service::server;
 use tokio::net::TcpListener;
@@ -20,7 +20,7 @@ use crate::{
     exit::Exit,
     interrupt::Interrupt,
     leak_check, output,
-    pool::{Pool, PoolError, PoolSettings, WorkerSettings},
+    pool::{PROGRAM_CACHE_BYTES, Pool, PoolError, PoolSettings, WorkerSettings},
     run::{delete_all, delete_every},
 };
 
@@ -119,6 +119,14 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let (mut kubeconfig, mut token_file) = LockedFile::take_both(&kubeconfig, &token_file)?;
     let settings = settings(arguments, access.token());
     let plugin = settings.pjrt_plugin.clone();
+    if let Some(folder) = &arguments.program_cache_dir
+        && let Err(error) = ProgramCache::open(folder, PROGRAM_CACHE_BYTES)
+    {
+        let folder = folder.display();
+        output::complain(&format!(
+            "failed to open --program-cache-dir {folder}: {error}: compiled programs are kept in memory only"
+        ));
+    }
     let pool = match Pool::start(settings).await {
         Ok(pool) => pool,
         Err(error) => {
@@ -138,7 +146,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let stop = CancellationToken::new();
     let operator = &pool.operator;
     let routes = operator_http::routes(operator.clone(), pool.readiness.clone());
-    let api = Guarded::new(pool.control_plane.service(), access.token());
+    let api = pool.control_plane.service().guarded(access.token());
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
         sahasra_access::Access::token(access.token()),

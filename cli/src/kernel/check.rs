@@ -11,7 +11,6 @@ use crate::{
     output::{self, Table},
 };
 
-/// Describes each file.
 pub fn run(arguments: &CheckArgs) -> Exit {
     let mut exit = Exit::Success;
     let mut described = Vec::new();
@@ -64,7 +63,6 @@ fn verdict(description: &Description, backend: Option<Backend>) -> Exit {
     if runs { Exit::Success } else { Exit::Refused }
 }
 
-/// Formats a description as text for the terminal.
 fn text(description: &Description) -> String {
     let mut text = format!(
         "{}: PTX {} for {}, {}-bit addresses\n\n",
@@ -76,7 +74,8 @@ fn text(description: &Description) -> String {
         Some(refused) if refused.instruction.is_empty() => format!("line {}: {}", refused.line, refused.reason),
         Some(refused) => format!("line {}: `{}`: {}", refused.line, refused.instruction, refused.reason),
     };
-    backends.row([yes(description.backends.cpu.runs).to_owned(), why].into_iter(), "cpu");
+    let runs = if description.backends.cpu.runs { "yes" } else { "no" };
+    backends.row(["cpu".to_owned(), runs.to_owned(), why]);
     let cuda = &description.backends.cuda;
     let mut why = cuda.devices.clone();
     if let Some(version) = &cuda.cuda_version {
@@ -93,7 +92,7 @@ fn text(description: &Description) -> String {
             "not checked"
         }
     };
-    backends.row([runs.to_owned(), why].into_iter(), "cuda");
+    backends.row(["cuda".to_owned(), runs.to_owned(), why]);
     text.push_str(&backends.to_string());
     for entry in &description.entries {
         let _ = write!(text, "\n.entry {}\n", entry.name);
@@ -113,21 +112,17 @@ fn text(description: &Description) -> String {
         }
         let mut parameters = Table::new(&["  ARG", "TYPE", "BYTES", "OFFSET", "NAME"]);
         for (place, parameter) in entry.parameters.iter().enumerate() {
-            let cells = [
+            parameters.row([
+                format!("  {place}"),
                 parameter.scalar.clone(),
                 parameter.bytes.to_string(),
                 parameter.offset.to_string(),
                 parameter.name.clone(),
-            ];
-            parameters.row(cells.into_iter(), &format!("  {place}"));
+            ]);
         }
         text.push_str(&parameters.to_string());
     }
     text
-}
-
-fn yes(runs: bool) -> &'static str {
-    if runs { "yes" } else { "no" }
 }
 
 fn registers(entry: &Kernel) -> String {

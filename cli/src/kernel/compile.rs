@@ -5,7 +5,6 @@ use std::path::Path;
 use super::nvrtc::{Nvrtc, NvrtcError};
 use crate::{args::CompileArgs, exit::Exit, output};
 
-/// Compiles one file.
 pub fn run(arguments: &CompileArgs) -> Exit {
     match compile(arguments) {
         Ok(exit) => exit,
@@ -19,7 +18,6 @@ pub fn run(arguments: &CompileArgs) -> Exit {
     }
 }
 
-/// The file was not compiled.
 #[derive(Debug, thiserror::Error)]
 enum CompileError {
     #[error("{0}")]

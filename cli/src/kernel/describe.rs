@@ -8,37 +8,26 @@ use serde::Serialize;
 /// Prefix of a target, followed by the compute capability: two or three digits, of which the last is the minor version.
 const TARGET: &str = "sm_";
 
-/// Description of one PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
-    /// Path of the file.
     pub file: String,
     /// Version of the PTX ISA, such as `8.8`.
     pub ptx_version: String,
-    /// Architecture that the PTX targets, such as `sm_80`.
     pub target: String,
-    /// Size of an address in bits.
     pub address_bits: u32,
-    /// Bytes of the module's `.const` variables.
     pub constant_bytes: u64,
-    /// Bytes of `.global` variables.
     pub global_bytes: u64,
     pub backends: Backends,
-    /// Kernels of the file.
     pub entries: Vec<Kernel>,
 }
 
-/// Backends that can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Backends {
-    /// The SIMT engine on CPUs.
     pub cpu: CpuVerdict,
-    /// The CUDA driver on GPUs.
     pub cuda: CudaVerdict,
 }
 
-/// Whether the CPU engine can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct CpuVerdict {
     pub runs: bool,
@@ -47,7 +36,6 @@ pub struct CpuVerdict {
     pub refused: Option<Refused>,
 }
 
-/// A statement that an engine rejects.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Refused {
     /// Line of the file, from 1.
@@ -61,7 +49,6 @@ pub struct Refused {
     pub invalid: bool,
 }
 
-/// GPUs that can run a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CudaVerdict {
@@ -75,7 +62,6 @@ pub struct CudaVerdict {
     pub cuda_version: Option<String>,
 }
 
-/// A kernel of a PTX file.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kernel {
@@ -90,7 +76,6 @@ pub struct Kernel {
     pub dynamic_shared: bool,
     /// Bytes of the `.const` variables that the kernel uses.
     pub constant_bytes: u64,
-    /// Bytes of local memory of a thread.
     pub local_bytes: u64,
     /// Maximum threads of a block by axis (`.maxntid`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +85,6 @@ pub struct Kernel {
     pub required_block: Option<[u32; 3]>,
 }
 
-/// A parameter of a kernel.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Parameter {
     pub name: String,
@@ -111,10 +95,7 @@ pub struct Parameter {
     pub offset: u64,
 }
 
-/// Describes a PTX file from its text; `file` is its path.
-///
-/// # Errors
-/// When the text is not PTX at all. PTX that no engine can run is described.
+/// Describes a PTX file, also one that no engine can run. Fails if the text is not PTX at all.
 pub fn describe(file: &str, text: &str) -> Result<Description, LoadError> {
     let outline = Outline::of(text)?;
     let refused = Module::load(text).err();

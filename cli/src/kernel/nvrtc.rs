@@ -18,62 +18,39 @@ use crate::args::{cuda_homes, virtual_environment};
 const NAMES: [&str; 4] = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"];
 /// Folders of the library in NVIDIA's Python packages `nvidia-cuda-nvrtc-cu12` and `nvidia-cuda-nvrtc`, relative to a folder of packages.
 const PACKAGE_FOLDERS: [&str; 3] = ["nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", "nvidia/cu12/lib"];
-/// `NVRTC_SUCCESS`.
-const SUCCESS: c_int = 0;
-/// `NVRTC_ERROR_COMPILATION`.
-const COMPILATION: c_int = 6;
+const NVRTC_SUCCESS: c_int = 0;
+const NVRTC_ERROR_COMPILATION: c_int = 6;
 
 type Program = *mut c_void;
 
-/// Error of NVRTC; no PTX was produced.
 #[derive(Debug, thiserror::Error)]
 pub enum NvrtcError {
     #[error("NVRTC was not found; looked for {looked}.\n{REMEDY}")]
-    Missing {
-        /// Folders that were searched.
-        looked: String,
-    },
+    Missing { looked: String },
     /// The library given by `--nvrtc-library` cannot be loaded, or lacks a function.
     #[error("failed to load {}: {source}", path.display())]
-    Load {
-        path: PathBuf,
-        /// Error of the dynamic linker.
-        source: libloading::Error,
-    },
+    Load { path: PathBuf, source: libloading::Error },
     /// A name, an option or the source contains a NUL byte.
     #[error("{0} contains a NUL byte")]
     Nul(&'static str),
     #[error("the source does not compile:\n{log}")]
-    Compile {
-        /// Messages of the compiler, with file and line.
-        log: String,
-    },
-    /// A call of NVRTC failed for another reason.
+    Compile { log: String },
     #[error("{call}: {reason}")]
-    Call {
-        /// Name of the function.
-        call: &'static str,
-        /// NVRTC's description of the error.
-        reason: String,
-    },
+    Call { call: &'static str, reason: String },
 }
 
-/// Remedy when NVRTC is not found.
 const REMEDY: &str = "\
 Install the CUDA toolkit, or the Python packages alone (no GPU needed):
   python3 -m venv cuda && cuda/bin/pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
   VIRTUAL_ENV=$PWD/cuda sahasra kernel compile FILE.cu
 or name the library: --nvrtc-library PATH";
 
-/// Output of a compilation.
 #[derive(Debug)]
 pub struct Compiled {
     pub ptx: String,
-    /// Warnings of the compiler.
     pub log: String,
 }
 
-/// The loaded NVRTC library.
 #[derive(Debug)]
 pub struct Nvrtc {
     functions: Functions,
@@ -118,20 +95,15 @@ impl Functions {
 
 impl Nvrtc {
     /// Loads the library at `named`, or the first one that is found.
-    ///
-    /// # Errors
-    /// [`NvrtcError::Load`] when the library at `named` cannot be loaded; [`NvrtcError::Missing`] when no library is found.
     pub fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
         if let Some(path) = named {
+            let path = path.to_owned();
             return match Functions::load(path.as_os_str()) {
                 Ok(functions) => Ok(Self {
                     functions,
-                    path: Some(path.to_owned()),
+                    path: Some(path),
                 }),
-                Err(source) => Err(NvrtcError::Load {
-                    path: path.to_owned(),
-                    source,
-                }),
+                Err(source) => Err(NvrtcError::Load { path, source }),
             };
         }
         let folders = folders();
@@ -176,9 +148,6 @@ impl Nvrtc {
     }
 
     /// Compiles `source` with `options` such as `--gpu-architecture=compute_80`. Messages of the compiler call the source `name`.
-    ///
-    /// # Errors
-    /// [`NvrtcError::Compile`] with the compiler's messages, [`NvrtcError::Nul`] and [`NvrtcError::Call`].
     pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, NvrtcError> {
         let source = CString::new(source).map_err(|_| NvrtcError::Nul("the source"))?;
         let name = CString::new(name).map_err(|_| NvrtcError::Nul("the name"))?;
@@ -204,7 +173,7 @@ impl Nvrtc {
         // strings, which live through the call.
         let compiled = unsafe { (self.functions.compile)(program, count, options.as_ptr()) };
         let log = self.text(program, self.functions.log).unwrap_or_default();
-        if compiled == COMPILATION {
+        if compiled == NVRTC_ERROR_COMPILATION {
             return Err(NvrtcError::Compile {
                 log: log.trim_end().to_owned(),
             });
@@ -232,7 +201,7 @@ impl Nvrtc {
     }
 
     fn check(&self, call: &'static str, code: c_int) -> Result<(), NvrtcError> {
-        if code == SUCCESS {
+        if code == NVRTC_SUCCESS {
             return Ok(());
         }
         // SAFETY: nvrtcGetErrorString(nvrtcResult): returns, for any code, a NUL-terminated string that lives as long as the library.

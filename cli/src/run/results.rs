@@ -74,7 +74,6 @@ pub fn objects(jobs: &[&BurstJob]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-/// Returns a job in the form of `kubectl get -o json`.
 pub fn object(job: &BurstJob) -> Value {
     let mut job = (*job).clone();
     job.metadata.managed_fields = None;

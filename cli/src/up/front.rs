@@ -2,7 +2,7 @@
 //! token.
 //!
 //! The gateway is the same as in a cluster and has no rights here either: it calls the API with its caller's token, which is checked by the
-//! same [`Guarded`] service that kubectl uses.
+//! same [`ApiService`] that kubectl uses.
 //!
 //! TLS and plain HTTP share the port, distinguished by the first byte of a connection. kubectl sends its token only over TLS; `curl
 //! http://127.0.0.1:8000/workers` needs neither token nor TLS.
@@ -19,7 +19,7 @@ use std::{
 
 use http::{HeaderValue, Method, Request, StatusCode, header, uri::Authority};
 use hyper::body::Incoming;
-use sahasra_local::Guarded;
+use sahasra_local::ApiService;
 use sahasra_service::{
     answer::{self, Answer},
     server::Handshake,
@@ -48,7 +48,7 @@ impl Handshake for TlsIfSpoken {
         let mut first = [0];
         stream.peek(&mut first).await?;
         if first[0] == TLS_HANDSHAKE {
-            return Ok(Either::Left(Box::new(self.0.accept(stream).await?)));
+            return Ok(Either::Left(self.0.handshake(stream).await?));
         }
         Ok(Either::Right(stream))
     }
@@ -58,14 +58,14 @@ impl Handshake for TlsIfSpoken {
 pub struct Front<W, G> {
     operator: W,
     gateway: G,
-    api: Guarded,
+    api: ApiService,
     token_file: Arc<str>,
 }
 
 impl<W, G> Front<W, G> {
     /// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the
     /// token are answered with the path of `token_file`.
-    pub fn new(operator: W, gateway: G, api: Guarded, token_file: &Path) -> Self {
+    pub fn new(operator: W, gateway: G, api: ApiService, token_file: &Path) -> Self {
         Self {
             operator,
             gateway,

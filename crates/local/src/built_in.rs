@@ -44,7 +44,6 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Sets the fields of a new object that the server provides.
 pub(crate) fn prepare_new(object: &mut Value, resource: &Resource) {
     match resource.behaviour {
         Behaviour::Secret if object["type"].as_str().is_none_or(str::is_empty) => object["type"] = json!("Opaque"),
@@ -86,7 +85,6 @@ pub(crate) fn restore(object: &mut Value, old: &Value, field: &str) {
     };
 }
 
-/// Errors of an object of a built-in kind, given the object that it replaces.
 pub(crate) fn validate(object: &Value, old: Option<&Value>, resource: &Resource) -> Vec<FieldError> {
     let mut errors = Vec::new();
     match resource.behaviour {

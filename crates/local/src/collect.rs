@@ -28,7 +28,6 @@ impl Transaction<'_> {
         }
     }
 
-    /// Queues a changed object for garbage collection if necessary.
     pub fn suspect_changed(&mut self, key: &Key, old: &Value, object: &Value) {
         let owners_changed = object::owners(old) != object::owners(object);
         if owners_changed || (object::is_deleting(object) && awaits_collection(object)) {
@@ -36,10 +35,14 @@ impl Transaction<'_> {
         }
         if owners_changed {
             // An owner that waits for its dependents may have lost one.
-            for owner in object::owners(old) {
-                let owner = owner["uid"].as_str().and_then(|uid| self.store.key_of(uid)).cloned();
-                self.store.suspects.extend(owner);
-            }
+            self.suspect_owners(old);
+        }
+    }
+
+    pub fn suspect_owners(&mut self, object: &Value) {
+        for owner in object::owners(object) {
+            let owner = owner["uid"].as_str().and_then(|uid| self.store.key_of(uid)).cloned();
+            self.store.suspects.extend(owner);
         }
     }
 
@@ -97,19 +100,17 @@ impl Transaction<'_> {
     fn worth(&self, owner: &Value, dependent: &Key) -> Option<Owner> {
         let text = |field: &str| owner[field].as_str().unwrap_or_default();
         let resource = self.catalogue.find_kind(text("apiVersion"), text("kind"))?;
-        let is_namespaced = self.catalogue.resources[resource].namespaced;
-        if is_namespaced && dependent.namespace.is_empty() {
-            return None;
-        }
-        let key = Key {
+        let mut key = Key {
             resource: self.catalogue.kept_at(resource),
-            namespace: if is_namespaced {
-                dependent.namespace.clone()
-            } else {
-                String::new()
-            },
+            namespace: String::new(),
             name: text("name").to_owned(),
         };
+        if self.catalogue.resources[resource].namespaced {
+            if dependent.namespace.is_empty() {
+                return None;
+            }
+            key.namespace.clone_from(&dependent.namespace);
+        }
         Some(match self.store.get(&key) {
             Some(found) if object::uid(found) == text("uid") => {
                 let waits = object::is_deleting(found) && object::finalizers(found).contains(&"foregroundDeletion");
@@ -138,14 +139,11 @@ impl Transaction<'_> {
             let Some(dependent) = self.store.get(&dependent_key).cloned() else {
                 continue;
             };
-            let kept: Vec<Value> = object::owners(&dependent)
-                .iter()
-                .filter(|owner| owner["uid"] != uid)
-                .cloned()
-                .collect();
             let mut freed = Value::clone(&dependent);
-            let kept = if kept.is_empty() { Value::Null } else { json!(kept) };
-            object::set_metadata(&mut freed, "ownerReferences", kept);
+            if let Some(owners) = freed["metadata"]["ownerReferences"].as_array_mut() {
+                owners.retain(|owner| owner["uid"] != uid);
+            }
+            object::tidy_metadata(&mut freed);
             self.store.put(dependent_key, freed);
         }
         self.drop_finalizer(key, owner, "orphan");
@@ -205,7 +203,6 @@ impl Transaction<'_> {
     }
 }
 
-/// Whether an object has a finalizer that garbage collection removes.
 fn awaits_collection(object: &Value) -> bool {
     let finalizers = object::finalizers(object);
     finalizers.contains(&"orphan") || finalizers.contains(&"foregroundDeletion")

@@ -1,7 +1,6 @@
 //! Entry point of the crate: options of a control plane, its handle, and the creation of clients.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
@@ -12,28 +11,17 @@ use crate::service::ApiService;
 use crate::store::{Store, WatchEnd};
 use crate::write::{Transaction, Writing};
 
-/// Source of timestamps.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Default of [`Options::watch_history`]: enough for about a hundred bursts.
 const WATCH_HISTORY: usize = 10_000;
 
-/// Default of [`Options::event_lifetime`], the same as the default of kube-apiserver's `--event-ttl`.
-const EVENT_LIFETIME: Duration = Duration::from_secs(60 * 60);
-
-/// Options of a control plane.
 #[derive(Clone)]
 pub struct Options {
-    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
-    pub clock: Clock,
-    /// Seed of uids and generated names.
-    pub seed: u64,
-    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
-    pub watch_history: usize,
-    /// Time since the last write of an Event, by `clock`, after which the next request deletes the Event.
-    pub event_lifetime: Duration,
-    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
-    pub lasting_namespace: Option<String>,
+    clock: Clock,
+    seed: u64,
+    watch_history: usize,
+    lasting_namespace: Option<String>,
 }
 
 impl Default for Options {
@@ -42,55 +30,31 @@ impl Default for Options {
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             seed: 0,
             watch_history: WATCH_HISTORY,
-            event_lifetime: EVENT_LIFETIME,
             lasting_namespace: None,
         }
     }
 }
 
-impl std::fmt::Debug for Options {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Options")
-            .field("seed", &self.seed)
-            .field("watch_history", &self.watch_history)
-            .field("event_lifetime", &self.event_lifetime)
-            .field("lasting_namespace", &self.lasting_namespace)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Options {
-    /// Takes timestamps from `clock`.
-    #[must_use]
+    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
     pub fn clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Derives uids and generated names from `seed`.
-    #[must_use]
+    /// Seed of uids and generated names.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Keeps the latest `changes` changes for watches and lists.
-    #[must_use]
+    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
     pub fn watch_history(mut self, changes: usize) -> Self {
         self.watch_history = changes;
         self
     }
 
-    /// Deletes Events that have not been written for `lifetime`.
-    #[must_use]
-    pub fn event_lifetime(mut self, lifetime: Duration) -> Self {
-        self.event_lifetime = lifetime;
-        self
-    }
-
-    /// Protects the namespace `name` from deletion.
-    #[must_use]
+    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
     pub fn lasting_namespace(mut self, name: &str) -> Self {
         self.lasting_namespace = Some(name.to_owned());
         self
@@ -104,10 +68,7 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Shared")
-            .field("options", &self.options)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 
@@ -135,7 +96,6 @@ impl Shared {
             catalogue: catalogue(),
             store: &mut store,
             now,
-            event_lifetime: self.options.event_lifetime,
             lasting_namespace: self.options.lasting_namespace.as_deref(),
         });
         let wakers = store.take_wakers();
@@ -158,7 +118,6 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Creates a control plane with the empty namespaces that every new cluster has.
-    #[must_use]
     pub fn new(options: Options) -> Self {
         let shared = Arc::new(Shared {
             store: Mutex::new(Store::new(options.seed, options.watch_history)),
@@ -181,19 +140,15 @@ impl ControlPlane {
     }
 
     /// Creates a client whose default namespace is `namespace`. Must be called within a Tokio runtime.
-    #[must_use]
     pub fn client(&self, namespace: &str) -> kube::Client {
         kube::Client::new(self.service(), namespace)
     }
 
-    /// The API as a tower service, which can be wrapped or served over HTTP.
-    #[must_use]
     pub fn service(&self) -> ApiService {
         ApiService::new(self.shared.clone())
     }
 
     /// Revision of the last write, which is the resource version of the most recently written object.
-    #[must_use]
     pub fn revision(&self) -> u64 {
         self.shared.store().revision()
     }
@@ -214,8 +169,6 @@ impl ControlPlane {
         self.shared.transact(|transaction| transaction.store.end_watches(WatchEnd::Expired));
     }
 
-    /// Number of open watches.
-    #[must_use]
     pub fn open_watches(&self) -> usize {
         self.shared.store().open_watches()
     }

@@ -65,10 +65,7 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
                 let mut about = resource.about(object["metadata"]["name"].as_str().unwrap_or_default());
                 about.kind = given.to_owned();
                 let error = FieldError::invalid("kind", given, format!("must be {expected}"));
-                return Err(Refusal::Invalid {
-                    about,
-                    errors: vec![error],
-                });
+                return Err(Refusal::invalid(about, error));
             }
             given if field == "kind" => {
                 return Err(Refusal::BadRequest(format!(

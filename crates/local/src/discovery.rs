@@ -74,7 +74,6 @@ fn wants_aggregated(accept: &str) -> bool {
         .any(|media| media.contains("as=APIGroupDiscoveryList") && media.contains("v=v2") && !media.contains("v2beta1"))
 }
 
-/// Distinct groups with their version, in the order of the catalogue.
 fn groups(catalogue: &Catalogue) -> Vec<(&str, &str)> {
     let mut groups: Vec<(&str, &str)> = Vec::new();
     for resource in &catalogue.resources {

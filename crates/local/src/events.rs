@@ -3,7 +3,6 @@
 
 use serde_json::{Value, json};
 
-/// Pairs of field names in events.k8s.io/v1 and core/v1.
 const FIELDS: [(&str, &str); 7] = [
     ("note", "message"),
     ("regarding", "involvedObject"),

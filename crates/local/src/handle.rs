@@ -36,12 +36,10 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
     } = target
     else {
         if let Some(review) = Review::at(parts.uri.path()) {
-            let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-            return review.answer(&parts.method, content_type.unwrap_or_default(), &body);
+            return review.answer(&parts.method, request::header(&parts.headers, header::CONTENT_TYPE), &body);
         }
-        let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
         return match parts.method {
-            http::Method::GET => discovery::answer(parts.uri.path(), accept.unwrap_or_default()),
+            http::Method::GET => discovery::answer(parts.uri.path(), request::header(&parts.headers, header::ACCEPT)),
             _ => Err(Refusal::NoSuchPath),
         };
     };
@@ -264,10 +262,9 @@ impl Objects<'_> {
             ("Orphan", _) | ("", Some(true)) => Some(Propagation::Orphan),
             ("", None) => None,
             (other, _) => {
-                let about = About::options("DeleteOptions");
                 let supported = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
-                let errors = vec![FieldError::new(Mistake::NotSupported, "propagationPolicy", other, supported)];
-                return Err(Refusal::Invalid { about, errors });
+                let error = FieldError::new(Mistake::NotSupported, "propagationPolicy", other, supported);
+                return Err(Refusal::invalid(About::options("DeleteOptions"), error));
             }
         };
         let precondition = |field: &str| options["preconditions"][field].as_str().map(str::to_owned);

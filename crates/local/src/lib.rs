@@ -18,8 +18,8 @@
 //! The decision record *The embedded control plane is our own* lists the supported features. The supported features differ as follows:
 //!
 //! - **Time.** Garbage collection and the deletion of a namespace's content happen within the write that makes them necessary, not
-//!   some time later. An Event that has not been written for an hour ([`Options::event_lifetime`]) is deleted by the next request, whatever
-//!   its target: without a request nothing is deleted.
+//!   some time later. An Event that has not been written for an hour is deleted by the next request, whatever its target: without a request
+//!   nothing is deleted.
 //! - **CEL rules** are evaluated by `kube-cel` 0.8, which rejects unsupported features: `sortBy`, `cel.bind`, two-variable comprehensions,
 //!   schemas deeper than 64 levels, the authorizer. Costs are not counted, so no rule exceeds a cost budget. `oldSelf` of an
 //!   `optionalOldSelf` rule is the value or null, not an optional. Messages of rules that fail to evaluate differ. Sahasra's definitions
@@ -63,6 +63,6 @@ mod view;
 mod watch;
 mod write;
 
-pub use control_plane::{Clock, ControlPlane, Options};
-pub use server::{Credentials, Guarded, ServeError, Server};
+pub use control_plane::{ControlPlane, Options};
+pub use server::{Credentials, ServeError, Server};
 pub use service::{ApiService, ResponseBody};

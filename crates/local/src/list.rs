@@ -54,7 +54,6 @@ fn decode(token: &str) -> Result<(i64, String), Refusal> {
     ))
 }
 
-/// The key in the format of a continue token.
 fn path(key: &Key, namespace: Option<&str>) -> String {
     if namespace.is_some() || key.namespace.is_empty() {
         key.name.clone()
@@ -63,11 +62,7 @@ fn path(key: &Key, namespace: Option<&str>) -> String {
     }
 }
 
-/// Lists objects of a kind.
-///
-/// # Errors
-/// [`Refusal::Expired`] (410) if the revision of a list or of its continue token is no longer available, [`Refusal::BadRequest`] (400) for
-/// invalid parameters, [`Refusal::TooLargeResourceVersion`] for a revision in the future.
+/// Fails with [`Refusal::Expired`] (410) if the revision of a list or of its continue token is no longer available.
 pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, selector: &Selector, query: &Query) -> Result<Page, Refusal> {
     let limit = query.number("limit")?.unwrap_or_default();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -67,7 +67,6 @@ impl Entry {
         entry
     }
 
-    /// Whether both entries belong to the same manager and operation.
     fn is_of(&self, other: &Self) -> bool {
         let same = self.manager == other.manager && self.is_apply == other.is_apply && self.subresource == other.subresource;
         same && (self.is_apply || self.api_version == other.api_version)
@@ -177,7 +176,6 @@ pub(crate) fn record(transaction: &Transaction<'_>, writing: &Writing, old: Opti
     keep_times(old, object);
 }
 
-/// The entries after a write other than an apply.
 fn updated(
     transaction: &Transaction<'_>,
     writing: &Writing,
@@ -260,7 +258,6 @@ fn keep_times(old: Option<&Arc<Value>>, object: &mut Value) {
     }
 }
 
-/// Applies a configuration. Returns the new object and its managed fields.
 pub(crate) fn apply(
     transaction: &Transaction<'_>,
     writing: &Writing,

@@ -11,7 +11,6 @@ pub(crate) fn name(object: &Value) -> &str {
     metadata(object, "name")
 }
 
-/// Namespace of the object; empty for cluster-scoped kinds.
 pub(crate) fn namespace(object: &Value) -> &str {
     metadata(object, "namespace")
 }
@@ -20,7 +19,6 @@ pub(crate) fn uid(object: &Value) -> &str {
     metadata(object, "uid")
 }
 
-/// Resource version as text; empty if absent.
 pub(crate) fn resource_version(object: &Value) -> &str {
     metadata(object, "resourceVersion")
 }
@@ -38,7 +36,10 @@ pub(crate) fn owners(object: &Value) -> &[Value] {
     object["metadata"]["ownerReferences"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Mutable metadata, created if absent.
+pub(crate) fn only_metadata(object: &Value) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+}
+
 pub(crate) fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});

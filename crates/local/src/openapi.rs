@@ -38,7 +38,6 @@ pub(crate) fn version_two(accept: &str) -> Answer {
     answer
 }
 
-/// The document of a group and version; `None` if they do not exist.
 pub(crate) fn document(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value> {
     let mut resources = catalogue.of_version(group, version).peekable();
     resources.peek()?;

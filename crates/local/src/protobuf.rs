@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 
 use crate::resource::{Behaviour, Resource};
 
-/// Media type of Kubernetes objects in Protocol Buffers.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// Prefix of every body with this media type.
 const MAGIC: &[u8] = b"k8s\0";
@@ -149,7 +148,6 @@ pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
     Ok(json!({"spec": {"resourceAttributes": resource, "nonResourceAttributes": other}}))
 }
 
-/// Decodes an object and returns it as JSON.
 pub(crate) fn decode(body: &[u8], resource: &Resource) -> Result<Value, ProtobufError> {
     let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
     let (types, raw) = (envelope.types.unwrap_or_default(), envelope.raw.as_slice());

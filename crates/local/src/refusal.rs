@@ -63,7 +63,6 @@ impl FieldError {
         Self::new(Mistake::Invalid, field, value, detail)
     }
 
-    /// An error for each way in which `value` is wrong.
     pub fn each(field: &str, value: &str, wrongs: Vec<String>) -> impl Iterator<Item = Self> {
         wrongs.into_iter().map(move |wrong| Self::invalid(field, value, wrong))
     }
@@ -209,12 +208,9 @@ fn invalid_message(about: &About, errors: &[FieldError]) -> String {
 }
 
 impl Refusal {
-    /// An error in a field, without the object that it concerns.
-    pub fn invalid(error: FieldError) -> Self {
-        Self::Invalid {
-            about: About::default(),
-            errors: vec![error],
-        }
+    pub fn invalid(about: About, error: FieldError) -> Self {
+        let errors = vec![error];
+        Self::Invalid { about, errors }
     }
 
     pub fn code(&self) -> StatusCode {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
+use percent_encoding::percent_decode_str;
 
 use crate::refusal::Refusal;
 use crate::resource::Catalogue;
@@ -70,12 +71,16 @@ pub(crate) struct Request {
     pub body: Bytes,
 }
 
+/// Value of a header; empty if absent or not ASCII.
+pub(crate) fn header(headers: &HeaderMap, name: header::HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
 impl Request {
     pub fn header(&self, name: header::HeaderName) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        header(&self.headers, name)
     }
 
-    /// Media type of the body, without parameters.
     pub fn content_type(&self) -> &str {
         let whole = self.header(header::CONTENT_TYPE);
         whole.split(';').next().unwrap_or_default().trim()
@@ -145,10 +150,7 @@ pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
 }
 
 fn decoded(part: &str) -> String {
-    // In a path, a plus sign does not mean a space.
-    let escaped = format!("x={}", part.replace('+', "%2B").replace('&', "%26"));
-    let mut pairs = url::form_urlencoded::parse(escaped.as_bytes());
-    pairs.next().map(|(_, value)| value.into_owned()).unwrap_or_default()
+    percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
 
 /// Verb of an HTTP method for a target. `name` is empty for a collection.

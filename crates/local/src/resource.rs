@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Event, Namespace, Node, Secret},
     events::v1::Event as NewEvent,
 };
+pub(crate) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceColumnDefinition as Column;
 use serde_json::{Value, json};
 
 use crate::refusal::{About, FieldError, Refusal};
@@ -27,18 +28,6 @@ pub(crate) enum Behaviour {
     NewEvent,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Column {
-    pub name: String,
-    pub kind: String,
-    pub format: String,
-    pub description: String,
-    /// Priority of the column: 0 if it is always shown, higher if it is shown only with `-o wide`.
-    pub priority: i64,
-    /// JSONPath of a column of a custom resource definition; empty for a built-in kind.
-    pub path: String,
-}
-
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub behaviour: Behaviour,
@@ -53,7 +42,6 @@ pub(crate) struct Resource {
     pub schema: Schema,
     /// Schema that includes the fields of `metadata`, for merging. Absent if `schema` includes them.
     merge_schema: Option<Schema>,
-    /// `schema` as JSON, for OpenAPI.
     pub json_schema: Value,
     pub columns: Vec<Column>,
 }
@@ -75,12 +63,10 @@ impl Resource {
         self.merge_schema.as_ref().unwrap_or(&self.schema)
     }
 
-    /// Whether a PUT without a resource version replaces the current object.
     pub fn allows_unconditional_update(&self) -> bool {
         !matches!(self.behaviour, Behaviour::Custom | Behaviour::Lease)
     }
 
-    /// Whether a PUT creates an object that does not exist.
     pub fn allows_create_on_update(&self) -> bool {
         matches!(self.behaviour, Behaviour::Lease | Behaviour::Event | Behaviour::NewEvent)
     }
@@ -171,15 +157,7 @@ impl Catalogue {
             for version in definition.spec.versions {
                 let schema = version.schema.and_then(|schema| schema.open_api_v3_schema);
                 let json_schema = serde_json::to_value(schema).unwrap_or_default();
-                let columns = version.additional_printer_columns.unwrap_or_default();
-                let own = columns.into_iter().map(|column| Column {
-                    name: column.name,
-                    kind: column.type_,
-                    format: column.format.unwrap_or_default(),
-                    description: column.description.unwrap_or_default(),
-                    priority: column.priority.unwrap_or_default().into(),
-                    path: column.json_path,
-                });
+                let own = version.additional_printer_columns.unwrap_or_default();
                 resources.push(Resource {
                     behaviour: Behaviour::Custom,
                     group: definition.spec.group.clone(),
@@ -251,7 +229,7 @@ fn by_type() -> Value {
 }
 
 /// Name, priority and description of a column of a built-in kind.
-type BuiltInColumn = (&'static str, i64, &'static str);
+type BuiltInColumn = (&'static str, i32, &'static str);
 
 const NAME_COLUMN: BuiltInColumn = ("Name", 0, NAME);
 const AGE_COLUMN: BuiltInColumn = ("Age", 0, CREATED);
@@ -327,14 +305,14 @@ fn built_in_resource<T: k8s_openapi::Resource + schemars::JsonSchema>(
     }
 }
 
-fn column(name: &str, priority: i64, description: &str, path: &str) -> Column {
+fn column(name: &str, priority: i32, description: &str, path: &str) -> Column {
     Column {
         name: name.to_owned(),
-        kind: "string".to_owned(),
-        format: if name == "Name" { "name".to_owned() } else { String::new() },
-        description: description.to_owned(),
-        priority,
-        path: path.to_owned(),
+        type_: "string".to_owned(),
+        format: (name == "Name").then(|| "name".to_owned()),
+        description: Some(description.to_owned()),
+        priority: Some(priority),
+        json_path: path.to_owned(),
     }
 }
 

@@ -13,9 +13,7 @@ const USER: &str = "sahasra";
 /// A kind of review. Reviews are answered and not stored, as in the API server: the only method is POST.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Review {
-    /// `SelfSubjectAccessReview`: whether the caller may perform an action.
     Access,
-    /// `SelfSubjectReview`: the caller's user name and groups.
     Identity,
 }
 
@@ -81,8 +79,7 @@ fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
             group: "authorization.k8s.io".to_owned(),
             ..About::default()
         };
-        let errors = vec![mistake];
-        return Err(Refusal::Invalid { about, errors });
+        return Err(Refusal::invalid(about, mistake));
     }
     let status = json!({"allowed": true, "reason": "there is one identity here, and it may do everything"});
     let answer = json!({

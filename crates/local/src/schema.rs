@@ -181,6 +181,12 @@ impl Schema {
         self.properties.get(name).or(self.values.as_deref())
     }
 
+    /// The item of `old` that has the same keys as `item`. Only items with keys can be matched to old items.
+    pub fn item_before<'a>(&self, item: &Value, old: Option<&'a [Value]>) -> Option<&'a Value> {
+        let ListType::Map(keys) = &self.list_type else { return None };
+        old?.iter().find(|other| keys.iter().all(|key| other[key] == item[key]))
+    }
+
     pub fn type_name(&self) -> &'static str {
         self.kind.map_or("", Type::name)
     }
@@ -228,11 +234,6 @@ pub(crate) fn join(path: &str, below: &str) -> String {
         "" => path.to_owned(),
         below => field_path(path, below),
     }
-}
-
-/// The item of `old` that has the same keys as `item`.
-pub(crate) fn same_item<'a>(keys: &[String], item: &Value, old: &'a [Value]) -> Option<&'a Value> {
-    old.iter().find(|other| keys.iter().all(|key| other[key] == item[key]))
 }
 
 /// Schema of a built-in type as JSON, without references, and with the list types of the API server's schema.

@@ -6,9 +6,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use sahasra_service::server::{Handshake, Limits, serve};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
+use sahasra_service::server::{Limits, serve};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::control_plane::ControlPlane;
@@ -16,20 +15,15 @@ use crate::service::ApiService;
 
 mod access;
 
-pub use access::{Credentials, Guarded};
+pub use access::Credentials;
 
 /// Drain timeout of open requests at shutdown. Short, because a watch never ends by itself.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("failed to listen on {address}")]
-    Listen {
-        /// Requested address, with port 0 for any free port.
-        address: SocketAddr,
-        source: io::Error,
-    },
+    Listen { address: SocketAddr, source: io::Error },
     #[error("failed to create a certificate")]
     Certificate(#[from] rcgen::Error),
     #[error("failed to configure TLS")]
@@ -44,21 +38,9 @@ pub struct Server {
     service: ApiService,
 }
 
-impl std::fmt::Debug for Server {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Server")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Server {
     /// Binds `address` (port 0 selects a free port) and generates a certificate for it. Only requests with the token are accepted; bind to
     /// loopback nevertheless.
-    ///
-    /// # Errors
-    /// If the address is not available, or the system provides no randomness for the key.
     pub async fn bind(control_plane: &ControlPlane, address: SocketAddr, token: String) -> Result<Self, ServeError> {
         let listen = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
@@ -71,41 +53,26 @@ impl Server {
         })
     }
 
-    /// Address of the listener.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    #[must_use]
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
 
     /// A kubeconfig with full access to the server, in JSON, which is also YAML. Contains the token.
-    #[must_use]
     pub fn kubeconfig(&self, namespace: &str) -> String {
         self.credentials.kubeconfig(self.address, namespace)
     }
 
     /// Serves until `shutdown` is cancelled.
     pub async fn serve(self, shutdown: CancellationToken) {
-        let guarded = Guarded::new(self.service, self.credentials.token());
+        let guarded = self.service.guarded(self.credentials.token());
         let limits = Limits {
             drain_timeout: DRAIN,
             ..Limits::default()
         };
-        serve(self.listener, Tls(self.credentials.acceptor()), guarded, limits, shutdown).await;
-    }
-}
-
-#[derive(Clone)]
-struct Tls(TlsAcceptor);
-
-impl Handshake for Tls {
-    type Stream = tokio_rustls::server::TlsStream<TcpStream>;
-
-    async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
-        self.0.accept(stream).await
+        serve(self.listener, self.credentials.acceptor(), guarded, limits, shutdown).await;
     }
 }

@@ -5,12 +5,14 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::control_plane::Shared;
 use crate::handle;
@@ -20,15 +22,25 @@ use crate::watch::WatchStream;
 /// Maximum size of a request body in bytes, the same as the API server's.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
-/// Tower service of a control plane. Cheap to clone.
-#[derive(Clone, Debug)]
+/// Timeout for receiving a request's body if a token is required, the same as the gateway's.
+const BODY_WITHIN: Duration = Duration::from_secs(20);
+
+/// Service of a control plane.
+#[derive(Clone)]
 pub struct ApiService {
     shared: Arc<Shared>,
+    token: Option<Arc<str>>,
 }
 
 impl ApiService {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self { shared, token: None }
+    }
+
+    /// Requires this token for all requests except health checks.
+    pub fn guarded(mut self, token: &str) -> Self {
+        self.token = Some(token.into());
+        self
     }
 
     async fn answer<B>(self, request: http::Request<B>) -> Response<ResponseBody>
@@ -37,12 +49,31 @@ impl ApiService {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (parts, body) = request.into_parts();
-        let answer = read(body).await.and_then(|body| handle::handle(&self.shared, &parts, body));
+        let body = match &self.token {
+            None => read(body).await,
+            Some(token) if admits(token, &parts) => timeout(BODY_WITHIN, read(body)).await.unwrap_or(Err(Refusal::TooSlow(BODY_WITHIN))),
+            Some(_) => Err(Refusal::Unauthorized),
+        };
+        let answer = body.and_then(|body| handle::handle(&self.shared, &parts, body));
         answer.unwrap_or_else(|refusal| Answer::refusal(&refusal)).into_response()
     }
 }
 
-pub(crate) async fn read<B>(body: B) -> Result<Bytes, Refusal>
+fn admits(token: &str, request: &Parts) -> bool {
+    if matches!(request.uri.path(), "/healthz" | "/readyz" | "/livez") {
+        return true;
+    }
+    let given = request.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    let given = given.and_then(|given| given.strip_prefix(b"Bearer ")).unwrap_or_default();
+    // Constant-time comparison: the duration of a rejection must not reveal the token.
+    let differs = given
+        .iter()
+        .zip(token.as_bytes())
+        .fold(0, |differs, (one, other)| differs | (one ^ other));
+    given.len() == token.len() && differs == 0
+}
+
+async fn read<B>(body: B) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -6,6 +6,7 @@ mod cells;
 use jsonpath_rust::JsonPath;
 use serde_json::{Value, json};
 
+use crate::object;
 use crate::resource::{Column, Resource};
 
 pub(crate) struct Table<'a> {
@@ -32,16 +33,16 @@ impl Table<'_> {
             .columns
             .iter()
             .map(|column| {
-                let description = match column.description.as_str() {
-                    "" => format!("Custom resource definition column (in JSONPath format): {}", column.path),
+                let description = match column.description.as_deref().unwrap_or_default() {
+                    "" => format!("Custom resource definition column (in JSONPath format): {}", column.json_path),
                     given => given.to_owned(),
                 };
                 json!({
                     "name": column.name,
-                    "type": column.kind,
-                    "format": column.format,
+                    "type": column.type_,
+                    "format": column.format.as_deref().unwrap_or_default(),
                     "description": description,
-                    "priority": column.priority,
+                    "priority": column.priority.unwrap_or_default(),
                 })
             })
             .collect()
@@ -56,19 +57,19 @@ impl Table<'_> {
         let shown = match self.include_object {
             "None" => Value::Null,
             "Object" => object.clone(),
-            _ => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]}),
+            _ => object::only_metadata(object),
         };
         json!({"cells": cells, "object": shown})
     }
 
     fn cell(&self, object: &Value, column: &Column) -> Value {
-        let Some(value) = find(object, &column.path) else {
+        let Some(value) = find(object, &column.json_path) else {
             return Value::Null;
         };
-        match (column.kind.as_str(), value) {
+        match (column.type_.as_str(), value) {
             ("string", Value::String(_)) => value.clone(),
             ("string", Value::Null) => json!(""),
-            ("string", Value::Number(number)) => json!(crate::object::number(number)),
+            ("string", Value::Number(number)) => json!(object::number(number)),
             ("string", other) => json!(other.to_string()),
             #[expect(clippy::cast_possible_truncation, reason = "the API server cuts the same way")]
             ("integer", Value::Number(number)) => number

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::events;
 use crate::list::Page;
+use crate::object;
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::table::Table;
 
@@ -56,7 +57,7 @@ impl View {
     pub fn object(&self, object: &Value) -> Value {
         match self.form {
             Form::Whole => self.whole(object),
-            Form::Metadata => metadata_of(object),
+            Form::Metadata => object::only_metadata(object),
             Form::Table => self.table(
                 std::slice::from_ref(&self.whole(object)),
                 json!({"resourceVersion": object["metadata"]["resourceVersion"]}),
@@ -77,7 +78,7 @@ impl View {
                 })
             }
             Form::Metadata => {
-                let items: Vec<Value> = page.items.iter().map(|object| metadata_of(object)).collect();
+                let items: Vec<Value> = page.items.iter().map(|object| object::only_metadata(object)).collect();
                 json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": page.metadata(), "items": items})
             }
             Form::Table => {
@@ -120,8 +121,4 @@ impl View {
         }
         .render(objects, metadata)
     }
-}
-
-fn metadata_of(object: &Value) -> Value {
-    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
 }

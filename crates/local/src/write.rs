@@ -17,16 +17,15 @@ use crate::store::{Key, Store};
 /// Message of a conflict: the write is based on an old resource version.
 pub(crate) const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
 
-/// Attempts to find a free name for `generateName`.
+/// Time since the last write of an Event after which it is deleted, the same as the default of kube-apiserver's `--event-ttl`.
+const EVENT_LIFETIME: Duration = Duration::from_secs(60 * 60);
+
 const NAME_ATTEMPTS: usize = 8;
 
-/// Target and manager of a write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writing {
-    /// Index under which the store keeps the object.
     pub resource: usize,
     pub namespace: Option<String>,
-    /// `status`, `finalize`, or empty for the object itself.
     pub subresource: String,
     pub manager: String,
     /// Managed fields computed by server-side apply.
@@ -67,7 +66,6 @@ pub(crate) struct Deletion {
     pub dry_run: bool,
 }
 
-/// Outcome of a deletion.
 #[derive(Debug)]
 pub(crate) enum Deleted {
     Gone(Arc<Value>),
@@ -79,7 +77,6 @@ pub(crate) struct Transaction<'a> {
     pub catalogue: &'static Catalogue,
     pub store: &'a mut Store,
     pub now: Timestamp,
-    pub event_lifetime: Duration,
     /// A namespace that cannot be deleted, in addition to [`built_in::LASTING_NAMESPACES`].
     pub lasting_namespace: Option<&'a str>,
 }
@@ -119,9 +116,7 @@ impl Transaction<'_> {
         object::set_metadata(&mut object, "uid", json!(self.store.identities.uid()));
         if resource.is_custom() {
             // The status is written through the subresource only.
-            if let Some(fields) = object.as_object_mut() {
-                fields.remove("status");
-            }
+            built_in::restore(&mut object, &Value::Null, "status");
             object::set_metadata(&mut object, "generation", json!(1));
         }
         object::tidy_metadata(&mut object);
@@ -166,7 +161,7 @@ impl Transaction<'_> {
     /// Every write of an Event restarts its lifetime. Other kinds do not expire.
     fn limit_lifetime(&mut self, resource: &Resource, key: &Key) {
         if resource.behaviour == Behaviour::Event {
-            let at = self.now.checked_add(self.event_lifetime).unwrap_or(Timestamp::MAX);
+            let at = self.now.checked_add(EVENT_LIFETIME).unwrap_or(Timestamp::MAX);
             self.store.expire_at(key, at);
         }
     }
@@ -261,10 +256,7 @@ impl Transaction<'_> {
             }
             let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             // The message contains the plural instead of the kind, as the API server's message does.
-            return Err(Refusal::Invalid {
-                about: resource.about(name),
-                errors: vec![error],
-            });
+            return Err(Refusal::invalid(resource.about(name), error));
         }
         if given != object::resource_version(old) {
             return Err(resource.conflict(name, MODIFIED));
@@ -413,10 +405,7 @@ impl Transaction<'_> {
         let dependents = self.store.dependents(object::uid(self.store.get(key)?));
         let removed = self.store.remove(key, last)?;
         self.store.suspects.extend(dependents);
-        for owner in object::owners(&removed) {
-            let owner = owner["uid"].as_str().and_then(|uid| self.store.key_of(uid)).cloned();
-            self.store.suspects.extend(owner);
-        }
+        self.suspect_owners(&removed);
         if self.resource(key.resource).namespaced {
             self.store.suspects.push_back(Key::of_namespace(&key.namespace));
         }
@@ -432,7 +421,6 @@ pub(crate) fn key_of(resource: usize, object: &Value) -> Key {
     }
 }
 
-/// Moves an object to the namespace of the request.
 fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
     let wanted = namespace.unwrap_or_default();
     let given = object::namespace(object);
@@ -447,17 +435,10 @@ fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
 /// Restricts an update to the status, or to everything except the status, and increments the generation if the latter changes.
 fn prepare_custom(object: &mut Value, old: &Value, subresource: &str) {
     if subresource == "status" {
-        let status = object.get("status").cloned();
-        let given = object["metadata"].take();
-        *object = old.clone();
+        let given = std::mem::replace(object, old.clone());
         // Of the metadata in a status update, the API server accepts only the managed fields.
-        object::set_metadata(object, "managedFields", given["managedFields"].clone());
-        if let Some(fields) = object.as_object_mut() {
-            match status {
-                Some(status) => fields.insert("status".to_owned(), status),
-                None => fields.remove("status"),
-            };
-        }
+        object::copy_metadata(&given, object, "managedFields");
+        built_in::restore(object, &given, "status");
         return;
     }
     built_in::restore(object, old, "status");

@@ -47,9 +47,8 @@ impl Objects<'_> {
         let query = &self.request.query;
         let name = &self.request.name;
         if query.text("fieldManager").is_empty() {
-            let about = About::options("PatchOptions");
-            let errors = vec![FieldError::required("fieldManager", "is required for apply patch")];
-            return Err(Refusal::Invalid { about, errors });
+            let error = FieldError::required("fieldManager", "is required for apply patch");
+            return Err(Refusal::invalid(About::options("PatchOptions"), error));
         }
         let mut config = self.configuration()?;
         if !config["metadata"]["managedFields"].is_null() {
@@ -137,7 +136,7 @@ impl Objects<'_> {
         let unknown = decode::normalise(&mut document, self.kind, catalogue())?;
         if validation == FieldValidation::Strict && !unknown.is_empty() {
             let error = FieldError::invalid("patch", shown.to_string(), decode::strict_message(&unknown));
-            return Err(Refusal::invalid(error));
+            return Err(Refusal::invalid(About::default(), error));
         }
         Ok((document, warnings(validation, &unknown)))
     }

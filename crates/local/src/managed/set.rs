@@ -47,7 +47,6 @@ impl Element {
         })
     }
 
-    /// Format of the element in the message of a conflict.
     fn shown(&self) -> String {
         match self {
             Self::Field(name) => format!(".{name}"),
@@ -127,7 +126,6 @@ impl FieldSet {
         }
     }
 
-    /// The set without a field and everything below it.
     pub fn without(mut self, field: &str) -> Self {
         let element = Element::field(field);
         self.members.remove(&element);

@@ -67,7 +67,6 @@ fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
     schema.and_then(|schema| schema.items.as_deref())
 }
 
-/// Fields or items of a value, each with its schema.
 fn children<'a>(value: &'a Value, schema: Option<&'a Schema>) -> Vec<(Element, &'a Value, Option<&'a Schema>)> {
     match value {
         Value::Object(fields) => {
@@ -107,7 +106,6 @@ fn collect(value: &Value, schema: Option<&Schema>, path: &mut Vec<Element>, set:
     }
 }
 
-/// Fields that were added, modified or removed between `old` and `new`.
 pub(crate) fn compare(old: &Value, new: &Value, schema: &Schema) -> Comparison {
     let mut comparison = Comparison::default();
     compare_at(Some(old), Some(new), Some(schema), &mut Vec::new(), &mut comparison);
@@ -276,7 +274,6 @@ fn remove_at(value: &Value, set: &FieldSet, schema: Option<&Schema>) -> Option<V
     (!is_empty(&kept)).then_some(kept)
 }
 
-/// Whether the last element of a path is a declared field.
 pub(crate) fn declares(schema: &Schema, path: &[Element]) -> bool {
     let mut at = Some(schema);
     for (index, element) in path.iter().enumerate() {

@@ -6,7 +6,7 @@
 use kube_cel::{CompiledSchema, ErrorKind, Rule, Validator};
 use serde_json::Value;
 
-use super::{ListType, Schema, Type, field_path, join, same_item};
+use super::{Schema, Type, field_path, join};
 use crate::refusal::{FieldError, Mistake};
 
 pub(crate) struct Rules {
@@ -64,7 +64,6 @@ fn strip(schema: &mut Value, is_top: bool) {
     }
 }
 
-/// Adds the violations of rules by `value`, given its old value.
 pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     // An unchanged value is not rejected again, unless a rule refers to the change.
     if value.is_null() || (old == Some(value) && !schema.has_transition) {
@@ -87,12 +86,9 @@ pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path
         }
         Value::Array(items) => {
             let Some(item_schema) = &schema.items else { return };
-            let old = old.and_then(Value::as_array);
+            let old = old.and_then(Value::as_array).map(Vec::as_slice);
             for (index, item) in items.iter().enumerate() {
-                let before = match (&schema.list_type, old) {
-                    (ListType::Map(keys), Some(old)) => same_item(keys, item, old),
-                    _ => None,
-                };
+                let before = schema.item_before(item, old);
                 evaluate(item, before, item_schema, &format!("{path}[{index}]"), errors);
             }
         }

@@ -1,8 +1,9 @@
 //! Validation against a schema, with the API server's messages.
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use super::{ListType, Schema, Type, field_path, same_item};
+use super::{ListType, Schema, Type, field_path};
 use crate::object;
 use crate::refusal::{FieldError, Mistake};
 
@@ -121,10 +122,9 @@ fn check_string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldE
 
 /// Whether a text has the format. Formats that the API server does not know accept any text.
 fn has_format(text: &str, format: &str) -> bool {
-    use base64::Engine;
     match format {
         "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
-        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        "byte" => STANDARD.decode(text).is_ok(),
         _ => true,
     }
 }
@@ -158,12 +158,13 @@ fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors
 fn check_items(items: &[Value], old: Option<&[Value]>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     if let Some(item_schema) = &schema.items {
         for (index, item) in items.iter().enumerate() {
-            // Only items with keys can be matched to old items.
-            let before = match (&schema.list_type, old) {
-                (ListType::Map(keys), Some(old)) => same_item(keys, item, old),
-                _ => None,
-            };
-            check(item, before, item_schema, &format!("{path}[{index}]"), errors);
+            check(
+                item,
+                schema.item_before(item, old),
+                item_schema,
+                &format!("{path}[{index}]"),
+                errors,
+            );
         }
     }
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
@@ -205,9 +206,8 @@ pub(crate) fn duplicates(value: &Value, schema: &Schema, path: &str, errors: &mu
             for (index, item) in items.iter().enumerate() {
                 let at = format!("{path}[{index}]");
                 let is_twice = match &schema.list_type {
-                    ListType::Atomic => false,
                     ListType::Set => items[..index].contains(item),
-                    ListType::Map(keys) => same_item(keys, item, &items[..index]).is_some(),
+                    _ => schema.item_before(item, Some(&items[..index])).is_some(),
                 };
                 if is_twice {
                     let shown = match &schema.list_type {

@@ -7,7 +7,6 @@ use super::age;
 use crate::object;
 use crate::resource::Behaviour;
 
-/// Cells of a row, in the order of the kind's columns.
 pub(crate) fn cells(object: &Value, behaviour: Behaviour, now: Timestamp) -> Vec<Value> {
     let age = || json!(age_of(&object["metadata"]["creationTimestamp"], now));
     let name = || json!(object::name(object));
