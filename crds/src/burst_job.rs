@@ -19,9 +19,9 @@ pub use kernel::{Argument, ArgumentChoice, BytesChoice, BytesSource, Kernel, Ptx
 pub use sahasra_parameters::spec::{self as chunks, Chunks, ParameterSpec, ScalarType};
 pub use status::BurstJobStatus;
 
-/// What a burst computes, on what, and what becomes of the results.
+/// Specification of a burst: its kernel, its chunks, the slices that it uses, and the handling of its results.
 ///
-/// Immutable but for `suspend`, `priority`, `slices` and `ttlSecondsAfterFinished`.
+/// All fields except `suspend`, `priority`, `slices` and `ttlSecondsAfterFinished` are immutable.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -34,7 +34,7 @@ pub use status::BurstJobStatus;
     category = "sahasra",
     status = "BurstJobStatus",
     derive = "PartialEq",
-    doc = "One kernel over many independent chunks, run on slices of VRAM across the pool.",
+    doc = "BurstJob represents one kernel that runs over many independent chunks, on slices of VRAM across the pool.",
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Chunks", type_ = "integer", json_path = ".status.chunks.total"),
@@ -50,62 +50,62 @@ pub use status::BurstJobStatus;
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = rules::add)]
 pub struct BurstJobSpec {
-    /// The program and its arguments.
+    /// Kernel, its launch and its arguments.
     pub kernel: Kernel,
-    /// How many chunks, and what parameters each gets.
+    /// Number of chunks, and the parameters of each.
     pub chunks: Chunks,
-    /// The VRAM that one chunk may use, and on what class of device.
+    /// Maximum VRAM of one chunk, and the class of the devices.
     pub slice: SliceSpec,
-    /// How many slices at the same time. `max` defaults to the number of chunks, up to 100,000.
+    /// Number of slices that the burst holds at the same time. `max` defaults to the number of chunks, up to 100,000.
     #[serde(default)]
     pub slices: BurstSlices,
-    /// How long the slices outlive a silent operator.
+    /// Lifetime of the slices if the operator does not renew them.
     #[serde(default)]
     pub lease: LeaseTerms,
-    /// What happens to a chunk whose attempt was lost to a cause that may pass.
+    /// Retries of a chunk whose attempt was lost to a transient cause.
     #[serde(default)]
     pub retry_policy: RetryPolicy,
-    /// A chunk that runs longer is stopped and counts as a lost attempt, in seconds.
+    /// Timeout of a chunk, in seconds. A chunk that runs longer is stopped, and the attempt counts as lost.
     // A chunk is meant to be short; what takes longer says so.
     #[serde(default = "number::<60>")]
     #[schemars(range(min = 1, max = 86_400))]
     pub chunk_timeout_seconds: i64,
-    /// How many chunks may fail for good before the burst itself fails.
+    /// Maximum number of chunks that may fail permanently. If more fail, the burst fails.
     #[serde(default)]
     #[schemars(range(min = 0, max = 10_000_000))]
     pub max_failed_chunks: i64,
-    /// What to compute over all results; nothing when absent.
+    /// Aggregate of all results. If not specified, none is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<Aggregate>,
-    /// Where results go that exceed 512 KiB in all, and the checkpoint of what does not fit a ConfigMap.
+    /// Object store for results that exceed 512 KiB in total, and for the parts of the checkpoint that do not fit into a ConfigMap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputSpec>,
-    /// What is kept of each chunk beside the aggregate. What is not kept needs no store and has no limit of size.
+    /// Results of chunks that are kept in addition to the aggregate. Results that are not kept need no store and have no size limit.
     #[serde(default)]
     pub results: KeptResults,
-    /// Holds the burst: running chunks end, slices go back, nothing new starts.
+    /// Whether the burst is suspended. Running chunks end, the slices are released, and no chunk starts.
     #[serde(default)]
     pub suspend: bool,
-    /// A burst of higher priority gets slices first.
+    /// Priority of the burst. Bursts of higher priority get slices first.
     #[serde(default)]
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     pub priority: i32,
-    /// The object is deleted so many seconds after it finished; kept when absent.
+    /// Time after the burst finished after which the object is deleted, in seconds. If not specified, the object is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<i64>,
 }
 
-/// How many slices a burst may hold at the same time.
+/// Number of slices that a burst holds at the same time.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
 pub struct BurstSlices {
-    /// Fewest slices with which to start.
+    /// Minimum number of slices with which the burst starts.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
-    /// Most slices; when absent, the number of chunks, up to 100,000.
+    /// Maximum number of slices. Defaults to the number of chunks, up to 100,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub max: Option<i64>,
@@ -117,11 +117,11 @@ impl Default for BurstSlices {
     }
 }
 
-/// How long the slices of a burst outlive a silent operator.
+/// Lifetime of a burst's slices without renewal.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseTerms {
-    /// Seconds without renewal after which the agents take the slices back.
+    /// Time without renewal after which the agents release the slices, in seconds.
     #[serde(default = "number::<TTL_SECONDS>")]
     #[schemars(range(min = 5, max = 86_400))]
     pub ttl_seconds: i64,
@@ -133,21 +133,21 @@ impl Default for LeaseTerms {
     }
 }
 
-/// Retries of attempts lost to causes that may pass: lease expired, agent disconnected, executor lost, timed out.
-/// A kernel that is itself wrong (load or launch refused, trap, illegal access) is never retried.
+/// Retries of attempts that were lost to transient causes: lease expired, agent disconnected, executor lost, timed out.
+/// Errors of the kernel itself (load or launch failed, trap, illegal access) are never retried.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.initialBackoffSeconds <= self.maxBackoffSeconds").message("initialBackoffSeconds must not exceed maxBackoffSeconds: lower it or raise maxBackoffSeconds").field_path(".initialBackoffSeconds"))]
 pub struct RetryPolicy {
-    /// Retries of one chunk; its first attempt is not counted.
+    /// Maximum number of retries of one chunk, not counting its first attempt.
     #[serde(default = "number::<3>")]
     #[schemars(range(min = 0, max = 1_000))]
     pub max_retries: i64,
-    /// Wait before the first retry, in seconds; doubles each time, with jitter.
+    /// Wait before the first retry, in seconds. The wait doubles with each retry, with jitter.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 0, max = 3_600))]
     pub initial_backoff_seconds: i64,
-    /// Longest wait, in seconds.
+    /// Maximum wait before a retry, in seconds.
     #[serde(default = "number::<16>")]
     #[schemars(range(min = 0, max = 86_400))]
     pub max_backoff_seconds: i64,
@@ -163,36 +163,36 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What is kept of a burst's chunks.
+/// Results of chunks that are kept.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeptResults {
     /// The outputs of every chunk that succeeded.
     #[default]
     All,
-    /// No outputs; the index and the cause of every chunk that failed, as `failed.csv`.
+    /// Index and cause of every chunk that failed, as `failed.csv`, but no outputs.
     Failed,
-    /// Neither outputs nor the indices of failed chunks: the aggregate and the counts alone.
+    /// Neither outputs nor indices of failed chunks; only the aggregate and the counts.
     None,
 }
 
-/// Where results go. Up to 512 KiB in all they stand in a ConfigMap owned by the job and nothing need be said here.
+/// Location of large results. Results up to 512 KiB in total are stored in a ConfigMap that the job owns, without this field.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputSpec {
-    /// The object store.
+    /// Object store of the results.
     pub store: StoreSpec,
 }
 
-/// An object store, named by URL.
+/// Object store, identified by its URL.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rules::secret_for_remote_store())]
 pub struct StoreSpec {
-    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///path` that every agent and the operator share.
+    /// URL of the store: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///path` on a file system that all agents and the operator share.
     #[schemars(length(min = 6, max = 1024))]
     #[x_kube(validation = store_url())]
     pub url: String,
-    /// Secret in the job's namespace whose keys are the store's settings (`aws_access_key_id`, `aws_endpoint`, ...).
+    /// Secret in the job's namespace. Its keys are settings of the store, such as `aws_access_key_id` and `aws_endpoint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretReference>,
 }
@@ -201,7 +201,7 @@ pub struct StoreSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = object_name())]
     pub name: String,

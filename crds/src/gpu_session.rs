@@ -10,7 +10,7 @@ use crate::{
     rules::{class_name, immutable},
 };
 
-/// What a session asks for.
+/// Specification of a session: the requested VRAM and its lifetime.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -23,7 +23,7 @@ use crate::{
     category = "sahasra",
     status = "GpuSessionStatus",
     derive = "PartialEq",
-    doc = "A client bound to one device through one lease; its tensors live there until it closes.",
+    doc = "GpuSession represents a client that is bound to one device through one lease. Its tensors are stored on the device until the session ends.",
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
     printcolumn(name = "Worker", type_ = "string", json_path = ".status.worker"),
     printcolumn(name = "GPU", type_ = "string", json_path = ".status.device"),
@@ -40,48 +40,48 @@ use crate::{
 #[x_kube(validation = immutable("engine", "GpuSession"))]
 #[x_kube(validation = Rule::new("self.idleTimeoutSeconds <= self.ttlSeconds").message("idleTimeoutSeconds must not exceed ttlSeconds: lower it or raise ttlSeconds").field_path(".idleTimeoutSeconds"))]
 pub struct GpuSessionSpec {
-    /// Class of device, such as `g5`; any when absent.
+    /// Class of the device, such as `g5`. If not specified, a device of any class is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = class_name())]
     pub class: Option<String>,
-    /// VRAM that the session may use.
+    /// Maximum VRAM of the session, such as `512Mi`.
     pub vram: VramQuantity,
-    /// What runs its programs.
+    /// Engine that runs the session's programs.
     #[serde(default)]
     pub engine: Engine,
-    /// The session ends after so many seconds without a client or an operation.
+    /// Time without a client or an operation after which the session ends, in seconds.
     // 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
     #[serde(default = "number::<1_800>")]
     #[schemars(range(min = 1, max = 604_800))]
     pub idle_timeout_seconds: i64,
-    /// The session ends so many seconds after it was placed, whatever happens.
+    /// Maximum lifetime of the session, in seconds since it was placed.
     // One working day.
     #[serde(default = "number::<28_800>")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub ttl_seconds: i64,
 }
 
-/// What a session became.
+/// Status of a session.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuSessionStatus {
-    /// `Placed`, `Ready`, `Failed`, each with a reason that names the cause.
+    /// Conditions of type `Placed`, `Ready` and `Failed`. The reason of each names the cause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
-    /// Generation of the spec that this status answers.
+    /// `metadata.generation` of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// One word for the column: `Pending`, `Placed`, `Ready`, `Failed`. The conditions are the truth.
+    /// Summary of the conditions, for `kubectl get`: `Pending`, `Placed`, `Ready`, `Failed`. The conditions are authoritative.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub state: Option<String>,
-    /// Name of the `GpuWorker`.
+    /// Name of the `GpuWorker` of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub worker: Option<String>,
-    /// Device on it.
+    /// Name of the device on the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub device: Option<String>,
@@ -93,22 +93,22 @@ pub struct GpuSessionStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
-    /// Tensors stored.
+    /// Number of tensors that the session stores.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub tensor_count: i64,
-    /// Their bytes.
+    /// Total size of the stored tensors, in bytes.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub stored_tensor_bytes: i64,
-    /// Programs running now.
+    /// Number of programs that are running.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub active_executions: i64,
-    /// When it got its device.
+    /// Time at which the session got its device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed_at: Option<Time>,
-    /// When the session ends.
+    /// Time at which the session ends at the latest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 }

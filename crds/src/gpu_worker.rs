@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use sahasra_names::Engine;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What a worker is: which node it serves.
+/// Specification of a worker: the node that it serves.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
     category = "sahasra",
     status = "GpuWorkerStatus",
     derive = "PartialEq",
-    doc = "A worker-agent: one node's devices, which it owns and lends.",
+    doc = "GpuWorker represents the agent of a node, and the devices of which it grants memory.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.summary.classes"),
     printcolumn(name = "Devices", type_ = "integer", json_path = ".status.summary.devices"),
@@ -42,11 +42,11 @@ pub struct GpuWorkerSpec {
     pub node_name: String,
 }
 
-/// What the agent reports of itself; at most every 5 s, and only when it changed.
+/// Status of a worker, as its agent reports it: at most every 5 s, and only after a change.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuWorkerStatus {
-    /// `Ready`: written `True` by the agent, `False` by the operator when the heartbeat stands still.
+    /// Conditions of type `Ready`. The agent sets it to `True` or `False`; the operator sets it to `False` if the heartbeat is not renewed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
@@ -54,7 +54,7 @@ pub struct GpuWorkerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
-    /// Names one start of the agent: grants of another boot are void.
+    /// Identifier of one run of the agent. Grants of an earlier run are invalid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
@@ -62,11 +62,11 @@ pub struct GpuWorkerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
-    /// The devices, in the agent's order.
+    /// Devices of the node, in the agent's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub devices: Vec<DeviceStatus>,
-    /// Sums over the devices, for the columns.
+    /// Sums over the devices, for the columns of `kubectl get`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<WorkerSummary>,
 }
@@ -75,39 +75,39 @@ pub struct GpuWorkerStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceStatus {
-    /// Name, unique on the worker: `gpu0`, `cpu0`.
+    /// Name of the device, unique on the worker, such as `gpu0` or `cpu0`.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// Model as the driver tells it.
+    /// Model that the driver reports.
     #[schemars(length(max = 128))]
     pub model: String,
-    /// Class: a name for this kind of device, from the configuration.
+    /// Class of the device, from the agent's configuration.
     #[schemars(length(max = 63))]
     pub class: String,
-    /// Memory of the device in MiB.
+    /// Total memory of the device, in MiB.
     #[serde(rename = "totalMiB")]
     #[schemars(range(min = 0))]
     pub total_mib: i64,
-    /// What may be lent of it, in MiB.
+    /// Memory that the agent can grant, in MiB.
     #[serde(rename = "allocatableMiB")]
     #[schemars(range(min = 0))]
     pub allocatable_mib: i64,
-    /// What is lent now, draining grants included, in MiB.
+    /// Granted memory, including that of draining grants, in MiB.
     #[serde(rename = "leasedMiB")]
     #[schemars(range(min = 0))]
     pub leased_mib: i64,
-    /// Kernels and programs running now.
+    /// Number of kernels and programs that are running.
     #[schemars(range(min = 0))]
     pub active_executions: i64,
-    /// Tensors stored for sessions.
+    /// Number of tensors that sessions store on the device.
     #[schemars(range(min = 0))]
     pub tensor_count: i64,
-    /// Bytes of those tensors.
+    /// Total size of the stored tensors, in bytes.
     #[schemars(range(min = 0))]
     pub stored_tensor_bytes: i64,
-    /// Whether the device answers.
+    /// Health of the device. Nothing is placed on an `Unhealthy` device.
     pub health: DeviceHealth,
-    /// Engines that can run on it.
+    /// Engines that the device supports.
     #[serde(deserialize_with = "known_engines")]
     #[schemars(description = engines_description(), with = "Vec<String>", length(max = 8), inner(length(max = 16)))]
     pub engines: Vec<Engine>,
@@ -115,7 +115,7 @@ pub struct DeviceStatus {
 
 fn engines_description() -> String {
     let names: Vec<_> = Engine::ALL.iter().map(|engine| format!("`{engine}`")).collect();
-    format!("Engines that can run on it: {}.", names.join(", "))
+    format!("Engines that the device supports: {}.", names.join(", "))
 }
 
 /// Reads the engines that this version knows: a worker of a newer version may have others.
@@ -124,13 +124,13 @@ fn known_engines<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Engin
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Whether a device can be used.
+/// Health of a device.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceHealth {
-    /// It answers.
+    /// The device responds.
     #[default]
     Healthy,
-    /// It reported an error that only a reset or a replacement mends; nothing new is placed on it.
+    /// The device reported an error that requires a reset or a replacement. Nothing new is placed on it.
     Unhealthy,
 }
 
@@ -138,22 +138,22 @@ pub enum DeviceHealth {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerSummary {
-    /// The distinct classes, joined by commas.
+    /// Distinct classes of the devices, separated by commas.
     #[schemars(length(max = 256))]
     pub classes: String,
-    /// How many devices.
+    /// Number of devices.
     pub devices: i64,
-    /// Allocatable MiB.
+    /// Memory that the agent can grant, in MiB.
     #[serde(rename = "allocatableMiB")]
     pub allocatable_mib: i64,
-    /// Leased MiB, draining included.
+    /// Granted memory, including that of draining grants, in MiB.
     #[serde(rename = "leasedMiB")]
     pub leased_mib: i64,
-    /// Executions running now.
+    /// Number of kernels and programs that are running.
     pub active_executions: i64,
-    /// Tensors stored now.
+    /// Number of stored tensors.
     pub tensor_count: i64,
-    /// Their bytes.
+    /// Total size of the stored tensors, in bytes.
     pub stored_tensor_bytes: i64,
 }
 

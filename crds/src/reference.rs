@@ -13,47 +13,58 @@ const INTRODUCTION: &str = "\
 <!-- Generated from crds/src by `make generate`: do not edit. -->
 # API reference
 
-Group `sahasra.dev`, version `v1alpha1`. You write `spec`; `status` tells what became of it. `kubectl explain` has the same text:
+This page describes the kinds of the group `sahasra.dev`, version `v1alpha1`. You specify the desired state of an object in `spec`;
+Sahasra reports its current state in `status`. `kubectl explain` shows the same descriptions:
 `kubectl explain burstjob.spec.kernel --recursive`.
 
-What a schema can see is refused by `kubectl apply`. What it cannot see (the text of a formula, the PTX, a missing ConfigMap)
-is refused within a second by the condition `Accepted=False`, whose message names the field.
+`kubectl apply` rejects an object that violates its schema or a rule. Errors that a schema cannot detect, such as those in a formula or
+in the PTX, or a missing ConfigMap, are reported within a second: the condition `Accepted` becomes `False`, and its message names the
+field. The [troubleshooting guide](guide/troubleshooting.md) lists the reasons of all conditions and the failure codes.
 
-In the tables, `[]` is any element of a list and `{}` any key of a map. `required` is demanded wherever the object around it is given.
+In the tables, `[]` stands for any element of a list, and `{}` for any key of a map. A field with the default `required` must be set if the
+object that contains it is set.
 ";
 
 const PARAMETERS: &str = r"
 ## Parameters of chunks
 
-A parameter is a function of the chunk's index, which counts from 0. Every agent computes the same values, a retry repeats them. A
-value must be one that `type` has: whole and in range for whole types, finite for floats, which take the nearest.
+A parameter is a function of the chunk's index, which starts at 0. All agents compute the same values, and a retry uses them again. A
+value must be valid for the parameter's `type`: an integer in the range of an integer type, or a finite number for a floating-point
+type, which is rounded to the nearest value of the type.
 
-**`cel`** is a [CEL](https://cel.dev) expression over `index` and `count` (the number of chunks), both int, that gives an int or a
-double. There are
+**`cel`** is a [CEL](https://cel.dev) expression over `index` and `count` (the number of chunks), which are ints. It returns an int or a
+double. The following are available:
 
 | | |
 | --- | --- |
-| literals | `42`, `0.5`, `1e-3`, `true`; lists `[16, 32, 64]` to index and to search |
+| literals | `42`, `0.5`, `1e-3`, `true`; lists such as `[16, 32, 64]`, for indexing and `in` |
 | operators | `+ - * / %` (`%` on ints), `== != < <= > >=`, `&& \|\| !`, `condition ? a : b`, `list[i]`, `x in list` |
-| conversions | `double(x)`, `int(x)` (towards zero) |
+| conversions | `double(x)`, `int(x)` (rounds towards zero) |
 | on ints and doubles | `math.least(a, b, ...)`, `math.greatest(a, b, ...)`, `math.abs(x)` |
 | on doubles | `math.sign`, `math.floor`, `math.ceil`, `math.round`, `math.trunc`, `math.sqrt`, `math.exp`, `math.log`, `math.log2`, `math.log10`, `math.sin`, `math.cos`, `math.pow(base, exponent)` |
 
-As everywhere in CEL, ints and doubles do not mix (`0.1 * double(index)`, not `0.1 * index`), `/` of ints drops the remainder, and
-int overflow is an error. A formula is computed when the job is accepted: for every chunk up to 4096, else for 4096 from the first
-to the last. One that fails only at another chunk fails that chunk.
+As always in CEL, ints and doubles cannot be mixed (`0.1 * double(index)`, not `0.1 * index`), `/` of ints discards the remainder, and an
+int overflow is an error. When a job is accepted, its formulas are evaluated for every chunk if there are at most 4096 chunks, otherwise for
+4096 chunks that are spread from the first to the last. If a formula fails only for another chunk, that chunk fails.
 
-**`list`** gives its values in turn and starts again at the end.
+**`list`** assigns its values to the chunks in turn, and repeats them from the start.
 
-**`range`** gives `start + step * index`; or evenly from `start` to `stop`, the last chunk getting `stop` itself.
+**`range`** is `start + step * index`. With `stop` instead of `step`, the values are evenly spaced from `start` to `stop`, and the last
+chunk gets `stop`.
 
-**`random`** gives values that depend on `seed`, the parameter's name and the index alone. The bits of index *i* are output *i* of
-SplitMix64 with the state `mix(mix(seed + 0x9e3779b97f4a7c15) xor fnv1a64(name))`, where `mix` is its output function. With
-`unit = (bits >> 11) * 2^-53` and `pick(n) = (bits * n) >> 64`: `choice` is `choice[pick(length)]`; `uniform` is
-`min + (max - min) * unit`, for whole types `min + pick(max - min)`; `logUniform` is `exp(ln(min) + (ln(max) - ln(min)) * unit)`,
-rounded down for whole types. `max` is never reached.
+**`random`** depends only on `seed`, the name of the parameter and the index. The bits of index *i* are output *i* of SplitMix64 with the
+state `mix(mix(seed + 0x9e3779b97f4a7c15) xor fnv1a64(name))`, where `mix` is the output function of SplitMix64. With
+`unit = (bits >> 11) * 2^-53` and `pick(n) = (bits * n) >> 64`, the values are:
 
-**`product`** gives every combination of its lists once. The last list varies fastest.
+| | |
+| --- | --- |
+| `choice` | `choice[pick(length)]` |
+| `uniform` | `min + (max - min) * unit`; for integer types `min + pick(max - min)` |
+| `logUniform` | `exp(ln(min) + (ln(max) - ln(min)) * unit)`, rounded down for integer types |
+
+`max` is never reached.
+
+**`product`** creates one chunk for each combination of its lists. The last list varies fastest.
 ";
 
 /// The whole reference.

@@ -17,7 +17,7 @@ pub const MAX_SLICES: u32 = 100_000;
 /// Default lifetime of a grant: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
 pub(crate) const TTL_SECONDS: i64 = 60;
 
-/// What is asked for.
+/// Specification of a lease: the requested slices, their owner and their lifetime.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -30,7 +30,7 @@ pub(crate) const TTL_SECONDS: i64 = 60;
     category = "sahasra",
     status = "VramLeaseStatus",
     derive = "PartialEq",
-    doc = "Slices of VRAM held by one owner until they expire or are released.",
+    doc = "VramLease represents slices of VRAM that one owner holds until they expire or are released.",
     printcolumn(
         name = "Granted",
         type_ = "string",
@@ -54,29 +54,29 @@ pub struct VramLeaseSpec {
     /// Owner of the slices.
     #[serde(default)]
     pub owner: LeaseOwner,
-    /// One slice.
+    /// Size and class of each slice.
     pub slice: SliceSpec,
-    /// What the devices must be able to run; anything when absent.
+    /// Engine that the devices must support. If not specified, any device is suitable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<Engine>,
-    /// How many slices.
+    /// Minimum and maximum number of slices.
     #[serde(default)]
     pub slices: SliceBounds,
-    /// How long a grant lasts without renewal, in seconds.
+    /// Lifetime of a grant without renewal, in seconds.
     #[serde(default = "number::<TTL_SECONDS>")]
     #[schemars(range(min = 5, max = 86_400))]
     pub ttl_seconds: i64,
     /// Whether the operator renews the lease for as long as the object exists.
     #[serde(default)]
     pub renewal: Renewal,
-    /// A client that is connected to the session keeps its slice so long in all, in seconds since it was granted, even when it is
-    /// not renewed. A session's lease alone has it.
+    /// Maximum time for which a connected client keeps its slice, in seconds since the grant, even if the lease is not renewed. Only leases of
+    /// sessions have this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub keep_seconds: Option<i64>,
 }
 
-/// Who holds a lease. Empty: the `VramLease` object itself.
+/// Owner of a lease. If empty, the `VramLease` object itself is the owner.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.kind) || has(self.name)").message("an owner of a kind needs a name: give name too").field_path(".name").reason(Reason::FieldValueRequired))]
@@ -85,35 +85,35 @@ pub struct LeaseOwner {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub kind: Option<String>,
-    /// Name of the owner in the same namespace, or any word that tells people whose it is.
+    /// Name of the owner in the same namespace. Without `kind`, an arbitrary text that identifies the owner for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
 }
 
-/// The size and kind of one slice.
+/// Size and class of one slice.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceSpec {
     /// VRAM of one slice, such as `512Mi`.
     pub vram: VramQuantity,
-    /// Class of device, such as `g5` or `cpu`; any when absent.
+    /// Class of the devices, such as `g5` or `cpu`. If not specified, devices of any class are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = class_name())]
     pub class: Option<String>,
 }
 
-/// How many slices: work starts at `min` and grows to `max` as slices come free.
+/// Number of slices: work starts with `min`, and grows up to `max` when slices become free.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
 pub struct SliceBounds {
-    /// Fewest slices with which it is worth starting.
+    /// Minimum number of slices with which work can start.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
-    /// Most slices that are of use.
+    /// Maximum number of slices.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub max: i64,
@@ -125,52 +125,52 @@ impl Default for SliceBounds {
     }
 }
 
-/// Whether a lease is renewed.
+/// Renewal of a lease.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Renewal {
-    /// The operator renews it until the object is deleted.
+    /// The operator renews the lease until the object is deleted.
     #[default]
     Automatic,
-    /// It is not renewed: the lease ends after `ttlSeconds`.
+    /// The lease is not renewed and ends after `ttlSeconds`.
     Never,
 }
 
-/// What is held.
+/// Status of a lease: the granted slices.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct VramLeaseStatus {
-    /// `Granted`, with the reason and "why not" for each device.
+    /// Conditions of type `Granted`. The message of `False` has the reason for each device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
-    /// Generation of the spec that this status answers.
+    /// `metadata.generation` of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Generation of the coordinator that acts for this lease; only grows.
+    /// Term of the coordinator that acts for this lease. It never decreases; agents reject requests with a lower one.
     #[serde(default)]
     #[schemars(range(min = 0))]
     #[x_kube(validation = only_grows())]
     pub term: i64,
-    /// Slices held.
+    /// Number of granted slices.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub slices: i64,
-    /// Devices on which they lie.
+    /// Number of devices with granted slices.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub devices: i64,
-    /// The parts, one a device; at most 512 are listed, `devices` counts all.
+    /// Grants of the lease, one for each device. At most 512 are listed; `devices` is the number of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 512))]
     pub grants: Vec<GrantStatus>,
-    /// When the first grant was made.
+    /// Time of the first grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_at: Option<Time>,
-    /// When a lease ends that is not renewed, by the operator's clock (the agents' own clocks decide). Absent where `spec.renewal` is
-    /// `Automatic`: renewals write nothing.
+    /// Time at which a lease that is not renewed ends, by the operator's clock. The clocks of the agents are decisive. Not set if
+    /// `spec.renewal` is `Automatic`, because renewals do not update the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// The last time that slices were lost which the lease was to keep.
+    /// Most recent loss of slices that the lease should have kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_loss: Option<LeaseLoss>,
 }
@@ -179,30 +179,30 @@ pub struct VramLeaseStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseLoss {
-    /// When the operator found that they were lost.
+    /// Time at which the operator detected the loss.
     pub time: Time,
-    /// `Expired`: they were not renewed in time, and their worker lives. `WorkerLost`: their worker is gone, has restarted or is silent.
+    /// `Expired` if the slices were not renewed in time and their worker is alive. `WorkerLost` if their worker was deleted, has restarted or does not respond.
     #[schemars(length(max = 63))]
     pub reason: String,
-    /// Which slices, and why.
+    /// The lost slices, and the cause.
     #[schemars(length(max = 1024))]
     pub message: String,
 }
 
-/// One device's part of a lease.
+/// Part of a lease on one device.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantStatus {
     /// Name of the `GpuWorker`.
     #[schemars(length(max = 253))]
     pub worker: String,
-    /// Device on it.
+    /// Name of the device on the worker.
     #[schemars(length(max = 63))]
     pub device: String,
-    /// Slices on it.
+    /// Number of slices on the device.
     #[schemars(range(min = 0))]
     pub slices: i64,
-    /// Name of the grant: boot id of the agent and a counter, which no restart can reuse.
+    /// Identifier of the grant: boot id of the agent and a counter. Identifiers are never reused.
     #[schemars(length(max = 96))]
     pub id: String,
 }

@@ -12,7 +12,7 @@ pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerN
 
 mod identifiers;
 
-/// What runs a program on a device.
+/// Engine that runs programs on a device.
 #[derive(JsonSchema, Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{one_of, rules};
 
 one_of! {
-    /// How many chunks, and how a chunk's index becomes its parameters. Exactly one of `count` and `product` says how many.
+    /// Number of chunks, and their parameters as functions of the index. Exactly one of `count` and `product` must be set.
     #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(Chunks::OPTIONS), rules::axes_apart_from_parameters()]))]
@@ -16,57 +16,57 @@ one_of! {
         /// Number of chunks.
         #[schemars(range(min = 1, max = 10_000_000))]
         count: Count(i64) = "count",
-        /// One chunk for every combination of these lists; the last list varies fastest.
+        /// Lists of parameter values. Each combination is one chunk; the last list varies fastest.
         #[schemars(length(min = 1, max = 16), extend("x-kubernetes-validations" = [rules::distinct_axes()]))]
         product: Product(Vec<ProductAxis>) = "product",
     }
     and {
-        /// Parameters by name, each a function of the chunk's index.
+        /// Parameters by name. Each is a function of the chunk's index.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         #[schemars(extend("maxProperties" = 32, "x-kubernetes-validations" = [rules::parameter_names(), rules::no_columns()]))]
         pub parameters: BTreeMap<String, ParameterSpec>,
-        /// Seed of every `random` parameter: the same seed gives the same values on every device.
+        /// Seed of all `random` parameters. The same seed gives the same values on every device.
         #[serde(default)]
         #[schemars(range(min = 0))]
         pub seed: i64,
     }
 }
 
-/// One list of a product.
+/// List of a product.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ProductAxis {
     /// Name of the parameter.
     #[schemars(length(min = 1, max = 63), extend("x-kubernetes-validations" = [rules::parameter_name(), rules::no_column()]))]
     pub name: String,
-    /// Its type.
+    /// Type of the parameter.
     #[serde(rename = "type")]
     pub type_: ScalarType,
-    /// Its values.
+    /// Values of the parameter.
     #[schemars(length(min = 1, max = 4_096))]
     pub list: Vec<f64>,
 }
 
 one_of! {
-    /// A parameter as a function of the index: exactly one of `cel`, `list`, `range`, `random`.
+    /// Parameter as a function of the index. Exactly one of `cel`, `list`, `range` and `random` must be set.
     #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(ParameterSpec::OPTIONS)]))]
     pub struct ParameterSpec {
-        /// Type that the kernel gets.
+        /// Type of the parameter.
         #[serde(rename = "type")]
         pub type_: ScalarType,
     } as ParameterChoice {
-        /// A CEL expression over `index` (int, from 0) and `count` (int) that gives an int or a double, such as
+        /// CEL expression over `index` (int, from 0) and `count` (int) that returns an int or a double, such as
         /// `0.0001 * (1.0 + double(index % 100))`.
         #[schemars(length(min = 1, max = 1_024))]
         cel: Cel(String) = "cel",
-        /// Values taken in turn; starts again at the end.
+        /// Values that chunks take in turn, repeated from the start.
         #[schemars(length(min = 1, max = 4_096))]
         list: List(Vec<f64>) = "list",
         /// Evenly spaced values.
         range: Range(RangeSpec) = "range",
-        /// Seeded random values: a function of seed, parameter name and index alone.
+        /// Seeded random values. They depend only on the seed, the name of the parameter and the index.
         random: Random(RandomSpec) = "random",
     }
 }
@@ -82,23 +82,23 @@ one_of! {
     } as RangeChoice {
         /// Difference from one chunk to the next.
         step: Step(f64) = "step",
-        /// Value of the last chunk; for whole types it must be reached in whole steps.
+        /// Value of the last chunk. For integer types, the difference to `start` must be divisible into integer steps.
         stop: Stop(f64) = "stop",
     }
 }
 
 one_of! {
-    /// A distribution: exactly one of the fields.
+    /// Distribution of random values. Exactly one field must be set.
     #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(RandomSpec::OPTIONS)]))]
     pub struct RandomSpec as RandomChoice {
-        /// Evenly between `min` and `max`; `max` itself never.
+        /// Uniform distribution between `min` (included) and `max` (excluded).
         uniform: Uniform(Interval) = "uniform",
-        /// Evenly in the logarithm; `min` must be above 0.
+        /// Distribution that is uniform in the logarithm. `min` must be greater than 0.
         #[schemars(transform = rules::positive_minimum)]
         log_uniform: LogUniform(Interval) = "logUniform",
-        /// One of these values, each as likely.
+        /// Values to choose from, each with the same probability.
         #[schemars(length(min = 1, max = 4_096))]
         choice: Choice(Vec<f64>) = "choice",
     }

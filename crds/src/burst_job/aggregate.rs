@@ -20,24 +20,24 @@ pub(super) const OUTPUT_ELEMENTS: &[(&str, usize)] = &[
 ];
 
 one_of! {
-    /// Exactly one of the fields; `none`, like no aggregate at all, only keeps the results.
+    /// Aggregate of all results. Exactly one field must be set. With `none`, as without an aggregate, nothing is computed.
     #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[x_kube(validation = exactly_one(Aggregate::OPTIONS))]
     pub struct Aggregate as AggregateChoice {
-        /// The chunk with the smallest value; of equal ones the lowest index. NaN never wins.
+        /// Chunk with the smallest value; of equal values, the lowest index. NaN is ignored.
         argmin: Argmin(OutputSelector) = "argmin",
-        /// The chunk with the largest value; of equal ones the lowest index. NaN never wins.
+        /// Chunk with the largest value; of equal values, the lowest index. NaN is ignored.
         argmax: Argmax(OutputSelector) = "argmax",
-        /// The k best chunks, best first.
+        /// The k best chunks, starting with the best.
         top_k: TopK(TopK) = "topK",
-        /// The sum over all chunks, element by element, exactly rounded whatever the order of arrival.
+        /// Elementwise sum over all chunks, correctly rounded regardless of the order in which results arrive.
         sum: Sum(OutputSelector) = "sum",
-        /// The mean over all chunks, element by element, with its 95 % confidence interval.
+        /// Elementwise mean over all chunks, with its 95 % confidence interval.
         mean: Mean(OutputSelector) = "mean",
-        /// All values in the order of the index: they stand in the results.
+        /// All values in the order of the index. The results contain them.
         concat: Concat(OutputSelector) = "concat",
-        /// Nothing.
+        /// No aggregate.
         none: None(NoAggregate) = "none",
     }
 }
@@ -60,11 +60,11 @@ pub fn most_elements(aggregate: &str) -> Option<usize> {
     OUTPUT_ELEMENTS.iter().find(|(name, _)| *name == aggregate).map(|(_, most)| *most)
 }
 
-/// An output by its place among the kernel's `output` arguments.
+/// Output, by its position among the kernel's `output` arguments.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputSelector {
-    /// 0 is the first `output` argument. `argmin`, `argmax` and `topK` take outputs of one element, `sum` and `mean` of at most 256.
+    /// Position of the output among the kernel's `output` arguments, from 0. `argmin`, `argmax` and `topK` take outputs of one element, `sum` and `mean` of at most 256.
     #[serde(default)]
     #[schemars(range(min = 0, max = 63))]
     pub output: i64,
@@ -74,25 +74,25 @@ pub struct OutputSelector {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TopK {
-    /// The output to compare.
+    /// Position of the output to compare among the kernel's `output` arguments, from 0.
     #[serde(default)]
     #[schemars(range(min = 0, max = 63))]
     pub output: i64,
-    /// How many.
+    /// Number of chunks.
     #[schemars(range(min = 1, max = 100))]
     pub k: i64,
-    /// Which is better.
+    /// Order of the values.
     #[serde(default)]
     pub order: Order,
 }
 
-/// Which value is better.
+/// Order of values.
 #[derive(schemars::JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Smaller is better.
+    /// Smaller values are better.
     #[default]
     Smallest,
-    /// Larger is better.
+    /// Larger values are better.
     Largest,
 }
 

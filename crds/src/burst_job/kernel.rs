@@ -20,24 +20,24 @@ pub const MAX_PTX_BYTES: u64 = 8 << 20;
 /// technical specifications per compute capability, 9.0 and 10.0).
 const MAX_SHARED_BYTES: u32 = 227 << 10;
 
-/// One kernel and how it is launched for each chunk.
+/// Kernel, and its launch for each chunk.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rules::block_threads())]
 #[x_kube(validation = rules::block_depth())]
 #[x_kube(validation = rules::grid_extent())]
 pub struct Kernel {
-    /// The PTX text; fixed by its digest when the job is accepted.
+    /// Source of the PTX. Its digest is recorded when the job is accepted, and the burst runs no other PTX.
     pub ptx: PtxSource,
-    /// Name of the `.entry`.
+    /// Name of the kernel's `.entry` in the PTX.
     #[schemars(length(min = 1, max = 512))]
     #[x_kube(validation = matches("^([a-zA-Z][a-zA-Z0-9_$]*|[_$%][a-zA-Z0-9_$]+)$", "give the name of a PTX .entry: letters, digits, _ and $"))]
     pub entry: String,
-    /// Blocks in x, y, z.
+    /// Number of blocks in x, y and z.
     #[serde(default = "one_by_one")]
     #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = 2_147_483_647)))]
     pub grid: Vec<i64>,
-    /// Threads of a block in x, y, z; at most 1024 in all.
+    /// Number of threads of a block in x, y and z, at most 1024 in total.
     #[serde(default = "one_by_one")]
     #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = 1_024)))]
     pub block: Vec<i64>,
@@ -45,7 +45,7 @@ pub struct Kernel {
     #[serde(default)]
     #[schemars(range(min = 0, max = MAX_SHARED_BYTES))]
     pub dynamic_shared_bytes: i64,
-    /// The arguments in the kernel's own order.
+    /// Arguments of the kernel, in the order of its parameters.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub args: Vec<Argument>,
@@ -56,24 +56,24 @@ fn one_by_one() -> Vec<i64> {
 }
 
 one_of! {
-    /// Where the PTX is: exactly one of the fields.
+    /// Source of the PTX. Exactly one field must be set.
     #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[x_kube(validation = exactly_one(PtxSource::OPTIONS))]
     pub struct PtxSource as PtxChoice {
-        /// The text itself, at most 128 KiB.
+        /// PTX text, at most 128 KiB.
         #[schemars(length(min = 1, max = 131_072))]
         inline: Inline(String) = "inline",
-        /// A key of a ConfigMap in the job's namespace.
+        /// Key of a ConfigMap in the job's namespace.
         config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
-        /// An object in the store of `spec.output.store`, by its full URL.
+        /// Full URL of an object in the store of `spec.output.store`.
         #[schemars(length(min = 6, max = 1024))]
         #[x_kube(validation = store_url())]
         url: Url(String) = "url",
     }
 }
 
-/// A key of a ConfigMap in the job's namespace.
+/// Key of a ConfigMap in the job's namespace.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapKeyReference {
@@ -81,35 +81,35 @@ pub struct ConfigMapKeyReference {
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = object_name())]
     pub name: String,
-    /// Key in its `data` or `binaryData`.
+    /// Key in the `data` or `binaryData` of the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = matches("^[-._a-zA-Z0-9]+$", "a key of a ConfigMap is letters, digits, dashes, dots and underscores"))]
     pub key: String,
 }
 
 one_of! {
-    /// One argument: exactly one of the fields.
+    /// Argument of the kernel. Exactly one field must be set.
     #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[x_kube(validation = exactly_one(Argument::OPTIONS))]
     pub struct Argument as ArgumentChoice {
-        /// Pointer to a zeroed array that is read back after the launch: a result of the chunk.
+        /// Pointer to a zeroed array that is read after the launch, as a result of the chunk.
         output: Output(OutputArgument) = "output",
-        /// Value of a parameter declared in `chunks`, by name.
+        /// Name of a parameter in `chunks`, whose value is passed.
         #[schemars(length(min = 1, max = 63))]
         parameter: Parameter(String) = "parameter",
-        /// Pointer to a private copy of given bytes; the kernel may write to it, and what it writes is discarded.
+        /// Pointer to a private copy of bytes. The kernel may write to it; the changes are discarded.
         input: Input(InputArgument) = "input",
-        /// Pointer to given bytes that all chunks on a device share; the kernel must not write to it.
+        /// Pointer to bytes that all chunks on a device share. The kernel must not write to it.
         constant: Constant(BytesSource) = "constant",
-        /// The index of the chunk, from 0.
+        /// Index of the chunk, counted from 0.
         chunk_index: ChunkIndex(ChunkIndexArgument) = "chunkIndex",
-        /// The same value for every chunk.
+        /// Value that is the same for every chunk.
         scalar: Scalar(ScalarArgument) = "scalar",
     }
 }
 
-/// An array that the kernel fills.
+/// Array that the kernel fills.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rules::output_bytes())]
@@ -117,44 +117,44 @@ pub struct OutputArgument {
     /// Type of an element.
     #[serde(rename = "type")]
     pub type_: ScalarType,
-    /// How many elements. The outputs of a chunk have at most 32 MiB in all.
+    /// Number of elements. All outputs of a chunk have at most 32 MiB in total.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_OUTPUT_BYTES))]
     pub count: i64,
 }
 
-/// Bytes of which every chunk gets a copy of its own, or its own part.
+/// Bytes of which every chunk gets a copy, or a part.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct InputArgument {
-    /// The bytes.
+    /// Source of the bytes.
     pub from: BytesSource,
-    /// When given, chunk i gets the bytes from i × this, so many of them; else all bytes.
+    /// Number of bytes for each chunk: chunk i gets those from i × this number on. If not specified, each chunk gets all bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_INPUT_BYTES))]
     pub bytes_per_chunk: Option<i64>,
 }
 
 one_of! {
-    /// Where bytes are: exactly one of the fields.
+    /// Source of bytes. Exactly one field must be set.
     #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
     #[serde(rename_all = "camelCase")]
     #[x_kube(validation = exactly_one(BytesSource::OPTIONS))]
     pub struct BytesSource as BytesChoice {
-        /// The bytes themselves in standard base64, at most 128 KiB of text.
+        /// Bytes in standard base64, at most 128 KiB of text.
         #[schemars(length(min = 4, max = 131_072))]
         #[x_kube(validation = rules::base64())]
         base64: Base64(String) = "base64",
-        /// A key of a ConfigMap in the job's namespace (`binaryData` for bytes).
+        /// Key of a ConfigMap in the job's namespace. Binary data must be in `binaryData`.
         config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
-        /// An object in the store of `spec.output.store`, by its full URL.
+        /// Full URL of an object in the store of `spec.output.store`.
         #[schemars(length(min = 6, max = 1024))]
         #[x_kube(validation = store_url())]
         url: Url(String) = "url",
     }
 }
 
-/// How the kernel takes the chunk's index.
+/// Type of the chunk's index.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.type in ['u32', 's32', 'u64', 's64']").message("a chunk index is u32, s32, u64 or s64: choose the type of the kernel's parameter").field_path(".type"))]
@@ -164,7 +164,7 @@ pub struct ChunkIndexArgument {
     pub type_: ScalarType,
 }
 
-/// A value that is the same for every chunk.
+/// Value that is the same for every chunk.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rules::representable())]
@@ -172,6 +172,6 @@ pub struct ScalarArgument {
     /// Type of the kernel's parameter.
     #[serde(rename = "type")]
     pub type_: ScalarType,
-    /// The value; must be representable in the type.
+    /// Value of the argument. It must be representable in the type.
     pub value: f64,
 }

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::aggregate::MOST_ELEMENTS;
 
-/// Written by the operator alone: a summary of the checkpoint in the ConfigMap that `results` names.
+/// Status of a burst, which only the operator writes: a summary of the checkpoint in the ConfigMap that `results` names.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BurstJobStatus {
-    /// `Accepted`, `Admitted`, `Suspended`, `Complete`, `Failed`.
+    /// Conditions of type `Accepted`, `Admitted`, `Checkpointed`, `Suspended`, `Complete` and `Failed`. `Checkpointed` is `False` while progress cannot be saved, and not set before that first happens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
@@ -77,17 +77,17 @@ pub struct BurstJobStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ChunkCounts {
-    /// Chunks of the spec.
+    /// Number of all chunks.
     pub total: i64,
-    /// Not yet handed to an agent.
+    /// Number of chunks that have not been sent to an agent.
     pub pending: i64,
-    /// Handed to an agent, without a counted result.
+    /// Number of chunks that were sent to an agent and have no counted result.
     pub running: i64,
-    /// Counted as succeeded.
+    /// Number of chunks that are counted as succeeded.
     pub succeeded: i64,
-    /// Counted as failed: not retried.
+    /// Number of chunks that are counted as failed and are not retried.
     pub failed: i64,
-    /// Attempts beyond the first of each chunk.
+    /// Number of attempts beyond the first of each chunk.
     pub retried: i64,
 }
 
@@ -95,9 +95,9 @@ pub struct ChunkCounts {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceCounts {
-    /// Held now.
+    /// Number of slices that the burst holds.
     pub held: i64,
-    /// Maximum held at the same time.
+    /// Maximum number of slices that the burst has held at the same time.
     pub peak: i64,
 }
 
@@ -110,11 +110,11 @@ pub struct AggregateStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub summary: Option<String>,
-    /// The best chunks, best first: one for argmin and argmax, k for topK.
+    /// Best chunks, starting with the best: one for argmin and argmax, k for topK.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub best: Vec<BestChunk>,
-    /// Element by element, for sum and mean; null where the value is infinite or NaN.
+    /// Elements of the sum or mean; null for an element that is infinite or NaN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub values: Vec<Option<f64>>,
@@ -123,7 +123,7 @@ pub struct AggregateStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 64)))]
     pub exact: Vec<String>,
-    /// Half width of the 95 % confidence interval by Student's t, element by element, for mean; null where there is none.
+    /// Half width of the 95 % confidence interval of each element of a mean, by Student's t; null if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub confidence95: Vec<Option<f64>>,
@@ -157,7 +157,7 @@ pub struct BestChunk {
     /// Index of the chunk.
     #[schemars(range(min = 0))]
     pub index: i64,
-    /// Aggregated output; absent where it is infinite.
+    /// Aggregated output. Not set if it is infinite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Aggregated output as exact text, where `value` is not exact: an integer beyond 2^53, `inf`, `-inf`.
@@ -203,7 +203,7 @@ pub struct ChunkFailure {
     /// Number of attempts.
     #[schemars(range(min = 0))]
     pub attempts: i64,
-    /// Cause of the last attempt in one word, such as `IllegalAddress`.
+    /// Failure code of the last attempt, such as `IllegalAddress`; `Unspecified` if the agent reported none.
     #[schemars(length(max = 64))]
     pub code: String,
     /// Message of the engine.
