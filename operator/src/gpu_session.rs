@@ -42,7 +42,6 @@ use decide::{Decision, LeaseStep, decide, is_of, lease_of};
 /// Wait after a write that the cache does not show yet.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Error of a reconcile.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {operation}")]
 pub struct ReconcileError {

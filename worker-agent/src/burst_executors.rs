@@ -46,7 +46,6 @@ pub use program::{ProgramError, ProgramSpec};
 pub use room::DeviceLoad;
 pub use run::{Event, Events, Run};
 
-/// Errors of the pool.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("device {0} not found")]
@@ -56,7 +55,6 @@ pub enum PoolError {
     /// No GPU was found, and the CPU engine is disabled.
     #[error("no device found: no GPU is available, and the CPU backend is disabled")]
     NoDevice,
-    /// The thread that starts processes cannot be created.
     #[error("failed to spawn the thread that starts executors")]
     Spawner(#[source] std::io::Error),
 }

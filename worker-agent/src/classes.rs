@@ -38,10 +38,8 @@ pub struct ClassRule {
 /// Errors of a class table.
 #[derive(Debug, thiserror::Error)]
 pub enum ClassError {
-    /// The file is not a valid class table.
     #[error("invalid class table")]
     Syntax(#[from] sahasra_crds::yaml::ParseError),
-    /// The class is not a valid label value.
     #[error("classes[{place}].class: {class:?} must be 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends")]
     Name {
         /// Index of the rule, from 0.
@@ -62,7 +60,6 @@ pub enum ClassError {
         place: usize,
         source: QuantityError,
     },
-    /// The memory limit is below 1 MiB.
     #[error("classes[{place}].memory: must be at least 1Mi")]
     TooLittle {
         /// Index of the rule, from 0.

@@ -31,7 +31,6 @@ pub(crate) struct LaunchShape {
     pub dynamic_shared_bytes: u32,
 }
 
-/// Error of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceError {
     /// The device or its driver does not exist.
@@ -127,7 +126,6 @@ impl Arguments {
         }
     }
 
-    /// Number of arguments.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
@@ -180,7 +178,6 @@ pub(crate) trait Device: Send + Sync + Sized + 'static {
     /// [`DeviceError::OutOfMemory`].
     fn allocate(&self, parts: &[u64]) -> Result<Self::Area, DeviceError>;
 
-    /// Device address of a part.
     fn address(&self, area: &Self::Area, part: usize) -> u64;
 
     /// Loads PTX text.

@@ -43,7 +43,6 @@ pub struct Inherited {
 /// Reason why an executor does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The agent ended in the meantime.
     #[error("the agent has exited")]
     AgentGone,
     /// The process has this number of threads: restrictions apply only to the calling thread and to threads that it starts.

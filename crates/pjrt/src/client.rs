@@ -49,7 +49,6 @@ pub struct Client {
     device: Device,
 }
 
-/// Device of a client.
 #[derive(Clone, Debug)]
 pub struct Device {
     raw: Handle<RawDevice>,

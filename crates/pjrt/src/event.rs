@@ -24,7 +24,6 @@ impl Drop for Event {
     }
 }
 
-/// Callback that is called once.
 type Callback = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 struct Registration {

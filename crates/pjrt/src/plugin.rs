@@ -29,7 +29,6 @@ pub enum LoadError {
     /// The file does not exist, or is no library for this machine.
     #[error("load the PJRT plugin {path:?}")]
     Library { path: PathBuf, source: libloading::Error },
-    /// The file is a library, but no PJRT plugin.
     #[error("{path:?} is no PJRT plugin: it has no function GetPjrtApi")]
     NoPlugin { path: PathBuf, source: libloading::Error },
     #[error("the PJRT plugin {path:?} has API {major}.{minor}; {MAJOR}.{OLDEST_MINOR} or newer is needed, below {}.0", MAJOR + 1)]

@@ -11,7 +11,6 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Creates a backoff from `first` to `longest` milliseconds.
     pub const fn milliseconds(first: u64, longest: u64) -> Self {
         Self {
             first: Duration::from_millis(first),

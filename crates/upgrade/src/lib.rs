@@ -22,7 +22,6 @@ pub struct Request<'a> {
     /// Host of the agent, with its port, for the header `Host`.
     pub authority: &'a str,
     pub path: &'a str,
-    /// Value of the header `Authorization`.
     pub authorization: Option<HeaderValue>,
     /// Secret of an earlier connection to the session, as the value of [`RESUME_HEADER`].
     pub resume: Option<HeaderValue>,

@@ -79,7 +79,6 @@ pub struct Account {
     elsewhere: BTreeMap<String, RangeMap<Flight>>,
     completed: IndexSet,
     failed: IndexSet,
-    /// The set `failed` by cause.
     causes: BTreeMap<FailureCode, IndexSet>,
     failures: Vec<FailedChunk>,
     retried: u64,

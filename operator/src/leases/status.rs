@@ -47,7 +47,6 @@ impl GrantedReason {
         }
     }
 
-    /// Whether `Granted` has this reason.
     pub(crate) fn is_in(self, conditions: &[Condition]) -> bool {
         conditions::get(conditions, GRANTED).is_some_and(|condition| condition.reason == self.reason())
     }

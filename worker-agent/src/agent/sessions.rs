@@ -31,7 +31,6 @@ const ENDING: Duration = Duration::from_secs(2);
 /// Reason why a client cannot connect to a session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The session's slice is being released.
     #[error("the session has ended")]
     Ended,
     /// No executor could be started.

@@ -57,7 +57,6 @@ pub enum SubmitError {
         /// Last index, inclusive.
         last: u64,
     },
-    /// Too many chunks would be outstanding.
     #[error("more than {limit} chunks would be outstanding")]
     TooMany { limit: u64 },
     #[error("the executors have shut down")]

@@ -25,7 +25,6 @@ pub enum ProgramError {
         place: usize,
         reason: &'static str,
     },
-    /// The chunk timeout is 0.
     #[error("chunk timeout must be at least 1 ms")]
     Timeout,
     /// The outputs of a chunk exceed the size of a frame.

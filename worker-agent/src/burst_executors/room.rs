@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use sahasra_executor_protocol::burst::status_page::{Activity, StatusPage};
 
-/// Load of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLoad {
     /// Running chunks.
@@ -199,7 +198,6 @@ impl DeviceState {
         *failed = (failed.0 + 1, Some(Instant::now()));
     }
 
-    /// Returns the current load.
     pub(super) fn load(&self) -> DeviceLoad {
         let (failed, last) = *self.failed_starts();
         let healthy = failed < FAILED_STARTS || last.is_none_or(|last| last.elapsed() >= UNHEALTHY);

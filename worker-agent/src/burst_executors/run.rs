@@ -12,7 +12,6 @@ use tokio::sync::{Notify, mpsc};
 use super::outstanding::{OutstandingChunks, Stage, SubmitError};
 use super::program::ProgramSpec;
 
-/// Command to a supervisor.
 #[derive(Debug)]
 pub(super) enum Command {
     /// Adds a run.
@@ -129,7 +128,6 @@ impl Run {
         self.shared.outstanding()
     }
 
-    /// Returns the program.
     pub fn program(&self) -> &ProgramSpec {
         &self.shared.program
     }
@@ -196,7 +194,6 @@ fn weight(event: &Event) -> usize {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) id: u64,
-    /// Number of the device.
     pub(super) device: usize,
     pub(super) program: ProgramSpec,
     pub(super) chunks: Arc<OutstandingChunks>,

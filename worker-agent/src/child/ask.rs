@@ -13,7 +13,6 @@ const ANSWER: u64 = 1 << 20;
 /// Errors of a query by a child process.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    /// The child process cannot be started.
     #[error("failed to start the probe: {0}")]
     Start(io::Error),
     #[error("failed to read the output of the probe: {0}")]
@@ -21,7 +20,6 @@ pub(crate) enum AskError {
     /// The child did not answer in time and was killed.
     #[error("the probe timed out after {} s", .0.as_secs())]
     Silent(Duration),
-    /// The child exited without a valid answer.
     #[error("the probe crashed ({0})")]
     Crashed(ExitStatus),
 }

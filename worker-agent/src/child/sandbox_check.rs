@@ -19,7 +19,6 @@ const REMEDY: &str = "use Linux 6.12 or newer (6.2 for executors of the CPU back
 pub(crate) enum SandboxCheckError {
     #[error("failed to check the sandbox of executors")]
     Unknown(#[from] AskError),
-    /// The sandbox cannot be applied.
     #[error("failed to apply the sandbox of executors: {0}")]
     Broken(String),
     /// The sandbox is required, and this machine lacks part of it.

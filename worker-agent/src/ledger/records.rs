@@ -32,7 +32,6 @@ pub enum Effect {
     },
     /// The owner holds nothing on this agent any more, draining slices included.
     Gone {
-        /// UID of the owner.
         owner_uid: String,
     },
 }

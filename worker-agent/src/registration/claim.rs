@@ -42,7 +42,6 @@ pub enum Answer {
 /// Function that tries to connect to the address of a URL.
 pub type Probe = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>;
 
-/// Error: the node has another agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} already has an agent, boot {boot}{}: stop that agent, or set another --node-name for this one", at(.endpoint))]
 pub struct Occupied {

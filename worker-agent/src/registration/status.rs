@@ -105,7 +105,6 @@ pub(super) fn desired(
     }
 }
 
-/// Returns the engines of a device.
 fn engines(agent: &Agent, device: &str) -> Vec<Engine> {
     let kind = agent
         .pool()

@@ -13,17 +13,14 @@ use crate::devices::DeviceDescription;
 /// Errors of starting a session executor.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The agent has no launcher.
     #[error("this agent does not support sessions")]
     NoLauncher,
-    /// The device has no engine of the requested name.
     #[error("device {device} does not support engine {engine}")]
     NoEngine {
         device: String,
         /// Name of the requested engine.
         engine: String,
     },
-    /// The process cannot be started.
     #[error("failed to start the session's executor")]
     Start(#[from] io::Error),
 }

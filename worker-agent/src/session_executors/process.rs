@@ -119,7 +119,6 @@ impl Process {
         })
     }
 
-    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.id
     }

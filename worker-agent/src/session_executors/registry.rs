@@ -210,7 +210,6 @@ impl Sessions {
         self.state().by_owner.get(owner_uid).cloned()
     }
 
-    /// Returns all sessions.
     pub fn all(&self) -> Vec<Arc<Session>> {
         self.state().by_owner.values().cloned().collect()
     }

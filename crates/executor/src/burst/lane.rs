@@ -38,7 +38,6 @@ pub(crate) struct Shared<D: Device> {
 }
 
 impl<D: Device> Shared<D> {
-    /// Shared state for `lanes` lanes on `device`.
     pub(crate) fn new(device: D, reporter: Reporter, status_page: StatusPage, lanes: usize) -> Self {
         Self {
             device,

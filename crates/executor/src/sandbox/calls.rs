@@ -33,10 +33,8 @@ const FILE_SETATTR: c_long = 469;
 /// Reason why system calls are not restricted.
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
-    /// The filter cannot be built.
     #[error("failed to build the seccomp filter")]
     Filter(#[from] seccompiler::BackendError),
-    /// The kernel rejects the filter.
     #[error("failed to install the seccomp filter")]
     Apply(#[from] seccompiler::Error),
 }

@@ -29,7 +29,6 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// Fault with this code and message.
     pub(crate) fn new(code: FailureCode, message: impl Into<String>) -> Self {
         Self {
             code,

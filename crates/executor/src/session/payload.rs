@@ -45,7 +45,6 @@ impl From<Bytes> for Payload {
     }
 }
 
-/// `bytes` zeros.
 pub(crate) fn zeros(bytes: usize) -> Vec<u8> {
     // The system zeroes the pages when they are first touched.
     let mut zeros = vec![0; bytes];

@@ -33,7 +33,6 @@ pub(crate) struct CudaStream {
 unsafe impl Send for CudaStream {}
 
 impl CudaStream {
-    /// Creates a stream in `context`.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
         context.enter()?;
         let mut stream = std::ptr::null_mut();

@@ -32,7 +32,6 @@ const STABLEHLO: &str = "stablehlo_current_version";
 /// Options of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Path of the plugin.
     pub plugin: PathBuf,
     /// Index of the GPU if the plugin drives GPUs; `None` for a CPU plugin.
     pub gpu: Option<u32>,
@@ -48,10 +47,8 @@ pub(crate) enum OpenError {
     /// The plugin cannot be loaded.
     #[error(transparent)]
     Plugin(#[from] LoadError),
-    /// The plugin cannot open its device.
     #[error("plugin {plugin:?} failed to open a device")]
     Client {
-        /// Path of the plugin.
         plugin: PathBuf,
         source: Error,
     },

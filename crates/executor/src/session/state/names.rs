@@ -56,7 +56,6 @@ impl<T> Names<T> {
         self.there -= u64::from(earlier.is_some_and(|earlier| earlier.is_held()));
     }
 
-    /// Removes a name.
     pub(super) fn remove(&mut self, name: u64) {
         let earlier = self.named.remove(&name);
         self.there -= u64::from(earlier.is_some_and(|earlier| earlier.is_held()));

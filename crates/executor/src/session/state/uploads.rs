@@ -26,10 +26,8 @@ pub(super) struct Incoming {
 /// Violation of the protocol by a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MalformedPart {
-    /// No upload is in progress.
     #[error("part without an upload")]
     Stray,
-    /// The part exceeds the upload.
     #[error("part exceeds the size of the upload")]
     More,
     /// The part is invalid in itself.

@@ -50,7 +50,6 @@ fn artifact_version(code: &[u8]) -> Option<String> {
     Some(version.to_owned())
 }
 
-/// Whether `version` is newer than `than`.
 fn newer(version: &str, than: &str) -> bool {
     let numbers = |text: &str| text.split('.').map(|number| number.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
     numbers(version) > numbers(than)
