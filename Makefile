@@ -42,26 +42,23 @@ test: debug tools ## Every test: unit, property, contracts of devices and contro
 	cargo test --workspace --no-run
 	python/environment >/dev/null
 	@# The tests wait for timeouts much of the time, so four groups run at the same time.
-	.ci/beside rust="$(MAKE) test-rust" faults="$(MAKE) test-faults" python="$(MAKE) test-python" simulate="$(MAKE) simulate SEEDS=200"
+	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="$(MAKE) simulate SEEDS=200"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
 
 # The groups of `make test`. Every test program that Cargo knows is in one of them; make node runs "node".
-FAULT_TESTS := failover faults outages session_faults
+LONG_TESTS := failover faults outages python session_faults
 TEST_PROGRAMS = $(shell cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; \
 	print(*sorted({target["name"] for package in json.load(sys.stdin)["packages"] for target in package["targets"] if "test" in target["kind"]}))')
 CARGO_TEST := SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace
 
-.PHONY: test-rust test-faults test-python
+.PHONY: test-rust test-long
 test-rust: debug tools
-	$(CARGO_TEST) --lib --bins $(addprefix --test ,$(filter-out node python $(FAULT_TESTS),$(TEST_PROGRAMS)))
+	$(CARGO_TEST) --lib --bins $(addprefix --test ,$(filter-out node $(LONG_TESTS),$(TEST_PROGRAMS)))
 	$(CARGO_TEST) --doc
-test-faults: debug tools
-	$(CARGO_TEST) $(addprefix --test ,$(FAULT_TESTS))
-test-python: debug tools
-	SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python
-	$(CARGO_TEST) --test python
+test-long: debug tools
+	$(CARGO_TEST) $(addprefix --test ,$(LONG_TESTS))
 
 .PHONY: python
 python: debug ## The Python package: built into target/python, its types checked, its tests run
