@@ -20,7 +20,6 @@ use self::secret::same;
 
 /// Grace period of a client that does not specify one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(60);
-/// Maximum grace period.
 const LONGEST_GRACE: Duration = Duration::from_secs(600);
 
 /// Limit of what one side may have outstanding towards the other.
@@ -65,7 +64,6 @@ pub(crate) struct Welcomed {
     pub grace: Duration,
     /// Number of the last operation that the engine has taken.
     pub received: u64,
-    /// Generation of the client.
     pub generation: u64,
     /// Number of the connection that this one replaces.
     pub replaced: Option<u64>,
@@ -74,7 +72,6 @@ pub(crate) struct Welcomed {
 /// Classification of a received operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// The next operation.
     New,
     /// An operation that was received before.
     Again,
@@ -88,9 +85,7 @@ pub(crate) enum LinkError {
     /// The client skipped an operation number.
     #[error("invalid operation number {found}: expected {expected}")]
     Gap {
-        /// Number of the received operation.
         found: u64,
-        /// Number of the expected operation.
         expected: u64,
     },
     /// The client confirmed answers that were not sent.
@@ -98,10 +93,8 @@ pub(crate) enum LinkError {
     Future {
         /// Number that the client confirmed.
         received: u64,
-        /// Number of the last answer.
         sent: u64,
     },
-    /// The client exceeded the window.
     #[error("window exceeded: at most {} frames and {} bytes of payload may be outstanding", WINDOW.frames, WINDOW.bytes)]
     Window,
 }
