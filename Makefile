@@ -38,9 +38,8 @@ session jax:
 	python=$$(python/environment) && [ -n "$$python" ] && examples/with-pool target/debug/sahasra $(PORT) $$python $(PROGRAM)
 
 .PHONY: test
-test: debug tools ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
-	cargo test --workspace --no-run
-	python/environment >/dev/null
+test: ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
+	$(MAKE) -j3 compile
 	@# The tests wait for timeouts much of the time, so four groups run at the same time.
 	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="$(MAKE) simulate SEEDS=200"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
@@ -155,9 +154,9 @@ debug:
 	cargo build --workspace --bins
 
 .PHONY: compile compile-rust compile-python
-compile: tools compile-rust compile-python ## What verify and test need, built: -j3 does the three parts at the same time
+compile: tools compile-rust compile-python ## What the tests need, built: -j3 does the three parts at the same time
 compile-rust:
-	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	cargo build --workspace --bins
 	cargo test --workspace --no-run
 	$(SIMULATION) --help >/dev/null
 compile-python:
