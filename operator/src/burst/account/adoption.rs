@@ -95,7 +95,8 @@ impl Account {
         self.in_flight.matching(range, |flight| self.in_flight.worker(flight) == worker)
     }
 
-    /// Continues chunks in the attempt that an agent has. They waited for the attempt `next`, which is not made if it is a later one.
+    /// Continues chunks in the attempt that an agent has. They waited for the attempt `next`: if the agent's attempt is an earlier one, that
+    /// retry is not made and no longer counted.
     fn go_on(&mut self, chunks: Range<u64>, flight: Flight, next: u32) {
         if flight.attempt < next {
             self.retried = self.retried.saturating_sub(length(&chunks));

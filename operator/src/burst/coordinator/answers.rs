@@ -8,8 +8,8 @@ use super::{Coordinator, streams::Stream};
 use crate::burst::{account::FailureOutcome, checkpoint::Results, results_store::Segment};
 
 impl Stream {
-    /// The chunks of a repeated failure that it may concern: those that the agent no longer had when the stream was opened. It may have
-    /// had the others again, in the same attempt, if the coordinator that submitted them did not know the failure.
+    /// The chunks of a repeated failure that it may concern: those that the agent no longer had when the stream was opened. The agent
+    /// may run the others again in the same attempt, because a coordinator that had not received the failure submitted them again.
     fn ended_before(&self, chunks: AttemptRange) -> Vec<AttemptRange> {
         let unsettled = self.unsettled.iter();
         let parts = unsettled.flat_map(|unsettled| unsettled.chunks.within(chunks.indices()));
