@@ -31,9 +31,7 @@ pub enum Effect {
         expired: bool,
     },
     /// The owner holds nothing on this agent any more, draining slices included.
-    Gone {
-        owner_uid: String,
-    },
+    Gone { owner_uid: String },
 }
 
 /// Counters since the agent started, for metrics.

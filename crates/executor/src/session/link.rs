@@ -84,10 +84,7 @@ pub(crate) enum Arrival {
 pub(crate) enum LinkError {
     /// The client skipped an operation number.
     #[error("invalid operation number {found}: expected {expected}")]
-    Gap {
-        found: u64,
-        expected: u64,
-    },
+    Gap { found: u64, expected: u64 },
     /// The client confirmed answers that were not sent.
     #[error("invalid acknowledgement of response {received}: {sent} were sent")]
     Future {

@@ -48,10 +48,7 @@ pub(crate) enum OpenError {
     #[error(transparent)]
     Plugin(#[from] LoadError),
     #[error("plugin {plugin:?} failed to open a device")]
-    Client {
-        plugin: PathBuf,
-        source: Error,
-    },
+    Client { plugin: PathBuf, source: Error },
     /// The GPU does not exist.
     #[error("GPU {ordinal} not found: {reason}")]
     Gpu {
