@@ -41,8 +41,13 @@ async fn in_the_middle(pool: &Turn, name: &str) {
 
 /// Checks that the burst completes with every index counted once, then deletes it and checks that no slice is leased.
 async fn completes_exactly(pool: &mut Turn, name: &str) -> DynamicObject {
+    completes(pool, name, STEPS).await
+}
+
+/// [`completes_exactly`] for chunks of so many steps.
+async fn completes(pool: &mut Turn, name: &str, steps: u32) -> DynamicObject {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
-    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
+    pool.every_index_counted_once(&job, CHUNKS, steps).await.expect("exact accounting");
     pool.revive().await.expect("all servers run");
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
     pool.nothing_forbidden().await.expect("the chart's rights suffice");
@@ -79,15 +84,18 @@ async fn chunks_of_a_permanently_killed_agent_run_on_the_others() {
 
 #[tokio::test]
 async fn an_executor_killed_mid_burst_is_replaced_and_its_chunks_are_retried() {
+    /// Longer chunks, so that a busy machine has not ended the burst before its status says that some are done.
+    const LONG: u32 = 4 * STEPS;
     let mut pool = pool().await;
-    in_the_middle(&pool, "executor").await;
+    let burst = Burst::of_steps("default", "executor", CHUNKS, LONG).expect("a burst");
+    pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
     let agent = pool.agents[0].process.pid();
     let victims = executors(&pool, 0);
     assert!(!victims.is_empty(), "the agent runs executors");
     for victim in &victims {
         signal(victim.pid, Signal::KILL).expect("killed");
     }
-    let job = completes_exactly(&mut pool, "executor").await;
+    let job = completes(&mut pool, "executor", LONG).await;
     assert!(number(&job, "/status/chunks/retried") > 0, "{}", job.data["status"]["chunks"]);
     assert_eq!(pool.agents[0].process.pid(), agent, "the agent lives");
     assert!(pool.agents[0].process.is_running());
