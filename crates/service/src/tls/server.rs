@@ -63,7 +63,6 @@ impl Source for Files {
 pub struct Acceptor(Renewing<Files>);
 
 impl Acceptor {
-    /// Reads `files`.
     pub fn new(files: Files) -> Result<Self, TlsError> {
         Renewing::new(files).map(Self)
     }
