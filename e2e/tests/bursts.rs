@@ -1,7 +1,7 @@
 //! Bursts from `kubectl apply` to the release of the last slice, on a pool of two agents with 1050 slices of 8 MiB.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
 use sahasra_e2e::audit::{Tally, Write};
@@ -211,6 +211,8 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
 async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budget() {
     /// Number of heartbeats in a period that includes several writes of a worker's load.
     const SETTLING: usize = 7;
+    /// Default of the agents' `--status-update-interval`.
+    const STATUS_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
     let mut pool = pool().await;
     observe_heartbeats(&pool, SETTLING).await;
     let before = writes(&pool).await.len();
@@ -219,7 +221,7 @@ async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budg
     assert!(idle.len() == before, "written while idle:\n{}", Tally::of(&idle[before..]));
 
     for (name, steps) in [("quick", 10), ("slow", 60_000)] {
-        let before = writes(&pool).await.len();
+        let (before, began) = (writes(&pool).await.len(), Instant::now());
         let burst = Burst::of_steps("default", name, 1000, steps).expect("a burst");
         burst.apply(&pool.control_plane).await.expect("applied");
         let job = pool.completed("default", name, WITHIN).await.expect("it completes");
@@ -227,14 +229,28 @@ async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budg
         pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
         observe_heartbeats(&pool, SETTLING).await;
         let written = writes(&pool).await.split_off(before);
+        let observed = began.elapsed();
         let seconds = seconds_between(&job, "/metadata/creationTimestamp", "/status/completionTime");
         let allowed = 20.0 + seconds / 5.0;
+        let (operator, mut agents): (Vec<_>, Vec<_>) = written.into_iter().partition(|write| write.is_by(NAMESPACE, "sahasra-operator"));
         println!(
             "burst {name}: {} writes in {seconds} s, {allowed} allowed\n{}",
-            written.len(),
-            Tally::of(&written)
+            operator.len(),
+            Tally::of(&operator)
         );
-        assert!(written.len() as f64 <= allowed, "{seconds} s:\n{}", Tally::of(&written));
+        assert!(operator.len() as f64 <= allowed, "{seconds} s:\n{}", Tally::of(&operator));
+        let updates = observed.as_secs_f64() / STATUS_UPDATE_INTERVAL.as_secs_f64() + 1.0;
+        for agent in 0..pool.agents.len() {
+            let of_agent: Vec<_> = agents
+                .extract_if(.., |write| write.name.contains(&format!("node-{agent}")))
+                .collect();
+            assert!(of_agent.len() as f64 <= updates, "{observed:?}:\n{}", Tally::of(&of_agent));
+        }
+        assert!(
+            agents.is_empty(),
+            "neither by the operator nor by an agent about itself:\n{}",
+            Tally::of(&agents)
+        );
     }
     every_write_names_its_program(&pool).await;
 }
@@ -279,7 +295,7 @@ async fn the_operator_rejects_invalid_references_by_name_within_a_second() {
             .await
             .expect("kubectl runs");
         applied.success().expect("the API server takes it");
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let judged = |job: Option<&DynamicObject>| job.is_some_and(|job| condition(job, "Accepted").is_some());
         let job = pool
             .control_plane

@@ -41,13 +41,8 @@ async fn in_the_middle(pool: &Turn, name: &str) {
 
 /// Checks that the burst completes with every index counted once, then deletes it and checks that no slice is leased.
 async fn completes_exactly(pool: &mut Turn, name: &str) -> DynamicObject {
-    completes(pool, name, STEPS).await
-}
-
-/// [`completes_exactly`] for chunks of so many steps.
-async fn completes(pool: &mut Turn, name: &str, steps: u32) -> DynamicObject {
     let job = pool.completed("default", name, WITHIN).await.expect("it completes");
-    pool.every_index_counted_once(&job, CHUNKS, steps).await.expect("exact accounting");
+    pool.every_index_counted_once(&job, CHUNKS, STEPS).await.expect("exact accounting");
     pool.revive().await.expect("all servers run");
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
     pool.nothing_forbidden().await.expect("the chart's rights suffice");
@@ -57,6 +52,26 @@ async fn completes(pool: &mut Turn, name: &str, steps: u32) -> DynamicObject {
 fn executors(pool: &Turn, agent: usize) -> Vec<Descendant> {
     let children = pool.agents[agent].process.children();
     children.into_iter().filter(|child| child.command.contains(" executor")).collect()
+}
+
+/// The executors of an agent, stopped while at least one chunk runs on them, so that none ends before the next signal.
+async fn executors_with_chunks(pool: &Turn, agent: usize) -> Vec<Descendant> {
+    let stopped = eventually(WITHIN, async || {
+        let found = executors(pool, agent);
+        let send = |to_all| {
+            found
+                .iter()
+                .for_each(|child| signal(child.pid, to_all).expect("the executor exists"))
+        };
+        send(Signal::STOP);
+        let running = pool.agents[agent].metric("sahasra_agent_chunks_running").await.expect("a scrape");
+        if running > Some(0.0) {
+            return Some(found);
+        }
+        send(Signal::CONT);
+        None
+    });
+    stopped.await.expect("a chunk runs on the agent")
 }
 
 #[tokio::test]
@@ -84,18 +99,13 @@ async fn chunks_of_a_permanently_killed_agent_run_on_the_others() {
 
 #[tokio::test]
 async fn an_executor_killed_mid_burst_is_replaced_and_its_chunks_are_retried() {
-    /// Longer chunks, so that a busy machine has not ended the burst before its status says that some are done.
-    const LONG: u32 = 4 * STEPS;
     let mut pool = pool().await;
-    let burst = Burst::of_steps("default", "executor", CHUNKS, LONG).expect("a burst");
-    pool.in_the_middle_of(&burst, SOME, WITHIN).await.expect("chunks are done");
+    in_the_middle(&pool, "executor").await;
     let agent = pool.agents[0].process.pid();
-    let victims = executors(&pool, 0);
-    assert!(!victims.is_empty(), "the agent runs executors");
-    for victim in &victims {
+    for victim in &executors_with_chunks(&pool, 0).await {
         signal(victim.pid, Signal::KILL).expect("killed");
     }
-    let job = completes(&mut pool, "executor", LONG).await;
+    let job = completes_exactly(&mut pool, "executor").await;
     assert!(number(&job, "/status/chunks/retried") > 0, "{}", job.data["status"]["chunks"]);
     assert_eq!(pool.agents[0].process.pid(), agent, "the agent lives");
     assert!(pool.agents[0].process.is_running());
