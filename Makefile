@@ -40,16 +40,25 @@ session jax:
 .PHONY: test
 test: ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	$(MAKE) -j3 compile
-	@# The tests wait for timeouts much of the time. The Python tests run meanwhile, and the simulation on what is left of the processors:
+	@# The tests wait for timeouts much of the time, so three groups run at the same time, and the simulation on what is left of the processors:
 	@# its two minutes more without optimisation are less than what an optimised build takes.
-	.ci/beside rust="$(MAKE) test-rust" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="nice -n 19 $(MAKE) simulate SEEDS=200 SIMULATION=$(DEBUG)/sahasra-simulation"
+	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="nice -n 19 $(MAKE) simulate SEEDS=200 SIMULATION=$(DEBUG)/sahasra-simulation"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
 
-.PHONY: test-rust
+# The groups of `make test`. Every test program that Cargo knows is in one of them; make node runs "node".
+LONG_TESTS := failover faults outages python session_faults
+TEST_PROGRAMS = $(shell cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; \
+	print(*sorted({target["name"] for package in json.load(sys.stdin)["packages"] for target in package["targets"] if "test" in target["kind"]}))')
+CARGO_TEST := SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace
+
+.PHONY: test-rust test-long
 test-rust: debug tools
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace -- --skip the_whole_node
+	$(CARGO_TEST) --lib --bins $(addprefix --test ,$(filter-out node $(LONG_TESTS),$(TEST_PROGRAMS)))
+	$(CARGO_TEST) --doc
+test-long: debug tools
+	$(CARGO_TEST) $(addprefix --test ,$(LONG_TESTS))
 
 .PHONY: python
 python: debug ## The Python package: built into target/python, its types checked, its tests run
