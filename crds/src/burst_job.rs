@@ -1,11 +1,14 @@
 //! `BurstJob`: one kernel over N independent chunks on slices of VRAM across the pool.
 
+use std::time::Duration;
+
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     number,
     rules::{object_name, store_url},
+    seconds,
     vram_lease::{MAX_SLICES, SliceSpec, TTL_SECONDS},
 };
 
@@ -125,6 +128,12 @@ pub struct LeaseTerms {
     #[serde(default = "number::<TTL_SECONDS>")]
     #[schemars(range(min = 5, max = 86_400))]
     pub ttl_seconds: i64,
+}
+
+impl LeaseTerms {
+    pub fn ttl(&self) -> Duration {
+        seconds(self.ttl_seconds)
+    }
 }
 
 impl Default for LeaseTerms {

@@ -1,5 +1,7 @@
 //! `GpuSession`: a client bound to one device; its tensors live there until it closes.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use sahasra_names::Engine;
@@ -8,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     VramQuantity, number,
     rules::{class_name, immutable},
+    seconds,
 };
 
 /// Specification of a session: the requested VRAM and its lifetime.
@@ -60,6 +63,16 @@ pub struct GpuSessionSpec {
     #[serde(default = "number::<28_800>")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub ttl_seconds: i64,
+}
+
+impl GpuSessionSpec {
+    pub fn idle_timeout(&self) -> Duration {
+        seconds(self.idle_timeout_seconds)
+    }
+
+    pub fn ttl(&self) -> Duration {
+        seconds(self.ttl_seconds)
+    }
 }
 
 /// Status of a session.

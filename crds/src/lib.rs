@@ -27,6 +27,8 @@ pub use gpu_worker::{GpuWorker, GpuWorkerSpec, GpuWorkerStatus};
 pub use quantity::VramQuantity;
 pub use vram_lease::{VramLease, VramLeaseSpec, VramLeaseStatus};
 
+use std::time::Duration;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
@@ -42,6 +44,11 @@ pub const FINALIZER: &str = "sahasra.dev/release-vram";
 /// Default of a field of whole numbers.
 fn number<const N: i64>() -> i64 {
     N
+}
+
+/// The time in a field of whole seconds. A negative number, which no schema allows, is no time.
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
 /// Every kind's definition, in the order in which they are applied.

@@ -1,5 +1,7 @@
 //! `VramLease`: slices of VRAM held by one owner until they expire or are released; renewable.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use sahasra_names::Engine;
@@ -9,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     VramQuantity, number,
     rules::{class_name, immutable, only_grows},
+    seconds,
 };
 
 /// Most slices that a lease or a burst may ask for: a hundred on each of a thousand devices.
@@ -74,6 +77,16 @@ pub struct VramLeaseSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 2_592_000))]
     pub keep_seconds: Option<i64>,
+}
+
+impl VramLeaseSpec {
+    pub fn ttl(&self) -> Duration {
+        seconds(self.ttl_seconds)
+    }
+
+    pub fn keep(&self) -> Duration {
+        seconds(self.keep_seconds.unwrap_or_default())
+    }
 }
 
 /// Owner of a lease. If empty, the `VramLease` object itself is the owner.

@@ -39,6 +39,8 @@ use state::{Action, State};
 const CONCURRENT_CALLS: usize = 64;
 /// Timeout for the inventories that an adoption waits for. Agents that do not answer are called again until then.
 const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Minimum time between two plans that no event causes, so that the loop does not spin.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// The pool. Shared behind an `Arc`.
 #[derive(Debug)]
@@ -96,8 +98,7 @@ impl Pool {
             }
             let timer = async {
                 match wake {
-                    // Wait at least one millisecond, the resolution of the clock, so that the loop does not spin.
-                    Some(at) => tokio::time::sleep_until(self.clock.instant(at.max(self.clock.now() + 1))).await,
+                    Some(at) => tokio::time::sleep_until(self.clock.instant(at.max(self.clock.now() + SHORTEST_WAIT))).await,
                     None => std::future::pending().await,
                 }
             };
@@ -151,8 +152,8 @@ impl Pool {
     }
 
     /// Changes the maximum time for which a client can keep a session's slice.
-    pub fn keep(&self, uid: &str, milliseconds: u64) {
-        self.state.lock().keep(uid, milliseconds);
+    pub fn keep(&self, uid: &str, keep: Duration) {
+        self.state.lock().keep(uid, keep);
     }
 
     /// The state of a session as its agent last reported it, by the UID of the session's lease.
@@ -183,8 +184,8 @@ impl Pool {
         }
     }
 
-    /// Kind of each claim that waits for its minimum, and the time for which it has waited, in milliseconds.
-    pub fn waiting(&self) -> Vec<(ClaimKind, u64)> {
+    /// Kind of each claim that waits for its minimum, and the time for which it has waited.
+    pub fn waiting(&self) -> Vec<(ClaimKind, Duration)> {
         self.state.lock().waiting(self.clock.now())
     }
 

@@ -22,7 +22,10 @@ use sahasra_crds::{
 use sahasra_names::WorkerName;
 use sahasra_scheduler::ClaimKind;
 use sahasra_service::{causes, part};
-use sahasra_wire::grants::{Owner, SessionTerms};
+use sahasra_wire::{
+    grants::{Owner, SessionTerms},
+    milliseconds,
+};
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -186,7 +189,7 @@ impl Reconciler {
         } else {
             let Bounds { min, max } = bounds(lease);
             self.context.pool.resize(&uid, min, max, 0);
-            self.context.pool.keep(&uid, keep_milliseconds(lease));
+            self.context.pool.keep(&uid, lease.spec.keep());
         }
         self.report(lease).await
     }
@@ -222,8 +225,8 @@ impl Reconciler {
             min,
             max,
             priority: 0,
-            ttl_milliseconds: ttl_milliseconds(lease),
-            grace_milliseconds: u64::try_from(GRACE.as_millis()).unwrap_or_default(),
+            ttl: lease.spec.ttl(),
+            grace: GRACE,
             renewed: lease.spec.renewal == Renewal::Automatic,
             served: was_granted(lease),
             lost,
@@ -309,8 +312,7 @@ impl Reconciler {
             return Ok(Action::await_change());
         }
         let owner = owner_above(lease, lease.status.as_ref().map_or(0, |status| status.term));
-        let ttl = Duration::from_millis(ttl_milliseconds(lease));
-        if let Release::Again(wait) = self.context.releases.release(&owner, ttl, how).await {
+        if let Release::Again(wait) = self.context.releases.release(&owner, lease.spec.ttl(), how).await {
             return Ok(Action::requeue(wait));
         }
         match objects::let_go(&self.api(lease), lease).await {
@@ -338,19 +340,8 @@ fn session_terms(lease: &VramLease) -> Option<SessionTerms> {
         name: session.name.clone(),
         uid: session.uid.clone(),
         engine: lease.spec.engine.unwrap_or_default().to_string(),
-        keep_milliseconds: keep_milliseconds(lease),
+        keep_milliseconds: milliseconds(lease.spec.keep()),
     })
-}
-
-/// Maximum time for which a client can keep the slices.
-fn keep_milliseconds(lease: &VramLease) -> u64 {
-    u64::try_from(lease.spec.keep_seconds.unwrap_or_default())
-        .unwrap_or_default()
-        .saturating_mul(1000)
-}
-
-fn ttl_milliseconds(lease: &VramLease) -> u64 {
-    u64::try_from(lease.spec.ttl_seconds).unwrap_or_default().saturating_mul(1000)
 }
 
 /// Whether the lease has expired or was lost. A lease that is served only once is not claimed again.

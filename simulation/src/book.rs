@@ -65,7 +65,7 @@ pub struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let now = self.live.clock.elapsed();
+        let now = self.live.clock.now();
         let mut book = locked(&self.live.book);
         if let Some(bytes) = book.running.get_mut(&self.device) {
             *bytes -= self.bytes;
@@ -127,7 +127,7 @@ impl Live {
 
     /// Extends the recorded grants of sessions with a connected client, as the agent itself does.
     fn keep_connected(&self) {
-        let now = self.clock.elapsed();
+        let now = self.clock.now();
         let mut book = locked(&self.book);
         for session in self.agent.sessions().all() {
             if session.process().is_some_and(|process| process.status_page().stats().connected) {
@@ -142,7 +142,7 @@ impl Live {
     /// Checks that ended grants are freed in time by the agent's own clock, without a request from outside.
     pub fn check_expiry(&self, world: &World) {
         self.keep_connected();
-        let now = self.clock.elapsed();
+        let now = self.clock.now();
         let (leased, _) = self.agent.totals();
         let mut book = locked(&self.book);
         let idle = book.running.values().all(|bytes| *bytes == 0) && book.idle_since + IDLE_WITHIN < now;
@@ -193,8 +193,8 @@ impl Live {
         let booked = Booked {
             owner: request.owner.uid.clone(),
             bytes: u64::from(grant.slices) * grant.slice_bytes,
-            end: self.clock.elapsed() + Duration::from_millis(request.ttl_milliseconds),
-            grace: Duration::from_millis(request.grace_milliseconds),
+            end: self.clock.now() + request.ttl(),
+            grace: request.grace(),
         };
         if locked(&self.book).grants.insert(grant.id.counter, booked).is_some() {
             world.broken(format!("names: worker-{} used the name of a grant twice", self.index));
@@ -214,12 +214,12 @@ impl Live {
                 continue;
             }
             self.obeyed(world, &owner.owner);
-            let now = self.clock.elapsed();
+            let now = self.clock.now();
             if let Some(grant) = locked(&self.book).grants.get_mut(&outcome.id.counter) {
                 if grant.end < now {
                     world.broken(format!("expiry: worker-{} renewed a grant that had ended", self.index));
                 }
-                grant.end = now + Duration::from_millis(owner.ttl_milliseconds);
+                grant.end = now + owner.ttl();
             }
         }
     }
@@ -233,7 +233,7 @@ impl Live {
         if request.keep_slices > 0 {
             return;
         }
-        let now = self.clock.elapsed();
+        let now = self.clock.now();
         let mut book = locked(&self.book);
         for (counter, grant) in book.grants.iter_mut().filter(|(_, grant)| grant.owner == request.owner.uid) {
             let named =

@@ -216,7 +216,7 @@ impl Agent {
         let (answer, effects) = {
             let mut ledger = self.lock();
             let before = ledger.next_deadline();
-            let answer = act(&mut ledger, self.clock.elapsed());
+            let answer = act(&mut ledger, self.clock.now());
             let nearer = match (before, ledger.next_deadline()) {
                 (Some(before), Some(after)) => after < before,
                 (None, after) => after.is_some(),
@@ -286,7 +286,7 @@ impl Agent {
                 () = self.alarm.notified() => {}
                 () = async {
                     match deadline {
-                        Some(deadline) => tokio::time::sleep_until(self.clock.instant_of(deadline)).await,
+                        Some(deadline) => tokio::time::sleep_until(self.clock.instant(deadline)).await,
                         None => std::future::pending().await,
                     }
                 } => self.change(|ledger, now| ledger.expire(now)),
@@ -302,7 +302,7 @@ impl Agent {
             let grant = ledger.acquire(now, request)?;
             if let Some(terms) = &request.session {
                 let bytes = u64::from(grant.slices) * grant.slice_bytes;
-                let ttl = Duration::from_millis(request.ttl_milliseconds);
+                let ttl = request.ttl();
                 self.sessions.granted(&request.owner.uid, terms, &request.device, bytes, ttl, now);
             }
             Ok::<_, Refusal>(grant)
@@ -333,7 +333,7 @@ impl Agent {
         });
         for owner in &request.owners {
             if let Some(terms) = &owner.session {
-                let ttl = Duration::from_millis(owner.ttl_milliseconds);
+                let ttl = owner.ttl();
                 self.sessions.renewed(&owner.owner.uid, terms, ttl);
             }
         }
@@ -390,7 +390,7 @@ impl Agent {
                 .collect(),
             grants,
             shutting_down,
-            sessions: self.sessions.loads(self.clock.elapsed()),
+            sessions: self.sessions.loads(self.clock.now()),
         }
     }
 

@@ -14,7 +14,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sahasra_wire::grants::{Grant, GrantId};
+use sahasra_wire::{
+    grants::{Grant, GrantId},
+    milliseconds,
+};
 
 mod holding;
 #[cfg(test)]
@@ -227,7 +230,7 @@ impl Ledger {
                         device: self.devices[*place].name.clone(),
                         slice_bytes: holding.slice_bytes(),
                         slices: part.slices,
-                        expires_in_milliseconds: part.expires.saturating_sub(now).as_millis() as u64,
+                        expires_in_milliseconds: milliseconds(part.expires.saturating_sub(now)),
                         draining: part.draining,
                         term: owner.term,
                     });

@@ -1,10 +1,13 @@
 //! Measures the duration of `solve` for a thousand devices and a thousand claims in several situations: `cargo run --release --example
 //! thousand`.
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use sahasra_names::{DeviceId, Engine};
-use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER_MS, solve};
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER, solve};
 
 const GIB: u64 = 1 << 30;
 const RUNS: usize = 11;
@@ -36,7 +39,7 @@ fn burst(index: usize, slice_bytes: u64, min: u32, max: u32) -> Claim {
         class: None,
         engine: Some(Engine::Ptx),
         priority: 0,
-        since: index as u64,
+        since: Duration::from_millis(index as u64),
         pinned: None,
         refused: Vec::new(),
     }
@@ -75,27 +78,32 @@ fn main() {
     let variety = problem((0..1000).map(mixed).collect());
     let refused = problem((0..1000).map(|index| burst(index, 100 * GIB, 1, 1)).collect());
     let each_its_own = problem((0..1000).map(hostile).collect());
-    let hoard = solve(&problem(vec![burst(0, GIB, 1, 100_000)]), &[], 0).assignments;
+    let hoard = solve(&problem(vec![burst(0, GIB, 1, 100_000)]), &[], Duration::ZERO).assignments;
 
     println!("{:<64} {:>9} {:>9} {:>9}", "1000 devices", "median ms", "slices", "refused");
-    measure("one burst of 1000 slices, empty pool", &one, &[], 0);
-    measure("1000 equal bursts, empty pool", &same, &[], 0);
-    measure("1000 equal bursts, nothing to do", &same, &solve(&same, &[], 0).assignments, 0);
-    measure("999 bursts arrive while one holds everything", &same, &hoard, 0);
-    measure("1000 bursts, sessions and leases, empty pool", &variety, &[], 0);
+    measure("one burst of 1000 slices, empty pool", &one, &[], Duration::ZERO);
+    measure("1000 equal bursts, empty pool", &same, &[], Duration::ZERO);
+    measure(
+        "1000 equal bursts, nothing to do",
+        &same,
+        &solve(&same, &[], Duration::ZERO).assignments,
+        Duration::ZERO,
+    );
+    measure("999 bursts arrive while one holds everything", &same, &hoard, Duration::ZERO);
+    measure("1000 bursts, sessions and leases, empty pool", &variety, &[], Duration::ZERO);
     measure(
         "1000 bursts, sessions and leases, nothing to do",
         &variety,
-        &solve(&variety, &[], 0).assignments,
-        0,
+        &solve(&variety, &[], Duration::ZERO).assignments,
+        Duration::ZERO,
     );
-    measure("1000 claims that nothing can serve, each explained", &refused, &[], 0);
-    measure("1000 priorities, sizes and large minima", &each_its_own, &[], 0);
-    measure("the same, every claim may reserve", &each_its_own, &[], 2 * RESERVE_AFTER_MS);
-    measure("the same, least important holds everything", &each_its_own, &hoard, 0);
+    measure("1000 claims that nothing can serve, each explained", &refused, &[], Duration::ZERO);
+    measure("1000 priorities, sizes and large minima", &each_its_own, &[], Duration::ZERO);
+    measure("the same, every claim may reserve", &each_its_own, &[], 2 * RESERVE_AFTER);
+    measure("the same, least important holds everything", &each_its_own, &hoard, Duration::ZERO);
 }
 
-fn measure(name: &str, problem: &Problem, previous: &[Assignment], now: u64) {
+fn measure(name: &str, problem: &Problem, previous: &[Assignment], now: Duration) {
     let mut times = Vec::new();
     let mut solution = solve(problem, previous, now);
     for _ in 0..RUNS {

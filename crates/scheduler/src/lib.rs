@@ -23,7 +23,7 @@
 //! - **A session is pinned.** All slices of a session are on one device. The session never leaves that device, even if the device fails:
 //!   the caller of `solve` decides when a session is lost.
 //! - **Backfill without starvation.** A claim that waits because no device has enough free memory does not hold back other claims that fit.
-//!   But a claim that has waited for [`RESERVE_AFTER_MS`] reserves enough devices for its minimum, and until it has started, no less important
+//!   But a claim that has waited for [`RESERVE_AFTER`] reserves enough devices for its minimum, and until it has started, no less important
 //!   claim starts on them and only claims of higher priority grow on them. A claim reserves devices only if they have enough memory once
 //!   all bursts have ended and all surplus that yields to the claim is taken: sessions, the minima of leases and the foreign bytes of a
 //!   device may stay for days.
@@ -48,5 +48,5 @@ mod why_not;
 
 pub use problem::{Assignment, Claim, ClaimKind, Device, Load, Problem, Refused, Unusable};
 pub use solution::{Refusal, Solution};
-pub use solve::{RESERVE_AFTER_MS, solve};
+pub use solve::{RESERVE_AFTER, solve};
 pub use why_not::{Bytes, WhyNot};

@@ -4,7 +4,10 @@
 //! importance, so that a smaller rank is served first. All changes go through [`Pool::give`] and [`Pool::take`], which keep the sums up to
 //! date. A transaction ([`Pool::begin`]) can be rolled back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use sahasra_names::{DeviceId, Engine};
 
@@ -92,7 +95,7 @@ pub(crate) struct Pool<'a> {
 
 impl<'a> Pool<'a> {
     /// Creates the pool without any assignment.
-    pub fn new(problem: &'a Problem, now: u64) -> Self {
+    pub fn new(problem: &'a Problem, now: Duration) -> Self {
         let mut devices: Vec<&Device> = problem.devices.iter().collect();
         devices.sort_unstable();
         devices.dedup_by(|right, left| right.id == left.id);
@@ -395,7 +398,7 @@ fn ranked(claims: &[Claim]) -> Vec<&Claim> {
 }
 
 /// Whether `device` can take new slices of `demand`, regardless of free bytes and reservations.
-fn accepts(device: &Device, demand: &Demand, now: u64) -> bool {
+fn accepts(device: &Device, demand: &Demand, now: Duration) -> bool {
     let claim = demand.claim;
     claim.pinned.as_ref().is_none_or(|pinned| *pinned == device.id)
         && claim.class.as_ref().is_none_or(|class| *class == device.class)

@@ -1,6 +1,6 @@
 //! Input of the solver: devices, claims and the previous assignments.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
 
@@ -92,8 +92,8 @@ pub struct Claim {
     pub engine: Option<Engine>,
     /// A higher value is more important.
     pub priority: i32,
-    /// Start of waiting, in milliseconds on the clock of `now`.
-    pub since: u64,
+    /// Start of waiting, on the clock of `now`.
+    pub since: Duration,
     /// The device of a session that has been placed: the session cannot move to another one. Absent before placement and for other kinds.
     pub pinned: Option<DeviceId>,
     /// Devices whose agents recently rejected a proposal for this claim.
@@ -104,8 +104,8 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
     pub device: DeviceId,
-    /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
-    pub until: u64,
+    /// Time before which the device is not proposed again, on the clock of `now`.
+    pub until: Duration,
 }
 
 /// Slices of one claim on one device, either held now or as a target.

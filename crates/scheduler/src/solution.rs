@@ -1,6 +1,6 @@
 //! Output of the solver.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use sahasra_names::{DeviceId, OwnerUid};
 
@@ -13,9 +13,9 @@ pub struct Solution {
     pub assignments: Vec<Assignment>,
     /// Claims without slices, sorted by claim.
     pub refusals: Vec<Refusal>,
-    /// Next time at which the solution may change by the passage of time alone, in milliseconds on the clock of `now`: a rejection by an
-    /// agent expires, or a claim has waited for [`crate::RESERVE_AFTER_MS`].
-    pub revisit_at: Option<u64>,
+    /// Next time at which the solution may change by the passage of time alone, on the clock of `now`: a rejection by an agent
+    /// expires, or a claim has waited for [`crate::RESERVE_AFTER`].
+    pub revisit_at: Option<Duration>,
 }
 
 impl Solution {

@@ -1,5 +1,7 @@
 //! Runs the phases of the solver in order.
 
+use std::time::Duration;
+
 use crate::{Assignment, Problem, Solution, pool::Pool};
 
 mod admit;
@@ -9,13 +11,13 @@ mod keep;
 mod reclaim;
 mod reserve;
 
-pub use reserve::RESERVE_AFTER_MS;
+pub use reserve::RESERVE_AFTER;
 use reserve::Reservations;
 
 /// Computes the slices that each claim should hold, given the slices that it holds now (`previous`). The crate documentation has the rules.
 ///
-/// `now` is in milliseconds, on the clock of [`crate::Claim::since`] and [`crate::Refused::until`].
-pub fn solve(problem: &Problem, previous: &[Assignment], now: u64) -> Solution {
+/// `now` counts from the origin of [`crate::Claim::since`] and [`crate::Refused::until`].
+pub fn solve(problem: &Problem, previous: &[Assignment], now: Duration) -> Solution {
     let mut pool = Pool::new(problem, now);
     let mut lost = keep::keep(&mut pool, previous);
     debug_assert!(pool.is_consistent(), "after keep");

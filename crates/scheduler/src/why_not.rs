@@ -1,6 +1,6 @@
 //! Reasons why a device does not serve a claim.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
 
@@ -35,10 +35,10 @@ pub enum WhyNot {
     },
     /// The device's agent recently rejected this claim.
     RejectedRecently {
-        /// Time before which the device is not proposed again, in milliseconds on the clock of `now`.
-        until: u64,
+        /// Time before which the device is not proposed again, on the clock of `now`.
+        until: Duration,
     },
-    /// The device is reserved for a more important claim that has waited longer than [`crate::RESERVE_AFTER_MS`].
+    /// The device is reserved for a more important claim that has waited longer than [`crate::RESERVE_AFTER`].
     ReservedFor { claim: OwnerUid },
     /// The free bytes do not suffice.
     InsufficientVram {

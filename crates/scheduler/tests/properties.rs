@@ -1,14 +1,20 @@
 //! Properties that hold for every problem and every previous state.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use proptest::{prelude::*, sample::subsequence};
 use sahasra_names::{DeviceId, Engine};
-use sahasra_scheduler::{
-    Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER_MS, Refused, Solution, Unusable, WhyNot, solve,
-};
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER, Refused, Solution, Unusable, WhyNot, solve};
 
-const NOW: u64 = 1_000_000;
+const NOW: Duration = Duration::from_secs(1_000);
+
+/// Times in steps of a millisecond, so that some are equal.
+fn time(milliseconds: std::ops::Range<u64>) -> impl Strategy<Value = Duration> {
+    milliseconds.prop_map(Duration::from_millis)
+}
 
 fn device_id(index: usize) -> DeviceId {
     DeviceId::new(format!("worker-{}", index / 2), format!("gpu{}", index % 2))
@@ -51,8 +57,9 @@ fn device(index: usize) -> impl Strategy<Value = Device> {
 fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
     let kind = prop_oneof![4 => Just(ClaimKind::Burst), 2 => Just(ClaimKind::Session), 1 => Just(ClaimKind::Lease)];
     let class = prop_oneof![3 => Just(None), 1 => Just(Some("g5")), 1 => Just(Some("h100"))];
-    let since = prop_oneof![0..20_u64, NOW - 20..NOW];
-    let refused = proptest::collection::vec((0..devices.max(1), NOW - 5..NOW + 5), 0..2);
+    let now = NOW.as_millis() as u64;
+    let since = prop_oneof![time(0..20), time(now - 20..now)];
+    let refused = proptest::collection::vec((0..devices.max(1), time(now - 5..now + 5)), 0..2);
     let pinned = prop_oneof![9 => Just(None), 1 => (0..devices.max(1)).prop_map(Some)];
     (
         kind,
@@ -350,7 +357,7 @@ proptest! {
                     present.claims.push(one.clone());
                 }
             }
-            let now = NOW + step as u64 * RESERVE_AFTER_MS;
+            let now = NOW + step as u32 * RESERVE_AFTER;
             let solution = solve(&present, &held, now);
             check_rules(&present, &solution)?;
             prop_assert_eq!(&solution, &solve(&present, &solution.assignments, now));

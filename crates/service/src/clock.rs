@@ -1,4 +1,4 @@
-//! Monotonic time for decisions, counted from the creation of the clock.
+//! Monotonic time for decisions. A point of time is the duration since the creation of the clock.
 //!
 //! The time follows the clock of the Tokio runtime, so it stops when that clock is paused. In the simulation, where several parts share one
 //! runtime, each part can have a clock that runs slightly fast or slow, like the clocks of different machines.
@@ -9,6 +9,8 @@ use tokio::time::Instant;
 
 /// Divisor of the parts per million in [`Clock::drifting`].
 const MILLION: i128 = 1_000_000;
+/// A century: later times are as good as never, and instants cannot represent all of them.
+const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Clock that counts from its creation. Copies share the origin.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,8 @@ impl Clock {
         }
     }
 
-    pub fn elapsed(&self) -> Duration {
+    /// Time since the origin.
+    pub fn now(&self) -> Duration {
         let elapsed = self.origin.elapsed();
         match self.gain {
             0 => elapsed,
@@ -41,23 +44,9 @@ impl Clock {
         }
     }
 
-    /// Milliseconds since the origin.
-    pub fn now(&self) -> u64 {
-        u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Microseconds since the origin.
-    pub fn micros(&self) -> u64 {
-        u64::try_from(self.elapsed().as_micros()).unwrap_or(u64::MAX)
-    }
-
-    /// The instant at which [`Clock::now`] reaches `milliseconds`.
-    pub fn instant(&self, milliseconds: u64) -> Instant {
-        self.instant_of(Duration::from_millis(milliseconds))
-    }
-
-    /// The instant at which [`Clock::elapsed`] reaches `time`.
-    pub fn instant_of(&self, time: Duration) -> Instant {
+    /// The instant at which [`Clock::now`] reaches `time`, at most a century after the origin.
+    pub fn instant(&self, time: Duration) -> Instant {
+        let time = time.min(FAR);
         match self.gain {
             0 => self.origin + time,
             // Rounded up, so that the clock has reached `time` at that instant.
@@ -80,11 +69,10 @@ mod tests {
         for gain in [0, 200, -200, 50_000, -50_000] {
             let clock = Clock::drifting(gain);
             let time = Duration::from_millis(12_345);
-            let instant = clock.instant_of(time);
+            let instant = clock.instant(time);
             tokio::time::sleep_until(instant).await;
-            assert!(clock.elapsed() >= time, "{gain}: {:?}", clock.elapsed());
-            assert!(clock.elapsed() < time + Duration::from_millis(3), "{gain}: {:?}", clock.elapsed());
-            assert!(clock.now() >= 12_345);
+            assert!(clock.now() >= time, "{gain}: {:?}", clock.now());
+            assert!(clock.now() < time + Duration::from_millis(3), "{gain}: {:?}", clock.now());
         }
     }
 
@@ -92,6 +80,6 @@ mod tests {
     async fn it_gains_and_loses() {
         let (fast, slow) = (Clock::drifting(100_000), Clock::drifting(-100_000));
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!((fast.now(), slow.now()), (11_000, 9_000));
+        assert_eq!((fast.now(), slow.now()), (Duration::from_secs(11), Duration::from_secs(9)));
     }
 }

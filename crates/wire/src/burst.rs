@@ -102,6 +102,12 @@ pub struct Program {
     pub aggregate_only: bool,
 }
 
+impl Program {
+    pub fn chunk_timeout(&self) -> Duration {
+        Duration::from_millis(self.chunk_timeout_milliseconds)
+    }
+}
+
 /// Argument of the kernel, of exactly one kind.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Argument {

@@ -1,5 +1,7 @@
 //! Grants: messages that acquire, renew and release slices of a device.
 
+use std::time::Duration;
+
 /// Identifier of a grant, unique for all time: no restart of an agent reuses it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Message)]
 pub struct GrantId {
@@ -63,6 +65,16 @@ pub struct AcquireRequest {
     pub session: Option<SessionTerms>,
 }
 
+impl AcquireRequest {
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_milliseconds)
+    }
+
+    pub fn grace(&self) -> Duration {
+        Duration::from_millis(self.grace_milliseconds)
+    }
+}
+
 /// Data of a session that its agent needs to accept a client's stream, and to extend the grant while a client is connected.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct SessionTerms {
@@ -80,6 +92,12 @@ pub struct SessionTerms {
     /// clock, counted from the grant.
     #[prost(uint64, tag = "5")]
     pub keep_milliseconds: u64,
+}
+
+impl SessionTerms {
+    pub fn keep(&self) -> Duration {
+        Duration::from_millis(self.keep_milliseconds)
+    }
 }
 
 /// Response to an [`AcquireRequest`]: exactly one field is set.
@@ -114,6 +132,12 @@ pub struct Grant {
     /// Highest term that the agent has seen for the owner.
     #[prost(uint64, tag = "8")]
     pub term: u64,
+}
+
+impl Grant {
+    pub fn expires_in(&self) -> Duration {
+        Duration::from_millis(self.expires_in_milliseconds)
+    }
 }
 
 /// Reason why an agent rejected a request or ended a stream.
@@ -171,6 +195,12 @@ pub struct RenewOwner {
     /// session.
     #[prost(message, optional, tag = "4")]
     pub session: Option<SessionTerms>,
+}
+
+impl RenewOwner {
+    pub fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl_milliseconds)
+    }
 }
 
 /// Response to a [`RenewRequest`]: the outcome for each grant, in the order of the request.

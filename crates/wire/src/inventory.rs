@@ -1,5 +1,7 @@
 //! Inventory of an agent: its devices, grants and sessions.
 
+use std::time::Duration;
+
 use crate::grants::Grant;
 
 /// State of an agent, as the operator needs it.
@@ -54,6 +56,16 @@ pub struct SessionLoad {
     /// Age of the session's grant, in milliseconds.
     #[prost(uint64, tag = "11")]
     pub held_milliseconds: u64,
+}
+
+impl SessionLoad {
+    pub fn idle(&self) -> Duration {
+        Duration::from_millis(self.idle_milliseconds)
+    }
+
+    pub fn held(&self) -> Duration {
+        Duration::from_millis(self.held_milliseconds)
+    }
 }
 
 /// A device and its load.

@@ -50,7 +50,14 @@ pub mod grants;
 pub mod inventory;
 pub mod session;
 
+use std::time::Duration;
+
 pub use prost::Message;
+
+/// The whole milliseconds of a time, for a field of a message.
+pub fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Media type of all request and response bodies.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";

@@ -178,7 +178,7 @@ pub struct Coordinator {
 impl Coordinator {
     pub fn new(context: Arc<Context>, job: watch::Receiver<Arc<BurstJob>>, burst: ValidBurst) -> Self {
         let current = job.borrow().clone();
-        let now = context.clock.elapsed();
+        let now = context.clock.now();
         let (events_sender, events) = mpsc::channel(EVENTS);
         let uid = current.metadata.uid.clone().unwrap_or_default();
         // The jitter of retries differs between jobs, and stays the same for one job after a restart.
@@ -257,7 +257,7 @@ impl Coordinator {
             self.fit_slices();
             self.dispatch();
             self.write_progress();
-            let wake = self.context.clock.instant_of(self.next_wake());
+            let wake = self.context.clock.instant(self.next_wake());
             tokio::select! {
                 Some((id, event)) = self.events.recv() => {
                     self.on_stream(&id, event)?;
@@ -340,7 +340,7 @@ impl Coordinator {
     }
 
     fn now(&self) -> Duration {
-        self.context.clock.elapsed()
+        self.context.clock.now()
     }
 
     fn owner(&self) -> Owner {

@@ -306,8 +306,11 @@ impl Reconciler {
         let term = job.status.as_ref().map_or(0, |status| status.term);
         let is_accepted = |status: &BurstJobStatus| conditions::get(&status.conditions, ACCEPTED).is_some();
         if term > 0 || job.status.as_ref().is_some_and(is_accepted) {
-            let ttl = Duration::from_secs(u64::try_from(job.spec.lease.ttl_seconds).unwrap_or_default());
-            let release = self.context.releases.release(&owner_above(job, term), ttl, How::Everywhere).await;
+            let release = self
+                .context
+                .releases
+                .release(&owner_above(job, term), job.spec.lease.ttl(), How::Everywhere)
+                .await;
             if release != Release::Done {
                 return Ok(release);
             }

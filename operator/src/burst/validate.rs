@@ -9,7 +9,10 @@ use sahasra_crds::burst_job::{
     AggregateChoice, ArgumentChoice, BurstJobSpec, KeptResults, ScalarType, aggregate, kernel::MAX_OUTPUT_BYTES,
 };
 use sahasra_parameters::{NotOne, Program as Chunks, Scalar};
-use sahasra_wire::burst::{Argument, Input, Program, Store, argument::Kind};
+use sahasra_wire::{
+    burst::{Argument, Input, Program, Store, argument::Kind},
+    milliseconds,
+};
 use sha2::{Digest, Sha256};
 
 use super::{account::RetryPolicy, aggregate::Aggregator, checkpoint::MAX_INLINE_RESULT_BYTES, layout::Layout, observe::Observed};
@@ -145,7 +148,7 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         total,
         slice_bytes,
         class: spec.slice.class.clone(),
-        ttl: seconds(spec.lease.ttl_seconds),
+        ttl: spec.lease.ttl(),
         policy: RetryPolicy {
             max_retries: u32::try_from(spec.retry_policy.max_retries).unwrap_or_default(),
             initial_backoff: seconds(spec.retry_policy.initial_backoff_seconds),
@@ -337,7 +340,7 @@ impl ValidBurst {
             arguments: self.arguments.iter().cloned().map(|kind| Argument { kind: Some(kind) }).collect(),
             chunks_json: self.chunks_json.clone(),
             slice_bytes: self.slice_bytes,
-            chunk_timeout_milliseconds: self.chunk_timeout.as_millis() as u64,
+            chunk_timeout_milliseconds: milliseconds(self.chunk_timeout),
             store,
             aggregated_output: self.aggregated_output,
             aggregate_only: self.results != KeptResults::All,

@@ -275,8 +275,8 @@ fn ended(
     let spec = &session.spec;
     // The time held is measured by the agent's clock, which continues when another operator leads. The clocks of two operators differ, and
     // may be set.
-    let held = seen.map(|seen| Duration::from_millis(seen.load.held_milliseconds.saturating_add(seen.age)));
-    let lasts = Duration::from_secs(u64::try_from(spec.ttl_seconds).unwrap_or_default());
+    let held = seen.map(|seen| seen.load.held() + seen.age);
+    let lasts = spec.ttl();
     if held.is_some_and(|held| held >= lasts) {
         return Err(End {
             reason: "TtlExpired",
@@ -289,8 +289,8 @@ fn ended(
     // The idle time is that of the agent's report, without the age of the report, because the session may have been used since. If both
     // timeouts are the same, the TTL is the reason of the end, whichever was noticed first.
     let seen = seen.filter(|_| spec.idle_timeout_seconds < spec.ttl_seconds);
-    let idle = seen.map(|seen| Duration::from_millis(seen.load.idle_milliseconds));
-    let timeout = Duration::from_secs(u64::try_from(spec.idle_timeout_seconds).unwrap_or_default());
+    let idle = seen.map(|seen| seen.load.idle());
+    let timeout = spec.idle_timeout();
     if idle.is_some_and(|idle| idle >= timeout) {
         return Err(End {
             reason: "IdleTimeout",
@@ -302,7 +302,7 @@ fn ended(
     }
     let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
     let until_idle = idle.zip(seen).map(|(idle, seen)| {
-        let now_idle = idle + Duration::from_millis(seen.age);
+        let now_idle = idle + seen.age;
         timeout.saturating_sub(now_idle).max(MIN_RECHECK)
     });
     Ok(Some(until_idle.map_or(left, |until_idle| until_idle.min(left))))

@@ -1,6 +1,6 @@
 //! Metrics that are computed at each scrape from the operator's current state.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use prometheus::IntGaugeVec;
 use sahasra_crds::{BurstJob, GpuSession};
@@ -26,8 +26,8 @@ const fn kind(kind: ClaimKind) -> &'static str {
 /// The state of the operator at a scrape.
 pub struct Snapshot<'a> {
     pub workers: &'a [Worker],
-    /// Kind of each claim that waits for its minimum, and the time for which it has waited, in milliseconds.
-    pub waiting: &'a [(ClaimKind, u64)],
+    /// Kind of each claim that waits for its minimum, and the time for which it has waited.
+    pub waiting: &'a [(ClaimKind, Duration)],
     pub bursts: &'a [Arc<BurstJob>],
     pub sessions: &'a [Arc<GpuSession>],
 }
@@ -42,15 +42,15 @@ impl Metrics {
         }
         set(&self.workers, workers);
 
-        let mut waiting: BTreeMap<&str, (i64, u64)> = CLAIM_KINDS.iter().map(|kind| (*kind, (0, 0))).collect();
-        for (of, milliseconds) in snapshot.waiting {
+        let mut waiting: BTreeMap<&str, (i64, Duration)> = CLAIM_KINDS.iter().map(|kind| (*kind, (0, Duration::ZERO))).collect();
+        for (of, waited) in snapshot.waiting {
             let (count, oldest) = waiting.entry(kind(*of)).or_default();
             *count += 1;
-            *oldest = (*oldest).max(*milliseconds);
+            *oldest = (*oldest).max(*waited);
         }
         for (kind, (count, oldest)) in waiting {
             self.claims_waiting.with_label_values(&[kind]).set(count);
-            self.claims_oldest.with_label_values(&[kind]).set(oldest as f64 / 1e3);
+            self.claims_oldest.with_label_values(&[kind]).set(oldest.as_secs_f64());
         }
 
         let state = |job: &Arc<BurstJob>| job.status.as_ref()?.state.clone();

@@ -1,6 +1,6 @@
 //! The requests that owners make to the pool, and the views in which the pool reports their state.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use sahasra_names::{ClassName, DeviceId, DeviceName, Engine, WorkerName};
 use sahasra_scheduler::ClaimKind;
@@ -26,9 +26,9 @@ pub struct ClaimRequest {
     /// Claims with a higher priority are served first.
     pub priority: i32,
     /// Lifetime of a grant without renewal.
-    pub ttl_milliseconds: u64,
+    pub ttl: Duration,
     /// Drain timeout: time for which running work may continue after its grant has ended.
-    pub grace_milliseconds: u64,
+    pub grace: Duration,
     pub renewed: bool,
     /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`].
     pub served: bool,
@@ -98,8 +98,8 @@ impl ClaimView {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenSession {
     pub load: SessionLoad,
-    /// Age of the report, in milliseconds.
-    pub age: u64,
+    /// Age of the report.
+    pub age: Duration,
 }
 
 /// A grant of slices on one device.

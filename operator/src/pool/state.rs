@@ -1,8 +1,9 @@
-//! The state of the pool, and the decisions that follow from it. Pure: callers pass the time, in milliseconds of a monotonic clock.
+//! The state of the pool, and the decisions that follow from it. Pure: callers pass the time since the origin of a monotonic clock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName};
@@ -29,22 +30,21 @@ mod sessions;
 mod tests;
 mod waiting;
 
-/// Time for which a device that rejected an acquire receives no further acquire, in milliseconds. Chunks of other owners end within this
-/// time.
-const REFUSED_FOR: u64 = 500;
+/// Time for which a device that rejected an acquire receives no further acquire. Chunks of other owners end within this time.
+const REFUSED_FOR: Duration = Duration::from_millis(500);
 /// Waits before an agent that did not answer is called again.
 const UNREACHABLE: Backoff = Backoff::milliseconds(250, 5_000);
-/// Grants on an agent that has not answered for this long, in milliseconds, count as lost, so that their chunks run elsewhere.
-const GIVE_UP_AFTER: u64 = 3_000;
-/// Interval of inventories of agents with grants of other operators, while a claim waits or a grant drains, in milliseconds.
-const REFRESH_EVERY: u64 = 500;
-/// Interval of inventories of agents with sessions, in milliseconds: half of the time by which a session's status may lag.
-const SESSIONS_EVERY: u64 = 5_000;
-/// Time in milliseconds after which a released grant that inventories still list counts as not released: the call was lost.
-const RETURNED_WITHIN: u64 = 5_000;
+/// Grants on an agent that has not answered for this long count as lost, so that their chunks run elsewhere.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
+/// Interval of inventories of agents with grants of other operators, while a claim waits or a grant drains.
+const REFRESH_EVERY: Duration = Duration::from_millis(500);
+/// Interval of inventories of agents with sessions: half of the time by which a session's status may lag.
+const SESSIONS_EVERY: Duration = Duration::from_secs(5);
+/// Time after which a released grant that inventories still list counts as not released: the call was lost.
+const RETURNED_WITHIN: Duration = Duration::from_secs(5);
 /// A grant is renewed after its TTL divided by `RENEW_AT`. While its agent does not answer, the renewal waits until only this much time is
 /// left.
-const RENEW_AT: u64 = 3;
+const RENEW_AT: u32 = 3;
 
 /// A request to an agent.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,14 +99,14 @@ struct WorkerView {
     /// Whether an inventory was received or has failed since this operator began to lead.
     answered: bool,
     /// Grants to owners without a claim, each with the time at which it expires.
-    unclaimed: BTreeMap<OwnerUid, Vec<(Grant, u64)>>,
+    unclaimed: BTreeMap<OwnerUid, Vec<(Grant, Duration)>>,
     asking: bool,
     /// Time at which the last received inventory was requested; `None` before the first inventory of this boot.
-    inventory_at: Option<u64>,
+    inventory_at: Option<Duration>,
     renewing: bool,
-    ask_at: Option<u64>,
+    ask_at: Option<Duration>,
     /// Time at which calls began to fail, and their number.
-    failing: Option<(u64, u32)>,
+    failing: Option<(Duration, u32)>,
     /// Misconfiguration that prevents calls to the agent.
     trouble: Option<String>,
     /// Sum of the leased MiB in the `GpuWorker`'s status. A change of it reveals grants of other operators.
@@ -128,11 +128,11 @@ struct DeviceView {
 #[derive(Debug)]
 struct ClaimState {
     request: ClaimRequest,
-    since: u64,
+    since: Duration,
     grants: Vec<Held>,
     /// Slices requested from agents that have not answered yet, by device.
     acquiring: BTreeMap<DeviceId, u32>,
-    refused: BTreeMap<DeviceId, (u64, String)>,
+    refused: BTreeMap<DeviceId, (Duration, String)>,
     why_not: Option<String>,
     fenced: bool,
     /// Whether the claim is being released, so that it acquires no more slices.
@@ -155,18 +155,18 @@ struct Held {
     device: DeviceId,
     slices: u32,
     /// Time at which the grant became known. An inventory that was requested earlier may not list it.
-    known: u64,
+    known: Duration,
     /// Time at which the grant expires: its TTL, counted from when the last request that extended it was sent. The agent counts from later
     /// on.
-    expires: u64,
+    expires: Duration,
     /// Time of the next renewal. It is due at once for a grant that an earlier term acquired.
-    renew_at: u64,
+    renew_at: Duration,
     renewing: bool,
 }
 
 impl Held {
     /// Time at which the grant expires if it is not renewed again. A renewal that is on its way may extend it by `ttl`.
-    fn until(&self, now: u64, ttl: u64) -> u64 {
+    fn until(&self, now: Duration, ttl: Duration) -> Duration {
         if self.renewing { now + ttl } else { self.expires }
     }
 
@@ -186,11 +186,11 @@ pub(super) struct State {
     workers: BTreeMap<WorkerName, WorkerView>,
     claims: BTreeMap<OwnerUid, ClaimState>,
     /// Released grants that an inventory may still list, with the time of their release.
-    returning: BTreeMap<GrantId, u64>,
+    returning: BTreeMap<GrantId, Duration>,
     /// Releases that no agent has confirmed.
     unconfirmed: BTreeMap<GrantId, Unconfirmed>,
     /// Owners of ended claims to which agents may have granted slices in answers that were lost, each with the time at which these expire.
-    ended: BTreeMap<OwnerUid, (Owner, u64)>,
+    ended: BTreeMap<OwnerUid, (Owner, Duration)>,
     /// States of sessions as agents reported them, by the UID of the grant's owner.
     sessions: BTreeMap<OwnerUid, Seen>,
     /// Sessions without a claim, by the UID of the grant's owner.
@@ -215,7 +215,7 @@ impl State {
     }
 
     /// Updates the workers from the directory.
-    pub(super) fn observe(&mut self, workers: &[Worker], now: u64) {
+    pub(super) fn observe(&mut self, workers: &[Worker], now: Duration) {
         let gone: Vec<WorkerName> = (self.workers.keys())
             .filter(|name| !workers.iter().any(|worker| *worker.name == ***name))
             .cloned()
@@ -281,15 +281,15 @@ impl State {
 
     /// Registers a claim, with the grants that it adopts from an earlier term. These are renewed under the new term at once, because this
     /// operator may lose leadership soon.
-    pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(WorkerName, Grant)>, now: u64) -> watch::Receiver<ClaimView> {
+    pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(WorkerName, Grant)>, now: Duration) -> watch::Receiver<ClaimView> {
         let id: OwnerUid = request.owner.uid.as_str().into();
         let (view, receiver) = watch::channel(ClaimView::default());
         let grants = adopted.into_iter().map(|(worker, grant)| Held {
+            expires: now + grant.expires_in(),
             id: grant.id,
             device: DeviceId::new(worker, grant.device),
             slices: grant.slices,
             known: now,
-            expires: now + grant.expires_in_milliseconds,
             renew_at: now,
             renewing: false,
         });
@@ -470,7 +470,7 @@ impl ClaimState {
     }
 }
 
-fn sooner(wake: &mut Option<u64>, at: u64) {
+fn sooner(wake: &mut Option<Duration>, at: Duration) {
     *wake = Some(wake.map_or(at, |wake| wake.min(at)));
 }
 

@@ -1,7 +1,5 @@
 //! Status and Events of a lease, computed from the lease and the slices that the pool holds for it.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sahasra_crds::{
     VramLease, VramLeaseStatus,
@@ -9,7 +7,7 @@ use sahasra_crds::{
     vram_lease::{LeaseLoss, Renewal},
 };
 
-use super::{ttl_milliseconds, was_granted};
+use super::was_granted;
 use crate::{
     clock::timestamp,
     leases::{self, GrantedReason},
@@ -50,7 +48,7 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
     let mut next = leases::status(view, term, old.conditions, (granted, message), lease.metadata.generation, now);
     next.granted_at = old.granted_at.or_else(|| (next.slices > 0).then_some(Time(now)));
     if lease.spec.renewal == Renewal::Never {
-        let ends = now + Duration::from_millis(ttl_milliseconds(lease));
+        let ends = now + lease.spec.ttl();
         next.expires_at = old.expires_at.or_else(|| (next.slices > 0).then_some(Time(ends)));
     }
     next.last_loss = lost.map_or(old.last_loss, |lost| {

@@ -118,11 +118,11 @@ impl Agent {
         let lost = !session.ended.is_cancelled();
         if lost {
             tracing::warn!(end, "executor lost");
-            self.sessions.lost(&session, end, self.clock.elapsed());
+            self.sessions.lost(&session, end, self.clock.now());
         } else {
             tracing::info!(end, "executor ended");
         }
-        self.sessions.executor_ended(&session, &process, self.clock.elapsed());
+        self.sessions.executor_ended(&session, &process, self.clock.now());
         *executor = None;
         // `executor` stays locked meanwhile, so that no client starts another executor: the end of the grant would end that one at once.
         self.change(|ledger, now| {

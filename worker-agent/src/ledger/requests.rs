@@ -82,10 +82,7 @@ impl Ledger {
             return Err(refusal(RefusalCode::Unhealthy, free, message));
         }
         let invalid = |message: &str| Err(refusal(RefusalCode::InvalidRequest, free, message.to_owned()));
-        let (ttl, grace) = (
-            Duration::from_millis(request.ttl_milliseconds),
-            Duration::from_millis(request.grace_milliseconds),
-        );
+        let (ttl, grace) = (request.ttl(), request.grace());
         if request.slice_bytes == 0 || request.slices == 0 || request.at_least > request.slices {
             return invalid("slice size and slices must be above 0, at_least no more than slices");
         }
@@ -145,10 +142,10 @@ impl Ledger {
         })
     }
 
-    /// Renews grants of one owner until `ttl_milliseconds` after `now`. Returns one outcome per grant, in the order of the request.
+    /// Renews grants of one owner until `ttl` after `now`. Returns one outcome per grant, in the order of the request.
     pub fn renew(&mut self, now: Duration, request: &RenewOwner) -> Vec<RenewOutcome> {
         self.expire(now);
-        let ttl = Duration::from_millis(request.ttl_milliseconds);
+        let ttl = request.ttl();
         let refused = match self.hear(now, &request.owner) {
             Err(refusal) => Some(refusal.code()),
             Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::InvalidRequest),

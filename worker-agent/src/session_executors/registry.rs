@@ -10,8 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use sahasra_executor_protocol::clock::monotonic_nanoseconds;
 use sahasra_executor_protocol::session::status_page::Stats;
 use sahasra_names::{Backend, Engine};
-use sahasra_wire::grants::SessionTerms;
-use sahasra_wire::inventory::SessionLoad;
+use sahasra_wire::{grants::SessionTerms, inventory::SessionLoad, milliseconds};
 use tokio_util::sync::CancellationToken;
 
 use super::launch::Launch;
@@ -63,7 +62,7 @@ impl Session {
 
     /// Returns the time until which a connected client may keep the session, by the agent's clock.
     pub fn limit(&self) -> Duration {
-        self.granted + Duration::from_millis(self.about().terms.keep_milliseconds)
+        self.granted + self.about().terms.keep()
     }
 
     fn about(&self) -> MutexGuard<'_, About> {
@@ -94,11 +93,11 @@ impl Session {
             tensors: stats.tensors,
             stored_bytes: stats.stored_bytes,
             active_executions: stats.active_executions,
-            idle_milliseconds: u64::try_from(idle.as_millis()).unwrap_or(u64::MAX),
+            idle_milliseconds: milliseconds(idle),
             connected: stats.connected,
             streams,
             ended: String::new(),
-            held_milliseconds: u64::try_from(now.saturating_sub(self.granted).as_millis()).unwrap_or(u64::MAX),
+            held_milliseconds: milliseconds(now.saturating_sub(self.granted)),
         }
     }
 }

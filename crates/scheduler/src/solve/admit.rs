@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{HashMap, VecDeque},
+    time::Duration,
 };
 
 use crate::{
@@ -14,7 +15,7 @@ use super::{Reservations, keep::Lost, reclaim::make_room};
 
 /// Tries to serve the minimum of every claim without slices. A claim that is not served and has waited too long reserves devices. Returns
 /// whether any claim was served.
-pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut Lost, now: u64) -> bool {
+pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut Lost, now: Duration) -> bool {
     let mut served = false;
     // Per group: the smallest minimum that found no room. Claims of the group with an equal or larger minimum are skipped.
     let mut hopeless: Vec<u32> = vec![u32::MAX; pool.groups.len()];

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use sahasra_names::DeviceId;
@@ -12,7 +13,7 @@ use crate::{
     pool::{DeviceIndex, Pool, Rank},
 };
 
-use super::{RESERVE_AFTER_MS, Reservations};
+use super::{RESERVE_AFTER, Reservations};
 
 /// Reasons of one claim, independent of its id, so that claims can share them.
 #[derive(Clone)]
@@ -23,7 +24,7 @@ struct Reasons {
 }
 
 /// Builds the assignments, and for each claim without slices the reason for every device.
-pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Solution {
+pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: Duration) -> Solution {
     let mut solution = Solution {
         revisit_at: revisit_at(pool, now),
         ..Solution::default()
@@ -60,14 +61,14 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: u64) -> Sol
     solution
 }
 
-/// Time at which the next rejection by an agent expires or the next waiting claim reaches [`RESERVE_AFTER_MS`], whichever comes first.
-fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
+/// Time at which the next rejection by an agent expires or the next waiting claim reaches [`RESERVE_AFTER`], whichever comes first.
+fn revisit_at(pool: &Pool, now: Duration) -> Option<Duration> {
     pool.ranks()
         .filter(|&claim| pool.held(claim) < pool.demand(claim).max)
         .flat_map(|claim| {
             let waiting = pool.held(claim) == 0;
             let claim = pool.demand(claim).claim;
-            let reserve_at = waiting.then(|| claim.since.saturating_add(RESERVE_AFTER_MS));
+            let reserve_at = waiting.then(|| claim.since.saturating_add(RESERVE_AFTER));
             claim.refused.iter().map(|refused| refused.until).chain(reserve_at)
         })
         .filter(|&at| at > now)
@@ -75,7 +76,7 @@ fn revisit_at(pool: &Pool, now: u64) -> Option<u64> {
 }
 
 /// The reason for every device, and their summary.
-fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> Reasons {
+fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: Duration) -> Reasons {
     let why_not: Vec<(DeviceId, WhyNot)> = (0..pool.devices.len() as DeviceIndex)
         .map(|device| {
             (
@@ -92,7 +93,7 @@ fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: u64) -> R
     }
 }
 
-fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceIndex, now: u64) -> WhyNot {
+fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceIndex, now: Duration) -> WhyNot {
     let (demand, device): (_, &Device) = (pool.demand(claim), pool.devices[index as usize]);
     let wish = demand.claim;
     if let Some(pinned) = wish.pinned.as_ref().filter(|pinned| **pinned != device.id) {

@@ -1,11 +1,13 @@
 //! Reserves devices for claims that have waited too long, so that backfill does not starve them.
 
+use std::time::Duration;
+
 use crate::pool::{DeviceIndex, Pool, Rank};
 
-/// Time without its minimum, in milliseconds, after which a claim reserves devices. One minute, because most bursts take less, so that
-/// devices usually become free without a reservation. An endless stream of small claims delays a claim by at most this time plus the time
+/// Time without its minimum after which a claim reserves devices. One minute, because most bursts take less, so that devices
+/// usually become free without a reservation. An endless stream of small claims delays a claim by at most this time plus the time
 /// until the work that runs on the reserved devices has ended.
-pub const RESERVE_AFTER_MS: u64 = 60_000;
+pub const RESERVE_AFTER: Duration = Duration::from_secs(60);
 
 /// For each device, the claim that has reserved it. Recomputed in every round, in the order of importance.
 #[derive(Debug)]
@@ -51,9 +53,9 @@ impl Reservations {
     /// Reserves devices that can serve the claim's minimum once all slices that can be taken or will end are free. Reserves nothing while
     /// bytes without a known release time leave too little room, because other claims would wait without any benefit for this one. A later
     /// call reserves once those bytes are released.
-    pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: u64) {
+    pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: Duration) {
         let demand = pool.demand(claim);
-        if self.unreserved == 0 || now < demand.claim.since.saturating_add(RESERVE_AFTER_MS) {
+        if self.unreserved == 0 || now < demand.claim.since.saturating_add(RESERVE_AFTER) {
             return;
         }
         let mut candidates: Vec<DeviceIndex> = pool

@@ -1,5 +1,7 @@
 //! Builders of pools and claims, and accessors of a solution.
 
+use std::time::Duration;
+
 use sahasra_names::{DeviceId, Engine};
 use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, Solution, WhyNot};
 
@@ -33,7 +35,7 @@ pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
         class: None,
         engine: None,
         priority: 0,
-        since: 0,
+        since: Duration::ZERO,
         pinned: None,
         refused: Vec::new(),
     }
@@ -50,8 +52,11 @@ pub fn with_priority(claim: Claim, priority: i32) -> Claim {
     Claim { priority, ..claim }
 }
 
-pub fn since(claim: Claim, since: u64) -> Claim {
-    Claim { since, ..claim }
+pub fn since(claim: Claim, seconds: u64) -> Claim {
+    Claim {
+        since: Duration::from_secs(seconds),
+        ..claim
+    }
 }
 
 pub fn pool(devices: &[Device], claims: &[Claim]) -> Problem {

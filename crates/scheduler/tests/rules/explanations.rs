@@ -1,5 +1,7 @@
 //! Reasons and summaries of claims without slices.
 
+use std::time::Duration;
+
 use sahasra_names::Engine;
 use sahasra_scheduler::{Claim, Device, Unusable, WhyNot, solve};
 
@@ -24,7 +26,11 @@ fn reasons_read_well() {
         engine: Some(Engine::Ptx),
         ..burst("b", 8, 1, 1)
     };
-    let solution = solve(&pool(&devices, &[session("s", 5), wish]), &[held("s", "worker-a/gpu0", 1)], 0);
+    let solution = solve(
+        &pool(&devices, &[session("s", 5), wish]),
+        &[held("s", "worker-a/gpu0", 1)],
+        Duration::ZERO,
+    );
     let refusal = solution.refusal_of("b").expect("refused");
     let lines: Vec<String> = refusal
         .why_not
@@ -45,7 +51,7 @@ fn reasons_read_well() {
         "needs 1 slice of 8 GiB on class g5; none of 4 devices serves: 1 full, 1 not ready, 1 too small, 1 of another class; \
          nearest worker-a/gpu0: 3 GiB free, slice needs 8 GiB"
     );
-    let alone = solve(&pool(&[], &[burst("b", 1, 2, 2)]), &[], 0);
+    let alone = solve(&pool(&[], &[burst("b", 1, 2, 2)]), &[], Duration::ZERO);
     assert_eq!(&*alone.refusals[0].summary, "needs 2 slices of 1 GiB; the pool has no devices");
 }
 
@@ -55,7 +61,7 @@ fn amounts_that_round_to_the_same_text_are_distinguished() {
         foreign_bytes: 1 << 20,
         ..gpu("a/gpu0", 9)
     };
-    let solution = solve(&pool(&[nearly], &[burst("b", 9, 1, 1)]), &[], 0);
+    let solution = solve(&pool(&[nearly], &[burst("b", 9, 1, 1)]), &[], Duration::ZERO);
     assert_eq!(solution.refusals[0].why_not[0].1.to_string(), "8.9 GiB free, slice needs 9 GiB");
     let hair = WhyNot::InsufficientVram {
         free: 8 * GIB,
@@ -75,7 +81,7 @@ fn a_missing_engine_xla_is_reported_with_the_missing_plugin() {
             engines: Vec::new(),
             ..gpu("a/gpu0", 8)
         };
-        let solution = solve(&pool(&[device], &[wish]), &[], 0);
+        let solution = solve(&pool(&[device], &[wish]), &[], Duration::ZERO);
         solution.refusals[0].why_not[0].1.to_string()
     };
     assert_eq!(told(Engine::Xla), "has no engine xla: its worker has no PJRT plugin");

@@ -1,5 +1,7 @@
 //! Choice of the device for sessions and leases.
 
+use std::time::Duration;
+
 use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Refused, Solution, Unusable, WhyNot, solve};
 
 use crate::builders::{GIB, burst, gpu, held, id, on, pool, session, why_not};
@@ -21,7 +23,7 @@ fn a_session_is_placed_on_the_idlest_device_by_executions_then_bytes_then_tensor
         busy("d/gpu0", 0, 8, 6),
     ];
     for (count, wanted) in [(4, "d/gpu0"), (3, "c/gpu0"), (2, "b/gpu0"), (1, "a/gpu0")] {
-        let solution = solve(&pool(&devices[..count], &[session("s", 1)]), &[], 0);
+        let solution = solve(&pool(&devices[..count], &[session("s", 1)]), &[], Duration::ZERO);
         assert_eq!(on(&solution, "s", wanted), 1, "of the first {count}");
     }
 }
@@ -29,7 +31,7 @@ fn a_session_is_placed_on_the_idlest_device_by_executions_then_bytes_then_tensor
 #[test]
 fn sessions_that_arrive_together_are_placed_on_different_idle_devices() {
     let devices = [gpu("a/gpu0", 8), gpu("b/gpu0", 8)];
-    let solution = solve(&pool(&devices, &[session("s", 1), session("t", 1)]), &[], 0);
+    let solution = solve(&pool(&devices, &[session("s", 1), session("t", 1)]), &[], Duration::ZERO);
     assert_ne!(solution.assignments[0].device, solution.assignments[1].device);
 }
 
@@ -44,7 +46,7 @@ fn sessions_that_arrive_together_count_for_each_other_as_executions() {
         ..gpu("a/gpu0", 8)
     };
     let sessions = [session("s", 1), session("t", 1), session("u", 1), session("v", 1)];
-    let solution = solve(&pool(&[stores, gpu("b/gpu0", 8)], &sessions), &[], 0);
+    let solution = solve(&pool(&[stores, gpu("b/gpu0", 8)], &sessions), &[], Duration::ZERO);
     let placed: Vec<u32> = sessions.iter().map(|session| on(&solution, &session.id, "a/gpu0")).collect();
     assert_eq!(placed, [0, 1, 0, 1]);
 }
@@ -59,7 +61,7 @@ fn a_session_stays_on_its_device_even_if_the_device_fails() {
         let solution = solve(
             &pool(&[troubled, gpu("b/gpu0", 8)], &[session("s", 1)]),
             &[held("s", "a/gpu0", 1)],
-            0,
+            Duration::ZERO,
         );
         assert_eq!(on(&solution, "s", "a/gpu0"), 1, "{trouble:?}");
     }
@@ -71,7 +73,7 @@ fn a_session_whose_device_was_removed_is_not_placed_again() {
         pinned: Some(id("a/gpu0")),
         ..session("s", 1)
     };
-    let solution = solve(&pool(&[gpu("b/gpu0", 8)], &[pinned]), &[], 0);
+    let solution = solve(&pool(&[gpu("b/gpu0", 8)], &[pinned]), &[], Duration::ZERO);
     assert_eq!(why_not(&solution, "s", "b/gpu0"), WhyNot::PinnedTo { device: id("a/gpu0") });
 }
 
@@ -82,7 +84,7 @@ fn a_cordoned_device_keeps_what_it_has_and_gets_nothing_new() {
         ..gpu("a/gpu0", 8)
     };
     let problem = pool(&[cordoned], &[burst("old", 1, 1, 100), burst("new", 1, 1, 1)]);
-    let solution = solve(&problem, &[held("old", "a/gpu0", 3)], 0);
+    let solution = solve(&problem, &[held("old", "a/gpu0", 3)], Duration::ZERO);
     assert_eq!(solution.slices_of("old"), 3);
     assert_eq!(why_not(&solution, "new", "a/gpu0"), WhyNot::Cordoned);
 }
@@ -101,9 +103,9 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
     let (mut claims, mut solution) = (Vec::new(), Solution::default());
     for index in 0..30 {
         claims.push(lease(index, 1));
-        solution = solve(&pool(&devices, &claims), &solution.assignments, 0);
+        solution = solve(&pool(&devices, &claims), &solution.assignments, Duration::ZERO);
     }
-    for solution in [solution, solve(&pool(&devices, &claims), &[], 0)] {
+    for solution in [solution, solve(&pool(&devices, &claims), &[], Duration::ZERO)] {
         let on = |device: &str| solution.assignments.iter().filter(|part| part.device == id(device)).count();
         for worker in ["a", "b", "c"] {
             let slices = (on(&format!("{worker}/gpu0")), on(&format!("{worker}/gpu1")));
@@ -119,7 +121,7 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
             ..lease(0, 6)
         }],
     );
-    let solution = solve(&wide, &[], 0);
+    let solution = solve(&wide, &[], Duration::ZERO);
     assert_eq!(
         [
             on(&solution, "lease-00", "a/gpu0"),
@@ -131,7 +133,7 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
     let mut held = Vec::new();
     for index in 0..3 {
         let claims: Vec<Claim> = (0..=index).map(|index| lease(index, 2)).collect();
-        held = solve(&pool(&devices, &claims), &held, 0).assignments;
+        held = solve(&pool(&devices, &claims), &held, Duration::ZERO).assignments;
     }
     let on_worker = |worker: &str| {
         held.iter()
@@ -147,15 +149,20 @@ fn a_device_that_rejected_a_claim_is_proposed_again_after_the_rejection_expires(
     let refused = Claim {
         refused: vec![Refused {
             device: id("a/gpu0"),
-            until: 50,
+            until: Duration::from_secs(50),
         }],
         ..burst("b", 1, 1, 1)
     };
     let problem = pool(&[gpu("a/gpu0", 8)], &[refused]);
-    let before = solve(&problem, &[], 49);
-    assert_eq!(why_not(&before, "b", "a/gpu0"), WhyNot::RejectedRecently { until: 50 });
-    assert_eq!(before.revisit_at, Some(50));
-    assert_eq!(solve(&problem, &[], 50).slices_of("b"), 1);
+    let before = solve(&problem, &[], Duration::from_secs(49));
+    assert_eq!(
+        why_not(&before, "b", "a/gpu0"),
+        WhyNot::RejectedRecently {
+            until: Duration::from_secs(50)
+        }
+    );
+    assert_eq!(before.revisit_at, Some(Duration::from_secs(50)));
+    assert_eq!(solve(&problem, &[], Duration::from_secs(50)).slices_of("b"), 1);
 }
 
 #[test]
@@ -164,6 +171,6 @@ fn draining_slices_are_not_assigned() {
         foreign_bytes: 5 * GIB,
         ..gpu("a/gpu0", 8)
     };
-    let solution = solve(&pool(&[draining], &[burst("b", 1, 1, 100)]), &[], 0);
+    let solution = solve(&pool(&[draining], &[burst("b", 1, 1, 100)]), &[], Duration::ZERO);
     assert_eq!(solution.slices_of("b"), 3);
 }

@@ -59,14 +59,14 @@ fn busy() -> SeenSession {
             streams: true,
             ..SessionLoad::default()
         },
-        age: 0,
+        age: Duration::ZERO,
     }
 }
 
 /// A report that the session had been idle for this many seconds. The report is `age` seconds old.
 fn idle(seconds: u64, age: u64) -> SeenSession {
     let mut seen = busy();
-    (seen.load.idle_milliseconds, seen.age) = (seconds * 1_000, age * 1_000);
+    (seen.load.idle_milliseconds, seen.age) = (seconds * 1_000, Duration::from_secs(age));
     seen
 }
 
@@ -124,7 +124,7 @@ fn a_placed_session_reports_its_device_and_its_end_and_causes_no_further_write()
     assert_eq!(decision.lease, LeaseStep::Keep);
     assert_eq!(decision.again, Some(Duration::from_secs(50)), "it may be idle then");
     let mut old = busy();
-    (old.load.held_milliseconds, old.age) = (88_000, 2_000);
+    (old.load.held_milliseconds, old.age) = (88_000, Duration::from_secs(2));
     let decision = decide(&session, Some(&lease(&session, None)), Some(&old), None, endpoint, at(100));
     assert_eq!(decision.again, Some(Duration::from_millis(10_001)), "it ends then");
 }
@@ -150,7 +150,7 @@ fn an_end_has_a_cause_and_releases_the_slice_permanently() {
     let mut expired = lease(&session, Some("1 slice on node-a/gpu-0: expired"));
     expired.status.as_mut().unwrap().conditions[0].reason = GrantedReason::Expired.reason().to_owned();
     let mut over = busy();
-    (over.load.held_milliseconds, over.age) = (99_000, 1_000);
+    (over.load.held_milliseconds, over.age) = (99_000, Duration::from_secs(1));
     let mut moved = lease(&session, None);
     moved.status.as_mut().unwrap().grants[0].worker = "node-b".to_owned();
     let mut dead = idle(90, 0);

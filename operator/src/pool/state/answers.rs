@@ -1,6 +1,9 @@
 //! Updates the pool state with the agents' answers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use sahasra_names::{BootId, DeviceId, OwnerUid, WorkerName};
 use sahasra_scheduler::{ClaimKind, Load};
@@ -21,8 +24,8 @@ impl State {
         worker: &WorkerName,
         request: &AcquireRequest,
         outcome: Result<Grant, Refusal>,
-        sent_at: u64,
-        now: u64,
+        sent_at: Duration,
+        now: Duration,
     ) -> Option<Action> {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         let (boot_id, endpoint) = match self.workers.get(worker) {
@@ -34,14 +37,7 @@ impl State {
         let undo = |grant: &Grant| Action::release(worker, &endpoint, &request.owner, vec![grant.id.clone()], 0, true);
         let Some(claim) = claim else {
             let grant = outcome.ok()?;
-            let release = Unconfirmed::new(
-                worker.clone(),
-                request.owner.clone(),
-                0,
-                true,
-                now,
-                sent_at + request.ttl_milliseconds,
-            );
+            let release = Unconfirmed::new(worker.clone(), request.owner.clone(), 0, true, now, sent_at + request.ttl());
             self.unconfirmed.insert(grant.id.clone(), release);
             return Some(undo(&grant));
         };
@@ -61,8 +57,8 @@ impl State {
                     device: device.clone(),
                     slices: grant.slices,
                     known: now,
-                    expires: sent_at + request.ttl_milliseconds,
-                    renew_at: sent_at + request.ttl_milliseconds / RENEW_AT,
+                    expires: sent_at + request.ttl(),
+                    renew_at: sent_at + request.ttl() / RENEW_AT,
                     renewing: false,
                 });
                 if grant.slices < request.slices {
@@ -79,7 +75,7 @@ impl State {
         followup
     }
 
-    pub(super) fn refused(&mut self, id: &OwnerUid, device: DeviceId, refusal: &Refusal, now: u64) {
+    pub(super) fn refused(&mut self, id: &OwnerUid, device: DeviceId, refusal: &Refusal, now: Duration) {
         let code = refusal.code();
         let Some(claim) = self.claims.get_mut(id) else { return };
         tracing::debug!(owner = claim.request.owner.name, %device, %code, message = refusal.message, "acquire rejected");
@@ -99,7 +95,7 @@ impl State {
     }
 
     /// Records an acquire without an answer. Whether slices were granted is unknown, so an inventory is requested.
-    pub(in crate::pool) fn acquire_failed(&mut self, worker: &WorkerName, request: &AcquireRequest, now: u64) {
+    pub(in crate::pool) fn acquire_failed(&mut self, worker: &WorkerName, request: &AcquireRequest, now: Duration) {
         let device = DeviceId::new(worker.clone(), request.device.as_str());
         if let Some(claim) = self.claims.get_mut(request.owner.uid.as_str()) {
             claim.acquiring.remove(&device);
@@ -111,19 +107,19 @@ impl State {
     }
 
     /// Records the answer to a release. Requests an inventory, because released grants may still be draining.
-    pub(in crate::pool) fn released(&mut self, worker: &WorkerName, now: u64) {
+    pub(in crate::pool) fn released(&mut self, worker: &WorkerName, now: Duration) {
         if let Some(view) = self.workers.get_mut(worker) {
             sooner(&mut view.ask_at, now);
         }
     }
 
     /// Records a call without an answer, and schedules the next inventory by the backoff.
-    pub(in crate::pool) fn call_failed(&mut self, worker: &WorkerName, now: u64) {
+    pub(in crate::pool) fn call_failed(&mut self, worker: &WorkerName, now: Duration) {
         let Some(view) = self.workers.get_mut(worker) else { return };
         let (since, failures) = view.failing.map_or((now, 1), |(since, failures)| (since, failures + 1));
         view.failing = Some((since, failures));
         view.known = false;
-        view.ask_at = Some(now + UNREACHABLE.after(failures).as_millis() as u64);
+        view.ask_at = Some(now + UNREACHABLE.after(failures));
     }
 
     /// Records a misconfiguration because of which an agent cannot be called. Returns whether it is a new one. It holds until the next
@@ -139,7 +135,7 @@ impl State {
     }
 
     /// Records an inventory request without an answer.
-    pub(in crate::pool) fn inventory_failed(&mut self, worker: &WorkerName, now: u64) {
+    pub(in crate::pool) fn inventory_failed(&mut self, worker: &WorkerName, now: Duration) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.asking = false;
             view.answered = true;
@@ -148,14 +144,20 @@ impl State {
     }
 
     /// Requests an inventory because a stream to the worker broke.
-    pub(in crate::pool) fn suspect(&mut self, worker: &str, now: u64) {
+    pub(in crate::pool) fn suspect(&mut self, worker: &str, now: Duration) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.ask_at = Some(now);
         }
     }
 
     /// Records an inventory that was requested at `sent_at`. Returns the releases of unknown grants to owners with a claim.
-    pub(in crate::pool) fn inventoried(&mut self, worker: &WorkerName, inventory: &Inventory, sent_at: u64, now: u64) -> Vec<Action> {
+    pub(in crate::pool) fn inventoried(
+        &mut self,
+        worker: &WorkerName,
+        inventory: &Inventory,
+        sent_at: Duration,
+        now: Duration,
+    ) -> Vec<Action> {
         let Some(view) = self.workers.get_mut(worker) else {
             return Vec::new();
         };
@@ -173,7 +175,7 @@ impl State {
             return Vec::new();
         }
         if let Some((since, _)) = view.failing.take() {
-            tracing::info!(worker = %worker, silent_milliseconds = now.saturating_sub(since), "agent is responding again");
+            tracing::info!(worker = %worker, silent = ?now.saturating_sub(since), "agent is responding again");
         }
         view.inventory_at = Some(sent_at);
         view.trouble = None;
@@ -241,8 +243,8 @@ impl State {
         worker: &WorkerName,
         request: &RenewRequest,
         outcomes: Option<&[RenewOutcome]>,
-        sent_at: u64,
-        now: u64,
+        sent_at: Duration,
+        now: Duration,
     ) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.renewing = false;
@@ -263,8 +265,8 @@ impl State {
                     return true;
                 };
                 if outcome.renewed {
-                    held.expires = sent_at + owner.ttl_milliseconds;
-                    held.renew_at = sent_at + owner.ttl_milliseconds / RENEW_AT;
+                    held.expires = sent_at + owner.ttl();
+                    held.renew_at = sent_at + owner.ttl() / RENEW_AT;
                     return true;
                 }
                 let code = outcome.refusal();

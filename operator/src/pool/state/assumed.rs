@@ -2,20 +2,20 @@
 //! the device since the report nor a session that was just created. Placement counts this load too; otherwise, claims that arrive at the
 //! same time would all be placed on one device.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_names::DeviceId;
 use sahasra_scheduler::ClaimKind;
 
 use super::{ClaimState, SESSIONS_EVERY, State};
 
-/// Time in milliseconds for which a new session counts as one execution, unless its agent reports a tensor or an execution earlier. A
+/// Time for which a new session counts as one execution, unless its agent reports a tensor or an execution earlier. A
 /// session that stays unused for longer is idle.
-const ASSUMED_FOR: u64 = 2 * SESSIONS_EVERY;
+const ASSUMED_FOR: Duration = SESSIONS_EVERY.saturating_mul(2);
 
 impl State {
     /// Executions on each device in addition to those that its agent has reported.
-    pub(super) fn assumed(&self, now: u64) -> BTreeMap<DeviceId, u64> {
+    pub(super) fn assumed(&self, now: Duration) -> BTreeMap<DeviceId, u64> {
         let mut assumed = BTreeMap::new();
         let works = |claim: &&ClaimState| claim.request.kind != ClaimKind::Lease && !claim.ending;
         for claim in self.claims.values().filter(works) {

@@ -1,32 +1,34 @@
 //! Orphaned slices of sessions: agents hold them, but no claim exists. They were released while their agent could not be reached, or their
 //! objects were deleted without waiting for the finalizer. The agent keeps such a slice for as long as a client is connected.
 
+use std::time::Duration;
+
 use sahasra_names::{OwnerUid, WorkerName};
 use sahasra_wire::{grants::Owner, inventory::Inventory};
 
 use super::State;
 
-/// Time in milliseconds after which a session without a claim counts as an orphan. An operator that has just begun to lead needs time to
+/// Time after which a session without a claim counts as an orphan. An operator that has just begun to lead needs time to
 /// adopt sessions.
-const ORPHAN_AFTER: u64 = 10_000;
+const ORPHAN_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Orphan {
     pub(super) worker: WorkerName,
     owner: Owner,
-    since: u64,
+    since: Duration,
 }
 
 impl State {
     /// Owners of the slices that have been without a claim for long enough. The caller must check with the API server whether their objects
     /// still exist.
-    pub(in crate::pool) fn orphans(&self, now: u64) -> Vec<Owner> {
+    pub(in crate::pool) fn orphans(&self, now: Duration) -> Vec<Owner> {
         let old = self.orphans.values().filter(|orphan| orphan.since + ORPHAN_AFTER <= now);
         old.map(|orphan| orphan.owner.clone()).collect()
     }
 
     /// Records the sessions of an agent that have no claim.
-    pub(super) fn record_orphans(&mut self, worker: &WorkerName, inventory: &Inventory, now: u64) {
+    pub(super) fn record_orphans(&mut self, worker: &WorkerName, inventory: &Inventory, now: Duration) {
         let mut orphans = std::mem::take(&mut self.orphans);
         let mut found = Vec::new();
         for load in inventory.sessions.iter().filter(|load| load.ended.is_empty()) {

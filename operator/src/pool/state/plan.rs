@@ -1,16 +1,22 @@
 //! Decides which requests to send to which agents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use sahasra_names::{DeviceId, OwnerUid, WorkerName};
 use sahasra_scheduler::{Assignment, Load, Problem, Refused, Unusable, solve};
-use sahasra_wire::grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest};
+use sahasra_wire::{
+    grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest},
+    milliseconds,
+};
 
 use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, State, Unconfirmed, sooner};
 
 impl State {
     /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
-    pub(in crate::pool) fn plan(&mut self, now: u64) -> (Vec<Action>, Option<u64>) {
+    pub(in crate::pool) fn plan(&mut self, now: Duration) -> (Vec<Action>, Option<Duration>) {
         let mut actions = Vec::new();
         self.give_up(now);
         self.expire(now);
@@ -25,7 +31,7 @@ impl State {
         (actions, wake)
     }
 
-    pub(super) fn problem(&self, now: u64) -> (Problem, Vec<Assignment>) {
+    pub(super) fn problem(&self, now: Duration) -> (Problem, Vec<Assignment>) {
         let assumed = self.assumed(now);
         let mut devices = Vec::new();
         for (worker, view) in &self.workers {
@@ -111,7 +117,7 @@ impl State {
         (Problem { devices, claims }, previous)
     }
 
-    pub(super) fn place(&mut self, now: u64, actions: &mut Vec<Action>) -> Option<u64> {
+    pub(super) fn place(&mut self, now: Duration, actions: &mut Vec<Action>) -> Option<Duration> {
         for claim in self.claims.values_mut() {
             claim.refused.retain(|_, (until, _)| *until > now);
         }
@@ -156,7 +162,7 @@ impl State {
     }
 
     /// Releases the slices beyond the limits of their claims.
-    fn obey_limits(&mut self, now: u64, actions: &mut Vec<Action>) {
+    fn obey_limits(&mut self, now: Duration, actions: &mut Vec<Action>) {
         let mut surplus: Vec<(OwnerUid, DeviceId, u32)> = Vec::new();
         for (id, claim) in self.claims.iter().filter(|(_, claim)| claim.is_open()) {
             let Some(limits) = &claim.limits else { continue };
@@ -224,15 +230,15 @@ impl State {
                 slice_bytes: claim.request.slice_bytes,
                 slices: wanted,
                 at_least,
-                ttl_milliseconds: claim.request.ttl_milliseconds,
-                grace_milliseconds: claim.request.grace_milliseconds,
+                ttl_milliseconds: milliseconds(claim.request.ttl),
+                grace_milliseconds: milliseconds(claim.request.grace),
                 session: claim.request.session.clone(),
             },
         });
     }
 
     /// Releases slices of a claim on a device: whole grants first, then a part of one.
-    pub(super) fn shrink(&mut self, id: &OwnerUid, device: &DeviceId, mut surplus: u32, now: u64, actions: &mut Vec<Action>) {
+    pub(super) fn shrink(&mut self, id: &OwnerUid, device: &DeviceId, mut surplus: u32, now: Duration, actions: &mut Vec<Action>) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let Some(endpoint) = self.workers.get(&device.worker).map(|worker| worker.endpoint.clone()) else {
             return;
@@ -249,7 +255,7 @@ impl State {
             surplus -= part;
             freed += part;
             requests.entry(held.slices).or_default().push(held.id.clone());
-            let until = held.until(now, claim.request.ttl_milliseconds);
+            let until = held.until(now, claim.request.ttl);
             let (worker, owner) = (device.worker.clone(), claim.request.owner.clone());
             let release = Unconfirmed::new(worker, owner, held.slices, false, now, until);
             self.unconfirmed.insert(held.id.clone(), release);
@@ -265,12 +271,12 @@ impl State {
         actions.extend(requests.map(|(keep, grants)| Action::release(&device.worker, &endpoint, &owner, grants, keep, false)));
     }
 
-    pub(super) fn renew(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+    pub(super) fn renew(&mut self, now: Duration, actions: &mut Vec<Action>, wake: &mut Option<Duration>) {
         let mut due: BTreeMap<WorkerName, Vec<RenewOwner>> = BTreeMap::new();
         for (worker, view) in self.workers.iter().filter(|(_, view)| !view.renewing && view.live) {
             let failing = view.failing.map(|_| view.ask_at.unwrap_or_default());
             for claim in self.claims.values_mut().filter(|claim| claim.request.renewed && !claim.fenced) {
-                let ttl = claim.request.ttl_milliseconds;
+                let ttl = claim.request.ttl;
                 let mut grants = Vec::new();
                 for held in claim
                     .grants
@@ -294,7 +300,7 @@ impl State {
                     due.entry(worker.clone()).or_default().push(RenewOwner {
                         owner: claim.request.owner.clone(),
                         grants,
-                        ttl_milliseconds: ttl,
+                        ttl_milliseconds: milliseconds(ttl),
                         session: claim.request.session.clone(),
                     });
                 }
@@ -316,7 +322,7 @@ impl State {
         }
     }
 
-    pub(super) fn ask(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+    pub(super) fn ask(&mut self, now: Duration, actions: &mut Vec<Action>, wake: &mut Option<Duration>) {
         let with_sessions = self.workers_with_sessions();
         let someone_waits = self.claims.values().any(|claim| claim.why_not.is_some());
         for (worker, view) in &mut self.workers {
@@ -347,7 +353,7 @@ impl State {
         }
     }
 
-    pub(super) fn give_up(&mut self, now: u64) {
+    pub(super) fn give_up(&mut self, now: Duration) {
         let silent: Vec<WorkerName> = (self.workers.iter())
             .filter(|(_, view)| view.failing.is_some_and(|(since, _)| since + GIVE_UP_AFTER <= now))
             .map(|(name, _)| name.clone())
@@ -358,7 +364,7 @@ impl State {
     }
 
     /// Drops the grants that were not renewed in time. The operator's clock started to count earlier than the agent's.
-    pub(super) fn expire(&mut self, now: u64) {
+    pub(super) fn expire(&mut self, now: Duration) {
         let silent: BTreeSet<WorkerName> = (self.workers.iter())
             .filter(|(_, view)| view.failing.is_some())
             .map(|(name, _)| name.clone())

@@ -1,7 +1,7 @@
 //! Releases: the end of claims, and releases that no agent has confirmed. A call that is lost or times out is repeated until the agent
 //! confirms it or has restarted, or until the grant has expired.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_names::WorkerName;
 use sahasra_service::backoff::Backoff;
@@ -28,16 +28,16 @@ pub(super) struct Unconfirmed {
     owner: Owner,
     keep_slices: u32,
     immediately: bool,
-    since: u64,
+    since: Duration,
     /// Time at which the grant expires. `None` if it is renewed because a part of it stays granted.
-    until: Option<u64>,
+    until: Option<Duration>,
     /// Time at which the release is repeated; `None` while a call is on its way.
-    next: Option<u64>,
+    next: Option<Duration>,
     failures: u32,
 }
 
 impl Unconfirmed {
-    pub(super) fn new(worker: WorkerName, owner: Owner, keep_slices: u32, immediately: bool, since: u64, until: u64) -> Self {
+    pub(super) fn new(worker: WorkerName, owner: Owner, keep_slices: u32, immediately: bool, since: Duration, until: Duration) -> Self {
         Self {
             worker,
             owner,
@@ -74,7 +74,7 @@ impl State {
     }
 
     /// Removes the claim. Returns the releases of its grants, one for each worker.
-    pub(in crate::pool) fn take_out(&mut self, uid: &str, immediately: bool, now: u64) -> Vec<Action> {
+    pub(in crate::pool) fn take_out(&mut self, uid: &str, immediately: bool, now: Duration) -> Vec<Action> {
         let Some(claim) = self.claims.remove(uid) else { return Vec::new() };
         let mut by_worker: BTreeMap<WorkerName, Vec<GrantId>> = BTreeMap::new();
         if immediately {
@@ -84,7 +84,7 @@ impl State {
             let draining = self.workers.iter().filter(|(_, view)| drains(view));
             by_worker.extend(draining.map(|(worker, _)| (worker.clone(), Vec::new())));
         }
-        let (owner, ttl) = (&claim.request.owner, claim.request.ttl_milliseconds);
+        let (owner, ttl) = (&claim.request.owner, claim.request.ttl);
         for held in &claim.grants {
             let worker = &held.device.worker;
             by_worker.entry(worker.clone()).or_default().push(held.id.clone());
@@ -121,18 +121,18 @@ impl State {
     }
 
     /// Records that a worker's agent has not answered a release, which is repeated after a wait.
-    pub(in crate::pool) fn release_failed(&mut self, worker: &WorkerName, request: &ReleaseRequest, now: u64) {
+    pub(in crate::pool) fn release_failed(&mut self, worker: &WorkerName, request: &ReleaseRequest, now: Duration) {
         for (id, release) in &mut self.unconfirmed {
             if release.is_covered(id, worker, request) {
                 release.failures += 1;
-                release.next = Some(now + REPEAT.after(release.failures).as_millis() as u64);
+                release.next = Some(now + REPEAT.after(release.failures));
             }
         }
         self.call_failed(worker, now);
     }
 
     /// Drops the releases that an inventory, which was requested at `sent_at`, shows to have arrived.
-    pub(super) fn confirm_releases(&mut self, inventory: &Inventory, sent_at: u64) {
+    pub(super) fn confirm_releases(&mut self, inventory: &Inventory, sent_at: Duration) {
         let granted = |id: &GrantId| {
             let active = inventory.grants.iter().filter(|grant| grant.id == *id && !grant.draining);
             active.map(|grant| grant.slices).sum::<u32>()
@@ -148,8 +148,8 @@ impl State {
         worker: &WorkerName,
         endpoint: &str,
         inventory: &Inventory,
-        sent_at: u64,
-        now: u64,
+        sent_at: Duration,
+        now: Duration,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         for grant in inventory.grants.iter().filter(|grant| !grant.draining) {
@@ -167,7 +167,7 @@ impl State {
             tracing::info!(owner = owner.name, worker = %worker, device = grant.device, "releasing an unknown grant");
             let owner = owner.clone();
             self.returning.insert(grant.id.clone(), now);
-            let until = sent_at + grant.expires_in_milliseconds;
+            let until = sent_at + grant.expires_in();
             let release = Unconfirmed::new(worker.clone(), owner.clone(), 0, false, now, until);
             self.unconfirmed.insert(grant.id.clone(), release);
             actions.push(Action::release(worker, endpoint, &owner, vec![grant.id.clone()], 0, false));
@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Repeats the releases that are due, and drops those whose grants have ended.
-    pub(super) fn repeat_releases(&mut self, now: u64, actions: &mut Vec<Action>, wake: &mut Option<u64>) {
+    pub(super) fn repeat_releases(&mut self, now: Duration, actions: &mut Vec<Action>, wake: &mut Option<Duration>) {
         self.ended.retain(|_, (_, until)| *until > now);
         let (workers, claims) = (&self.workers, &self.claims);
         self.unconfirmed.retain(|id, release| {

@@ -1,10 +1,13 @@
 //! States of sessions, as reported by the agents that hold their slices.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use sahasra_names::WorkerName;
 use sahasra_scheduler::ClaimKind;
-use sahasra_wire::inventory::{Inventory, SessionLoad};
+use sahasra_wire::{
+    inventory::{Inventory, SessionLoad},
+    milliseconds,
+};
 
 use super::State;
 use crate::pool::claim::SeenSession;
@@ -13,12 +16,12 @@ use crate::pool::claim::SeenSession;
 pub(super) struct Seen {
     pub(super) worker: WorkerName,
     pub(super) load: SessionLoad,
-    at: u64,
+    at: Duration,
 }
 
 impl State {
     /// The last reported state of the owner's session.
-    pub(in crate::pool) fn session(&self, owner_uid: &str, now: u64) -> Option<SeenSession> {
+    pub(in crate::pool) fn session(&self, owner_uid: &str, now: Duration) -> Option<SeenSession> {
         self.sessions.get(owner_uid).map(|seen| SeenSession {
             load: seen.load.clone(),
             age: now.saturating_sub(seen.at),
@@ -26,9 +29,9 @@ impl State {
     }
 
     /// Changes the maximum time for which clients can keep the claim's slice. The next renewal sends it to the agent.
-    pub(in crate::pool) fn keep(&mut self, uid: &str, milliseconds: u64) {
+    pub(in crate::pool) fn keep(&mut self, uid: &str, keep: Duration) {
         if let Some(terms) = self.claims.get_mut(uid).and_then(|claim| claim.request.session.as_mut()) {
-            terms.keep_milliseconds = milliseconds;
+            terms.keep_milliseconds = milliseconds(keep);
         }
     }
 
@@ -37,7 +40,7 @@ impl State {
         std::mem::take(&mut self.changed_sessions).into_iter().collect()
     }
 
-    pub(super) fn record_sessions(&mut self, worker: &WorkerName, inventory: &Inventory, now: u64) {
+    pub(super) fn record_sessions(&mut self, worker: &WorkerName, inventory: &Inventory, now: Duration) {
         // An agent whose answer to an acquire was lost may report a session that is placed on another worker.
         let is_elsewhere = |load: &SessionLoad| {
             let claim = self.claims.get(load.owner_uid.as_str());

@@ -1,12 +1,14 @@
 //! Claims that wait for the slices they need to start.
 
+use std::time::Duration;
+
 use sahasra_scheduler::ClaimKind;
 
 use super::State;
 
 impl State {
-    /// Kind of each claim that waits for its minimum, and the time since it was registered, in milliseconds.
-    pub(in crate::pool) fn waiting(&self, now: u64) -> Vec<(ClaimKind, u64)> {
+    /// Kind of each claim that waits for its minimum, and the time since it was registered.
+    pub(in crate::pool) fn waiting(&self, now: Duration) -> Vec<(ClaimKind, Duration)> {
         let waits = self.claims.values().filter(|claim| {
             let held: u64 = claim.grants.iter().map(|held| u64::from(held.slices)).sum();
             let is_over = claim.ending || claim.fenced || claim.limits.is_some() || (claim.served && claim.request.is_served_once());

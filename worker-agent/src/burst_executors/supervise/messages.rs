@@ -1,8 +1,6 @@
 //! Messages between a supervisor and its process. Messages from the process are not trusted: reports of chunks that the process does not
 //! have, or outputs of a wrong size, end it.
 
-use std::time::Duration;
-
 use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::ChunkRange;
@@ -46,7 +44,7 @@ impl Supervisor {
         if !run.opened {
             run.opened = true;
             let program = &run.shared.program;
-            let timeout = Duration::from_millis(program.program().chunk_timeout_milliseconds);
+            let timeout = program.program().chunk_timeout();
             self.timeouts.insert(id, timeout);
             process.send(to_executor::Kind::Open(Open {
                 run: id,

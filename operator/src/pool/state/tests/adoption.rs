@@ -1,9 +1,9 @@
 use super::*;
 
-/// A grant that expires in `left` milliseconds.
-fn with_left(uid: &str, counter: u64, left: u64) -> Grant {
+/// A grant that expires in `left`.
+fn with_left(uid: &str, counter: u64, left: Duration) -> Grant {
     Grant {
-        expires_in_milliseconds: left,
+        expires_in_milliseconds: milliseconds(left),
         ..grant(uid, "boot", counter, 1)
     }
 }
@@ -22,18 +22,18 @@ fn adopted_grants_are_renewed_at_once() {
     let adopted = with_left("one", 7, TTL / 2);
     let mut request = request("one", 1, 1);
     request.owner.term = 2;
-    let view = state.claim(request, vec![("a".into(), adopted.clone())], 1_000);
-    let (actions, wake) = state.plan(1_000);
+    let view = state.claim(request, vec![("a".into(), adopted.clone())], after(1_000));
+    let (actions, wake) = state.plan(after(1_000));
     assert_eq!(
         renewals(&actions),
         [adopted.id],
         "this operator may be killed before a third of the ttl is over"
     );
-    assert!(wake.is_some_and(|wake| wake <= 1_000 + TTL / 2), "{wake:?}");
+    assert!(wake.is_some_and(|wake| wake <= after(1_000) + TTL / 2), "{wake:?}");
     // Without an answer, the grant expires at its original time, not a whole TTL after this operator began to lead.
-    state.plan(1_000 + TTL / 2 - 1);
+    state.plan(after(1_000) + TTL / 2 - after(1));
     assert_eq!(view.borrow().slices(), 1);
-    state.plan(1_000 + TTL / 2);
+    state.plan(after(1_000) + TTL / 2);
     assert_eq!(view.borrow().slices(), 0);
     assert_eq!(view.borrow().lost.as_ref().map(|lost| lost.why), Some(Loss::Worker(SILENT)));
 }
@@ -41,16 +41,20 @@ fn adopted_grants_are_renewed_at_once() {
 #[test]
 fn one_inventory_of_each_agent_serves_all_owners() {
     let mut state = State::new(Arc::new(Metrics::new().unwrap()));
-    state.observe(&[worker("a", "boot"), worker("b", "boot-b")], 0);
-    let (actions, _) = state.plan(0);
+    state.observe(&[worker("a", "boot"), worker("b", "boot-b")], after(0));
+    let (actions, _) = state.plan(after(0));
     assert_eq!(actions.len(), 2, "{actions:?}");
-    assert_eq!(state.unclaimed("one", false, 0), None, "no agent has answered");
-    let grants = vec![with_left("one", 1, 10_000), with_left("two", 2, 20_000), with_left("short", 3, 500)];
-    state.inventoried(&"a".into(), &inventory("boot", grants), 0, 5);
-    assert_eq!(state.unclaimed("one", false, 5), None, "one of two has answered");
-    state.inventory_failed(&"b".into(), 3_000);
+    assert_eq!(state.unclaimed("one", false, after(0)), None, "no agent has answered");
+    let grants = vec![
+        with_left("one", 1, after(10_000)),
+        with_left("two", 2, after(20_000)),
+        with_left("short", 3, after(500)),
+    ];
+    state.inventoried(&"a".into(), &inventory("boot", grants), after(0), after(5));
+    assert_eq!(state.unclaimed("one", false, after(5)), None, "one of two has answered");
+    state.inventory_failed(&"b".into(), after(3_000));
     for (owner, left) in [("one", 7_000), ("two", 17_000)] {
-        let found = state.unclaimed(owner, false, 3_000).unwrap();
+        let found = state.unclaimed(owner, false, after(3_000)).unwrap();
         assert_eq!(found.silent, [WorkerName::from("b")]);
         let [(worker, grant)] = &found.grants[..] else {
             panic!("{found:?}")
@@ -58,34 +62,34 @@ fn one_inventory_of_each_agent_serves_all_owners() {
         assert_eq!((worker.as_str(), grant.expires_in_milliseconds), ("a", left));
     }
     assert_eq!(
-        state.unclaimed("short", false, 3_000).unwrap().grants,
+        state.unclaimed("short", false, after(3_000)).unwrap().grants,
         [],
         "it has expired meanwhile"
     );
-    assert_eq!(state.unclaimed("other", false, 3_000).unwrap().grants, []);
+    assert_eq!(state.unclaimed("other", false, after(3_000)).unwrap().grants, []);
 }
 
 #[test]
 fn an_adoption_continues_without_an_agent_that_never_answers() {
     let mut state = State::new(Arc::new(Metrics::new().unwrap()));
-    state.observe(&[worker("a", "boot")], 0);
-    assert_eq!(state.unclaimed("one", true, 10_000).unwrap().silent, [WorkerName::from("a")]);
+    state.observe(&[worker("a", "boot")], after(0));
+    assert_eq!(state.unclaimed("one", true, after(10_000)).unwrap().silent, [WorkerName::from("a")]);
     let mut stale = worker("a", "boot");
     stale.stale = true;
-    state.observe(&[stale], 10_000);
-    let found = state.unclaimed("one", false, 10_000).unwrap();
+    state.observe(&[stale], after(10_000));
+    let found = state.unclaimed("one", false, after(10_000)).unwrap();
     assert_eq!(found, Unclaimed::default(), "what is not live holds nothing");
 }
 
 #[test]
 fn inventories_are_requested_again_for_a_forgotten_claim() {
     let mut state = state();
-    state.claim(request("one", 1, 2), Vec::new(), 0);
-    granted(&mut state, "one", 0);
-    state.request_inventories("one", 1_000);
-    state.take_out("one", false, 1_000);
-    assert_eq!(state.unclaimed("one", false, 1_000), None);
-    let (actions, _) = state.plan(1_000);
+    state.claim(request("one", 1, 2), Vec::new(), after(0));
+    granted(&mut state, "one", after(0));
+    state.request_inventories("one", after(1_000));
+    state.take_out("one", false, after(1_000));
+    assert_eq!(state.unclaimed("one", false, after(1_000)), None);
+    let (actions, _) = state.plan(after(1_000));
     assert!(
         actions.iter().any(|action| matches!(action, Action::Inventory { .. })),
         "{actions:?}"
@@ -96,10 +100,10 @@ fn inventories_are_requested_again_for_a_forgotten_claim() {
 fn requests_for_a_claim_never_exceed_its_maximum_when_the_placement_changes() {
     for kind in [ClaimKind::Session, ClaimKind::Lease] {
         let mut state = State::new(Arc::new(Metrics::new().unwrap()));
-        state.observe(&[worker("a", "boot"), worker("b", "boot")], 0);
-        state.plan(0);
+        state.observe(&[worker("a", "boot"), worker("b", "boot")], after(0));
+        state.plan(after(0));
         for worker in ["a", "b"] {
-            state.inventoried(&worker.into(), &inventory("boot", Vec::new()), 0, 0);
+            state.inventoried(&worker.into(), &inventory("boot", Vec::new()), after(0), after(0));
         }
         let view = state.claim(
             ClaimRequest {
@@ -107,19 +111,25 @@ fn requests_for_a_claim_never_exceed_its_maximum_when_the_placement_changes() {
                 ..request("one", 1, 1)
             },
             Vec::new(),
-            0,
+            after(0),
         );
-        let acquire_requests = acquires(&state.plan(0).0);
+        let acquire_requests = acquires(&state.plan(after(0)).0);
         assert_eq!(acquire_requests.len(), 1);
         // While the answer is on its way, the device fills up with slices of others.
         let mut full = inventory("boot", vec![grant("other", "boot", 9, 8)]);
         full.devices[0].leased_bytes = 8 * SLICE;
-        state.inventoried(&"a".into(), &full, 1, 1);
-        assert_eq!(acquires(&state.plan(1).0), [], "{kind}: the first one has not answered");
-        state.acquired(&"a".into(), &acquire_requests[0], Ok(grant("one", "boot", 1, 1)), 0, 2);
+        state.inventoried(&"a".into(), &full, after(1), after(1));
+        assert_eq!(acquires(&state.plan(after(1)).0), [], "{kind}: the first one has not answered");
+        state.acquired(
+            &"a".into(),
+            &acquire_requests[0],
+            Ok(grant("one", "boot", 1, 1)),
+            after(0),
+            after(2),
+        );
         assert_eq!(view.borrow().slices(), 1, "{kind}");
         // A session is never moved. A lease is moved, and has released the slices that it held before.
-        let (actions, _) = state.plan(2);
+        let (actions, _) = state.plan(after(2));
         assert_eq!(acquires(&actions).len(), releases(&actions).len(), "{kind}");
         assert_eq!(view.borrow().slices(), u64::from(kind == ClaimKind::Session), "{kind}");
     }

@@ -16,8 +16,8 @@ fn with_session() -> State {
         session: Some(terms),
         ..request("lease", 1, 1)
     };
-    state.claim(claim, Vec::new(), 0);
-    granted(&mut state, "lease", 0);
+    state.claim(claim, Vec::new(), after(0));
+    granted(&mut state, "lease", after(0));
     state
 }
 
@@ -39,15 +39,15 @@ fn says(idle_milliseconds: u64, connected: bool) -> Inventory {
 fn the_inventory_of_an_agent_with_a_session_is_requested_every_few_seconds() {
     let mut state = with_session();
     let asks = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
-    assert!(asks(&mut state, 0), "whether clients may connect");
-    state.inventoried(&"a".into(), &says(0, false), 1, 2);
-    assert!(!asks(&mut state, 3));
-    assert!(!asks(&mut state, SESSIONS_EVERY) && asks(&mut state, 3 + SESSIONS_EVERY));
+    assert!(asks(&mut state, after(0)), "whether clients may connect");
+    state.inventoried(&"a".into(), &says(0, false), after(1), after(2));
+    assert!(!asks(&mut state, after(3)));
+    assert!(!asks(&mut state, SESSIONS_EVERY) && asks(&mut state, after(3) + SESSIONS_EVERY));
     // No inventory is requested from a worker without a session.
-    state.inventoried(&"a".into(), &says(0, false), 6_000, 6_000);
-    state.take_out("lease", true, 6_001);
-    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 6_002, 6_003);
-    assert!(!asks(&mut state, 6_004) && !asks(&mut state, 60_000));
+    state.inventoried(&"a".into(), &says(0, false), after(6_000), after(6_000));
+    state.take_out("lease", true, after(6_001));
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), after(6_002), after(6_003));
+    assert!(!asks(&mut state, after(6_004)) && !asks(&mut state, after(60_000)));
 }
 
 #[test]
@@ -58,75 +58,75 @@ fn a_report_on_a_session_is_a_change_unless_only_times_differ() {
         state.take_changed_sessions()
     };
     let mine = vec![("team".to_owned(), "mine".to_owned())];
-    assert_eq!(receive(&mut state, &says(0, false), 10), mine);
-    assert_eq!(receive(&mut state, &says(5_000, false), 5_010), []);
-    let seen = state.session("lease", 5_110).unwrap();
-    assert_eq!((seen.load.idle_milliseconds, seen.age), (5_000, 100));
-    assert_eq!(receive(&mut state, &says(0, true), 6_000), mine);
+    assert_eq!(receive(&mut state, &says(0, false), after(10)), mine);
+    assert_eq!(receive(&mut state, &says(5_000, false), after(5_010)), []);
+    let seen = state.session("lease", after(5_110)).unwrap();
+    assert_eq!((seen.load.idle_milliseconds, seen.age), (5_000, after(100)));
+    assert_eq!(receive(&mut state, &says(0, true), after(6_000)), mine);
     // The end of the session's executor stays known after the claim is removed, for as long as the agent reports it.
     let mut ended = says(0, false);
     (ended.sessions[0].ended, ended.grants) = ("killed".into(), Vec::new());
-    assert_eq!(receive(&mut state, &ended, 7_000), mine);
-    state.take_out("lease", false, 7_001);
-    assert_eq!(state.session("lease", 7_002).unwrap().load.ended, "killed");
-    receive(&mut state, &inventory("boot", Vec::new()), 8_000);
-    assert_eq!(state.session("lease", 8_001), None);
+    assert_eq!(receive(&mut state, &ended, after(7_000)), mine);
+    state.take_out("lease", false, after(7_001));
+    assert_eq!(state.session("lease", after(7_002)).unwrap().load.ended, "killed");
+    receive(&mut state, &inventory("boot", Vec::new()), after(8_000));
+    assert_eq!(state.session("lease", after(8_001)), None);
 }
 
 #[test]
 fn reports_of_other_agents_on_a_session_are_ignored() {
     let mut state = with_session();
-    state.observe(&[worker("a", "boot"), worker("b", "other")], 1);
-    state.inventoried(&"a".into(), &says(0, true), 10, 10);
+    state.observe(&[worker("a", "boot"), worker("b", "other")], after(1));
+    state.inventoried(&"a".into(), &says(0, true), after(10), after(10));
     state.take_changed_sessions();
     // The slice was requested from agent `b` first, and its answer was lost. A session without clients has existed there since.
     let mut elsewhere = says(90_000, false);
     (elsewhere.boot_id, elsewhere.grants) = ("other".into(), vec![grant("lease", "other", 1, 1)]);
-    let returned = state.inventoried(&"b".into(), &elsewhere, 20, 20);
+    let returned = state.inventoried(&"b".into(), &elsewhere, after(20), after(20));
     assert_eq!(releases(&returned)[0].grants, [grant("lease", "other", 1, 1).id]);
     assert_eq!(state.take_changed_sessions(), []);
-    let seen = state.session("lease", 20).unwrap().load;
+    let seen = state.session("lease", after(20)).unwrap().load;
     assert!(seen.connected && seen.idle_milliseconds == 0, "{seen:?}");
 }
 
 #[test]
 fn a_sessions_slice_without_a_claim_becomes_an_orphan() {
     let mut state = with_session();
-    state.inventoried(&"a".into(), &says(0, true), 10, 10);
-    assert!(state.orphans(1_000_000).is_empty(), "it is claimed");
+    state.inventoried(&"a".into(), &says(0, true), after(10), after(10));
+    assert!(state.orphans(after(1_000_000)).is_empty(), "it is claimed");
     // The claim is dropped without an answer of the agent, which still holds the slice.
     state.claims.clear();
-    state.inventoried(&"a".into(), &says(0, true), 20, 20);
-    assert!(state.orphans(20).is_empty(), "somebody may be about to take it up");
+    state.inventoried(&"a".into(), &says(0, true), after(20), after(20));
+    assert!(state.orphans(after(20)).is_empty(), "somebody may be about to take it up");
     let requests_inventory = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
     assert!(
-        requests_inventory(&mut state, 20 + SESSIONS_EVERY) || requests_inventory(&mut state, 21 + SESSIONS_EVERY),
+        requests_inventory(&mut state, after(20) + SESSIONS_EVERY) || requests_inventory(&mut state, after(21) + SESSIONS_EVERY),
         "it is looked at"
     );
-    state.inventoried(&"a".into(), &says(0, true), 30_000, 30_000);
-    let orphans = state.orphans(30_000);
+    state.inventoried(&"a".into(), &says(0, true), after(30_000), after(30_000));
+    let orphans = state.orphans(after(30_000));
     assert_eq!(
         (orphans[0].uid.as_str(), orphans[0].namespace.as_str(), orphans[0].term),
         ("lease", "team", 2)
     );
     // The slice was released, is draining, or was adopted after all.
-    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), 30_001, 30_001);
-    assert!(state.orphans(1_000_000).is_empty());
+    state.inventoried(&"a".into(), &inventory("boot", Vec::new()), after(30_001), after(30_001));
+    assert!(state.orphans(after(1_000_000)).is_empty());
 }
 
 #[test]
 fn the_sessions_of_a_lost_worker_are_unknown() {
     let mut state = with_session();
-    state.inventoried(&"a".into(), &says(0, false), 10, 10);
-    state.observe(&[worker("a", "next")], 20);
-    assert_eq!(state.session("lease", 21), None);
+    state.inventoried(&"a".into(), &says(0, false), after(10), after(10));
+    state.observe(&[worker("a", "next")], after(20));
+    assert_eq!(state.session("lease", after(21)), None);
 }
 
 #[test]
 fn an_agent_hears_of_a_sessions_changed_time_with_the_next_renewal() {
     let mut state = with_session();
-    state.inventoried(&"a".into(), &says(0, false), 1, 1);
-    state.keep("lease", 9_000);
+    state.inventoried(&"a".into(), &says(0, false), after(1), after(1));
+    state.keep("lease", after(9_000));
     let (actions, _) = state.plan(TTL / RENEW_AT);
     let renewal = actions.iter().find_map(|action| match action {
         Action::Renew { request, .. } => Some(request.owners[0].clone()),
