@@ -285,7 +285,7 @@ impl Directory {
             .is_some_and(|worker| self.observe_heartbeat(worker, version(lease), Instant::now()))
     }
 
-    fn observe_worker(&self, object: &GpuWorker) {
+    pub(crate) fn observe_worker(&self, object: &GpuWorker) {
         let name = WorkerName::from(object.name_any());
         let status = object.status.clone().unwrap_or_default();
         let condition = sahasra_crds::conditions::get(&status.conditions, sahasra_crds::conditions::READY);

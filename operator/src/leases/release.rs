@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::Owner;
 use tokio::time::Instant;
 
@@ -10,8 +11,8 @@ use crate::pool::Pool;
 
 /// Time in addition to a grant's TTL for which a release waits for the answer of a worker that does not respond.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
-/// Shortest and longest wait before an agent that has not answered a release is called again.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// Waits before an agent that has not answered a release is called again.
+const AGAIN: Backoff = Backoff::milliseconds(100, 10_000);
 /// Time after which an unanswered release is forgotten: longer than any TTL with [`EXPIRY_MARGIN`].
 const FORGOTTEN: Duration = Duration::from_secs(2 * 86_400);
 
@@ -33,12 +34,19 @@ pub(crate) enum How {
     Everywhere,
 }
 
+/// The calls for one owner that agents have not answered.
+#[derive(Clone, Copy, Debug)]
+struct Unanswered {
+    since: Instant,
+    failures: u32,
+}
+
 /// Releases slices, and remembers the releases that agents have not answered.
 #[derive(Debug)]
 pub(crate) struct Releases {
     pool: Arc<Pool>,
-    /// Time of the first release without an answer, by the UID of the owner.
-    unanswered: Mutex<BTreeMap<String, Instant>>,
+    /// Releases without an answer, by the UID of the owner.
+    unanswered: Mutex<BTreeMap<String, Unanswered>>,
 }
 
 impl Releases {
@@ -60,18 +68,76 @@ impl Releases {
             unanswered.remove(&owner.uid);
             return Release::Done;
         };
-        unanswered.retain(|_, since| since.elapsed() < FORGOTTEN);
+        unanswered.retain(|_, calls| calls.since.elapsed() < FORGOTTEN);
         let limit = ttl + EXPIRY_MARGIN;
-        let since = *unanswered.entry(owner.uid.clone()).or_insert_with(|| {
+        let calls = unanswered.entry(owner.uid.clone()).or_insert_with(|| {
             tracing::info!(owner = owner.name, namespace = owner.namespace, %error, ?limit, "finished or deleted: waiting for an agent to respond, or for the slices to expire");
-            Instant::now()
+            Unanswered { since: Instant::now(), failures: 0 }
         });
-        let elapsed = since.elapsed();
+        calls.failures = calls.failures.saturating_add(1);
+        let elapsed = calls.since.elapsed();
         if elapsed >= limit {
             tracing::warn!(owner = owner.name, namespace = owner.namespace, %error, "finalizer removed after the slices expired");
             unanswered.remove(&owner.uid);
             return Release::Done;
         }
-        Release::Again((elapsed / 4).clamp(AGAIN.0, AGAIN.1).min(limit - elapsed))
+        Release::Again(AGAIN.after(calls.failures).min(limit - elapsed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::{future::BoxFuture, stream::BoxStream};
+    use sahasra_crds::{GpuWorker, GpuWorkerSpec, GpuWorkerStatus};
+    use sahasra_wire::burst::ClientFrame;
+
+    use super::*;
+    use crate::{
+        agents::{
+            AgentClient, AgentError, Directory, StreamError,
+            transport::{Incomings, Transport},
+        },
+        clock::Clock,
+        fault::Faults,
+        metrics::Metrics,
+    };
+
+    /// An agent that answers no call.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Transport for Silent {
+        fn call<'a>(&'a self, _: &'a str, _: &'static str, _: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
+            Box::pin(async { Err(AgentError::Timeout) })
+        }
+
+        fn stream<'a>(&'a self, _: &'a str, _: BoxStream<'static, ClientFrame>) -> BoxFuture<'a, Result<Incomings, StreamError>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unanswered_release_is_repeated_soon_then_less_and_less_often_until_the_slices_have_expired() {
+        let directory = Arc::new(Directory::new(Duration::from_secs(15), Duration::from_secs(5)));
+        let mut worker = GpuWorker::new("a", GpuWorkerSpec { node_name: "node".into() });
+        worker.status = Some(GpuWorkerStatus {
+            endpoint: Some("http://a".into()),
+            ..GpuWorkerStatus::default()
+        });
+        directory.observe_worker(&worker);
+        let agents = AgentClient::over(Arc::new(Silent));
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let releases = Releases::new(Pool::new(agents, directory, Clock::default(), Faults::default(), metrics));
+        let mut waits = Vec::new();
+        let owner = Owner {
+            uid: "one".into(),
+            ..Owner::default()
+        };
+        while let Release::Again(wait) = releases.release(&owner, Duration::from_secs(15), How::Everywhere).await {
+            tokio::time::sleep(wait).await;
+            waits.push(wait.as_millis());
+        }
+        assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 6_400, 7_300]);
     }
 }
