@@ -86,7 +86,7 @@ pub(crate) struct Attached {
     /// Highest sequence number so far.
     pub sequence: u64,
     /// Sequence number of the last retained frame that is sent again, or 0 without one.
-    pub retold: u64,
+    pub last_repeated: u64,
     /// The burst had an earlier stream, and nothing of it was dropped since.
     pub resumed: bool,
 }
@@ -195,7 +195,7 @@ impl Burst {
             Attached {
                 stream: state.stream,
                 sequence: state.retention.sequence(),
-                retold: state.retention.last_kept(),
+                last_repeated: state.retention.last_kept(),
                 resumed: state.stream > 1,
                 chunks: self.chunks.chunks(),
             }

@@ -255,23 +255,20 @@ pub struct Opened {
     /// Maximum number of chunks that may be submitted and not yet answered.
     #[prost(uint64, tag = "2")]
     pub max_outstanding_chunks: u64,
-    /// Indices of `chunks`, as flat pairs of first and last index (inclusive), for operators that do not know `chunks`.
-    #[prost(uint64, repeated, tag = "3")]
-    pub outstanding: Vec<u64>,
+    /// Chunks of an earlier stream of this owner that still run or wait on the agent. They come back on this stream and need not be
+    /// submitted again.
+    #[prost(message, repeated, tag = "3")]
+    pub chunks: Vec<ChunkRange>,
     /// Highest sequence number so far. Failures up to this number are sent again and belong to earlier attempts than those in `chunks`.
     #[prost(uint64, tag = "4")]
     pub sequence: u64,
     /// Sequence number of the last frame that is sent again; 0 if there is none.
     #[prost(uint64, tag = "5")]
-    pub retold: u64,
+    pub last_repeated: u64,
     /// Whether the agent has dropped nothing since the owner's last stream. If so, chunks that are neither outstanding nor sent again never
     /// reached the agent, or were about to come back in [`Returned`].
     #[prost(bool, tag = "6")]
     pub resumed: bool,
-    /// Chunks of an earlier stream of this owner that still run or wait on the agent. They come back on this stream and need not be
-    /// submitted again.
-    #[prost(message, repeated, tag = "7")]
-    pub chunks: Vec<ChunkRange>,
 }
 
 /// Chunks that succeeded.

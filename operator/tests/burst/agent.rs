@@ -209,32 +209,25 @@ impl Stream {
         self.answers.send(Ok(kind.into())).expect("the coordinator keeps the stream");
     }
 
-    /// Accepts the stream. The agent still has these chunks and will repeat frames up to `retold`.
-    pub async fn accept(&mut self, chunks: &[ChunkRange], retold: u64) {
-        self.accept_at_most(1 << 16, chunks, retold).await;
+    /// Accepts the stream. The agent still has these chunks and will repeat frames up to `last_repeated`.
+    pub async fn accept(&mut self, chunks: &[ChunkRange], last_repeated: u64) {
+        self.accept_at_most(1 << 16, chunks, last_repeated).await;
     }
 
     /// Accepts the stream as [`Stream::accept`] does, for an agent that accepts at most this many outstanding chunks.
-    pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, chunks: &[ChunkRange], retold: u64) {
-        self.accept_as(Opened {
-            max_outstanding_chunks,
-            chunks: chunks.to_vec(),
-            sequence: retold,
-            retold,
-            resumed: true,
-            ..Opened::default()
-        })
-        .await;
-    }
-
-    /// Accepts the stream with this answer and the boot id of the agent.
-    pub async fn accept_as(&mut self, opened: Opened) {
+    pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, chunks: &[ChunkRange], last_repeated: u64) {
         let client_frame::Kind::Open(open) = self.next().await else {
             panic!("the first frame is Open")
         };
         assert_eq!(open.boot_id, BOOT);
-        let boot_id = BOOT.to_owned();
-        self.send(server_frame::Kind::Opened(Opened { boot_id, ..opened }));
+        self.send(server_frame::Kind::Opened(Opened {
+            boot_id: BOOT.to_owned(),
+            max_outstanding_chunks,
+            chunks: chunks.to_vec(),
+            sequence: last_repeated,
+            last_repeated,
+            resumed: true,
+        }));
     }
 
     /// Checks that no frame arrives for three seconds.

@@ -154,26 +154,6 @@ async fn a_repeated_failure_does_not_concern_an_attempt_that_the_agent_still_has
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_stream_of_an_agent_that_reports_only_indices_is_closed() {
-    let mut pool = Pool::start(0, StorePolicy::default()).await;
-    create(&pool.client, &job("old", |_| ())).await;
-    let mut stream = pool.stream().await;
-    let opened = Opened {
-        max_outstanding_chunks: 1 << 16,
-        outstanding: vec![0, 3],
-        resumed: true,
-        ..Opened::default()
-    };
-    stream.accept_as(opened).await;
-    // The agent's chunks have ended by the time of the next stream.
-    let mut stream = pool.stream().await;
-    stream.accept(&[], 0).await;
-    stream.submitted(4).await;
-    stream.succeeded(1, 0, 4, "");
-    assert_eq!(ended(&pool, "old").await.state.as_deref(), Some("Complete"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_burst_being_suspended_withdraws_the_chunks_of_a_reconnected_agent() {
     let mut pool = Pool::start(0, StorePolicy::default()).await;
     create(&pool.client, &job("suspended", |_| ())).await;

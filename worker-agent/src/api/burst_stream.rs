@@ -104,14 +104,10 @@ where
             let opened = Opened {
                 boot_id: agent.boot_id().to_owned(),
                 max_outstanding_chunks: agent.limits().max_outstanding_chunks,
-                outstanding: chunks
-                    .iter()
-                    .flat_map(|range| [range.first, range.first + range.count - 1])
-                    .collect(),
-                sequence: attached.sequence,
-                retold: attached.retold,
-                resumed: attached.resumed,
                 chunks,
+                sequence: attached.sequence,
+                last_repeated: attached.last_repeated,
+                resumed: attached.resumed,
             };
             let stream = attached.stream;
             let error = if answers.send(encode(server_frame::Kind::Opened(opened))).await.is_err() {

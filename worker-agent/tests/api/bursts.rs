@@ -22,7 +22,7 @@ async fn a_thousand_chunks_come_back_once_each_with_their_results() {
     coordinator.acquire(300, TTL).await;
     let mut stream = coordinator.stream(programs::square(1_000)).await;
     let opened = stream.opened().await;
-    assert_eq!((opened.boot_id == coordinator.boot_id, opened.outstanding.len()), (true, 0));
+    assert_eq!((opened.boot_id == coordinator.boot_id, opened.chunks.len()), (true, 0));
     assert!(opened.max_outstanding_chunks >= 1_000);
     stream.submit(vec![range(0, 600, 1)]).await;
     stream.submit(vec![range(600, 400, 1)]).await;
@@ -168,7 +168,7 @@ async fn over_submission_and_nonsense_refuse_the_stream() {
     for case in 0..5 {
         let mut stream = coordinator.stream(program.clone()).await;
         let opened = stream.opened().await;
-        assert!(opened.outstanding.is_empty(), "nothing of a refused submission was taken");
+        assert!(opened.chunks.is_empty(), "nothing of a refused submission was taken");
         let cases = wrong(opened.max_outstanding_chunks);
         let (ranges, code, word) = cases[case].clone();
         stream.submit(ranges).await;

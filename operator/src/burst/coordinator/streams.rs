@@ -185,10 +185,6 @@ impl Coordinator {
     }
 
     pub(super) fn on_opened(&mut self, worker: &str, opened: &Opened) {
-        if opened.chunks.is_empty() && !opened.outstanding.is_empty() {
-            tracing::warn!(worker, "the agent does not report the devices of its chunks: upgrade it");
-            return self.close(worker);
-        }
         let now = self.now();
         self.add_devices(worker, &opened.chunks);
         let there = opened.chunks.iter().map(|range| (range.device.as_str(), AttemptRange::from(range)));
@@ -202,7 +198,7 @@ impl Coordinator {
         }
         entry.unsettled = Some(Unsettled {
             chunks,
-            upto: opened.retold,
+            upto: opened.last_repeated,
             resumed: opened.resumed,
         });
         entry.state = match std::mem::replace(&mut entry.state, State::Closed(Duration::ZERO)) {
