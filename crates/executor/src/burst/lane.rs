@@ -1,10 +1,11 @@
 //! Lanes: threads of an executor that each run one chunk at a time.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sahasra_executor_protocol::burst::messages::{Returned, from_executor::Kind};
 use sahasra_executor_protocol::burst::status_page::{Activity, MAX_LANES, StatusPage};
 use sahasra_ptx::{Cancel, ModuleCache};
@@ -28,10 +29,10 @@ pub(crate) struct Shared<D: Device> {
     pub queue: Queue<D>,
     pub reporter: Reporter,
     /// Enforces the chunk timeouts.
-    pub watch: Arc<Watch>,
+    pub watch: Watch,
     /// Status page that the supervisor reads.
     pub status_page: StatusPage,
-    /// Results of each lane that have not been sent.
+    /// Results of each lane that have not been sent. They are sent while their lock is held, so that later messages of the lane follow them.
     results: Vec<Mutex<Results>>,
     modules: ModuleCache<Arc<D::Module>>,
     poisoned: AtomicBool,
@@ -43,7 +44,7 @@ impl<D: Device> Shared<D> {
             device,
             queue: Queue::new(lanes),
             reporter,
-            watch: Arc::new(Watch::new(D::CANCELS)),
+            watch: Watch::new(D::CANCELS),
             status_page,
             results: (0..MAX_LANES).map(|_| Mutex::default()).collect(),
             modules: ModuleCache::new(MODULE_BYTES),
@@ -51,15 +52,10 @@ impl<D: Device> Shared<D> {
         }
     }
 
-    /// Results of one lane. Send them while holding the guard, so that later messages of the lane follow them.
-    fn results(&self, lane: usize) -> MutexGuard<'_, Results> {
-        self.results[lane].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends results older than [`REPORT_AGE`] of lanes that cannot send them because they are running a long chunk.
     pub(crate) fn send_old_results(&self) {
-        for lane in 0..MAX_LANES {
-            let mut results = self.results(lane);
+        for results in &self.results {
+            let mut results = results.lock();
             if results.is_old() {
                 results.send(&self.reporter);
             }
@@ -109,7 +105,7 @@ pub(crate) fn run<D: Device>(shared: &Shared<D>, lane: usize) {
             }
             Task::Run(prepared, batch, frame) => state.work(&mut stream, seat, &prepared, batch, frame),
         };
-        shared.results(lane).send(&shared.reporter);
+        shared.results[lane].lock().send(&shared.reporter);
         shared.reporter.send_all(shared.queue.leave(seat, frame));
     }
 }
@@ -149,7 +145,7 @@ impl<D: Device> Lane<'_, D> {
                 if failed.poisoned {
                     self.give_up();
                 }
-                let mut results = shared.results(self.lane);
+                let mut results = shared.results[self.lane].lock();
                 for index in batch.first..batch.first + batch.count {
                     results.failed(seat.run, index, batch.attempt, failed.clone());
                 }
@@ -168,7 +164,7 @@ impl<D: Device> Lane<'_, D> {
             }
             let took = began.elapsed();
             if took >= REPORT_AGE {
-                shared.results(self.lane).send(&shared.reporter);
+                shared.results[self.lane].lock().send(&shared.reporter);
             }
             match shared.queue.more(seat, batch.count, took) {
                 Some(next) => batch = next,
@@ -215,7 +211,7 @@ impl<D: Device> Lane<'_, D> {
         if revoked.is_some() {
             self.cancel = Cancel::new();
         }
-        let mut results = shared.results(self.lane);
+        let mut results = shared.results[self.lane].lock();
         match outcome {
             Ok(()) => results.succeeded(run, index, attempt, &mut self.outputs),
             Err(failed) if failed.poisoned => {

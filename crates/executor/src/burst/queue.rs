@@ -6,10 +6,11 @@
 //! settled, no results of the lanes that left are outstanding.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 use sahasra_executor_protocol::burst::messages::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 use sahasra_wire::burst::{ChunkRange, Failure};
 
@@ -220,13 +221,9 @@ impl<D: Device> Queue<D> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<D>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a run with the encoded program and a concurrency limit of 0.
     pub(crate) fn open(&self, id: u64, encoded: Bytes) {
-        self.state().runs.push(Run {
+        self.state.lock().runs.push(Run {
             id,
             encoded,
             work: VecDeque::new(),
@@ -244,7 +241,7 @@ impl<D: Device> Queue<D> {
 
     /// Adds chunks to a run. Returns their failures if the program is already known not to run.
     pub(crate) fn submit(&self, submit: Submit) -> Option<FromExecutor> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let run = state.run(submit.run)?;
         for range in submit.ranges {
             run.waiting += range.count;
@@ -269,7 +266,7 @@ impl<D: Device> Queue<D> {
     /// already taken effect.
     pub(crate) fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<FromExecutor>) {
         let mut released = Released::default();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut settled = None;
         if let Some(run) = state.run(change.run) {
             run.limit = change.limit;
@@ -284,7 +281,7 @@ impl<D: Device> Queue<D> {
 
     /// Removes all waiting chunks of a run. Returns them as a message to the supervisor, or `None` if none waited.
     pub(crate) fn withdraw(&self, id: u64) -> Option<FromExecutor> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let run = state.run(id)?;
         run.waiting = 0;
         let ranges: Vec<ChunkRange> = run
@@ -303,7 +300,7 @@ impl<D: Device> Queue<D> {
 
     /// Pauses or resumes a run: a paused run starts no further chunks.
     pub(crate) fn pause(&self, id: u64, paused: bool) {
-        if let Some(run) = self.state().run(id) {
+        if let Some(run) = self.state.lock().run(id) {
             run.paused = paused;
         }
         self.changed.notify_all();
@@ -312,7 +309,7 @@ impl<D: Device> Queue<D> {
     /// Closes a run: drops its waiting chunks at once, and the run itself once no lane works on it.
     pub(crate) fn close(&self, id: u64) {
         let mut released = Released::default();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(run) = state.run(id) {
             run.closed = true;
             run.work.clear();
@@ -325,18 +322,18 @@ impl<D: Device> Queue<D> {
 
     /// Assigns a lane to a run. Blocks until a run has work for it.
     pub(crate) fn sit(&self) -> (Seat, Task<D>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if let Some(found) = state.sit(self.lanes) {
                 return found;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 
     /// Next batch for a lane after a batch of `ran` chunks that took `took`, or `None` if the lane must call [`Queue::leave`].
     pub(crate) fn more(&self, seat: Seat, ran: u64, took: Duration) -> Option<Batch> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let others = state.exclusive
             || state
                 .runs
@@ -360,7 +357,7 @@ impl<D: Device> Queue<D> {
     /// Records whether the program of the run could be prepared. Returns the failures of the waiting chunks if it could not. The lane must
     /// call [`Queue::leave`] afterwards.
     pub(crate) fn prepared(&self, seat: Seat, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let run = state.run(seat.run)?;
         run.stage = match outcome {
             Ok(prepared) => Stage::Ready(Arc::new(prepared)),
@@ -380,7 +377,7 @@ impl<D: Device> Queue<D> {
     /// concurrency that takes effect by it.
     pub(crate) fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
         let mut released = Released::default();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.seated -= 1;
         state.exclusive = false;
         let mut settled = None;

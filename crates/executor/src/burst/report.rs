@@ -2,11 +2,10 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, PoisonError};
 
-use sahasra_wire::frame;
-
+use parking_lot::Mutex;
 use sahasra_executor_protocol::burst::messages::FromExecutor;
+use sahasra_wire::frame;
 
 use crate::process::end_process;
 
@@ -28,7 +27,7 @@ impl Reporter {
     pub(crate) fn send_all(&self, messages: impl IntoIterator<Item = FromExecutor>) {
         for message in messages {
             let bytes = frame::encode(&message);
-            let written = self.socket.lock().unwrap_or_else(PoisonError::into_inner).write_all(&bytes);
+            let written = self.socket.lock().write_all(&bytes);
             if written.is_err() {
                 end_process();
             }
@@ -37,7 +36,7 @@ impl Reporter {
 
     /// Ends the process, but not in the middle of a frame.
     pub(crate) fn end_process(&self) -> ! {
-        let _socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let _socket = self.socket.lock();
         end_process()
     }
 }

@@ -1,13 +1,12 @@
 //! Enforces the chunk timeout inside an executor: cancels a launch where the device supports it, and ends the process otherwise. Also sends
 //! results of lanes that cannot send them while they run a long chunk.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
+use sahasra_executor_protocol::burst::status_page::{MAX_LANES, StatusPage};
 use sahasra_ptx::Cancel;
 use sahasra_wire::burst::FailureCode;
-
-use sahasra_executor_protocol::burst::status_page::{MAX_LANES, StatusPage};
 
 /// Time within which a cancelled launch must end; after it the process ends.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
@@ -50,13 +49,9 @@ impl Watch {
         }
     }
 
-    fn lane(&self, lane: usize) -> MutexGuard<'_, Option<Watched>> {
-        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a lane that starts to run chunks with this timeout.
     pub(crate) fn sit(&self, timeout: Duration) {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = self.pace.lock();
         pace.seated += 1;
         pace.tick = pace.tick.min((timeout / 8).max(FINEST));
         self.wake.notify_one();
@@ -64,7 +59,7 @@ impl Watch {
 
     /// Removes a lane that [`Watch::sit`] registered.
     pub(crate) fn leave(&self) {
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = self.pace.lock();
         pace.seated -= 1;
         if pace.seated == 0 {
             pace.tick = COARSEST;
@@ -73,7 +68,7 @@ impl Watch {
 
     /// Starts the timeout of a chunk that the lane launches.
     pub(crate) fn begin(&self, lane: usize, run: u64, timeout: Duration, cancel: &Cancel) {
-        *self.lane(lane) = Some(Watched {
+        *self.lanes[lane].lock() = Some(Watched {
             run,
             deadline: Instant::now() + timeout,
             revoked: None,
@@ -84,7 +79,7 @@ impl Watch {
 
     /// Ends the timeout of the lane's chunk. Returns the code that the chunk was revoked with, if any.
     pub(crate) fn end(&self, lane: usize) -> Option<FailureCode> {
-        self.lane(lane).take().and_then(|watched| watched.revoked)
+        self.lanes[lane].lock().take().and_then(|watched| watched.revoked)
     }
 
     /// Cancels the running chunks of a run, where the device supports it. Where it does not, the caller ends the process.
@@ -92,8 +87,8 @@ impl Watch {
         if !self.cancels {
             return;
         }
-        for lane in 0..MAX_LANES {
-            if let Some(watched) = self.lane(lane).as_mut().filter(|watched| watched.run == run) {
+        for lane in &self.lanes {
+            if let Some(watched) = lane.lock().as_mut().filter(|watched| watched.run == run) {
                 watched.revoked = Some(code);
                 watched.cancel.cancel();
             }
@@ -102,20 +97,20 @@ impl Watch {
 
     /// Watches until the process ends: calls `look` at each tick, and `give_up`, which ends the process, when a lane does not end its
     /// launch.
-    pub(crate) fn run(self: &Arc<Self>, status_page: &StatusPage, look: impl Fn(), give_up: impl Fn()) {
+    pub(crate) fn run(&self, status_page: &StatusPage, look: impl Fn(), give_up: impl Fn()) {
         loop {
             let tick = {
-                let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut pace = self.pace.lock();
                 while pace.seated == 0 {
-                    pace = self.wake.wait(pace).unwrap_or_else(PoisonError::into_inner);
+                    self.wake.wait(&mut pace);
                 }
                 pace.tick
             };
             let now = Instant::now();
             let mut lost = false;
-            for lane in 0..MAX_LANES {
+            for (lane, watched) in self.lanes.iter().enumerate() {
                 // While the guard is held, the lane can neither end its launch nor begin another.
-                let mut guard = self.lane(lane);
+                let mut guard = watched.lock();
                 let Some(watched) = guard.as_mut().filter(|watched| now >= watched.deadline) else {
                     continue;
                 };

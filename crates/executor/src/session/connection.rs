@@ -4,10 +4,11 @@
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rustix::net::sockopt;
 use sahasra_executor_protocol::session::adoption::Adopted;
 use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive};
@@ -117,19 +118,15 @@ impl Peer for Connection {
 
     fn write_now(&self, hub: &Hub) -> bool {
         // The thread that holds the lock checks for more answers before it sleeps.
-        let Ok(mut writer) = self.writer.try_lock() else {
+        let Some(mut writer) = self.writer.try_lock() else {
             return false;
         };
         writer.write_now(hub, self.number)
     }
 
     fn read_now(&self, hub: &Hub) -> bool {
-        lock(&self.reader).read_now(hub, self.number)
+        self.reader.lock().read_now(hub, self.number)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Serves a connection until it ends.
@@ -156,8 +153,8 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
     });
     {
         // Hold the writer's lock so that no answer precedes the `Welcome`.
-        let _writer = lock(&connection.writer);
-        let mut reader = lock(&connection.reader);
+        let _writer = connection.writer.lock();
+        let mut reader = connection.reader.lock();
         match hub.hello(Arc::<Connection>::clone(&connection), &hello, received, secret()?) {
             Ok(welcome) => {
                 stream.set_read_timeout(None)?;
@@ -171,12 +168,12 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
     builder.spawn(move || {
         loop {
             let has_waited = of_writer.wait_to_send(number);
-            if lock(&written.writer).write_all(&of_writer, number, has_waited) {
+            if written.writer.lock().write_all(&of_writer, number, has_waited) {
                 return;
             }
         }
     })?;
-    while lock(&connection.reader).run(hub, number)? {
+    while connection.reader.lock().run(hub, number)? {
         hub.lent(number);
     }
     Ok(())

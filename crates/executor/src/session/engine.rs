@@ -2,9 +2,8 @@
 //!
 //! One thread calls an engine, in the client's order. An engine may finish work in the background; then a [`Completion`] tells when the
 //! work is done and whether it failed.
-//! when they are done and how they went.
 
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sahasra_names as names;
@@ -62,12 +61,7 @@ pub(crate) struct Description {
 /// Callback for the end of an operation. It is called on any thread and must not block.
 pub(crate) type Bell = Arc<dyn Fn() + Send + Sync>;
 
-#[derive(Debug, Default)]
-struct Outcome {
-    result: OnceLock<Result<(), Fault>>,
-    waiting: Mutex<()>,
-    done: Condvar,
-}
+type Outcome = OnceLock<Result<(), Fault>>;
 
 /// Receiving end of an operation's outcome: whether the operation is done, and whether it failed.
 #[derive(Clone, Debug)]
@@ -92,18 +86,12 @@ impl Completion {
 
     /// Outcome of the operation once it is done.
     pub(crate) fn outcome(&self) -> Option<&Result<(), Fault>> {
-        self.0.result.get()
+        self.0.get()
     }
 
     /// Blocks until the operation is done.
     pub(crate) fn wait(&self) -> &Result<(), Fault> {
-        let mut guard = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(outcome) = self.outcome() {
-                return outcome;
-            }
-            guard = self.0.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.0.wait()
     }
 }
 
@@ -114,20 +102,15 @@ impl Completer {
     }
 
     fn tell(&self, outcome: Result<(), Fault>) {
-        {
-            let _guard = self.outcome.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.outcome.result.set(outcome).is_err() {
-                return;
-            }
+        if self.outcome.set(outcome).is_ok() {
+            (self.bell)();
         }
-        self.outcome.done.notify_all();
-        (self.bell)();
     }
 }
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        if self.outcome.result.get().is_none() {
+        if self.outcome.get().is_none() {
             self.tell(Err(Fault::new(FailureCode::Internal, "the engine reported no outcome")));
         }
     }

@@ -5,11 +5,12 @@
 //! answers itself, and reads the next operation itself while it waits: see [`lending`].
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_wire::session::{
     ClientFrame, Failed, FailureCode, Hello, PartError, Refused, ServerFrame, VERSION, Welcome, client_frame, encodings, server_frame::Kind,
@@ -148,10 +149,6 @@ impl Hub {
         &self.status_page
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake_engine(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.is_engine_asleep) {
             if inner.lending.is_reading {
@@ -182,7 +179,7 @@ impl Hub {
     /// # Errors
     /// The reason for rejecting the connection.
     pub(crate) fn hello(&self, connection: Arc<dyn Peer>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let welcomed = inner.link.hello(connection.number(), hello, received, secret, Instant::now())?;
         if welcomed.replaced.is_some()
             && let Some(old) = inner.current.take()
@@ -228,7 +225,7 @@ impl Hub {
     /// engine's thread may read the connection until [`Hub::lent`] returns.
     pub(crate) fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
         self.status_page.touch();
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         for (frame, payload) in frames.drain(..) {
             if frame.decoding_rate > 0 {
                 self.client_decodes.store(frame.decoding_rate, Ordering::Relaxed);
@@ -278,7 +275,7 @@ impl Hub {
 
     /// Closes a connection because the frames it received are malformed.
     pub(crate) fn malformed(&self, connection: u64, reason: &str) {
-        self.break_off(&mut self.lock(), connection, reason);
+        self.break_off(&mut self.inner.lock(), connection, reason);
     }
 
     fn break_off(&self, inner: &mut Inner, connection: u64, reason: &str) {
@@ -287,20 +284,19 @@ impl Hub {
 
     /// Ends the session: sends the reason to the connected client, and waits up to `longest` until it is sent.
     pub(crate) fn end(&self, reason: &str, longest: Duration) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let Some(connection) = inner.current.as_ref().map(|current| current.number()) else {
             return;
         };
         inner.is_ended = false;
         if self.dismiss(&mut inner, connection, FailureCode::Ended, reason) {
-            let is_ended = self.ended.wait_timeout_while(inner, longest, |inner| !inner.is_ended);
-            drop(is_ended.unwrap_or_else(PoisonError::into_inner));
+            self.ended.wait_while_for(&mut inner, |inner| !inner.is_ended, longest);
         }
     }
 
     /// Records that a writer has sent the final message of a connection.
     pub(crate) fn record_end(&self) {
-        self.lock().is_ended = true;
+        self.inner.lock().is_ended = true;
         self.ended.notify_all();
     }
 
@@ -327,7 +323,7 @@ impl Hub {
 
     /// Ends the client of `generation` because it sent a malformed operation.
     pub(crate) fn malformed_operation(&self, generation: u64, reason: &str) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.generation == generation {
             if let Some(connection) = inner.current.as_ref().map(|current| current.number()) {
                 self.break_off(&mut inner, connection, reason);
@@ -344,7 +340,7 @@ impl Hub {
 
     /// Records that a connection has ended.
     pub(crate) fn disconnected(&self, connection: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.current.as_ref().is_some_and(|current| current.number() == connection) {
             inner.current = None;
         }
@@ -358,7 +354,7 @@ impl Hub {
 
     /// Waits until there is something to write on this connection. Returns whether it had to wait.
     pub(crate) fn wait_to_send(&self, connection: u64) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let mut has_waited = false;
         loop {
             if inner.unwritten.take_if(|unwritten| *unwritten == connection).is_some() || inner.link.has_to_send(connection) {
@@ -366,7 +362,7 @@ impl Hub {
             }
             has_waited = true;
             inner.sleeping_writers += 1;
-            inner = self.writers.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            self.writers.wait(&mut inner);
             inner.sleeping_writers -= 1;
         }
     }
@@ -378,19 +374,19 @@ impl Hub {
 
     /// Whether there is something to send on this connection.
     pub(crate) fn has_to_send(&self, connection: u64) -> bool {
-        self.lock().link.has_to_send(connection)
+        self.inner.lock().link.has_to_send(connection)
     }
 
     /// Appends the next frames for this connection to `into`, with at most about `most_bytes` bytes of payloads.
     pub(crate) fn send(&self, connection: u64, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
-        self.lock().link.send(connection, BATCH_FRAMES, most_bytes, into)
+        self.inner.lock().link.send(connection, BATCH_FRAMES, most_bytes, into)
     }
 
     /// Queues answers for the client of `generation`; nothing follows `last`. Small answers are written on this thread if the connection's
     /// writer sleeps.
     pub(crate) fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
         let connection = {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             let bytes: usize = answers.iter().map(|answer| answer.payload.len()).sum();
             for answer in answers {
                 inner.link.answer(generation, answer);
@@ -409,7 +405,7 @@ impl Hub {
         if let Some(connection) = connection
             && connection.write_now(self)
         {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             inner.unwritten = Some(connection.number());
             self.wake_writers(&inner);
         }
@@ -417,7 +413,7 @@ impl Hub {
 
     /// Waits for the next step of the engine's thread. `can_settle` tells whether something has ended that the engine waits for.
     pub(crate) fn next(&self, waiting: Waiting, can_settle: impl Fn() -> bool) -> Input {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         loop {
             if can_settle() {
                 return Input::Settle;
@@ -457,14 +453,13 @@ impl Hub {
             fence(Ordering::SeqCst);
             if !can_settle() {
                 inner.is_engine_asleep = true;
-                inner = match (lent, inner.link.expires()) {
-                    (Some(connection), _) => self.read(inner, &connection, waiting),
+                match (lent, inner.link.expires()) {
+                    (Some(connection), _) => self.read(&mut inner, &connection, waiting),
                     (None, Some(until)) => {
-                        let left = until.saturating_duration_since(now);
-                        self.engine.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0
+                        self.engine.wait_until(&mut inner, until);
                     }
-                    (None, None) => self.engine.wait(inner).unwrap_or_else(PoisonError::into_inner),
-                };
+                    (None, None) => self.engine.wait(&mut inner),
+                }
                 inner.is_engine_asleep = false;
             }
             self.wake_at.store(AWAKE, Ordering::SeqCst);
@@ -483,7 +478,7 @@ impl Hub {
         self.status_page.execution_ends();
         fence(Ordering::SeqCst);
         if running <= self.wake_at.load(Ordering::SeqCst) {
-            self.wake_engine(&mut self.lock());
+            self.wake_engine(&mut self.inner.lock());
         }
     }
 
@@ -491,7 +486,7 @@ impl Hub {
     pub(crate) fn download_ends(&self) {
         fence(Ordering::SeqCst);
         if self.wake_at.load(Ordering::SeqCst) != AWAKE {
-            self.wake_engine(&mut self.lock());
+            self.wake_engine(&mut self.inner.lock());
         }
     }
 }

@@ -75,7 +75,7 @@ impl Bed {
     }
 
     fn try_sit(&self) -> Option<(Seat, Task<CpuDevice>)> {
-        self.queue.state().sit(4)
+        self.queue.state.lock().sit(4)
     }
 
     fn sit(&self) -> (Seat, Batch, Frame<CpuDevice>) {

@@ -7,11 +7,12 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -97,13 +98,11 @@ impl Hub {
 
     /// Blocks the reader of a lent connection until the engine no longer reads it.
     pub(crate) fn lent(&self, connection: u64) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         while inner.lending.connection == Some(connection) {
             let reads = inner.lending.reads;
-            let waited = self
-                .readers
-                .wait_timeout_while(inner, BUSY, |inner| inner.lending.connection == Some(connection));
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let is_lent = |inner: &mut Inner| inner.lending.connection == Some(connection);
+            self.readers.wait_while_for(&mut inner, is_lent, BUSY);
             if inner.lending.connection == Some(connection) && inner.lending.reads == reads && !inner.lending.is_reading {
                 inner.lending.connection = None;
             }
@@ -111,12 +110,7 @@ impl Hub {
     }
 
     /// Sleeps like the engine, and meanwhile reads the lent connection.
-    pub(super) fn read<'a>(
-        &'a self,
-        mut inner: MutexGuard<'a, Inner>,
-        connection: &Arc<dyn Peer>,
-        waiting: Waiting,
-    ) -> MutexGuard<'a, Inner> {
+    pub(super) fn read(&self, inner: &mut MutexGuard<'_, Inner>, connection: &Arc<dyn Peer>, waiting: Waiting) {
         inner.lending.is_reading = true;
         inner.lending.reads += 1;
         let awaited = match self.running.load(Ordering::Relaxed) {
@@ -126,22 +120,20 @@ impl Hub {
         } as usize;
         let polls = !waiting.is_compiling && inner.lending.took[awaited].is_some_and(|took| took < POLL);
         let longest = if polls { POLL } else { Duration::ZERO };
-        drop(inner);
         let began = Instant::now();
-        let came = self.poll(connection.as_ref(), began + longest);
+        let came = MutexGuard::unlocked(inner, || self.poll(connection.as_ref(), began + longest));
         let took = began.elapsed();
         let is_operation = matches!(came, Came::Bytes);
         // From here on nobody calls `Call::ring`.
-        self.lock().is_engine_asleep = false;
-        let keeps = match came {
+        inner.is_engine_asleep = false;
+        let keeps = MutexGuard::unlocked(inner, || match came {
             Came::Call => {
                 self.call.answer();
                 true
             }
             Came::Bytes => connection.read_now(self),
             Came::Nothing => false,
-        };
-        let mut inner = self.lock();
+        });
         inner.lending.is_reading = false;
         // Neither a compilation nor operations that arrive meanwhile say how long a result takes.
         let is_measured = !waiting.is_asked || !is_operation;
@@ -152,7 +144,6 @@ impl Hub {
             inner.lending.connection = None;
             self.readers.notify_all();
         }
-        inner
     }
 
     /// Polls the connection without sleeping until `until`, then sleeps up to `QUIET`.

@@ -1,10 +1,11 @@
 //! Tensors that are sent directly from their memory. If such a tensor is deleted, its memory stays in use until the client has received it.
 
 use std::rc::{Rc, Weak as Named};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 
 use super::{State, Tensor};
 use crate::session::engine::Engine;
@@ -20,19 +21,15 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn count(&self) -> u64 {
-        *self.lock()
+        *self.count.lock()
     }
 
     /// Waits until the number exceeds `known` or the time `until` is reached. Returns whether it exceeds `known`.
     pub(super) fn wait(&self, known: u64, until: Instant) -> bool {
-        let left = until.saturating_duration_since(Instant::now());
-        let waited = self.grown.wait_timeout_while(self.lock(), left, |count| *count == known);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 > known
+        let mut count = self.count.lock();
+        self.grown.wait_while_until(&mut count, |count| *count == known, until);
+        *count > known
     }
 }
 
@@ -42,7 +39,7 @@ pub(super) struct Sending(Arc<Sent>);
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        *self.0.lock() += 1;
+        *self.0.count.lock() += 1;
         self.0.grown.notify_all();
     }
 }
