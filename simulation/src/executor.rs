@@ -93,14 +93,14 @@ impl Launcher for Models {
         })
     }
 
-    fn monotonic_nanoseconds(&self) -> u64 {
-        nanoseconds(&self.world)
+    fn monotonic_now(&self) -> Duration {
+        monotonic_now(&self.world)
     }
 }
 
-fn nanoseconds(world: &World) -> u64 {
+fn monotonic_now(world: &World) -> Duration {
     // Starts at 1 s, because a time on a status page must not be 0.
-    1_000_000_000 + u64::try_from(world.elapsed().as_nanos()).unwrap_or(u64::MAX / 2)
+    Duration::from_secs(1) + world.elapsed()
 }
 
 struct Run {
@@ -266,7 +266,7 @@ impl Executor {
             self.alone = alone;
             let running = self.live.run(&self.world, &self.device, run.program.slice_bytes);
             let activity = Activity::Running { run: *id, index };
-            self.status_page.begin_at(lane, activity, nanoseconds(&self.world));
+            self.status_page.begin_at(lane, activity, monotonic_now(&self.world));
             let slow = self.world.conditions().slow.get(&self.live.index).copied().unwrap_or(1);
             let planned = kernel::run(run.salt, index, attempt);
             let revoked = run.revoking.clone();

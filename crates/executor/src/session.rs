@@ -17,7 +17,6 @@
 //! The client's tensors and programs outlive its connection until the grace period is over. The process ends when its control socket
 //! closes. `docs/protocol.md` states what clients may rely on.
 
-use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,7 +32,7 @@ mod hub;
 mod link;
 mod payload;
 mod state;
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
 use sahasra_executor_protocol::session::status_page::StatusPage;
@@ -47,13 +46,13 @@ use crate::device::cuda::CudaDevice;
 use crate::process::end_process;
 
 /// Timeout for sending the reason to a connected client when the session ends.
-const LAST_WORDS: Duration = Duration::from_millis(50);
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Polling interval for the session's expiry before the agent has set it.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const EXPIRY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory for a plugin, its compiler and the stacks of threads, in bytes.
 const OWN_BYTES: u64 = 4 << 30;
 /// Time during which connections are accepted and receive the reason if the engine cannot be opened.
-const TELLING: Duration = Duration::from_secs(1);
+const REJECTION_PERIOD: Duration = Duration::from_secs(1);
 
 /// Options of a session executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +124,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
                 if hub.status_page().is_over() {
                     hub.end(
                         "the session has ended: it was deleted, exceeded its idle timeout, or expired",
-                        LAST_WORDS,
+                        FINAL_MESSAGE_TIMEOUT,
                     );
                 }
                 end_process()
@@ -142,35 +141,31 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
 /// would use memory that may be granted to another owner once the agreed time has passed.
 fn watch_expiry(hub: &Hub) -> ! {
     loop {
-        let left = match hub.status_page().until() {
-            0 => LOOK_AGAIN,
-            until => match until.checked_sub(monotonic_nanoseconds()) {
-                Some(left) => Duration::from_nanos(left + 1),
-                None => {
-                    hub.end(
-                        "the session has expired: the agent of its worker stopped responding and did not extend it in time",
-                        LAST_WORDS,
-                    );
-                    end_process()
-                }
-            },
+        let Some(until) = hub.status_page().until() else {
+            std::thread::sleep(EXPIRY_POLL_INTERVAL);
+            continue;
         };
-        std::thread::sleep(left);
+        let Some(left) = until.checked_sub(monotonic_now()) else {
+            hub.end(
+                "the session has expired: the agent of its worker stopped responding and did not extend it in time",
+                FINAL_MESSAGE_TIMEOUT,
+            );
+            end_process()
+        };
+        std::thread::sleep(left + Duration::from_nanos(1));
     }
 }
 
-/// Rejects connections that arrive within [`TELLING`] with `reason`.
+/// Rejects connections that arrive within [`REJECTION_PERIOD`] with `reason`.
 fn refuse(control: &UnixStream, reason: &str) {
-    let until = Instant::now() + TELLING;
+    let until = Instant::now() + REJECTION_PERIOD;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         if control.set_read_timeout(Some(left)).is_err() {
             return;
         }
         match adoption::receive(control) {
             Ok(Some(adopted)) => connection::refuse(adopted, reason),
-            Ok(None) => return,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return,
+            Ok(None) | Err(_) => return,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_names::UnknownName;
 use sahasra_service::part;
 use tokio::time::{MissedTickBehavior, interval};
@@ -97,8 +97,7 @@ impl Agent {
     fn say_how_long(&self, session: &Session, process: &Process) {
         let left = self.change(|ledger, now| Some(ledger.ends(&session.owner_uid)?.saturating_sub(now)));
         if let Some(left) = left {
-            let left = u64::try_from((left + HANGING).as_nanos()).unwrap_or(u64::MAX);
-            process.status_page().set_until(monotonic_nanoseconds().saturating_add(left));
+            process.status_page().set_until(monotonic_now().saturating_add(left + HANGING));
         }
     }
 

@@ -1,6 +1,7 @@
 //! State of each run at its supervisor, and the causes for which it ends its process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
@@ -22,8 +23,8 @@ pub(super) struct Entry {
     pub(super) waiting: Vec<AttemptRange>,
     /// Queued chunks that must run alone, because they were in flight when a context was poisoned.
     pub(super) suspects: Vec<AttemptRange>,
-    /// Revocation of the running chunks: the code with which they fail, and when it was requested, in nanoseconds of the clock of the status page.
-    pub(super) revoked: Option<(FailureCode, u64)>,
+    /// Revocation of the running chunks: the code with which they fail, and when it was requested by the clock of the status page.
+    pub(super) revoked: Option<(FailureCode, Duration)>,
     /// The holder withdrew everything and has submitted nothing since: chunks that the process returns go to the holder, even while the
     /// process makes room.
     pub(super) withdrawn: bool,

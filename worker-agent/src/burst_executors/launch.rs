@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::messages::{from_executor, to_executor};
@@ -21,8 +22,8 @@ pub trait Launcher: Debug + Send + Sync {
     /// Starts an executor for a device and a namespace.
     fn launch<'a>(&'a self, device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>>;
 
-    /// Returns the time of the clock that the executors' boards use, in nanoseconds.
-    fn monotonic_nanoseconds(&self) -> u64;
+    /// Returns the time of the clock that the executors' status pages use.
+    fn monotonic_now(&self) -> Duration;
 }
 
 /// A process that was started.

@@ -19,8 +19,8 @@ const FREE_LOSSES: u32 = 2;
 /// A process that is gone.
 pub(super) struct Loss<'a> {
     pub(super) status_page: &'a StatusPage,
-    /// Current time in nanoseconds of the status page's clock.
-    pub(super) now: u64,
+    /// Current time by the status page's clock.
+    pub(super) now: Duration,
     pub(super) cause: Option<&'a Cause>,
     pub(super) how: &'a str,
     /// The process had opened its device.
@@ -63,7 +63,7 @@ pub(super) fn account(runs: &mut BTreeMap<u64, Entry>, loss: Loss<'_>) {
         let Activity::Running { run, .. } = slot.activity else {
             return false;
         };
-        let elapsed = Duration::from_nanos(loss.now.saturating_sub(slot.since));
+        let elapsed = loss.now.saturating_sub(slot.since);
         let timeout = loss.timeouts.get(&run).copied().unwrap_or_default();
         slot.timed_out || (loss.cause == Some(&Cause::Hung) && elapsed > timeout + loss.grace)
     };
@@ -132,7 +132,7 @@ mod tests {
     use super::super::program::ProgramSpec;
     use super::super::run::{Events, Run, Shared};
     use super::*;
-    use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+    use sahasra_executor_protocol::clock::monotonic_now;
     use sahasra_ranges::AttemptRange;
     use sahasra_wire::burst::Program;
     use sha2::{Digest, Sha256};
@@ -166,7 +166,7 @@ mod tests {
     fn loss<'a>(status_page: &'a StatusPage, cause: Option<&'a Cause>, timeouts: &'a HashMap<u64, Duration>) -> Loss<'a> {
         Loss {
             status_page,
-            now: monotonic_nanoseconds(),
+            now: monotonic_now(),
             cause,
             how: "executor was killed by signal 9",
             ready: true,
@@ -316,15 +316,15 @@ mod tests {
 
     #[test]
     fn a_chunk_may_run_for_a_day_and_no_longer() {
-        const DAY: u64 = 86_400_000_000_000;
-        let timeouts = HashMap::from([(RUN, Duration::from_secs(86_400))]);
+        const DAY: Duration = Duration::from_hours(24);
+        let timeouts = HashMap::from([(RUN, DAY)]);
         for (beyond, code) in [(0, FailureCode::ExecutorLost), (1, FailureCode::ChunkTimeout)] {
             let (mut runs, _run, mut events) = handed_over();
             let (status_page, _file) = StatusPage::create().unwrap();
-            let began = 1_000_000_000;
+            let began = Duration::from_secs(1);
             status_page.begin_at(0, Activity::Running { run: RUN, index: 4 }, began);
             let lost = Loss {
-                now: began + DAY + beyond,
+                now: began + DAY + Duration::from_nanos(beyond),
                 grace: Duration::ZERO,
                 ..loss(&status_page, Some(&Cause::Hung), &timeouts)
             };

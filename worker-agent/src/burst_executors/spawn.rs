@@ -7,10 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::status_page::StatusPage;
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::clock::monotonic_now;
 
 use super::launch::{Launched, Launcher, Started};
 use crate::child::{
@@ -24,8 +25,8 @@ impl Launcher for Spawner {
         Box::pin(async { Ok(Launched::process(executor(self, device).await?)) })
     }
 
-    fn monotonic_nanoseconds(&self) -> u64 {
-        monotonic_nanoseconds()
+    fn monotonic_now(&self) -> Duration {
+        monotonic_now()
     }
 }
 

@@ -292,7 +292,7 @@ impl Supervisor {
         }
         let revocable = self.process.is_some() && self.pool.devices[self.place].kind.cancels();
         if let Some(entry) = self.runs.get_mut(&run).filter(|_| revocable) {
-            let now = self.pool.launcher.monotonic_nanoseconds();
+            let now = self.pool.launcher.monotonic_now();
             // On a repeated request, the grace still starts with the first one.
             entry.revoked.get_or_insert((code, now));
             self.send(to_executor::Kind::Revoke(Revoke { run, code: code.into() }));
@@ -302,7 +302,7 @@ impl Supervisor {
     }
 
     /// Returns the cause to kill the process if chunks of a revoked run still run after the grace. Repeats the revocation before that.
-    fn unended(&mut self, now: u64) -> Option<Cause> {
+    fn unended(&mut self, now: Duration) -> Option<Cause> {
         let process = self.process.as_mut()?;
         for (id, entry) in &mut self.runs {
             let Some((code, since)) = entry.revoked else { continue };
@@ -310,7 +310,7 @@ impl Supervisor {
             let meant = |slot: Slot| slot.activity.run() == *id && (slot.since <= since || entry.concurrency == 0);
             if !process.status_page.slots().any(meant) {
                 entry.revoked = None;
-            } else if u128::from(now.saturating_sub(since)) > self.pool.config.grace.as_nanos() {
+            } else if now.saturating_sub(since) > self.pool.config.grace {
                 return Some(Cause::Killed { run: *id, code });
             } else {
                 // The previous request may have arrived between two chunks.
@@ -328,7 +328,7 @@ impl Supervisor {
         self.polled = Instant::now();
         let Some(process) = &self.process else { return };
         let config = &self.pool.config;
-        let now = self.pool.launcher.monotonic_nanoseconds();
+        let now = self.pool.launcher.monotonic_now();
         // A driver may delay allocations and compilation until the kernels of other runs have ended.
         let preparation = config.start_timeout + self.timeouts.values().max().copied().unwrap_or_default();
         let mut active = 0;
@@ -339,7 +339,7 @@ impl Supervisor {
                 Activity::Preparing { .. } => preparation,
                 Activity::Running { run, .. } => self.timeouts.get(&run).copied().unwrap_or_default() + config.grace,
             };
-            if u128::from(now.saturating_sub(slot.since)) > limit.as_nanos() {
+            if now.saturating_sub(slot.since) > limit {
                 cause = Some(Cause::Hung);
             }
         }
@@ -420,7 +420,7 @@ impl Supervisor {
             &mut self.runs,
             loss::Loss {
                 status_page: &status_page,
-                now: self.pool.launcher.monotonic_nanoseconds(),
+                now: self.pool.launcher.monotonic_now(),
                 cause: self.cause.as_ref(),
                 how: &how,
                 ready,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_executor_protocol::session::status_page::Stats;
 use sahasra_names::{Backend, Engine};
 use sahasra_wire::{grants::SessionTerms, inventory::SessionLoad, milliseconds};
@@ -83,7 +83,7 @@ impl Session {
         let stats = self.process().map(|process| process.status_page().stats());
         let about = self.about().clone();
         // Only the status page of an executor has times of the machine's clock.
-        let since = stats.map(|stats| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(stats.last_activity)));
+        let since = stats.map(|stats| monotonic_now().saturating_sub(stats.last_activity));
         let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), stats.zip(since));
         let stats = stats.unwrap_or_default();
         SessionLoad {

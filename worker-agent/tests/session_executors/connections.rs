@@ -3,7 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
-use sahasra_executor_protocol::clock::monotonic_nanoseconds;
+use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_wire::session::{ClientFrame, FailureCode, Format, Hello, Part, RefusalCode, Upload, client_frame::Kind, frame, server_frame};
 
 use crate::harness::{Client, Executor, hello};
@@ -300,7 +300,7 @@ fn the_process_ends_when_the_time_that_its_agent_last_said_is_over() {
     // The agent has not set an expiry yet.
     client.upload(1, "u8", &[3], &[1, 2, 3]);
     assert_eq!(client.download(1).unwrap().bytes, [1, 2, 3]);
-    executor.status_page.set_until(monotonic_nanoseconds());
+    executor.status_page.set_until(monotonic_now());
     match client.answer() {
         server_frame::Kind::Failed(failed) => {
             assert_eq!((failed.request, failed.code()), (0, FailureCode::Ended));

@@ -6,8 +6,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crate::clock::monotonic_nanoseconds;
+use crate::clock::{monotonic_now, to_word};
 use crate::shared_page::SharedPage;
 
 /// Maximum number of lanes of an executor.
@@ -43,8 +44,8 @@ impl Activity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub activity: Activity,
-    /// Begin of the activity, in nanoseconds of the machine's monotonic clock.
-    pub since: u64,
+    /// Begin of the activity by the machine's monotonic clock.
+    pub since: Duration,
     /// Whether the chunk exceeded its timeout and the executor is about to end itself.
     pub timed_out: bool,
 }
@@ -90,17 +91,15 @@ impl StatusPage {
         self.page.word(slot * WORDS + word)
     }
 
-    /// Records that a lane begins an activity now. Returns the time in nanoseconds of the machine's monotonic clock.
+    /// Records that a lane begins an activity now.
     #[inline]
-    pub fn begin(&self, lane: usize, activity: Activity) -> u64 {
-        let since = monotonic_nanoseconds();
-        self.begin_at(lane, activity, since);
-        since
+    pub fn begin(&self, lane: usize, activity: Activity) {
+        self.begin_at(lane, activity, monotonic_now());
     }
 
-    /// Records that a lane began an activity at `since`, in nanoseconds of the machine's monotonic clock.
+    /// Records that a lane began an activity at `since` by the machine's monotonic clock.
     #[inline]
-    pub fn begin_at(&self, lane: usize, activity: Activity, since: u64) {
+    pub fn begin_at(&self, lane: usize, activity: Activity, since: Duration) {
         let slot = lane + 1;
         let (state, run, index) = match activity {
             Activity::Preparing { run } => (PREPARING, run, 0),
@@ -110,7 +109,7 @@ impl StatusPage {
         self.word(slot, STATE).store(IDLE, Ordering::Release);
         self.word(slot, RUN).store(run, Ordering::Release);
         self.word(slot, INDEX).store(index, Ordering::Release);
-        self.word(slot, SINCE).store(since, Ordering::Release);
+        self.word(slot, SINCE).store(to_word(since), Ordering::Release);
         self.word(slot, STATE).store(state, Ordering::Release);
     }
 
@@ -155,7 +154,7 @@ impl StatusPage {
                 };
                 return Some(Slot {
                     activity,
-                    since,
+                    since: Duration::from_nanos(since),
                     timed_out: state == TIMED_OUT,
                 });
             }
@@ -173,7 +172,8 @@ mod tests {
         let (supervisor, file) = StatusPage::create().unwrap();
         let executor = StatusPage::map(&file).unwrap();
         assert_eq!(supervisor.slots().count(), 0);
-        let since = executor.begin(0, Activity::Preparing { run: 7 });
+        let since = monotonic_now();
+        executor.begin_at(0, Activity::Preparing { run: 7 }, since);
         executor.begin(MAX_LANES - 1, Activity::Running { run: 7, index: 1 << 40 });
         assert_eq!(
             supervisor.slots().next(),

@@ -9,10 +9,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::clock::monotonic_nanoseconds;
+use crate::clock::{monotonic_now, to_word};
 use crate::shared_page::SharedPage;
 
 /// Size of the page in 64-bit words.
@@ -45,8 +46,8 @@ pub struct Stats {
     /// Executions that have begun and not ended.
     pub active_executions: u64,
     pub connected: bool,
-    /// Time of the last client request or end of an execution, in nanoseconds of the machine's monotonic clock.
-    pub last_activity: u64,
+    /// Time of the last client request or end of an execution, by the machine's monotonic clock.
+    pub last_activity: Duration,
     /// Bytes received on streams since the executor started.
     pub received_bytes: u64,
     /// Bytes sent on streams since the executor started.
@@ -96,7 +97,7 @@ impl StatusPage {
             stored_bytes: read(STORED_BYTES),
             active_executions: read(ACTIVE),
             connected: read(CONNECTED) != 0,
-            last_activity: read(ACTIVITY),
+            last_activity: Duration::from_nanos(read(ACTIVITY)),
             received_bytes: read(RECEIVED),
             sent_bytes: read(SENT),
         }
@@ -120,15 +121,16 @@ impl StatusPage {
         shown != [0; 4] && differs == 0
     }
 
-    /// Sets the time at which the session ends unless it is extended, in nanoseconds of the machine's monotonic clock. Called by the agent.
-    pub fn set_until(&self, until: u64) {
-        self.page.word(UNTIL).store(until, Release);
+    /// Sets the time at which the session ends unless it is extended, by the machine's monotonic clock. Called by the agent.
+    pub fn set_until(&self, until: Duration) {
+        self.page.word(UNTIL).store(to_word(until), Release);
     }
 
-    /// Returns the time at which the session ends unless it is extended, in nanoseconds of the monotonic clock, or 0 before the agent has
-    /// set it.
-    pub fn until(&self) -> u64 {
-        self.page.word(UNTIL).load(Acquire)
+    /// Returns the time at which the session ends unless it is extended, by the machine's monotonic clock, or `None` before the
+    /// agent has set it.
+    pub fn until(&self) -> Option<Duration> {
+        let until = self.page.word(UNTIL).load(Acquire);
+        (until > 0).then(|| Duration::from_nanos(until))
     }
 
     /// Marks the session as ended by the agent.
@@ -173,7 +175,7 @@ impl StatusPage {
 
     /// Sets the time of the last activity to now.
     pub fn touch(&self) {
-        self.page.word(ACTIVITY).fetch_max(monotonic_nanoseconds(), AcqRel);
+        self.page.word(ACTIVITY).fetch_max(to_word(monotonic_now()), AcqRel);
     }
 
     /// Adds to the bytes received on streams.
@@ -201,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_agent_sees_what_the_executor_writes() {
-        let before = monotonic_nanoseconds();
+        let before = monotonic_now();
         let (agent, file) = StatusPage::create(512 << 20).unwrap();
         let executor = StatusPage::map(&file).unwrap();
         drop(file);
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_executors_other_board_is_none_of_a_session() {
+    fn the_status_page_of_a_burst_is_none_of_a_session() {
         let (_status_page, file) = crate::burst::status_page::StatusPage::create().unwrap();
         assert!(StatusPage::map(&file).is_err());
     }

@@ -4,13 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message;
 use sahasra_parameters::Scalar;
-use sahasra_parameters::spec::{Chunks, ScalarType};
+use sahasra_parameters::spec::Chunks;
 use sahasra_ptx::Cancel;
-use sahasra_wire::burst::{FailureCode, Program, argument};
+use sahasra_wire::burst::{FailureCode, Input, Program, argument::Kind};
 
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
+
+/// Size of a pointer argument in bytes.
+const ADDRESS_BYTES: usize = 8;
 
 /// Failure of a chunk or of a whole program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,15 +45,17 @@ impl From<DeviceError> for Failed {
     }
 }
 
-/// Source of an argument's value.
-#[derive(Clone, Debug)]
-enum Source {
+/// Argument of the kernel, with the source of its value.
+#[derive(Debug)]
+enum Argument {
     /// Address of the output with this index.
     Output(usize),
-    /// Address of the input with this index.
-    Input(usize),
-    /// Value that all chunks share: set once for each frame.
-    Fixed,
+    /// Address of the input with this index, to which each chunk copies its part.
+    Input(usize, Input),
+    /// Address of the constant with this index and content.
+    Constant(usize, Bytes),
+    /// Value that all chunks share.
+    Scalar(Bytes),
     /// Parameter, by its index among the evaluated values.
     Parameter(usize),
     Index,
@@ -58,11 +64,15 @@ enum Source {
 /// The part of a program that needs no device.
 #[derive(Debug)]
 pub(crate) struct Code {
-    program: Program,
+    ptx: Bytes,
+    entry: String,
+    timeout: Duration,
+    slice_bytes: u64,
     formula: sahasra_parameters::Program,
     shape: LaunchShape,
-    sources: Vec<Source>,
-    arguments: Arguments,
+    arguments: Vec<Argument>,
+    /// Sizes of the arguments, with zeroed values.
+    layout: Arguments,
     /// Size of each output in bytes.
     outputs: Vec<u64>,
     /// Size of one chunk's part of each input, in bytes.
@@ -92,58 +102,56 @@ impl Code {
             dynamic_shared_bytes: program.dynamic_shared_bytes,
         };
         let (mut outputs, mut inputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sources = Vec::with_capacity(program.arguments.len());
+        let mut arguments = Vec::with_capacity(program.arguments.len());
         let mut sizes = Vec::with_capacity(program.arguments.len());
-        for (place, argument) in program.arguments.iter().enumerate() {
-            let (source, size) = match &argument.kind {
-                Some(argument::Kind::OutputBytes(bytes)) => {
-                    outputs.push(*bytes);
-                    (Source::Output(outputs.len() - 1), 8)
+        for (place, argument) in program.arguments.into_iter().enumerate() {
+            let invalid = |reason: &str| Failed::new(FailureCode::LaunchFailed, format!("invalid argument {place}: {reason}"));
+            let (argument, size) = match argument.kind.ok_or_else(|| invalid("kind is not set"))? {
+                Kind::OutputBytes(bytes) => {
+                    outputs.push(bytes);
+                    (Argument::Output(outputs.len() - 1), ADDRESS_BYTES)
                 }
-                Some(argument::Kind::Input(input)) => {
+                Kind::Input(input) => {
                     inputs.push(match input.bytes_per_chunk {
                         0 => input.bytes.len() as u64,
                         bytes => bytes,
                     });
-                    (Source::Input(inputs.len() - 1), 8)
+                    (Argument::Input(inputs.len() - 1, input), ADDRESS_BYTES)
                 }
-                Some(argument::Kind::Constant(bytes)) => {
+                Kind::Constant(bytes) => {
                     constants.push(bytes.len() as u64);
-                    (Source::Fixed, 8)
+                    (Argument::Constant(constants.len() - 1, bytes), ADDRESS_BYTES)
                 }
-                Some(argument::Kind::Scalar(bytes)) => (Source::Fixed, bytes.len()),
-                Some(argument::Kind::ChunkIndexBytes(bytes)) => (Source::Index, *bytes as usize),
-                Some(argument::Kind::Parameter(name)) => {
-                    let position = formula.position(name).ok_or_else(|| {
+                Kind::Scalar(bytes) => {
+                    let size = bytes.len();
+                    (Argument::Scalar(bytes), size)
+                }
+                Kind::ChunkIndexBytes(bytes) => (Argument::Index, bytes as usize),
+                Kind::Parameter(name) => {
+                    let position = formula.position(&name).ok_or_else(|| {
                         Failed::new(
                             FailureCode::ParameterFailed,
                             format!("argument {place}: parameter {name} not found"),
                         )
                     })?;
-                    (Source::Parameter(position), size_of_type(formula.parameters()[position].type_))
-                }
-                None => {
-                    return Err(Failed::new(
-                        FailureCode::LaunchFailed,
-                        format!("invalid argument {place}: kind is not set"),
-                    ));
+                    (Argument::Parameter(position), formula.parameters()[position].type_.bytes())
                 }
             };
             if !matches!(size, 1 | 2 | 4 | 8) {
-                return Err(Failed::new(
-                    FailureCode::LaunchFailed,
-                    format!("invalid argument {place}: {size} bytes, expected 1, 2, 4 or 8"),
-                ));
+                return Err(invalid(&format!("{size} bytes, expected 1, 2, 4 or 8")));
             }
-            sources.push(source);
+            arguments.push(argument);
             sizes.push(size);
         }
         Ok(Self {
-            arguments: Arguments::new(&sizes),
-            program,
+            ptx: program.ptx,
+            entry: program.entry,
+            timeout: Duration::from_millis(program.chunk_timeout_milliseconds),
+            slice_bytes: program.slice_bytes,
             formula,
             shape,
-            sources,
+            arguments,
+            layout: Arguments::new(&sizes),
             outputs,
             inputs,
             constants,
@@ -152,7 +160,7 @@ impl Code {
 
     /// Maximum duration of a chunk.
     pub(crate) fn timeout(&self) -> Duration {
-        Duration::from_millis(self.program.chunk_timeout_milliseconds)
+        self.timeout
     }
 
     /// PTX text of the program.
@@ -160,7 +168,7 @@ impl Code {
     /// # Errors
     /// `LoadFailed` if the bytes are not UTF-8.
     pub(crate) fn ptx(&self) -> Result<&str, Failed> {
-        std::str::from_utf8(&self.program.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not UTF-8: {error}")))
+        std::str::from_utf8(&self.ptx).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("PTX is not UTF-8: {error}")))
     }
 
     /// Checks that one chunk fits a slice, including everything that chunks share: shared memory counts in full because a burst may hold
@@ -174,24 +182,16 @@ impl Code {
         let needed = [outputs, inputs, constants, variables]
             .iter()
             .fold(0u64, |sum, part| sum.saturating_add(*part));
-        if needed <= self.program.slice_bytes {
+        if needed <= self.slice_bytes {
             return Ok(());
         }
         Err(Failed::new(
             FailureCode::SliceExceeded,
             format!(
                 "a chunk needs {needed} bytes (outputs {outputs}, inputs {inputs}, constants {constants}, module variables {variables}), a slice has {}",
-                self.program.slice_bytes
+                self.slice_bytes
             ),
         ))
-    }
-}
-
-fn size_of_type(type_: ScalarType) -> usize {
-    match type_ {
-        ScalarType::U8 => 1,
-        ScalarType::S32 | ScalarType::U32 | ScalarType::F32 => 4,
-        ScalarType::S64 | ScalarType::U64 | ScalarType::F64 => 8,
     }
 }
 
@@ -210,7 +210,9 @@ pub(crate) struct Frame<D: Device> {
     outputs: D::Area,
     inputs: D::Area,
     arguments: Arguments,
-    values: Vec<Scalar>,
+    parameters: Vec<Scalar>,
+    /// Bytes of one parameter.
+    parameter: Vec<u8>,
 }
 
 impl<D: Device> Prepared<D> {
@@ -222,16 +224,14 @@ impl<D: Device> Prepared<D> {
         // Check the size before allocating anything.
         code.check_slice(device.variable_bytes(module))?;
         let instance = Arc::new(device.instantiate(module, true)?);
-        let kernel = device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?;
+        let kernel = device.kernel(&instance, &code.entry, code.shape, &code.layout)?;
         let kernel = (!device.keeps_state(&kernel)).then_some(kernel);
         drop(instance);
         let constants = device.allocate(&code.constants)?;
-        let bytes = code.program.arguments.iter().filter_map(|argument| match &argument.kind {
-            Some(argument::Kind::Constant(bytes)) => Some(bytes),
-            _ => None,
-        });
-        for (part, bytes) in bytes.enumerate() {
-            device.write(stream, &constants, part, bytes)?;
+        for argument in &code.arguments {
+            if let Argument::Constant(part, bytes) = argument {
+                device.write(stream, &constants, *part, bytes)?;
+            }
         }
         // Wait for the writes, so that the other streams see the constants.
         device.read(stream, &device.allocate(&[])?, &mut Vec::new())?;
@@ -255,25 +255,22 @@ impl<D: Device> Prepared<D> {
     pub(crate) fn frame(&self, device: &D) -> Result<Frame<D>, Failed> {
         let outputs = device.allocate(&self.code.outputs)?;
         let inputs = device.allocate(&self.code.inputs)?;
-        let mut arguments = self.code.arguments.clone();
-        let mut constants = 0;
-        for (place, (source, argument)) in self.code.sources.iter().zip(&self.code.program.arguments).enumerate() {
-            match (source, &argument.kind) {
-                (Source::Output(part), _) => arguments.set(place, &device.address(&outputs, *part).to_le_bytes()),
-                (Source::Input(part), _) => arguments.set(place, &device.address(&inputs, *part).to_le_bytes()),
-                (Source::Fixed, Some(argument::Kind::Scalar(bytes))) => arguments.set(place, bytes),
-                (Source::Fixed, _) => {
-                    arguments.set(place, &device.address(&self.constants, constants).to_le_bytes());
-                    constants += 1;
-                }
-                (Source::Parameter(_) | Source::Index, _) => {}
+        let mut arguments = self.code.layout.clone();
+        for (place, argument) in self.code.arguments.iter().enumerate() {
+            match argument {
+                Argument::Output(part) => arguments.set(place, &device.address(&outputs, *part).to_le_bytes()),
+                Argument::Input(part, _) => arguments.set(place, &device.address(&inputs, *part).to_le_bytes()),
+                Argument::Constant(part, _) => arguments.set(place, &device.address(&self.constants, *part).to_le_bytes()),
+                Argument::Scalar(bytes) => arguments.set(place, bytes),
+                Argument::Parameter(_) | Argument::Index => {}
             }
         }
         Ok(Frame {
             outputs,
             inputs,
             arguments,
-            values: Vec::new(),
+            parameters: Vec::new(),
+            parameter: Vec::new(),
         })
     }
 
@@ -292,13 +289,17 @@ impl<D: Device> Prepared<D> {
     ) -> Result<(), Failed> {
         let code = &*self.code;
         code.formula
-            .evaluate(index, &mut frame.values)
+            .evaluate(index, &mut frame.parameters)
             .map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
-        for (place, source) in code.sources.iter().enumerate() {
-            match source {
-                Source::Parameter(position) => set_scalar(&mut frame.arguments, place, frame.values[*position]),
-                Source::Index if frame.arguments.get(place).len() == 8 => frame.arguments.set(place, &index.to_le_bytes()),
-                Source::Index => {
+        for (place, argument) in code.arguments.iter().enumerate() {
+            match argument {
+                Argument::Parameter(position) => {
+                    frame.parameter.clear();
+                    frame.parameters[*position].write_le(&mut frame.parameter);
+                    frame.arguments.set(place, &frame.parameter);
+                }
+                Argument::Index if frame.arguments.get(place).len() == 8 => frame.arguments.set(place, &index.to_le_bytes()),
+                Argument::Index => {
                     let index = u32::try_from(index).map_err(|_| {
                         Failed::new(
                             FailureCode::ParameterFailed,
@@ -307,35 +308,30 @@ impl<D: Device> Prepared<D> {
                     })?;
                     frame.arguments.set(place, &index.to_le_bytes());
                 }
-                Source::Input(part) => {
-                    if let Some(argument::Kind::Input(input)) = &code.program.arguments[place].kind {
-                        let bytes = input_of(input, index)?;
-                        device.write(stream, &frame.inputs, *part, bytes)?;
-                    }
-                }
-                Source::Output(_) | Source::Fixed => {}
+                Argument::Input(part, input) => device.write(stream, &frame.inputs, *part, part_of(input, index)?)?,
+                Argument::Output(_) | Argument::Constant(..) | Argument::Scalar(_) => {}
             }
         }
         if !code.outputs.is_empty() {
             device.zero(stream, &frame.outputs)?;
         }
-        let own = match self.kernel {
-            Some(_) => None,
+        let own;
+        let kernel = match &self.kernel {
+            Some(kernel) => kernel,
             None => {
                 let instance = Arc::new(device.instantiate(&self.module, true)?);
-                Some(device.kernel(&instance, &code.program.entry, code.shape, &code.arguments)?)
+                own = device.kernel(&instance, &code.entry, code.shape, &code.layout)?;
+                &own
             }
         };
-        if let Some(kernel) = own.as_ref().or(self.kernel.as_ref()) {
-            device.launch(stream, kernel, &frame.arguments, cancel)?;
-        }
+        device.launch(stream, kernel, &frame.arguments, cancel)?;
         // Waits for the kernel before its instance is dropped.
         device.read(stream, &frame.outputs, into)?;
         Ok(())
     }
 }
 
-fn input_of(input: &sahasra_wire::burst::Input, index: u64) -> Result<&[u8], Failed> {
+fn part_of(input: &Input, index: u64) -> Result<&[u8], Failed> {
     if input.bytes_per_chunk == 0 {
         return Ok(&input.bytes);
     }
@@ -351,18 +347,6 @@ fn input_of(input: &sahasra_wire::burst::Input, index: u64) -> Result<&[u8], Fai
                 input.bytes_per_chunk
             ),
         )),
-    }
-}
-
-fn set_scalar(arguments: &mut Arguments, place: usize, value: Scalar) {
-    match value {
-        Scalar::U8(value) => arguments.set(place, &value.to_le_bytes()),
-        Scalar::S32(value) => arguments.set(place, &value.to_le_bytes()),
-        Scalar::U32(value) => arguments.set(place, &value.to_le_bytes()),
-        Scalar::S64(value) => arguments.set(place, &value.to_le_bytes()),
-        Scalar::U64(value) => arguments.set(place, &value.to_le_bytes()),
-        Scalar::F32(value) => arguments.set(place, &value.to_le_bytes()),
-        Scalar::F64(value) => arguments.set(place, &value.to_le_bytes()),
     }
 }
 

@@ -54,8 +54,8 @@ struct Run<D: Device> {
     change: Option<SetConcurrency>,
     stage: Stage<D>,
     frames: Vec<Frame<D>>,
-    /// Moving average of the duration of a chunk, in nanoseconds; 0 before the first chunk.
-    nanoseconds: f64,
+    /// Moving average of the duration of a chunk; `None` before the first chunk.
+    average: Option<Duration>,
 }
 
 #[derive(Clone, Copy)]
@@ -132,12 +132,13 @@ impl<D: Device> Run<D> {
 
     fn batch(&mut self, lanes: usize) -> Option<Batch> {
         let front = self.work.front_mut()?;
-        let count = if front.alone || self.nanoseconds == 0.0 {
-            1
-        } else {
-            let lasting = (BATCH.as_nanos() as f64 / self.nanoseconds) as u64;
-            let share = self.waiting / (2 * lanes.min(self.limit as usize).max(1) as u64);
-            lasting.min(share).clamp(1, MAX_BATCH)
+        let count = match self.average {
+            Some(average) if !front.alone => {
+                let lasting = BATCH.div_duration_f64(average) as u64;
+                let share = self.waiting / (2 * lanes.min(self.limit as usize).max(1) as u64);
+                lasting.min(share).clamp(1, MAX_BATCH)
+            }
+            _ => 1,
         };
         let count = count.min(front.count);
         let batch = Batch {
@@ -235,7 +236,7 @@ impl<D: Device> Queue<D> {
             change: None,
             stage: Stage::Waiting(None),
             frames: Vec::new(),
-            nanoseconds: 0.0,
+            average: None,
         });
     }
 
@@ -341,13 +342,12 @@ impl<D: Device> Queue<D> {
                 .any(|run| run.is_open() && (run.front_is_alone() || (run.id != seat.run && seat.since.elapsed() > TURN)));
         let lanes = self.lanes;
         let run = state.run(seat.run)?;
-        let average = took.as_nanos() as f64 / ran.max(1) as f64;
-        run.nanoseconds = match run.nanoseconds {
-            0.0 => average,
+        let average = took.div_f64(ran.max(1) as f64);
+        run.average = Some(match run.average {
             // A longer duration counts at once, a shorter one by half: a batch must not last long.
-            before if average > before => average,
-            before => (before + average) / 2.0,
-        };
+            Some(before) if average <= before => (before + average) / 2,
+            _ => average,
+        });
         if others || run.paused || run.closed || run.seated > run.limit || run.change.is_some() {
             return None;
         }

@@ -4,6 +4,7 @@
 //! work is done and whether it failed.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sahasra_names as names;
@@ -134,8 +135,8 @@ pub(crate) struct Compilation<P> {
     pub program: P,
     /// Whether the program comes from a cache.
     pub cached: bool,
-    /// Time that producing the program took this time, in milliseconds.
-    pub milliseconds: u64,
+    /// Time that producing the program took this time.
+    pub took: Duration,
 }
 
 /// Properties of a compiled program.
@@ -258,7 +259,7 @@ pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_by
     Compiled {
         request,
         cached: made.cached,
-        milliseconds: made.milliseconds,
+        milliseconds: made.took.as_millis() as u64,
         outputs: outputs.collect(),
         argument_bytes: needs.arguments,
         output_bytes: needs.outputs,

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sahasra_pjrt::{ElementType, Shape};
@@ -183,7 +184,7 @@ impl Engine for ModelEngine {
         Ok(Compilation {
             program,
             cached: false,
-            milliseconds: 0,
+            took: Duration::ZERO,
         })
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_names::{self as names, Backend};
@@ -200,7 +200,7 @@ impl<D: Device> PtxEngine<D> {
         Ok(Compilation {
             program,
             cached,
-            milliseconds: if cached { 0 } else { began.elapsed().as_millis() as u64 },
+            took: if cached { Duration::ZERO } else { began.elapsed() },
         })
     }
 

@@ -314,7 +314,7 @@ impl Engine for XlaEngine {
                 return Ok(Compilation {
                     program,
                     cached: true,
-                    milliseconds: began.elapsed().as_millis() as u64,
+                    took: began.elapsed(),
                 });
             }
             Compiling::Thread { thread, key, code, began } => (thread, key, code, began),
@@ -334,7 +334,7 @@ impl Engine for XlaEngine {
         Ok(Compilation {
             program,
             cached,
-            milliseconds: began.elapsed().as_millis() as u64,
+            took: began.elapsed(),
         })
     }
 

@@ -24,7 +24,7 @@ pub(crate) const DEVICE: &str = "device-0";
 pub(crate) const TURN: Duration = Duration::from_secs(10);
 /// Time after which a supervisor that sends nothing has nothing to send. Shorter than a turn.
 const QUIET: Duration = Duration::from_secs(1);
-const NOW: u64 = 1_000_000_000;
+const NOW: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Stage {
@@ -49,7 +49,7 @@ impl Launcher for Stage {
         })
     }
 
-    fn monotonic_nanoseconds(&self) -> u64 {
+    fn monotonic_now(&self) -> Duration {
         NOW
     }
 }
