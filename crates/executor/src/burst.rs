@@ -56,10 +56,7 @@ pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStrea
     let shared = Arc::new(lane::Shared::new(device, reporter, status_page, lanes));
     let watched = Arc::clone(&shared);
     let watch = std::thread::Builder::new().name("watch".to_owned()).stack_size(256 << 10);
-    let watch = watch.spawn(move || {
-        let (look, give_up) = (|| watched.send_old_results(), || watched.reporter.end_process());
-        watched.watch.run(&watched.status_page, look, give_up)
-    });
+    let watch = watch.spawn(move || watch_lanes(&watched));
     if let Err(error) = watch {
         eprintln!("failed to spawn the chunk timeout thread: {error}");
         return ExitCode::FAILURE;
@@ -95,6 +92,17 @@ pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStrea
                 }
             }
         }
+    }
+}
+
+fn watch_lanes<D: Device>(shared: &lane::Shared<D>) -> ! {
+    loop {
+        let interval = shared.watch.wait_for_lanes();
+        if shared.watch.has_overrun(&shared.status_page) {
+            shared.reporter.end_process();
+        }
+        shared.send_old_results();
+        std::thread::sleep(interval);
     }
 }
 

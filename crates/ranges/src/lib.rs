@@ -29,6 +29,15 @@ impl AttemptRange {
     pub fn indices(&self) -> Range<u64> {
         self.first..self.first.checked_add(self.count).unwrap_or(self.first)
     }
+
+    /// Appends `next` if it follows in the same attempt. Returns whether it does.
+    pub fn extend(&mut self, next: Self) -> bool {
+        let follows = self.first.checked_add(self.count) == Some(next.first) && self.attempt == next.attempt;
+        if follows {
+            self.count += next.count;
+        }
+        follows
+    }
 }
 
 /// Number of indices in the range.

@@ -1,6 +1,5 @@
 //! Lanes: threads of an executor that each run one chunk at a time.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,10 +8,11 @@ use parking_lot::Mutex;
 use sahasra_executor_protocol::burst::messages::{Returned, from_executor::Kind};
 use sahasra_executor_protocol::burst::status_page::{Activity, MAX_LANES, StatusPage};
 use sahasra_ptx::{Cancel, ModuleCache};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, FailureCode};
 
 use super::program::{Code, Failed, Frame, Prepared};
-use super::queue::{Batch, Queue, Seat, Task, message};
+use super::queue::{Assignment, Queue, Task, message};
 use super::report::Reporter;
 use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
@@ -88,25 +88,25 @@ pub(crate) fn run<D: Device>(shared: &Shared<D>, lane: usize) {
         cancel: Cancel::new(),
     };
     loop {
-        let (seat, task) = shared.queue.sit();
+        let (assignment, task) = shared.queue.assign();
         let frame = match task {
             Task::Prepare(encoded, code) => {
-                shared.status_page.begin(lane, Activity::Preparing { run: seat.run });
+                shared.status_page.begin(lane, Activity::Preparing { run: assignment.run });
                 let prepared = state.prepare(&mut stream, &encoded, code);
                 if let Err(failed) = &prepared
                     && failed.poisoned
                 {
                     state.give_up();
                 }
-                let failures = shared.queue.prepared(seat, prepared);
+                let failures = shared.queue.prepared(assignment, prepared);
                 shared.status_page.end(lane);
                 shared.reporter.send_all(failures);
                 None
             }
-            Task::Run(prepared, batch, frame) => state.work(&mut stream, seat, &prepared, batch, frame),
+            Task::Run(prepared, batch, frame) => state.work(&mut stream, assignment, &prepared, batch, frame),
         };
         shared.results[lane].lock().send(&shared.reporter);
-        shared.reporter.send_all(shared.queue.leave(seat, frame));
+        shared.reporter.send_all(shared.queue.leave(assignment, frame));
     }
 }
 
@@ -132,9 +132,9 @@ impl<D: Device> Lane<'_, D> {
     fn work(
         &mut self,
         stream: &mut D::Stream,
-        seat: Seat,
+        assignment: Assignment,
         prepared: &Arc<Prepared<D>>,
-        mut batch: Batch,
+        mut batch: AttemptRange,
         frame: Option<Frame<D>>,
     ) -> Option<Frame<D>> {
         let shared = self.shared;
@@ -146,19 +146,18 @@ impl<D: Device> Lane<'_, D> {
                     self.give_up();
                 }
                 let mut results = shared.results[self.lane].lock();
-                for index in batch.first..batch.first + batch.count {
-                    results.failed(seat.run, index, batch.attempt, failed.clone());
+                for index in batch.indices() {
+                    results.failed(assignment.run, index, batch.attempt, failed.clone());
                 }
                 return None;
             }
         };
-        shared.watch.sit(timeout);
+        shared.watch.register(timeout);
         loop {
             let began = Instant::now();
-            let end = batch.first + batch.count;
-            for index in batch.first..end {
-                if self.chunk(stream, seat.run, prepared, &mut frame, index, batch.attempt, timeout) {
-                    self.give_back(seat.run, index + 1..end, batch.attempt);
+            for index in batch.indices() {
+                if self.chunk(stream, assignment.run, prepared, &mut frame, index, batch.attempt, timeout) {
+                    self.return_unstarted(assignment.run, AttemptRange::new(index + 1..batch.indices().end, batch.attempt));
                     break;
                 }
             }
@@ -166,29 +165,21 @@ impl<D: Device> Lane<'_, D> {
             if took >= REPORT_AGE {
                 shared.results[self.lane].lock().send(&shared.reporter);
             }
-            match shared.queue.more(seat, batch.count, took) {
+            match shared.queue.next_batch(assignment, batch.count, took) {
                 Some(next) => batch = next,
                 None => break,
             }
         }
-        shared.watch.leave();
+        shared.watch.unregister();
         Some(frame)
     }
 
     /// Returns the chunks of a batch that have not started to the supervisor.
-    fn give_back(&self, run: u64, indices: Range<u64>, attempt: u32) {
-        if indices.is_empty() {
-            return;
+    fn return_unstarted(&self, run: u64, chunks: AttemptRange) {
+        if chunks.count > 0 {
+            let ranges = vec![ChunkRange::new("", chunks)];
+            self.shared.reporter.send_all([message(Kind::Returned(Returned { run, ranges }))]);
         }
-        let range = ChunkRange {
-            device: String::new(),
-            first: indices.start,
-            count: indices.end - indices.start,
-            attempt,
-        };
-        self.shared
-            .reporter
-            .send_all([message(Kind::Returned(Returned { run, ranges: vec![range] }))]);
     }
 
     /// Runs one chunk. Returns whether its slice was revoked during the run.

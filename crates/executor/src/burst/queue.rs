@@ -1,8 +1,8 @@
 //! Work queue of an executor's lanes: the runs, their waiting chunks, and the number of lanes that may work on each run.
 //!
-//! A lane occupies a [`Seat`] of a run (one of as many as the run's concurrency limit) and executes batches of the run's chunks; a batch is
-//! sized to last about [`BATCH`]. The lane leaves the seat when the run has no more chunks, when the run's limit was lowered, or when
-//! another run waits and the lane's turn ([`TURN`]) is over. It sends all its results before it leaves: after a change of concurrency is
+//! A lane is assigned to a run, within the run's concurrency limit, and executes batches of the run's chunks; a batch is sized to last
+//! about [`BATCH`]. The [`Assignment`] ends when the run has no more chunks, when the run's limit was lowered, or when another run waits
+//! and the lane's turn ([`TURN`]) is over. The lane sends all its results before it leaves: after a change of concurrency is
 //! settled, no results of the lanes that left are outstanding.
 
 use std::collections::VecDeque;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use sahasra_executor_protocol::burst::messages::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, Failure};
 
 use super::program::{Code, Failed, Frame, Prepared};
@@ -36,7 +37,7 @@ struct State<D: Device> {
     /// Index of the run that is considered first when a lane asks for work: runs take turns.
     turn: usize,
     /// Number of lanes that work on a run.
-    seated: usize,
+    assigned: usize,
     /// Whether a chunk is executing that must be the only one.
     exclusive: bool,
 }
@@ -48,7 +49,7 @@ struct Run<D: Device> {
     /// Number of chunks in `work`.
     waiting: u64,
     limit: u32,
-    seated: u32,
+    assigned: u32,
     paused: bool,
     closed: bool,
     change: Option<SetConcurrency>,
@@ -58,18 +59,10 @@ struct Run<D: Device> {
     average: Option<Duration>,
 }
 
-#[derive(Clone, Copy)]
 struct Work {
-    first: u64,
-    count: u64,
-    attempt: u32,
+    chunks: AttemptRange,
+    /// Whether each chunk must execute while nothing else executes in this process.
     alone: bool,
-}
-
-impl Work {
-    fn continues(&self, next: &Self) -> bool {
-        self.first + self.count == next.first && self.attempt == next.attempt && self.alone == next.alone
-    }
 }
 
 enum Stage<D: Device> {
@@ -80,57 +73,35 @@ enum Stage<D: Device> {
     Failed(Failed),
 }
 
-/// Device memory and runs that are no longer needed. Drop it after the lock: freeing memory may wait for running kernels.
-struct Released<D: Device> {
-    frames: Vec<Frame<D>>,
-    prepared: Option<Arc<Prepared<D>>>,
-    runs: Vec<Run<D>>,
-}
-
-impl<D: Device> Default for Released<D> {
-    fn default() -> Self {
-        Self {
-            frames: Vec::new(),
-            prepared: None,
-            runs: Vec::new(),
-        }
-    }
-}
+/// Device memory that is no longer needed. Drop it after the lock: freeing memory may wait for running kernels.
+type Released<D> = (Vec<Frame<D>>, Option<Stage<D>>);
 
 /// Assignment of a lane to a run, within the run's concurrency limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Assignment {
     pub run: u64,
     since: Instant,
-}
-
-/// Consecutive chunks of one attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
-    pub first: u64,
-    pub count: u64,
-    pub attempt: u32,
 }
 
 /// Work of a lane that is assigned to a run.
 pub(crate) enum Task<D: Device> {
     /// Prepare the program and report the outcome with [`Queue::prepared`].
     Prepare(Bytes, Option<Arc<Code>>),
-    /// Execute the batch, then call [`Queue::more`].
-    Run(Arc<Prepared<D>>, Batch, Option<Frame<D>>),
+    /// Execute the batch, then call [`Queue::next_batch`].
+    Run(Arc<Prepared<D>>, AttemptRange, Option<Frame<D>>),
 }
 
 impl<D: Device> Run<D> {
     /// Whether a lane could be assigned to this run now, if no other run were considered.
     fn is_open(&self) -> bool {
-        !self.paused && self.waiting > 0 && self.seated < self.limit && matches!(self.stage, Stage::Waiting(_) | Stage::Ready(_))
+        !self.paused && self.waiting > 0 && self.assigned < self.limit && matches!(self.stage, Stage::Waiting(_) | Stage::Ready(_))
     }
 
     fn front_is_alone(&self) -> bool {
         self.work.front().is_some_and(|work| work.alone)
     }
 
-    fn batch(&mut self, lanes: usize) -> Option<Batch> {
+    fn batch(&mut self, lanes: usize) -> Option<AttemptRange> {
         let front = self.work.front_mut()?;
         let count = match self.average {
             Some(average) if !front.alone => {
@@ -140,15 +111,11 @@ impl<D: Device> Run<D> {
             }
             _ => 1,
         };
-        let count = count.min(front.count);
-        let batch = Batch {
-            first: front.first,
-            count,
-            attempt: front.attempt,
-        };
-        front.first += count;
-        front.count -= count;
-        if front.count == 0 {
+        let count = count.min(front.chunks.count);
+        let batch = AttemptRange { count, ..front.chunks };
+        front.chunks.first += count;
+        front.chunks.count -= count;
+        if front.chunks.count == 0 {
             self.work.pop_front();
         }
         self.waiting -= count;
@@ -162,10 +129,10 @@ impl<D: Device> Run<D> {
             return None;
         }
         self.waiting = 0;
-        let failed = self.work.drain(..).map(|work| Failure {
-            first: work.first,
-            count: work.count,
-            attempt: work.attempt,
+        let failed = self.work.drain(..).map(|Work { chunks, .. }| Failure {
+            first: chunks.first,
+            count: chunks.count,
+            attempt: chunks.attempt,
             code: failed.code.into(),
             message: failed.message.clone(),
         });
@@ -177,20 +144,18 @@ impl<D: Device> Run<D> {
     }
 
     /// Returns the answer to a change of concurrency once the change has taken effect. Drop `released` before sending the answer.
-    fn settle(&mut self, released: &mut Released<D>) -> Option<FromExecutor> {
+    fn settle(&mut self, (frames, stage): &mut Released<D>) -> Option<FromExecutor> {
         let change = self.change.as_ref()?;
-        if self.seated > self.limit {
+        if self.assigned > self.limit {
             return None;
         }
-        let kept = self.frames.len().min(self.limit.saturating_sub(self.seated) as usize);
-        released.frames.extend(self.frames.drain(kept..));
+        let kept = self.frames.len().min(self.limit.saturating_sub(self.assigned) as usize);
+        frames.extend(self.frames.drain(kept..));
         if self.limit == 0
             && let Stage::Ready(prepared) = &self.stage
         {
-            let code = Arc::clone(prepared.code());
-            if let Stage::Ready(prepared) = std::mem::replace(&mut self.stage, Stage::Waiting(Some(code))) {
-                released.prepared = Some(prepared);
-            }
+            let waiting = Stage::Waiting(Some(Arc::clone(prepared.code())));
+            *stage = Some(std::mem::replace(&mut self.stage, waiting));
         }
         let settled = Settled {
             run: self.id,
@@ -214,7 +179,7 @@ impl<D: Device> Queue<D> {
             state: Mutex::new(State {
                 runs: Vec::new(),
                 turn: 0,
-                seated: 0,
+                assigned: 0,
                 exclusive: false,
             }),
             changed: Condvar::new(),
@@ -230,7 +195,7 @@ impl<D: Device> Queue<D> {
             work: VecDeque::new(),
             waiting: 0,
             limit: 0,
-            seated: 0,
+            assigned: 0,
             paused: false,
             closed: false,
             change: None,
@@ -245,17 +210,13 @@ impl<D: Device> Queue<D> {
         let mut state = self.state.lock();
         let run = state.run(submit.run)?;
         for range in submit.ranges {
-            run.waiting += range.count;
-            let work = Work {
-                first: range.first,
-                count: range.count,
-                attempt: range.attempt,
-                alone: submit.alone,
-            };
+            let chunks = AttemptRange::from(&range);
+            run.waiting += chunks.count;
             // Merge adjacent ranges, because a batch never spans two ranges.
-            match run.work.back_mut() {
-                Some(last) if last.continues(&work) => last.count += work.count,
-                _ => run.work.push_back(work),
+            let alone = submit.alone;
+            let extends = |last: &mut Work| last.alone == alone && last.chunks.extend(chunks);
+            if !run.work.back_mut().is_some_and(extends) {
+                run.work.push_back(Work { chunks, alone });
             }
         }
         let failures = run.fail_waiting();
@@ -285,16 +246,7 @@ impl<D: Device> Queue<D> {
         let mut state = self.state.lock();
         let run = state.run(id)?;
         run.waiting = 0;
-        let ranges: Vec<ChunkRange> = run
-            .work
-            .drain(..)
-            .map(|work| ChunkRange {
-                device: String::new(),
-                first: work.first,
-                count: work.count,
-                attempt: work.attempt,
-            })
-            .collect();
+        let ranges: Vec<ChunkRange> = run.work.drain(..).map(|work| ChunkRange::new("", work.chunks)).collect();
         self.changed.notify_all();
         (!ranges.is_empty()).then(|| message(Kind::Returned(Returned { run: id, ranges })))
     }
@@ -309,46 +261,46 @@ impl<D: Device> Queue<D> {
 
     /// Closes a run: drops its waiting chunks at once, and the run itself once no lane works on it.
     pub(crate) fn close(&self, id: u64) {
-        let mut released = Released::default();
         let mut state = self.state.lock();
         if let Some(run) = state.run(id) {
             run.closed = true;
             run.work.clear();
             run.waiting = 0;
         }
-        state.forget_closed(&mut released);
+        let closed = state.remove_closed();
         self.changed.notify_all();
         drop(state);
+        drop(closed);
     }
 
     /// Assigns a lane to a run. Blocks until a run has work for it.
-    pub(crate) fn sit(&self) -> (Seat, Task<D>) {
+    pub(crate) fn assign(&self) -> (Assignment, Task<D>) {
         let mut state = self.state.lock();
         loop {
-            if let Some(found) = state.sit(self.lanes) {
-                return found;
+            if let Some(assigned) = state.assign(self.lanes) {
+                return assigned;
             }
             self.changed.wait(&mut state);
         }
     }
 
     /// Next batch for a lane after a batch of `ran` chunks that took `took`, or `None` if the lane must call [`Queue::leave`].
-    pub(crate) fn more(&self, seat: Seat, ran: u64, took: Duration) -> Option<Batch> {
+    pub(crate) fn next_batch(&self, assignment: Assignment, ran: u64, took: Duration) -> Option<AttemptRange> {
         let mut state = self.state.lock();
         let others = state.exclusive
             || state
                 .runs
                 .iter()
-                .any(|run| run.is_open() && (run.front_is_alone() || (run.id != seat.run && seat.since.elapsed() > TURN)));
+                .any(|run| run.is_open() && (run.front_is_alone() || (run.id != assignment.run && assignment.since.elapsed() > TURN)));
         let lanes = self.lanes;
-        let run = state.run(seat.run)?;
+        let run = state.run(assignment.run)?;
         let average = took.div_f64(ran.max(1) as f64);
         run.average = Some(match run.average {
             // A longer duration counts at once, a shorter one by half: a batch must not last long.
             Some(before) if average <= before => (before + average) / 2,
             _ => average,
         });
-        if others || run.paused || run.closed || run.seated > run.limit || run.change.is_some() {
+        if others || run.paused || run.closed || run.assigned > run.limit || run.change.is_some() {
             return None;
         }
         run.batch(lanes)
@@ -356,9 +308,9 @@ impl<D: Device> Queue<D> {
 
     /// Records whether the program of the run could be prepared. Returns the failures of the waiting chunks if it could not. The lane must
     /// call [`Queue::leave`] afterwards.
-    pub(crate) fn prepared(&self, seat: Seat, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
+    pub(crate) fn prepared(&self, assignment: Assignment, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
         let mut state = self.state.lock();
-        let run = state.run(seat.run)?;
+        let run = state.run(assignment.run)?;
         run.stage = match outcome {
             Ok(prepared) => Stage::Ready(Arc::new(prepared)),
             Err(failed) if failed.code.is_transient() => {
@@ -375,23 +327,24 @@ impl<D: Device> Queue<D> {
 
     /// Ends the assignment of a lane to a run. The lane must have sent all its results before. Returns the answer to a change of
     /// concurrency that takes effect by it.
-    pub(crate) fn leave(&self, seat: Seat, frame: Option<Frame<D>>) -> Option<FromExecutor> {
+    pub(crate) fn leave(&self, assignment: Assignment, frame: Option<Frame<D>>) -> Option<FromExecutor> {
         let mut released = Released::default();
         let mut state = self.state.lock();
-        state.seated -= 1;
+        state.assigned -= 1;
         state.exclusive = false;
         let mut settled = None;
-        if let Some(run) = state.run(seat.run) {
-            run.seated -= 1;
+        if let Some(run) = state.run(assignment.run) {
+            run.assigned -= 1;
             match frame {
-                Some(frame) if run.seated < run.limit => run.frames.push(frame),
-                surplus => released.frames.extend(surplus),
+                Some(frame) if run.assigned < run.limit => run.frames.push(frame),
+                surplus => released.0.extend(surplus),
             }
             settled = run.settle(&mut released);
         }
-        state.forget_closed(&mut released);
+        let closed = state.remove_closed();
         self.changed.notify_all();
         drop(state);
+        drop(closed);
         settled
     }
 }
@@ -401,17 +354,18 @@ impl<D: Device> State<D> {
         self.runs.iter_mut().find(|run| run.id == id)
     }
 
-    fn forget_closed(&mut self, released: &mut Released<D>) {
-        released.runs.extend(self.runs.extract_if(.., |run| run.closed && run.seated == 0));
+    /// Removes closed runs that no lane works on. Drop them after the lock, as [`Released`].
+    fn remove_closed(&mut self) -> Vec<Run<D>> {
+        self.runs.extract_if(.., |run| run.closed && run.assigned == 0).collect()
     }
 
-    fn sit(&mut self, lanes: usize) -> Option<(Seat, Task<D>)> {
+    fn assign(&mut self, lanes: usize) -> Option<(Assignment, Task<D>)> {
         if self.exclusive {
             return None;
         }
         let alone = self.runs.iter().position(|run| run.is_open() && run.front_is_alone());
         let place = match alone {
-            Some(_) if self.seated > 0 => return None,
+            Some(_) if self.assigned > 0 => return None,
             Some(place) => place,
             None => (0..self.runs.len())
                 .map(|offset| (self.turn + offset) % self.runs.len())
@@ -434,10 +388,10 @@ impl<D: Device> State<D> {
             }
             Stage::Preparing | Stage::Failed(_) => return None,
         };
-        run.seated += 1;
-        self.seated += 1;
+        run.assigned += 1;
+        self.assigned += 1;
         Some((
-            Seat {
+            Assignment {
                 run: run.id,
                 since: Instant::now(),
             },

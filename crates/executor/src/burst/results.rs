@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_executor_protocol::burst::messages::{Ended, from_executor::Kind};
+use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Failure, ResultRun};
 
 use super::program::Failed;
-use super::queue::{Batch, message};
+use super::queue::message;
 use super::report::Reporter;
 
 /// Age of the oldest result at which a lane sends its results, checked after each chunk.
@@ -22,7 +23,7 @@ pub(crate) struct Results {
     /// Concatenated outputs of `succeeded`.
     outputs: Vec<u8>,
     /// Runs of consecutive indices, each with the number of its bytes in `outputs`.
-    succeeded: Vec<(Batch, usize)>,
+    succeeded: Vec<(AttemptRange, usize)>,
     failed: Vec<Failure>,
     since: Option<Instant>,
 }
@@ -37,20 +38,14 @@ impl Results {
         } else {
             self.outputs.append(outputs);
         }
+        let chunk = AttemptRange::new(index..index + 1, attempt);
         if let Some((last, length)) = self.succeeded.last_mut()
-            && last.first + last.count == index
-            && last.attempt == attempt
+            && last.extend(chunk)
         {
-            last.count += 1;
             *length += bytes;
-            return;
+        } else {
+            self.succeeded.push((chunk, bytes));
         }
-        let batch = Batch {
-            first: index,
-            count: 1,
-            attempt,
-        };
-        self.succeeded.push((batch, bytes));
     }
 
     /// Adds a failed chunk.
@@ -97,10 +92,10 @@ impl Results {
         }
         let capacity = self.outputs.len();
         let mut outputs = Bytes::from(std::mem::replace(&mut self.outputs, Vec::with_capacity(capacity.min(REPORT_BYTES))));
-        let succeeded = self.succeeded.drain(..).map(|(batch, bytes)| ResultRun {
-            first: batch.first,
-            count: batch.count,
-            attempt: batch.attempt,
+        let succeeded = self.succeeded.drain(..).map(|(chunks, bytes)| ResultRun {
+            first: chunks.first,
+            count: chunks.count,
+            attempt: chunks.attempt,
             outputs: outputs.split_to(bytes),
         });
         let ended = Ended {

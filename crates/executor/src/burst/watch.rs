@@ -1,5 +1,5 @@
-//! Enforces the chunk timeout inside an executor: cancels a launch where the device supports it, and ends the process otherwise. Also sends
-//! results of lanes that cannot send them while they run a long chunk.
+//! Enforces the chunk timeout inside an executor: cancels a launch where the device supports it, and ends the process
+//! otherwise.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use sahasra_wire::burst::FailureCode;
 /// Time within which a cancelled launch must end; after it the process ends.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// Lower bound of the polling interval; the interval is an eighth of the shortest chunk timeout.
-const FINEST: Duration = Duration::from_millis(2);
+const MIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Upper bound of the polling interval, and so the longest that a finished result waits for the chunk after it.
-const COARSEST: Duration = Duration::from_millis(20);
+const MAX_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Watches the lanes of this process.
 pub(crate) struct Watch {
     lanes: Vec<Mutex<Option<Watched>>>,
     /// Number of lanes that run chunks, so that the watch sleeps while there are none, and the polling interval.
     pace: Mutex<Pace>,
-    wake: Condvar,
+    registered: Condvar,
     cancels: bool,
 }
 
@@ -34,8 +34,8 @@ struct Watched {
 }
 
 struct Pace {
-    seated: usize,
-    tick: Duration,
+    lanes: usize,
+    interval: Duration,
 }
 
 impl Watch {
@@ -43,26 +43,29 @@ impl Watch {
     pub(crate) fn new(cancels: bool) -> Self {
         Self {
             lanes: (0..MAX_LANES).map(|_| Mutex::new(None)).collect(),
-            pace: Mutex::new(Pace { seated: 0, tick: COARSEST }),
-            wake: Condvar::new(),
+            pace: Mutex::new(Pace {
+                lanes: 0,
+                interval: MAX_INTERVAL,
+            }),
+            registered: Condvar::new(),
             cancels,
         }
     }
 
     /// Registers a lane that starts to run chunks with this timeout.
-    pub(crate) fn sit(&self, timeout: Duration) {
+    pub(crate) fn register(&self, timeout: Duration) {
         let mut pace = self.pace.lock();
-        pace.seated += 1;
-        pace.tick = pace.tick.min((timeout / 8).max(FINEST));
-        self.wake.notify_one();
+        pace.lanes += 1;
+        pace.interval = pace.interval.min((timeout / 8).max(MIN_INTERVAL));
+        self.registered.notify_one();
     }
 
-    /// Removes a lane that [`Watch::sit`] registered.
-    pub(crate) fn leave(&self) {
+    /// Removes a lane that [`Watch::register`] registered.
+    pub(crate) fn unregister(&self) {
         let mut pace = self.pace.lock();
-        pace.seated -= 1;
-        if pace.seated == 0 {
-            pace.tick = COARSEST;
+        pace.lanes -= 1;
+        if pace.lanes == 0 {
+            pace.interval = MAX_INTERVAL;
         }
     }
 
@@ -95,42 +98,36 @@ impl Watch {
         }
     }
 
-    /// Watches until the process ends: calls `look` at each tick, and `give_up`, which ends the process, when a lane does not end its
-    /// launch.
-    pub(crate) fn run(&self, status_page: &StatusPage, look: impl Fn(), give_up: impl Fn()) {
-        loop {
-            let tick = {
-                let mut pace = self.pace.lock();
-                while pace.seated == 0 {
-                    self.wake.wait(&mut pace);
-                }
-                pace.tick
+    /// Waits until a lane is registered. Returns the polling interval.
+    pub(crate) fn wait_for_lanes(&self) -> Duration {
+        let mut pace = self.pace.lock();
+        self.registered.wait_while(&mut pace, |pace| pace.lanes == 0);
+        pace.interval
+    }
+
+    /// Cancels the launches that exceed their timeout, where the device supports it. Returns whether a lane does not end its launch, so that
+    /// the process must end; the status page then shows the lane.
+    pub(crate) fn has_overrun(&self, status_page: &StatusPage) -> bool {
+        let now = Instant::now();
+        let mut has_overrun = false;
+        for (lane, watched) in self.lanes.iter().enumerate() {
+            // While the guard is held, the lane can neither end its launch nor begin another.
+            let mut guard = watched.lock();
+            let Some(watched) = guard.as_mut().filter(|watched| now >= watched.deadline) else {
+                continue;
             };
-            let now = Instant::now();
-            let mut lost = false;
-            for (lane, watched) in self.lanes.iter().enumerate() {
-                // While the guard is held, the lane can neither end its launch nor begin another.
-                let mut guard = watched.lock();
-                let Some(watched) = guard.as_mut().filter(|watched| now >= watched.deadline) else {
-                    continue;
-                };
-                match watched.cancelled_at {
-                    None if self.cancels => {
-                        watched.cancel.cancel();
-                        watched.cancelled_at = Some(now);
-                    }
-                    Some(at) if now < at + CANCEL_GRACE => {}
-                    _ => {
-                        status_page.time_out(lane);
-                        lost = true;
-                    }
+            match watched.cancelled_at {
+                None if self.cancels => {
+                    watched.cancel.cancel();
+                    watched.cancelled_at = Some(now);
+                }
+                Some(at) if now < at + CANCEL_GRACE => {}
+                _ => {
+                    status_page.time_out(lane);
+                    has_overrun = true;
                 }
             }
-            if lost {
-                give_up();
-            }
-            look();
-            std::thread::sleep(tick);
         }
+        has_overrun
     }
 }

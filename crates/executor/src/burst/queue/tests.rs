@@ -46,15 +46,15 @@ impl Bed {
             bed.queue.open(run, program());
             bed.limit(run, 4);
             bed.submit(run, 0, 1, false);
-            let (seat, task) = bed.try_sit().unwrap();
+            let (assignment, task) = bed.try_assign().unwrap();
             let Task::Prepare(encoded, None) = task else {
                 panic!("not prepared yet")
             };
             let code = Arc::new(Code::new(&encoded).unwrap());
             let module = Arc::new(bed.device.load(PTX).unwrap());
             let prepared = Prepared::new(&bed.device, &mut bed.device.stream().unwrap(), code, &module).unwrap();
-            assert_eq!(bed.queue.prepared(seat, Ok(prepared)), None);
-            bed.queue.leave(seat, None);
+            assert_eq!(bed.queue.prepared(assignment, Ok(prepared)), None);
+            bed.queue.leave(assignment, None);
             bed.queue.withdraw(run);
         }
         bed
@@ -74,12 +74,12 @@ impl Bed {
         assert_eq!(self.queue.submit(Submit { run, ranges, alone }), None);
     }
 
-    fn try_sit(&self) -> Option<(Seat, Task<CpuDevice>)> {
-        self.queue.state.lock().sit(4)
+    fn try_assign(&self) -> Option<(Assignment, Task<CpuDevice>)> {
+        self.queue.state.lock().assign(4)
     }
 
-    fn sit(&self) -> (Seat, Batch, Frame<CpuDevice>) {
-        let (seat, task) = self.try_sit().expect("there is a seat");
+    fn assign(&self) -> (Assignment, AttemptRange, Frame<CpuDevice>) {
+        let (assignment, task) = self.try_assign().expect("a lane can be assigned");
         let Task::Run(prepared, batch, frame) = task else {
             panic!("it is prepared")
         };
@@ -90,7 +90,7 @@ impl Bed {
             .run(&self.device, &mut stream, &mut frame, batch.first, &Cancel::new(), &mut out)
             .unwrap();
         assert_eq!(out, (3 * batch.first as u32 + 1).to_le_bytes());
-        (seat, batch, frame)
+        (assignment, batch, frame)
     }
 }
 
@@ -105,54 +105,65 @@ fn settled_limit(message: Option<FromExecutor>) -> Option<u32> {
 fn a_lower_limit_is_settled_when_as_many_lanes_have_left() {
     let bed = Bed::new();
     bed.submit(1, 0, 50, false);
-    let lanes: Vec<_> = (0..3).map(|_| bed.sit()).collect();
+    let lanes: Vec<_> = (0..3).map(|_| bed.assign()).collect();
     assert_eq!(settled_limit(bed.limit(1, 1)), None);
-    assert!(bed.try_sit().is_none(), "no seat beyond the limit");
+    assert!(bed.try_assign().is_none(), "no lane beyond the limit");
     let used = bed.device.used_bytes();
     let mut lanes = lanes.into_iter();
     for expected in [None, Some(1)] {
-        let (seat, _, frame) = lanes.next().unwrap();
-        assert_eq!(bed.queue.more(seat, 1, Duration::from_micros(1)), None, "this one is too many");
-        assert_eq!(settled_limit(bed.queue.leave(seat, Some(frame))), expected);
+        let (assignment, _, frame) = lanes.next().unwrap();
+        assert_eq!(
+            bed.queue.next_batch(assignment, 1, Duration::from_micros(1)),
+            None,
+            "this one is too many"
+        );
+        assert_eq!(settled_limit(bed.queue.leave(assignment, Some(frame))), expected);
     }
-    let (seat, _, frame) = lanes.next().unwrap();
-    assert!(bed.queue.more(seat, 1, Duration::from_micros(1)).is_some(), "this one may stay");
-    assert!(bed.try_sit().is_none());
-    bed.queue.leave(seat, Some(frame));
+    let (assignment, _, frame) = lanes.next().unwrap();
+    assert!(
+        bed.queue.next_batch(assignment, 1, Duration::from_micros(1)).is_some(),
+        "this one may stay"
+    );
+    assert!(bed.try_assign().is_none());
+    bed.queue.leave(assignment, Some(frame));
     assert!(bed.device.used_bytes() < used, "the frames of two lanes were freed");
-    let (seat, _, frame) = bed.sit();
+    let (assignment, _, frame) = bed.assign();
     assert_eq!(settled_limit(bed.limit(1, 0)), None);
-    assert_eq!(settled_limit(bed.queue.leave(seat, Some(frame))), Some(0));
+    assert_eq!(settled_limit(bed.queue.leave(assignment, Some(frame))), Some(0));
     bed.queue.close(2);
     assert_eq!(bed.device.used_bytes(), 0, "nothing is held without slices");
     assert!(bed.limit(1, 2).is_some());
-    let (seat, task) = bed.try_sit().unwrap();
+    let (assignment, task) = bed.try_assign().unwrap();
     assert!(matches!(task, Task::Prepare(_, Some(_))), "formulas are kept, memory is made anew");
-    bed.queue.leave(seat, None);
+    bed.queue.leave(assignment, None);
 }
 
 #[test]
 fn a_suspect_runs_when_and_while_nothing_else_runs() {
     let bed = Bed::new();
     bed.submit(1, 0, 50, false);
-    let (seat, _, frame) = bed.sit();
+    let (assignment, _, frame) = bed.assign();
     bed.submit(2, 7, 2, true);
     bed.submit(2, 20, 10, false);
     assert!(
-        bed.try_sit().is_none(),
-        "the suspect waits for the lane, and no other may sit before it"
+        bed.try_assign().is_none(),
+        "the suspect waits for the lane, and no other is assigned before it"
     );
-    assert_eq!(bed.queue.more(seat, 1, Duration::from_micros(1)), None, "the lane makes room");
-    bed.queue.leave(seat, Some(frame));
+    assert_eq!(
+        bed.queue.next_batch(assignment, 1, Duration::from_micros(1)),
+        None,
+        "the lane makes room"
+    );
+    bed.queue.leave(assignment, Some(frame));
     for index in [7, 8] {
-        let (seat, batch, frame) = bed.sit();
-        assert_eq!((seat.run, batch.first, batch.count), (2, index, 1));
-        assert!(bed.try_sit().is_none(), "nothing beside it");
-        assert_eq!(bed.queue.more(seat, 1, Duration::from_micros(1)), None);
-        bed.queue.leave(seat, Some(frame));
+        let (assignment, batch, frame) = bed.assign();
+        assert_eq!((assignment.run, batch.first, batch.count), (2, index, 1));
+        assert!(bed.try_assign().is_none(), "nothing beside it");
+        assert_eq!(bed.queue.next_batch(assignment, 1, Duration::from_micros(1)), None);
+        bed.queue.leave(assignment, Some(frame));
     }
-    let (first, ..) = bed.sit();
-    let (second, ..) = bed.sit();
+    let (first, ..) = bed.assign();
+    let (second, ..) = bed.assign();
     assert_ne!(first.run, second.run, "then both runs take turns");
 }
 
@@ -160,13 +171,13 @@ fn a_suspect_runs_when_and_while_nothing_else_runs() {
 fn batches_grow_with_quick_chunks_and_shrink_at_once_with_slow_ones() {
     let bed = Bed::new();
     bed.submit(1, 0, 1_000_000, false);
-    let (seat, batch, _frame) = bed.sit();
+    let (assignment, batch, _frame) = bed.assign();
     assert_eq!(batch.count, 1);
-    let batch = bed.queue.more(seat, 1, Duration::from_micros(4)).unwrap();
+    let batch = bed.queue.next_batch(assignment, 1, Duration::from_micros(4)).unwrap();
     assert_eq!(batch.count, 500, "2 ms of them");
-    let batch = bed.queue.more(seat, 500, Duration::from_millis(500)).unwrap();
+    let batch = bed.queue.next_batch(assignment, 500, Duration::from_millis(500)).unwrap();
     assert_eq!(batch.count, 2);
-    let batch = bed.queue.more(seat, 2, Duration::from_secs(2)).unwrap();
+    let batch = bed.queue.next_batch(assignment, 2, Duration::from_secs(2)).unwrap();
     assert_eq!(batch.count, 1);
 }
 
@@ -174,20 +185,20 @@ fn batches_grow_with_quick_chunks_and_shrink_at_once_with_slow_ones() {
 fn a_paused_run_starts_nothing_until_it_goes_on() {
     let bed = Bed::new();
     bed.submit(1, 0, 50, false);
-    let (seat, ..) = bed.sit();
+    let (assignment, ..) = bed.assign();
     bed.queue.pause(1, true);
-    assert_eq!(bed.queue.more(seat, 1, Duration::from_micros(1)), None);
-    bed.queue.leave(seat, None);
-    assert!(bed.try_sit().is_none());
+    assert_eq!(bed.queue.next_batch(assignment, 1, Duration::from_micros(1)), None);
+    bed.queue.leave(assignment, None);
+    assert!(bed.try_assign().is_none());
     bed.queue.pause(1, false);
-    bed.sit();
+    bed.assign();
 }
 
 #[test]
 fn what_waits_can_be_withdrawn_and_comes_back_as_it_was() {
     let bed = Bed::new();
     bed.submit(1, 10, 20, false);
-    let (_seat, batch, _frame) = bed.sit();
+    let (_assignment, batch, _frame) = bed.assign();
     assert_eq!((batch.first, batch.count), (10, 1));
     let Some(Kind::Returned(returned)) = bed.queue.withdraw(1).and_then(|message| message.kind) else {
         panic!("something waits")
