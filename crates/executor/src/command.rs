@@ -1,6 +1,9 @@
 //! Command line of the executor, and the short-lived processes that examine devices, plugins and the sandbox.
 
 use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -116,27 +119,35 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 gpu: backend.is_gpu(),
                 ..Reach::default()
             };
-            let inherited = match sandbox::enter(agent_pid, own_memory, &reach) {
-                Ok(inherited) => inherited,
-                Err(error) => {
-                    eprintln!("failed to enter the sandbox: {}", causes(&error));
-                    return ExitCode::FAILURE;
-                }
-            };
-            end_on_panic();
-            let status_page = match StatusPage::map(&inherited.status_page) {
-                Ok(status_page) => status_page,
-                Err(error) => {
-                    eprintln!("failed to map the status page: {error}");
-                    return ExitCode::FAILURE;
-                }
+            let (socket, status_page) = match enter(agent_pid, own_memory, &reach, StatusPage::map) {
+                Ok(entered) => entered,
+                Err(code) => return code,
             };
             match backend {
-                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, status_page),
-                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, status_page),
+                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), socket, status_page),
+                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), socket, status_page),
             }
         }
     }
+}
+
+/// Enters the sandbox. Returns the socket to the agent and the status page, which `map` maps.
+fn enter<P>(
+    agent: i32,
+    own_memory: Option<u64>,
+    reach: &Reach,
+    map: impl FnOnce(OwnedFd) -> io::Result<P>,
+) -> Result<(UnixStream, P), ExitCode> {
+    let inherited = sandbox::enter(agent, own_memory, reach).map_err(|error| {
+        eprintln!("failed to enter the sandbox: {}", causes(&error));
+        ExitCode::FAILURE
+    })?;
+    end_on_panic();
+    let status_page = map(inherited.status_page).map_err(|error| {
+        eprintln!("failed to map the status page: {error}");
+        ExitCode::FAILURE
+    })?;
+    Ok((inherited.socket, status_page))
 }
 
 fn session(arguments: SessionArguments) -> ExitCode {
@@ -147,20 +158,10 @@ fn session(arguments: SessionArguments) -> ExitCode {
         program_cache: arguments.program_cache_dir.clone(),
         scratch: arguments.scratch_dir,
     };
-    let inherited = match sandbox::enter(arguments.agent_pid, own_memory, &reach) {
-        Ok(inherited) => inherited,
-        Err(error) => {
-            eprintln!("failed to enter the sandbox: {}", causes(&error));
-            return ExitCode::FAILURE;
-        }
-    };
-    end_on_panic();
-    let status_page = match sahasra_executor_protocol::session::status_page::StatusPage::map(&inherited.status_page) {
-        Ok(status_page) => status_page,
-        Err(error) => {
-            eprintln!("failed to map the status page: {error}");
-            return ExitCode::FAILURE;
-        }
+    let map = sahasra_executor_protocol::session::status_page::StatusPage::map;
+    let (socket, status_page) = match enter(arguments.agent_pid, own_memory, &reach, map) {
+        Ok(entered) => entered,
+        Err(code) => return code,
     };
     let options = Options {
         engine: arguments.engine,
@@ -174,7 +175,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
         memory_bytes: arguments.memory_bytes,
         threads: arguments.threads,
     };
-    session::serve(inherited.socket, status_page, options)
+    session::serve(socket, status_page, options)
 }
 
 /// Prints `answer` to the agent as JSON on standard output.

@@ -1,6 +1,6 @@
 //! Devices as an executor uses them: memory, modules, kernels and streams behind one trait.
 //!
-//! Two backends implement [`Device`]: [`cpu`] (the engine of `sahasra-ptx`) and [`cuda`] (a GPU through the CUDA driver). One contract
+//! Two backends implement [`Device`]: [`cpu`] (the interpreter of `sahasra-ptx`) and [`cuda`] (a GPU through the CUDA driver). One contract
 //! suite (`contract.rs`) runs unchanged against both, so that the rest of the executor does not depend on the backend.
 //!
 //! The steps of a chunk on a device: its **outputs** are zeroed, its **inputs** written, its [`Arguments`] set, its [`Device::Kernel`]
@@ -41,7 +41,7 @@ pub(crate) enum DeviceError {
     /// The PTX cannot be loaded.
     #[error("failed to load PTX: {0}")]
     Load(String),
-    /// The PTX uses a feature that the engine lacks.
+    /// The PTX uses a feature that the backend lacks.
     #[error("PTX not supported: {0}")]
     Unsupported(String),
     /// The launch was rejected: no such entry, wrong arguments, wrong shape.
@@ -183,17 +183,17 @@ pub(crate) trait Device: Send + Sync + Sized + 'static {
     /// Loads PTX text.
     ///
     /// # Errors
-    /// [`DeviceError::Load`] or [`DeviceError::Unsupported`], with the position in the text where the engine reports it.
+    /// [`DeviceError::Load`] or [`DeviceError::Unsupported`], with the position in the text where the backend reports it.
     fn load(&self, ptx: &str) -> Result<Self::Module, DeviceError>;
 
     /// Approximate host memory of a loaded module, in bytes.
     fn module_bytes(&self, module: &Self::Module) -> u64;
 
-    /// Creates an instance: allocates a module's variables. If `apart` is set and the engine supports it, the instance gets its own heap
+    /// Creates an instance: allocates a module's variables. If `apart` is set and the backend supports it, the instance gets its own heap
     /// for `malloc` in kernels, which is freed with the instance. Otherwise kernels use the device's heap, as in CUDA.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`]; the errors of [`Device::load`] if the engine detects them only now.
+    /// [`DeviceError::OutOfMemory`]; the errors of [`Device::load`] if the backend detects them only now.
     fn instantiate(&self, module: &Arc<Self::Module>, apart: bool) -> Result<Self::Instance, DeviceError>;
 
     /// Prepares an entry for launches in one shape with arguments of these sizes.

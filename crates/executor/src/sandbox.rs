@@ -28,7 +28,7 @@ use self::reach::Reach;
 
 /// Limit of open descriptors; a driver needs some tens for each device.
 const OPEN_FILES: u64 = 1024;
-/// Memory of the CPU engine beside the device's memory, in bytes: code, results in transit, stacks.
+/// Memory of the CPU backend beside the device's memory, in bytes: code, results in transit, stacks.
 const OWN_BYTES: u64 = 1 << 30;
 
 /// Descriptors that the supervisor has passed to this process.
@@ -62,7 +62,7 @@ pub enum SandboxError {
 /// # Errors
 /// [`SandboxError`]. A restriction that the kernel does not support is no error.
 pub fn enter(parent: i32, memory_bytes: Option<u64>, reach: &Reach) -> Result<Inherited, SandboxError> {
-    // Die when the agent's thread that started this process ends. Should the signal be missed, the closed socket tells the same.
+    // Die when the agent's thread that started this process ends. Should the signal be missed, the closed socket has the same effect.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     if rustix::process::getppid() != Pid::from_raw(parent) {
         return Err(SandboxError::AgentGone);

@@ -17,6 +17,13 @@
 //! The client's tensors and programs outlive its connection until the grace period is over. The process ends when its control socket
 //! closes. `docs/protocol.md` states what clients may rely on.
 
+mod connection;
+mod engine;
+mod hub;
+mod link;
+mod payload;
+mod state;
+
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,23 +31,16 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sahasra_error_chain::causes;
-use sahasra_names::{self as names, Backend};
-
-mod connection;
-mod engine;
-mod hub;
-mod link;
-mod payload;
-mod state;
 use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
 use sahasra_executor_protocol::session::status_page::StatusPage;
+use sahasra_names::{self as names, Backend};
 
 use self::connection::Connections;
 use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla, xla::XlaEngine};
 use self::hub::{Hub, Input, Waiting};
-use self::state::{Bells, State};
+use self::state::{Callbacks, State};
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::CudaDevice;
 use crate::process::end_process;
@@ -98,7 +98,7 @@ pub(crate) fn serve(control: UnixStream, status_page: StatusPage, options: Optio
         Ok(hub) => serve_connections(&control, &hub),
         Err(reason) => {
             eprintln!("failed to open the engine: {reason}");
-            refuse(&control, &reason);
+            reject_connections(&control, &reason);
             ExitCode::FAILURE
         }
     }
@@ -157,14 +157,14 @@ fn watch_expiry(hub: &Hub) -> ! {
 }
 
 /// Rejects connections that arrive within [`REJECTION_PERIOD`] with `reason`.
-fn refuse(control: &UnixStream, reason: &str) {
+fn reject_connections(control: &UnixStream, reason: &str) {
     let until = Instant::now() + REJECTION_PERIOD;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         if control.set_read_timeout(Some(left)).is_err() {
             return;
         }
         match adoption::receive(control) {
-            Ok(Some(adopted)) => connection::refuse(adopted, reason),
+            Ok(Some(adopted)) => connection::reject(adopted, reason),
             Ok(None) | Err(_) => return,
         }
     }
@@ -209,12 +209,12 @@ fn run<E: Engine, F: std::error::Error + 'static>(
     };
     let hub = Arc::new(Hub::new(status_page, engine.description(), limit_bytes));
     let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), Arc::clone(&hub));
-    let bells = Bells {
+    let callbacks = Callbacks {
         execution_begins: Arc::new(move || begins.execution_begins()),
         execution_ends: Arc::new(move || ends.execution_ends()),
         download_ends: Arc::new(move || downloads.download_ends()),
     };
-    let state = State::new(engine, limit_bytes, bells);
+    let state = State::new(engine, limit_bytes, callbacks);
     hub.status_page().set_ready();
     report(Ok(Arc::clone(&hub)));
     work(&hub, state)

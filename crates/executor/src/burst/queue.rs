@@ -143,7 +143,7 @@ impl<D: Device> Run<D> {
         })))
     }
 
-    /// Returns the answer to a change of concurrency once the change has taken effect. Drop `released` before sending the answer.
+    /// Returns the answer to a change of concurrency once the change has taken effect. Drop the [`Released`] before sending the answer.
     fn settle(&mut self, (frames, stage): &mut Released<D>) -> Option<FromExecutor> {
         let change = self.change.as_ref()?;
         if self.assigned > self.limit {

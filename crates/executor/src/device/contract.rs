@@ -1,4 +1,4 @@
-//! Contract of all backends: one test suite, run unchanged against each. The CPU engine always runs it; the CUDA backend runs it where
+//! Contract of all backends: one test suite, run unchanged against each. The CPU backend always runs it; the CUDA backend runs it where
 //! there is a GPU, and reports visibly when there is none. A fault poisons a CUDA context, so each fault is tested in a process of its own
 //! there.
 

@@ -1,4 +1,4 @@
-//! The CPU engine as a device: `sahasra-ptx` with a memory of its own.
+//! The CPU backend: the interpreter of `sahasra-ptx` with a memory of its own.
 //!
 //! A launch runs on the lane's own thread, and on further threads if cores are idle and the grid has several blocks. Every part of an area
 //! is an allocation of its own, so that an access past its end is detected. A fault ends only its own chunk.
@@ -105,7 +105,7 @@ impl From<Fault> for DeviceError {
             FaultKind::DivergentBarrier(_) | FaultKind::Deadlock(_) => Self::Deadlock(message),
             FaultKind::StackOverflow { .. } => Self::StackOverflow(message),
             FaultKind::StepLimit(_) | FaultKind::Cancelled => Self::Cancelled(message),
-            // Faults that a later version of the engine adds.
+            // Faults that a later version of the interpreter adds.
             _ => Self::Launch(message),
         }
     }

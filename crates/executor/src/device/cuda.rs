@@ -5,7 +5,7 @@
 //! be cancelled: in both cases the process is replaced.
 //!
 //! The driver compiles PTX once for each module ([`CudaModule`] holds the result in host memory) and loads it again for each instance, so
-//! that module-scope variables have their initial values, as on the CPU engine. The heap of `malloc` belongs to the context and lasts as
+//! that module-scope variables have their initial values, as on the CPU backend. The heap of `malloc` belongs to the context and lasts as
 //! long as the process.
 
 mod driver;

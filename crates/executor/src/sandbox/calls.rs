@@ -40,7 +40,7 @@ pub enum CallsError {
 }
 
 /// Calls that are always rejected, whatever their arguments.
-const REFUSED: &[c_long] = &[
+const REJECTED: &[c_long] = &[
     libc::SYS_execveat,
     // Leaving the process group: the agent ends the whole group, including everything that the executor started.
     libc::SYS_setsid,
@@ -142,7 +142,7 @@ const REFUSED: &[c_long] = &[
 
 /// Rejected calls that only this architecture has.
 #[cfg(target_arch = "x86_64")]
-const REFUSED_HERE: &[c_long] = &[
+const REJECTED_HERE: &[c_long] = &[
     libc::SYS_chmod,
     libc::SYS_chown,
     libc::SYS_lchown,
@@ -157,7 +157,7 @@ const REFUSED_HERE: &[c_long] = &[
     libc::SYS_kexec_file_load,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const REFUSED_HERE: &[c_long] = &[];
+const REJECTED_HERE: &[c_long] = &[];
 
 /// Calls that start other programs: only a GPU's plugin needs them, for its compilers. Landlock restricts which programs.
 const PROGRAMS: &[c_long] = &[
@@ -191,7 +191,7 @@ pub fn restrict(reach: &Reach) -> Result<bool, CallsError> {
         Err(seccompiler::Error::Seccomp(error) | seccompiler::Error::Prctl(error)) if is_missing(&error) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    seccompiler::apply_filter(&refused_calls(reach, architecture)?)?;
+    seccompiler::apply_filter(&rejected_calls(reach, architecture)?)?;
     Ok(true)
 }
 
@@ -219,8 +219,8 @@ fn unknown_calls() -> BpfProgram {
     ]
 }
 
-fn refused_calls(reach: &Reach, architecture: TargetArch) -> Result<BpfProgram, seccompiler::BackendError> {
-    let always = REFUSED.iter().chain(REFUSED_HERE).map(|call| (*call, Vec::new()));
+fn rejected_calls(reach: &Reach, architecture: TargetArch) -> Result<BpfProgram, seccompiler::BackendError> {
+    let always = REJECTED.iter().chain(REJECTED_HERE).map(|call| (*call, Vec::new()));
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> = always.collect();
     let of_some = [(SOCKETS, reach.gpu), (PROGRAMS, reach.has_compilers())];
     for (calls, _) in of_some.into_iter().filter(|(_, allowed)| !allowed) {
@@ -237,14 +237,14 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
     let is = |place, value| SeccompCondition::new(place, Dword, SeccompCmpOp::Eq, value);
     let is_not = |place, value| SeccompCondition::new(place, Dword, SeccompCmpOp::Ne, value);
     let has = |place, bits: i32| SeccompCondition::new(place, Dword, SeccompCmpOp::MaskedEq(bits as u64), bits as u64);
-    let mut refuse = |call: c_long, conditions: Vec<SeccompCondition>| {
+    let mut reject = |call: c_long, conditions: Vec<SeccompCondition>| {
         rules.entry(call).or_default().push(SeccompRule::new(conditions)?);
         Ok::<_, seccompiler::BackendError>(())
     };
     // Threads are allowed; processes are not, because they could outlive the executor.
     let no_thread = SeccompCondition::new(0, Qword, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?;
     if !reach.has_compilers() {
-        refuse(libc::SYS_clone, vec![no_thread])?;
+        reject(libc::SYS_clone, vec![no_thread])?;
     }
     // Signals only to itself, which is how the executor ends.
     for call in [
@@ -253,13 +253,13 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
         libc::SYS_rt_sigqueueinfo,
         libc::SYS_rt_tgsigqueueinfo,
     ] {
-        refuse(call, vec![is_not(0, itself)?])?;
+        reject(call, vec![is_not(0, itself)?])?;
     }
     for command in [libc::F_SETOWN, F_SETOWN_EX] {
-        refuse(libc::SYS_fcntl, vec![is(1, command as u64)?])?;
+        reject(libc::SYS_fcntl, vec![is(1, command as u64)?])?;
     }
     for request in [FIOSETOWN, SIOCSPGRP] {
-        refuse(libc::SYS_ioctl, vec![is(1, request)?])?;
+        reject(libc::SYS_ioctl, vec![is(1, request)?])?;
     }
     // Limits, priorities and CPU and memory placement: only its own.
     for call in [
@@ -271,23 +271,23 @@ fn conditions(reach: &Reach, rules: &mut BTreeMap<c_long, Vec<SeccompRule>>) -> 
         libc::SYS_move_pages,
         libc::SYS_migrate_pages,
     ] {
-        refuse(call, vec![is_not(0, 0)?, is_not(0, itself)?])?;
+        reject(call, vec![is_not(0, 0)?, is_not(0, itself)?])?;
     }
-    refuse(libc::SYS_setpriority, vec![is_not(0, libc::PRIO_PROCESS as u64)?])?;
-    refuse(libc::SYS_setpriority, vec![is_not(1, 0)?])?;
-    refuse(libc::SYS_ioprio_set, vec![is_not(0, IOPRIO_WHO_PROCESS)?])?;
-    refuse(libc::SYS_ioprio_set, vec![is_not(1, 0)?])?;
+    reject(libc::SYS_setpriority, vec![is_not(0, libc::PRIO_PROCESS as u64)?])?;
+    reject(libc::SYS_setpriority, vec![is_not(1, 0)?])?;
+    reject(libc::SYS_ioprio_set, vec![is_not(0, IOPRIO_WHO_PROCESS)?])?;
+    reject(libc::SYS_ioprio_set, vec![is_not(1, 0)?])?;
     // The executor must die with the agent.
-    refuse(libc::SYS_prctl, vec![is(0, libc::PR_SET_PDEATHSIG as u64)?])?;
+    reject(libc::SYS_prctl, vec![is(0, libc::PR_SET_PDEATHSIG as u64)?])?;
     // Times of open files may be set, those of paths may not: the program cache depends on them.
-    refuse(libc::SYS_utimensat, vec![SeccompCondition::new(1, Qword, SeccompCmpOp::Ne, 0)?])?;
+    reject(libc::SYS_utimensat, vec![SeccompCondition::new(1, Qword, SeccompCmpOp::Ne, 0)?])?;
     // A TCP connection that was passed to the executor must not be turned into another one.
-    refuse(libc::SYS_sendto, vec![has(3, libc::MSG_FASTOPEN)?])?;
-    refuse(libc::SYS_sendmsg, vec![has(2, libc::MSG_FASTOPEN)?])?;
-    refuse(libc::SYS_sendmmsg, vec![has(3, libc::MSG_FASTOPEN)?])?;
-    refuse(libc::SYS_socketpair, vec![is_not(0, libc::AF_UNIX as u64)?])?;
+    reject(libc::SYS_sendto, vec![has(3, libc::MSG_FASTOPEN)?])?;
+    reject(libc::SYS_sendmsg, vec![has(2, libc::MSG_FASTOPEN)?])?;
+    reject(libc::SYS_sendmmsg, vec![has(3, libc::MSG_FASTOPEN)?])?;
+    reject(libc::SYS_socketpair, vec![is_not(0, libc::AF_UNIX as u64)?])?;
     if reach.gpu {
-        refuse(libc::SYS_socket, vec![is_not(0, libc::AF_UNIX as u64)?])?;
+        reject(libc::SYS_socket, vec![is_not(0, libc::AF_UNIX as u64)?])?;
     }
     Ok(())
 }
@@ -309,15 +309,15 @@ mod tests {
         let architecture = TargetArch::try_from(std::env::consts::ARCH).unwrap();
         for gpu in [false, true] {
             let reach = Reach { gpu, ..Reach::default() };
-            let filter = refused_calls(&reach, architecture).unwrap();
+            let filter = rejected_calls(&reach, architecture).unwrap();
             // BPF_MAXINSNS
             assert!(filter.len() < 4096, "{}", filter.len());
         }
     }
 
     #[test]
-    fn every_call_that_is_refused_is_known() {
-        for call in REFUSED.iter().chain(REFUSED_HERE).chain(PROGRAMS).chain(SOCKETS) {
+    fn every_rejected_call_is_known() {
+        for call in REJECTED.iter().chain(REJECTED_HERE).chain(PROGRAMS).chain(SOCKETS) {
             assert!((0..c_long::from(UNKNOWN)).contains(call), "{call}");
         }
     }

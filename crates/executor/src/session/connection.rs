@@ -1,7 +1,7 @@
 //! One connection of the client, with a reader thread and a writer thread. The engine's thread does their work where that saves a hand-over
 //! between threads.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustix::net::sockopt;
 use sahasra_executor_protocol::session::adoption::Adopted;
 use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive};
 
-use self::reader::{HELLO_TIME, Reader};
+use self::reader::{HELLO_TIMEOUT, Reader};
 use self::writer::Writer;
 use super::hub::{Hub, Peer};
 
@@ -21,7 +21,7 @@ mod reader;
 mod writer;
 
 /// Maximum number of open connections, including those without a `Hello` and those that are ending.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Stack size of a reader or writer thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -48,7 +48,7 @@ impl Connections {
     /// Errors of the system calls, or too many open connections.
     pub(crate) fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
         let open = Open(Arc::clone(&self.open));
-        if open.0.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+        if open.0.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             return Err(io::Error::other("too many connections"));
         }
         let (stream, already_read) = prepare(adopted)?;
@@ -71,14 +71,13 @@ impl Connections {
 }
 
 /// Rejects a connection because the engine cannot be used, for the reason `message`.
-pub(crate) fn refuse(adopted: Adopted, message: &str) {
+pub(crate) fn reject(adopted: Adopted, message: &str) {
     if let Ok((stream, already_read)) = prepare(adopted) {
         let mut reader = Reader::new(Arc::new(stream), &already_read);
-        let refused = Refused {
+        let _ = reader.reject(Refused {
             code: RefusalCode::Unavailable.into(),
             message: message.to_owned(),
-        };
-        let _ = reader.refuse(refused);
+        });
     }
 }
 
@@ -86,7 +85,7 @@ pub(crate) fn refuse(adopted: Adopted, message: &str) {
 fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
     let stream = UnixStream::from(adopted.connection);
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HELLO_TIME))?;
+    stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
     // These options exist only for TCP; setting them on a socket pair fails, which is harmless.
     let _ = sockopt::set_tcp_nodelay(&stream, true);
     let _ = keepalive::watch(&stream);
@@ -98,7 +97,7 @@ struct Connection {
     /// Number of the connection; never reused.
     number: u64,
     stream: Arc<UnixStream>,
-    /// Locked by the reader thread, except while the connection is lent to the engine's thread.
+    /// Locked by the reader thread, except while the connection is delegated to the engine's thread.
     reader: Mutex<Reader>,
     writer: Mutex<Writer>,
 }
@@ -133,14 +132,14 @@ impl Peer for Connection {
 fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: u64) -> io::Result<()> {
     let mut reader = Reader::new(Arc::clone(stream), already_read);
     let Some((hello, payload)) = reader.hello()? else {
-        return reader.refuse(Refused {
+        return reader.reject(Refused {
             code: RefusalCode::Malformed.into(),
             message: "invalid first frame: expected a frame of a session stream".to_owned(),
         });
     };
     let received = hello.received;
     let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
-        return reader.refuse(Refused {
+        return reader.reject(Refused {
             code: RefusalCode::Malformed.into(),
             message: "invalid first frame: expected a Hello with number 0 and no payload".to_owned(),
         });
@@ -158,9 +157,9 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
         match hub.hello(Arc::<Connection>::clone(&connection), &hello, received, secret()?) {
             Ok(welcome) => {
                 stream.set_read_timeout(None)?;
-                reader.tell(&welcome)?;
+                reader.send(&welcome)?;
             }
-            Err(refused) => return reader.refuse(refused),
+            Err(refused) => return reader.reject(refused),
         }
     }
     let (of_writer, written) = (Arc::clone(hub), Arc::clone(&connection));
@@ -174,7 +173,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
         }
     })?;
     while connection.reader.lock().run(hub, number)? {
-        hub.lent(number);
+        hub.wait_while_delegated(number);
     }
     Ok(())
 }
@@ -182,7 +181,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
 /// Random secret that a client presents to resume.
 fn secret() -> io::Result<Bytes> {
     let mut secret = [0; 32];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    getrandom::fill(&mut secret).map_err(io::Error::other)?;
     Ok(Bytes::copy_from_slice(&secret))
 }
 

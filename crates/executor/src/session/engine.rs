@@ -60,7 +60,7 @@ pub(crate) struct Description {
 }
 
 /// Callback for the end of an operation. It is called on any thread and must not block.
-pub(crate) type Bell = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Callback = Arc<dyn Fn() + Send + Sync>;
 
 type Outcome = OnceLock<Result<(), Fault>>;
 
@@ -71,16 +71,16 @@ pub(crate) struct Completion(Arc<Outcome>);
 /// Sending end of a [`Completion`]. If it is dropped without an outcome, the operation counts as failed.
 pub(crate) struct Completer {
     outcome: Arc<Outcome>,
-    bell: Bell,
+    callback: Callback,
 }
 
 impl Completion {
-    /// Creates both ends. `bell` is called when the operation ends.
-    pub(crate) fn new(bell: Bell) -> (Self, Completer) {
+    /// Creates both ends. `callback` is called when the operation ends.
+    pub(crate) fn new(callback: Callback) -> (Self, Completer) {
         let outcome = Arc::<Outcome>::default();
         let completer = Completer {
             outcome: Arc::clone(&outcome),
-            bell,
+            callback,
         };
         (Self(outcome), completer)
     }
@@ -99,12 +99,12 @@ impl Completion {
 impl Completer {
     /// Reports the outcome of the operation.
     pub(crate) fn complete(self, outcome: Result<(), Fault>) {
-        self.tell(outcome);
+        self.finish(outcome);
     }
 
-    fn tell(&self, outcome: Result<(), Fault>) {
+    fn finish(&self, outcome: Result<(), Fault>) {
         if self.outcome.set(outcome).is_ok() {
-            (self.bell)();
+            (self.callback)();
         }
     }
 }
@@ -112,7 +112,7 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         if self.outcome.get().is_none() {
-            self.tell(Err(Fault::new(FailureCode::Internal, "the engine reported no outcome")));
+            self.finish(Err(Fault::new(FailureCode::Internal, "the engine reported no outcome")));
         }
     }
 }
@@ -201,7 +201,7 @@ pub(crate) trait Engine {
     /// used immediately.
     ///
     /// # Errors
-    /// Errors found before the program starts; `done` is completed in this case too.
+    /// Errors found before the program starts.
     fn execute(
         &mut self,
         program: &Self::Program,
@@ -228,12 +228,12 @@ pub(crate) trait Engine {
     /// Starts to copy an array to host memory.
     ///
     /// # Errors
-    /// Errors found before the copy starts; `done` is completed in this case too.
+    /// Errors found before the copy starts.
     fn download(&mut self, tensor: &Self::Tensor, shape: &Shape, done: Completer) -> Result<Self::Transfer, Fault>;
 
     /// Whether the memory of `tensor` is also used by a download in progress or by bytes that are sent directly from it. Results of
     /// programs do not reuse the memory in this case.
-    fn is_lent(&self, tensor: &Self::Tensor) -> bool;
+    fn is_shared(&self, tensor: &Self::Tensor) -> bool;
 
     /// Bytes of a finished download.
     ///

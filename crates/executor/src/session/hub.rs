@@ -2,7 +2,7 @@
 //! operations and delivers answers. One lock protects everything and is held only briefly; threads without work sleep.
 //!
 //! A client that waits for each result would pay for every hand-over between these threads. Therefore the engine's thread writes small
-//! answers itself, and reads the next operation itself while it waits: see [`lending`].
+//! answers itself, and reads the next operation itself while it waits: see [`delegation`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use sahasra_wire::session::{
     ClientFrame, Failed, FailureCode, Hello, PartError, Refused, ServerFrame, VERSION, Welcome, client_frame, encodings, server_frame::Kind,
 };
 
-use self::lending::{Call, Lending};
+use self::delegation::{Delegation, Waker};
 use super::engine::Description;
 use super::link::{Answer, Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
 
-mod lending;
+mod delegation;
 mod peer;
 
 pub(crate) use self::peer::Peer;
@@ -79,7 +79,7 @@ struct Inner {
     /// Connection of the client.
     current: Option<Arc<dyn Peer>>,
     is_engine_asleep: bool,
-    lending: Lending,
+    delegation: Delegation,
     sleeping_writers: usize,
     /// Number of the connection with bytes that the engine's thread could not write.
     unwritten: Option<u64>,
@@ -89,16 +89,25 @@ struct Inner {
     shown: Option<Bytes>,
 }
 
+impl Inner {
+    /// Discards the operations of the previous client. The client of `generation` begins, or none if it is 0.
+    fn begin(&mut self, generation: u64) {
+        self.inbox.clear();
+        self.inbox.push_back(Input::Begin(generation));
+        self.generation = generation;
+    }
+}
+
 /// The [hub](self).
 pub(crate) struct Hub {
     inner: Mutex<Inner>,
     engine: Condvar,
     writers: Condvar,
     ended: Condvar,
-    /// Wakes readers that have lent their connection.
+    /// Wakes readers that have delegated their connection.
     readers: Condvar,
     /// Wakes the engine's thread while it reads a connection.
-    call: Call,
+    waker: Waker,
     /// Rate at which the client decodes parts, as it reports, in bytes per second; 0 if it has decoded none.
     client_decodes: AtomicU64,
     /// Number of running executions. A sleeping engine's thread is woken when at most `wake_at` are running.
@@ -119,7 +128,7 @@ impl Hub {
                 generation: 0,
                 current: None,
                 is_engine_asleep: false,
-                lending: Lending::default(),
+                delegation: Delegation::default(),
                 sleeping_writers: 0,
                 unwritten: None,
                 is_ended: false,
@@ -129,7 +138,7 @@ impl Hub {
             writers: Condvar::new(),
             ended: Condvar::new(),
             readers: Condvar::new(),
-            call: Call::new(),
+            waker: Waker::new(),
             client_decodes: AtomicU64::new(0),
             running: AtomicI64::new(0),
             wake_at: AtomicI64::new(AWAKE),
@@ -151,8 +160,8 @@ impl Hub {
 
     fn wake_engine(&self, inner: &mut Inner) {
         if std::mem::take(&mut inner.is_engine_asleep) {
-            if inner.lending.is_reading {
-                self.call.ring();
+            if inner.delegation.is_reading {
+                self.waker.wake();
             } else {
                 self.engine.notify_one();
             }
@@ -189,9 +198,7 @@ impl Hub {
         inner.current = Some(connection);
         if !welcomed.resumed {
             self.client_decodes.store(0, Ordering::Relaxed);
-            inner.inbox.clear();
-            inner.inbox.push_back(Input::Begin(welcomed.generation));
-            inner.generation = welcomed.generation;
+            inner.begin(welcomed.generation);
             self.wake_engine(&mut inner);
         }
         self.wake_writers(&inner);
@@ -214,16 +221,15 @@ impl Hub {
             encodings: encodings(),
         };
         Ok(ServerFrame {
-            sequence: 0,
             received: welcomed.received,
             kind: Some(Kind::Welcome(welcome)),
             ..ServerFrame::default()
         })
     }
 
-    /// Processes frames of a connection. Returns whether the connection is still the client's and the frames are valid. With `lends` the
-    /// engine's thread may read the connection until [`Hub::lent`] returns.
-    pub(crate) fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, lends: bool) -> bool {
+    /// Processes frames of a connection. Returns whether the connection is still the client's and the frames are valid. With `delegates`
+    /// the engine's thread may read the connection until [`Hub::wait_while_delegated`] returns.
+    pub(crate) fn frames(&self, connection: u64, frames: &mut Vec<(ClientFrame, Payload)>, delegates: bool) -> bool {
         self.status_page.touch();
         let mut inner = self.inner.lock();
         for (frame, payload) in frames.drain(..) {
@@ -257,13 +263,13 @@ impl Hub {
                 Ok((Arrival::Again, ..)) => {}
                 Ok((Arrival::Stale, ..)) => return false,
                 Err(reason) => {
-                    self.break_off(&mut inner, connection, &reason);
+                    self.dismiss(&mut inner, connection, FailureCode::Malformed, &reason);
                     return false;
                 }
             }
         }
-        if lends {
-            inner.lending.connection = Some(connection);
+        if delegates {
+            inner.delegation.connection = Some(connection);
         }
         self.wake_engine(&mut inner);
         // Confirmed frames make room in the window.
@@ -275,11 +281,7 @@ impl Hub {
 
     /// Closes a connection because the frames it received are malformed.
     pub(crate) fn malformed(&self, connection: u64, reason: &str) {
-        self.break_off(&mut self.inner.lock(), connection, reason);
-    }
-
-    fn break_off(&self, inner: &mut Inner, connection: u64, reason: &str) {
-        self.dismiss(inner, connection, FailureCode::Malformed, reason);
+        self.dismiss(&mut self.inner.lock(), connection, FailureCode::Malformed, reason);
     }
 
     /// Ends the session: sends the reason to the connected client, and waits up to `longest` until it is sent.
@@ -312,9 +314,7 @@ impl Hub {
         let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed)).is_some();
         if is_dismissed {
             self.show_secret(inner);
-            inner.inbox.clear();
-            inner.inbox.push_back(Input::Begin(0));
-            inner.generation = 0;
+            inner.begin(0);
             self.wake_engine(inner);
             self.wake_writers(inner);
         }
@@ -326,14 +326,12 @@ impl Hub {
         let mut inner = self.inner.lock();
         if inner.generation == generation {
             if let Some(connection) = inner.current.as_ref().map(|current| current.number()) {
-                self.break_off(&mut inner, connection, reason);
+                self.dismiss(&mut inner, connection, FailureCode::Malformed, reason);
             } else {
                 // The client is disconnected and cannot be informed, and it must not resume.
                 inner.link.forget();
                 self.show_secret(&mut inner);
-                inner.inbox.clear();
-                inner.inbox.push_back(Input::Begin(0));
-                inner.generation = 0;
+                inner.begin(0);
             }
         }
     }
@@ -439,21 +437,20 @@ impl Hub {
             }
             if inner.link.expire(now) {
                 self.show_secret(&mut inner);
-                inner.inbox.clear();
-                inner.generation = 0;
-                return Input::Begin(0);
+                inner.begin(0);
+                continue;
             }
             // From here on, an operation that ends either sees that it must wake the engine, or has ended before `can_settle` is called
             // below.
-            let lent = inner.lent();
+            let delegated = inner.delegated();
             // An engine that reads a connection returns soon, and then sees ended operations that no answer waits for.
-            let is_woken = waiting.is_asked || waiting.is_compiling || lent.is_none();
+            let is_woken = waiting.is_asked || waiting.is_compiling || delegated.is_none();
             self.wake_at
                 .store(if is_woken { waiting.running as i64 } else { AWAKE }, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !can_settle() {
                 inner.is_engine_asleep = true;
-                match (lent, inner.link.expires()) {
+                match (delegated, inner.link.expires()) {
                     (Some(connection), _) => self.read(&mut inner, &connection, waiting),
                     (None, Some(until)) => {
                         self.engine.wait_until(&mut inner, until);

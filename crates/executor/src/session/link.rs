@@ -303,7 +303,7 @@ impl Link {
         client.taken += 1;
         client.waiting_bytes = client.waiting_bytes.saturating_sub(payload_bytes as u64);
         client.unacknowledged_bytes += payload_bytes as u64;
-        client.must_tell()
+        client.must_acknowledge()
     }
 
     /// Queues an answer for the client of `generation`, if that is still the current one.
@@ -359,7 +359,7 @@ impl Link {
         };
         let is_next = client.answers.get(client.sent).is_some_and(|answer| client.may_send(answer));
         let is_last = client.ending.is_some() && client.sent == client.answers.len();
-        is_next || is_last || matches!(client.ending, Some(Ending::Broken(Some(_)))) || client.must_tell()
+        is_next || is_last || matches!(client.ending, Some(Ending::Broken(Some(_)))) || client.must_acknowledge()
     }
 
     /// Appends the next frames for this connection to `into`: at most `most_frames` frames, and about `most_bytes` bytes of payloads.
@@ -392,16 +392,14 @@ impl Link {
             && let Some(reason) = reason.take()
         {
             let frame = ServerFrame {
-                sequence: 0,
                 received: client.taken,
                 kind: Some(*reason),
                 ..ServerFrame::default()
             };
             into.push((frame, Bytes::new()));
         }
-        if into.is_empty() && client.must_tell() {
+        if into.is_empty() && client.must_acknowledge() {
             let frame = ServerFrame {
-                sequence: 0,
                 received: client.taken,
                 kind: None,
                 ..ServerFrame::default()
@@ -490,7 +488,7 @@ impl Client {
     }
 
     /// Whether operations of a quarter of the window were taken but not confirmed to the client.
-    fn must_tell(&self) -> bool {
+    fn must_acknowledge(&self) -> bool {
         self.taken - self.acknowledged >= u64::from(WINDOW.frames / 4) || self.unacknowledged_bytes >= WINDOW.bytes / 4
     }
 }

@@ -33,9 +33,9 @@ use self::epoch::{Epoch, Failure};
 use self::memory::{Account, Charge};
 use self::names::{Named, Names};
 use self::pending::Pending;
-use self::sending::{PATIENCE, Sending, Sent, Watched};
+use self::sending::{SENDING_TIMEOUT, Sending, Sent, Watched};
 use self::uploads::Incoming;
-use super::engine::{Bell, Completion, Engine, Fault};
+use super::engine::{Callback, Completion, Engine, Fault};
 use super::link::Answer;
 use super::payload::Payload;
 
@@ -107,41 +107,28 @@ pub(crate) struct State<E: Engine> {
     sending: Vec<Watched<E>>,
     sent: Arc<Sent>,
     /// Timeout for waiting for the memory of tensors that are being sent.
-    patience: Duration,
+    sending_timeout: Duration,
     epoch: Rc<Epoch>,
     /// Fault that made the device's context unusable: all further operations on the device fail with it.
     poisoned: Option<Fault>,
     answers: Vec<Answer>,
     closed: Option<Answer>,
-    execution_begins: Bell,
-    execution_ends: Bell,
-    download_ends: Bell,
+    callbacks: Callbacks,
 }
 
 /// Callbacks for the begin and the end of work.
-pub(crate) struct Bells {
+pub(crate) struct Callbacks {
     /// Called when an execution begins.
-    pub execution_begins: Bell,
+    pub execution_begins: Callback,
     /// Called when an execution has ended.
-    pub execution_ends: Bell,
+    pub execution_ends: Callback,
     /// Called when a download or a compilation has ended.
-    pub download_ends: Bell,
-}
-
-impl Default for Bells {
-    fn default() -> Self {
-        let silent: Bell = Arc::new(|| ());
-        Self {
-            execution_begins: Arc::clone(&silent),
-            execution_ends: Arc::clone(&silent),
-            download_ends: silent,
-        }
-    }
+    pub download_ends: Callback,
 }
 
 impl<E: Engine> State<E> {
     /// Empty state on `engine`. `limit_bytes` is the device memory that the session may use.
-    pub(crate) fn new(engine: E, limit_bytes: u64, bells: Bells) -> Self {
+    pub(crate) fn new(engine: E, limit_bytes: u64, callbacks: Callbacks) -> Self {
         Self {
             engine,
             limit_bytes,
@@ -157,14 +144,12 @@ impl<E: Engine> State<E> {
             temporaries: 0,
             sending: Vec::new(),
             sent: Arc::default(),
-            patience: PATIENCE,
+            sending_timeout: SENDING_TIMEOUT,
             epoch: Rc::default(),
             poisoned: None,
             answers: Vec::new(),
             closed: None,
-            execution_begins: bells.execution_begins,
-            execution_ends: bells.execution_ends,
-            download_ends: bells.download_ends,
+            callbacks,
         }
     }
 
@@ -316,7 +301,7 @@ impl<E: Engine> State<E> {
                 (None, Some(fault)) => Err(Failure::new(sequence, operation(), fault.clone())),
                 (None, None) => {
                     let tensor = Rc::clone(tensor);
-                    let (completion, done) = Completion::new(Arc::clone(&self.download_ends));
+                    let (completion, done) = Completion::new(Arc::clone(&self.callbacks.download_ends));
                     match self.engine.download(&tensor.array, &tensor.shape, done) {
                         Ok(transfer) => Ok((tensor, transfer, completion)),
                         Err(fault) => {

@@ -120,8 +120,8 @@ mod cuda {
     #[test]
     fn endless_kernels_end_with_their_process_only() {
         let Some(mut child) = apart("endless_in_a_process") else { return };
-        let patience = Instant::now() + Duration::from_secs(3);
-        while Instant::now() < patience {
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < deadline {
             assert!(child.try_wait().unwrap().is_none(), "it ended though nothing ends it");
             std::thread::sleep(Duration::from_millis(50));
         }

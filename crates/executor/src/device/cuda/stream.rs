@@ -14,7 +14,7 @@ use crate::device::DeviceError;
 pub(super) const STAGING: usize = 256 << 10;
 /// Number of parameter pointers passed to a launch, initially all to `ZEROS`. A kernel's parameters fit 4 KiB before PTX ISA 8.1 and 32,764
 /// bytes since. A kernel that declares more parameters than it is given reads zeros instead of memory beyond the array of pointers.
-const MOST_PARAMETERS: usize = 4096;
+const MAX_PARAMETERS: usize = 4096;
 pub(super) static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 
 /// A stream, and pinned memory for its copies.
@@ -49,7 +49,7 @@ impl CudaStream {
             upload: Pinned::new(STAGING)?,
             uploading: 0,
             download: Pinned::new(STAGING)?,
-            parameters: vec![ZEROS.as_ptr().cast_mut().cast(); MOST_PARAMETERS],
+            parameters: vec![ZEROS.as_ptr().cast_mut().cast(); MAX_PARAMETERS],
         })
     }
 

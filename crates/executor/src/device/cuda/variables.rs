@@ -4,7 +4,7 @@ use sahasra_ptx::Outline;
 
 use crate::device::DeviceError;
 
-/// Bytes of the variables that a PTX text declares, counted from the text: the driver tells the size only of loaded variables, each by its
+/// Bytes of the variables that a PTX text declares, counted from the text: the driver reports the size only of loaded variables, each by its
 /// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Variables {

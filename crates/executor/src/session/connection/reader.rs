@@ -19,7 +19,7 @@ use crate::session::hub::Hub;
 use crate::session::payload::Payload;
 
 /// Time that the client has to read the final message and close the connection.
-const LAST_WORDS_TIME: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of bytes to read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Size in bytes from which frames count as large. While frames are large, a read ends with the current frame, so that the next frame
@@ -30,7 +30,7 @@ const HEAD_READ_BYTES: usize = 4 << 10;
 /// Smallest free space in the buffer that is worth a read, in bytes.
 const SMALLEST_READ: usize = 512;
 /// Timeout for the `Hello` of a new connection.
-pub(super) const HELLO_TIME: Duration = Duration::from_secs(10);
+pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit in bytes for passing several parts of a tensor to the hub at once. It is a fraction of the window, so that the client learns in
 /// time that parts were taken.
 const GATHERED_BYTES: usize = 4 << 20;
@@ -56,6 +56,16 @@ enum End {
     Malformed(String),
     /// The stream is over for a reason that the hub knows, or the client uses another connection.
     Over,
+}
+
+/// Why [`Reader::run`] no longer reads.
+enum Stop {
+    /// The engine's thread reads the connection.
+    Delegated,
+    /// The client has closed the connection.
+    Closed,
+    /// The hub accepts no more frames of this connection.
+    HangUp,
 }
 
 /// Whether the client is likely to wait for the answer to `frame` before it sends anything else.
@@ -88,18 +98,24 @@ impl Reader {
         }
     }
 
-    /// Reads until the connection ends or is lent to the engine's thread. Returns whether it is lent.
+    /// Reads until the connection ends or is delegated to the engine's thread. Returns whether it is delegated.
     pub(super) fn run(&mut self, hub: &Hub, number: u64) -> io::Result<bool> {
-        match self.end.take() {
-            None => {}
-            Some(end) => {
-                if let End::Malformed(reason) = end {
-                    hub.malformed(number, &reason);
-                }
-                self.hang_up();
-                return Ok(false);
+        let stop = match self.end.take() {
+            Some(End::Malformed(reason)) => {
+                hub.malformed(number, &reason);
+                Stop::HangUp
             }
+            Some(End::Over) => Stop::HangUp,
+            None => self.receive(hub, number)?,
+        };
+        if matches!(stop, Stop::HangUp) {
+            // The writer may still have to send the reason.
+            self.hang_up();
         }
+        Ok(matches!(stop, Stop::Delegated))
+    }
+
+    fn receive(&mut self, hub: &Hub, number: u64) -> io::Result<Stop> {
         let mut frames = Vec::new();
         // Bytes of the parts in `frames`. If not 0, `frames` contains only parts.
         let mut gathered = 0;
@@ -108,60 +124,64 @@ impl Reader {
                 if let Some(frame) = self.part_head() {
                     // Earlier frames need not wait until the part is complete.
                     if gathered == 0 && !frames.is_empty() && !hub.frames(number, &mut frames, false) {
-                        self.hang_up();
-                        return Ok(false);
+                        return Ok(Stop::HangUp);
                     }
-                    match self.read_part(hub)? {
-                        Some(piece) => {
-                            gathered += piece.len();
-                            frames.push((frame, Payload::InPlace(piece)));
-                        }
-                        None => return Ok(false),
-                    }
+                    let Some(piece) = self.read_part(hub)? else {
+                        return Ok(Stop::Closed);
+                    };
+                    gathered += piece.len();
+                    frames.push((frame, Payload::InPlace(piece)));
                     // Pass several parts at once: one by one they would wake the engine to no purpose.
                     if gathered >= GATHERED_BYTES || frames.len() >= GATHERED_FRAMES || self.tensor.is_none() {
                         gathered = 0;
                         if !hub.frames(number, &mut frames, false) {
-                            self.hang_up();
-                            return Ok(false);
+                            return Ok(Stop::HangUp);
                         }
                     }
                     continue;
                 }
-                match self.decoder.next_frame::<ClientFrame>() {
-                    Ok(Some((frame, payload))) => {
+                match self.next_frame(hub) {
+                    Ok(Some(frame)) => {
                         gathered = 0;
-                        self.is_large = payload.len() >= LARGE_BYTES;
-                        self.expect(&frame, payload.len(), hub.limit_bytes());
-                        frames.push((frame, payload.into()));
+                        frames.push(frame);
                     }
                     Ok(None) => break,
-                    Err(error) => {
+                    Err(reason) => {
                         if frames.is_empty() || hub.frames(number, &mut frames, false) {
-                            hub.malformed(number, &error.to_string());
+                            hub.malformed(number, &reason);
                         }
-                        self.hang_up();
-                        return Ok(false);
+                        return Ok(Stop::HangUp);
                     }
                 }
             }
             if gathered == 0 && !frames.is_empty() {
-                let lends = hub.can_lend() && self.is_between() && frames.iter().any(|(frame, _)| is_question(frame));
-                if !hub.frames(number, &mut frames, lends) {
-                    // The writer may still have to send the reason.
-                    self.hang_up();
-                    return Ok(false);
+                let delegates = hub.can_delegate() && self.is_between() && frames.iter().any(|(frame, _)| is_question(frame));
+                if !hub.frames(number, &mut frames, delegates) {
+                    return Ok(Stop::HangUp);
                 }
-                if lends {
-                    return Ok(true);
+                if delegates {
+                    return Ok(Stop::Delegated);
                 }
             }
             let read = self.fill()?;
             hub.status_page().received(read as u64);
             if read == 0 {
-                return Ok(false);
+                return Ok(Stop::Closed);
             }
         }
+    }
+
+    /// Decodes the next frame, if it is complete, and prepares for the parts that follow it.
+    ///
+    /// # Errors
+    /// The reason why the stream is malformed.
+    fn next_frame(&mut self, hub: &Hub) -> Result<Option<(ClientFrame, Payload)>, String> {
+        let Some((frame, payload)) = self.decoder.next_frame::<ClientFrame>().map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
+        self.is_large = payload.len() >= LARGE_BYTES;
+        self.expect(&frame, payload.len(), hub.limit_bytes());
+        Ok(Some((frame, payload.into())))
     }
 
     /// Whether the read position is between two frames and not inside a tensor.
@@ -178,15 +198,11 @@ impl Reader {
         }
         let mut frames = Vec::new();
         while self.tensor.is_none() {
-            match self.decoder.next_frame::<ClientFrame>() {
-                Ok(Some((frame, payload))) => {
-                    self.is_large = payload.len() >= LARGE_BYTES;
-                    self.expect(&frame, payload.len(), hub.limit_bytes());
-                    frames.push((frame, payload.into()));
-                }
+            match self.next_frame(hub) {
+                Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => break,
-                Err(error) => {
-                    self.end = Some(End::Malformed(error.to_string()));
+                Err(reason) => {
+                    self.end = Some(End::Malformed(reason));
                     break;
                 }
             }
@@ -199,7 +215,7 @@ impl Reader {
 
     /// Reads the first frame. Returns `None` if the data is not a frame.
     pub(super) fn hello(&mut self) -> io::Result<Option<(ClientFrame, Bytes)>> {
-        let until = Instant::now() + HELLO_TIME;
+        let until = Instant::now() + HELLO_TIMEOUT;
         loop {
             match self.decoder.next_frame() {
                 Ok(Some(frame)) => return Ok(Some(frame)),
@@ -326,16 +342,14 @@ impl Reader {
         }
     }
 
-    pub(super) fn tell(&mut self, message: &ServerFrame) -> io::Result<()> {
+    pub(super) fn send(&mut self, message: &ServerFrame) -> io::Result<()> {
         let mut bytes = BytesMut::new();
         frame::encode(message, 0, &mut bytes).map_err(io::Error::other)?;
         (&*self.stream).write_all(&bytes)
     }
 
-    pub(super) fn refuse(&mut self, refused: Refused) -> io::Result<()> {
-        self.tell(&ServerFrame {
-            sequence: 0,
-            received: 0,
+    pub(super) fn reject(&mut self, refused: Refused) -> io::Result<()> {
+        self.send(&ServerFrame {
             kind: Some(Kind::Refused(refused)),
             ..ServerFrame::default()
         })?;
@@ -347,8 +361,8 @@ impl Reader {
     /// Reads and discards what the client still sends, for a limited time: closing a socket with unread bytes would discard the final
     /// message.
     fn hang_up(&mut self) {
-        let until = Instant::now() + LAST_WORDS_TIME;
-        let _ = self.stream.set_read_timeout(Some(LAST_WORDS_TIME));
+        let until = Instant::now() + CLOSE_TIMEOUT;
+        let _ = self.stream.set_read_timeout(Some(CLOSE_TIMEOUT));
         let mut nothing = [0; 16 << 10];
         while Instant::now() < until && (&*self.stream).read(&mut nothing).is_ok_and(|read| read > 0) {}
     }

@@ -22,7 +22,7 @@ use crate::session::link::Sending;
 /// Size of a batch in bytes once the link is known to be fast.
 const BATCH_BYTES: u64 = 4 << 20;
 /// Maximum number of slices for one vectored write.
-const MOST_SLICES: usize = 512;
+const MAX_SLICES: usize = 512;
 
 pub(super) struct Writer {
     stream: Arc<UnixStream>,
@@ -196,7 +196,7 @@ impl Writer {
                 first += 1;
                 continue;
             }
-            let slices: Vec<IoSlice<'_>> = pieces[first..].iter().take(MOST_SLICES).map(|piece| IoSlice::new(piece)).collect();
+            let slices: Vec<IoSlice<'_>> = pieces[first..].iter().take(MAX_SLICES).map(|piece| IoSlice::new(piece)).collect();
             let mut written = match stream.write_vectored(&slices) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => written,

@@ -200,9 +200,7 @@ impl Engine for ModelEngine {
         done: Completer,
     ) -> Result<Vec<ModelTensor>, Fault> {
         if program.verb == "reject" {
-            let fault = Fault::new(FailureCode::InvalidArgument, "not these arguments");
-            done.complete(Err(fault.clone()));
-            return Err(fault);
+            return Err(Fault::new(FailureCode::InvalidArgument, "not these arguments"));
         }
         let fails = program.verb == "fail" || arguments.iter().any(|argument| argument.is_failed);
         let bytes = arguments.iter().flat_map(|argument| argument.bytes.iter());
@@ -235,7 +233,7 @@ impl Engine for ModelEngine {
         Ok(outcome)
     }
 
-    fn is_lent(&self, tensor: &ModelTensor) -> bool {
+    fn is_shared(&self, tensor: &ModelTensor) -> bool {
         Arc::strong_count(&tensor.bytes) > 1
     }
 

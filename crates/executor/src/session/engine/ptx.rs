@@ -17,9 +17,9 @@ use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 const NAME: names::Engine = names::Engine::Ptx;
 /// Maximum number of prepared kernels that one program keeps.
-const MOST_KERNELS: usize = 64;
+const MAX_KERNELS: usize = 64;
 /// Maximum number of cached modules, and number of programs at which the engine waits for its kernels in order to drop unused programs.
-const MOST_MODULES: usize = 64;
+const MAX_MODULES: usize = 64;
 
 /// Cache key of a prepared kernel: entry, launch shape, and sizes of the arguments.
 type Use = (String, [u32; 7], Vec<usize>);
@@ -138,7 +138,7 @@ impl<D: Device> PtxEngine<D> {
             return Ok(Rc::clone(kernel));
         }
         let kernel = Rc::new(self.device.kernel(&program.instance, &launch.entry, shape, arguments)?);
-        if program.kernels.borrow().len() >= MOST_KERNELS {
+        if program.kernels.borrow().len() >= MAX_KERNELS {
             // One of the cached kernels may be running.
             self.wait()?;
             program.kernels.borrow_mut().clear();
@@ -193,7 +193,7 @@ impl<D: Device> PtxEngine<D> {
             instance,
             kernels: RefCell::default(),
         });
-        if self.programs.len() >= MOST_MODULES {
+        if self.programs.len() >= MAX_MODULES {
             self.wait().map_err(|error| self.fault(&error))?;
         }
         self.programs.push(Rc::clone(&program));
@@ -210,7 +210,7 @@ impl<D: Device> PtxEngine<D> {
             Ok(module) => Arc::new(module),
             Err(error) => return Err(self.fault(&error)),
         };
-        if self.modules.len() >= MOST_MODULES {
+        if self.modules.len() >= MAX_MODULES {
             self.modules.clear();
         }
         // The key is a copy because `code` may be a part of a large buffer.
@@ -302,11 +302,9 @@ impl<D: Device> Engine for PtxEngine<D> {
         _program: &Rc<Loaded<D>>,
         _arguments: &[&Stored<D>],
         _kept: &[i64],
-        done: Completer,
+        _done: Completer,
     ) -> Result<Vec<Stored<D>>, Fault> {
-        let fault = Fault::unsupported("an execution of a program", NAME);
-        done.complete(Err(fault.clone()));
-        Err(fault)
+        Err(Fault::unsupported("an execution of a program", NAME))
     }
 
     fn launch(&mut self, program: &Rc<Loaded<D>>, launch: &Launch, tensors: &[&Stored<D>]) -> Result<(), Fault> {
@@ -328,15 +326,11 @@ impl<D: Device> Engine for PtxEngine<D> {
                 done.complete(Ok(()));
                 Ok(bytes.into())
             }
-            Err(error) => {
-                let fault = self.fault(&error);
-                done.complete(Err(fault.clone()));
-                Err(fault)
-            }
+            Err(error) => Err(self.fault(&error)),
         }
     }
 
-    fn is_lent(&self, _tensor: &Stored<D>) -> bool {
+    fn is_shared(&self, _tensor: &Stored<D>) -> bool {
         false
     }
 

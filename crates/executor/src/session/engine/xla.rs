@@ -1,7 +1,7 @@
 //! Engine `xla`: compiles and runs StableHLO and HLO through a PJRT plugin.
 
 mod cache;
-mod refusals;
+mod compile_error;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -234,6 +234,11 @@ fn in_place(tensor: &Arc<Buffer>) -> Result<Option<Bytes>, Error> {
     Ok(Some(Bytes::from_owner(view)))
 }
 
+fn complete_when_ready(event: &Event, done: Completer) -> Result<(), Fault> {
+    let on_ready = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
+    on_ready.map_err(|error| fault(&error, FailureCode::Internal))
+}
+
 impl Engine for XlaEngine {
     type Tensor = Arc<Buffer>;
     type Program = Rc<Compiled>;
@@ -322,7 +327,7 @@ impl Engine for XlaEngine {
         let Ok(made) = thread.join() else {
             return Err(Fault::new(FailureCode::Internal, "the compiler thread ended without a result"));
         };
-        let (executable, cached) = made.map_err(|error| refusals::fault(&error, &code, &self.description))?;
+        let (executable, cached) = made.map_err(|error| compile_error::fault(&error, &code, &self.description))?;
         if !cached
             && self.cache.is_on_disk()
             && let Ok(written) = executable.serialize()
@@ -346,24 +351,15 @@ impl Engine for XlaEngine {
         done: Completer,
     ) -> Result<Vec<Arc<Buffer>>, Fault> {
         // An array that is being sent from its memory is in use: results must not reuse its memory.
-        let is_sent = |place: &usize| self.is_lent(arguments[*place]) && !kept.contains(&(*place as i64));
+        let is_sent = |place: &usize| self.is_shared(arguments[*place]) && !kept.contains(&(*place as i64));
         let sent = (0..arguments.len()).filter(is_sent).map(|place| place as i64);
         let kept: Vec<i64> = kept.iter().copied().chain(sent).collect();
         let buffers: Vec<&Buffer> = arguments.iter().map(AsRef::as_ref).collect();
-        let (outputs, event) = match program.executable.execute(&buffers, &kept) {
-            Ok(started) => started,
-            Err(error) => {
-                let fault = fault(&error, FailureCode::ExecutionFailed);
-                done.complete(Err(fault.clone()));
-                return Err(fault);
-            }
-        };
+        let started = program.executable.execute(&buffers, &kept);
+        let (outputs, event) = started.map_err(|error| fault(&error, FailureCode::ExecutionFailed))?;
         // The event is dropped after it has called the callback, or when the plugin rejects the callback.
-        let result = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
-        match result {
-            Ok(()) => Ok(outputs.into_iter().map(Arc::new).collect()),
-            Err(error) => Err(fault(&error, FailureCode::Internal)),
-        }
+        complete_when_ready(&event, done)?;
+        Ok(outputs.into_iter().map(Arc::new).collect())
     }
 
     fn launch(&mut self, _program: &Rc<Compiled>, _launch: &Launch, _tensors: &[&Arc<Buffer>]) -> Result<(), Fault> {
@@ -384,26 +380,16 @@ impl Engine for XlaEngine {
         } else {
             tensor.start_download().map(Transfer::Copy)
         };
-        let transfer = match started {
-            Ok(transfer) => transfer,
-            Err(error) => {
-                let fault = fault(&error, FailureCode::ExecutionFailed);
-                done.complete(Err(fault.clone()));
-                return Err(fault);
-            }
-        };
+        let transfer = started.map_err(|error| fault(&error, FailureCode::ExecutionFailed))?;
         let event = match &transfer {
             Transfer::InPlace(_, ready) => ready,
             Transfer::Copy(download) => download.done(),
         };
-        let result = event.on_ready(move |outcome| done.complete(outcome.map_err(|error| fault(&error, FailureCode::ExecutionFailed))));
-        match result {
-            Ok(()) => Ok(transfer),
-            Err(error) => Err(fault(&error, FailureCode::Internal)),
-        }
+        complete_when_ready(event, done)?;
+        Ok(transfer)
     }
 
-    fn is_lent(&self, tensor: &Arc<Buffer>) -> bool {
+    fn is_shared(&self, tensor: &Arc<Buffer>) -> bool {
         Arc::strong_count(tensor) > 1
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Compiling<E: Engine> {
 
 impl<E: Engine> State<E> {
     pub(super) fn compile(&mut self, sequence: u64, compile: Compile, code: &Bytes) {
-        let (completion, done) = Completion::new(Arc::clone(&self.download_ends));
+        let (completion, done) = Completion::new(Arc::clone(&self.callbacks.download_ends));
         let started = self.check_context().and_then(|()| match compile.format() {
             Format::Unspecified => Err(Fault::new(FailureCode::InvalidArgument, "the format of the program is not set")),
             format => self.engine.compile(format, code, done),

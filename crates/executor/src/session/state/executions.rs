@@ -67,10 +67,10 @@ impl<E: Engine> State<E> {
         let arguments = self.arguments(sequence, execute.arguments.iter().copied(), operation)?;
         let prepared = self.prepare(&program, execute, &arguments);
         let kept = prepared.map_err(|fault| self.fail(sequence, operation, fault))?;
-        let (completion, done) = Completion::new(Arc::clone(&self.execution_ends));
+        let (completion, done) = Completion::new(Arc::clone(&self.callbacks.execution_ends));
         let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
-        let lent: Vec<bool> = arrays.iter().map(|array| self.engine.is_lent(array)).collect();
-        (self.execution_begins)();
+        let shared: Vec<bool> = arrays.iter().map(|array| self.engine.is_shared(array)).collect();
+        (self.callbacks.execution_begins)();
         let outputs = self.engine.execute(&program.program, &arrays, &kept, done);
         drop(arrays);
         let outputs = outputs.map_err(|fault| {
@@ -80,7 +80,7 @@ impl<E: Engine> State<E> {
         for place in &execute.donated {
             // The index is in range, as `prepare` has checked. From here on the memory belongs to the results, unless a download still uses
             // it.
-            if !lent[*place as usize] {
+            if !shared[*place as usize] {
                 arguments[*place as usize].charge.release();
             }
             self.tensors.remove(execute.arguments[*place as usize]);
@@ -129,7 +129,7 @@ impl<E: Engine> State<E> {
         while self.under_way >= MAX_UNDER_WAY && self.finish_oldest() {}
         let places = || is_donated.iter().enumerate();
         let donated_bytes = places()
-            .filter(|(place, donated)| **donated && !self.engine.is_lent(&arguments[*place].array))
+            .filter(|(place, donated)| **donated && !self.engine.is_shared(&arguments[*place].array))
             .map(|(place, _)| arguments[place].charge.bytes());
         let needs = program.program.needs();
         let aliased = needs.aliased.min(donated_bytes.sum());
@@ -153,14 +153,14 @@ impl<E: Engine> State<E> {
             }
         };
         let arrays: Vec<&E::Tensor> = arguments.iter().map(|tensor| &tensor.array).collect();
-        (self.execution_begins)();
+        (self.callbacks.execution_begins)();
         let outcome = self.engine.launch(&program.program, launch, &arrays);
-        (self.execution_ends)();
+        (self.callbacks.execution_ends)();
         let Err(fault) = outcome else { return };
         self.note(&fault);
-        let is_refused = fault.code == FailureCode::InvalidArgument;
+        let is_rejected = fault.code == FailureCode::InvalidArgument;
         let failure = self.fail(sequence, operation, fault);
-        if is_refused {
+        if is_rejected {
             return self.leave_unchanged(launch, &failure);
         }
         // It is unknown which of its tensors the kernel writes, so the content of all of them is undefined.

@@ -82,7 +82,7 @@ impl<E: Engine> State<E> {
                 continue;
             }
             let would_help = unsent > 0 && (used - unsent).saturating_add(needed) <= self.limit_bytes;
-            let until = *until.get_or_insert_with(|| Instant::now() + self.patience);
+            let until = *until.get_or_insert_with(|| Instant::now() + self.sending_timeout);
             if !would_help || !self.sent.wait(sent, until) {
                 let between = match temporaries {
                     0 => String::new(),

@@ -11,7 +11,7 @@ use super::{State, Tensor};
 use crate::session::engine::Engine;
 
 /// Timeout for waiting for memory that is being sent. A disconnected client may come back much later.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const SENDING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of tensors that were sent completely. A thread that waits for their memory checks again whenever the number grows.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ pub(super) struct Watched<E: Engine> {
 impl<E: Engine> State<E> {
     /// Wraps the bytes of a download. If they are the tensor's own memory, records how long that memory is in use.
     pub(super) fn watched(&mut self, tensor: &Rc<Tensor<E>>, data: Bytes) -> Bytes {
-        if !self.engine.is_lent(&tensor.array) {
+        if !self.engine.is_shared(&tensor.array) {
             return data;
         }
         let known = tensor.sending.borrow().upgrade();

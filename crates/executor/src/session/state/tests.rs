@@ -14,6 +14,17 @@ use crate::session::engine::model::{ModelEngine, Shared, release};
 
 const LIMIT: u64 = 1000;
 
+impl Default for Callbacks {
+    fn default() -> Self {
+        let none: Callback = Arc::new(|| ());
+        Self {
+            execution_begins: Arc::clone(&none),
+            execution_ends: Arc::clone(&none),
+            download_ends: none,
+        }
+    }
+}
+
 /// A state, and the controls of its engine.
 struct Bench {
     state: State<ModelEngine>,
@@ -26,7 +37,7 @@ impl Bench {
         let engine = ModelEngine::default();
         let controls = Rc::clone(&engine.controls);
         Self {
-            state: State::new(engine, LIMIT, Bells::default()),
+            state: State::new(engine, LIMIT, Callbacks::default()),
             controls,
             sequence: 0,
         }

@@ -27,9 +27,9 @@ pub(super) struct Incoming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MalformedPart {
     #[error("part without an upload")]
-    Stray,
+    NoUpload,
     #[error("part exceeds the size of the upload")]
-    More,
+    TooLong,
     /// The part is invalid in itself.
     #[error(transparent)]
     Part(#[from] PartError),
@@ -135,11 +135,11 @@ impl<E: Engine> State<E> {
     /// [`MalformedPart`].
     pub(super) fn part(&mut self, part: Part, payload: Payload) -> Result<(), MalformedPart> {
         let Some(mut incoming) = self.incoming.take() else {
-            return Err(MalformedPart::Stray);
+            return Err(MalformedPart::NoUpload);
         };
         let bytes = part.bytes(payload.len())?;
         if bytes as u64 > incoming.missing {
-            return Err(MalformedPart::More);
+            return Err(MalformedPart::TooLong);
         }
         incoming.missing -= bytes as u64;
         if let Ok((_, gathered)) = &mut incoming.outcome {

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use sahasra_executor_protocol::program_cache::Folder;
 
 /// Maximum number of programs in memory.
-const MOST: usize = 256;
+const MAX_PROGRAMS: usize = 256;
 
 /// SHA-256 of a program's code, its format, and the salt that identifies the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl Key {
     }
 
     fn name(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(self.0)
     }
 }
 
@@ -66,7 +66,7 @@ impl<P: Clone> Cache<P> {
 
     /// Adds a program to the memory. Evicts the least recently used program if there are too many.
     pub(crate) fn insert(&mut self, key: Key, program: P) {
-        if self.programs.len() >= MOST
+        if self.programs.len() >= MAX_PROGRAMS
             && let Some(oldest) = self.programs.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
         {
             self.programs.remove(&oldest);
@@ -125,14 +125,14 @@ mod tests {
     fn the_program_used_longest_ago_goes() {
         let mut cache = Cache::new(String::new(), None);
         let key = |number: usize| Key::of("", Format::Hlo, &number.to_le_bytes());
-        for number in 0..MOST {
+        for number in 0..MAX_PROGRAMS {
             cache.insert(key(number), number);
         }
         assert_eq!(cache.get(&key(0)), Some(0));
-        cache.insert(key(MOST), MOST);
+        cache.insert(key(MAX_PROGRAMS), MAX_PROGRAMS);
         assert_eq!(
-            (cache.get(&key(0)), cache.get(&key(1)), cache.get(&key(MOST))),
-            (Some(0), None, Some(MOST))
+            (cache.get(&key(0)), cache.get(&key(1)), cache.get(&key(MAX_PROGRAMS))),
+            (Some(0), None, Some(MAX_PROGRAMS))
         );
     }
 

@@ -7,7 +7,7 @@ use sahasra_wire::session::{Delete, Download, Execute, Part, Synchronise, Upload
 
 use super::*;
 use crate::session::engine::model::{ModelEngine, release};
-use crate::session::state::{Bells, State};
+use crate::session::state::{Callbacks, State};
 
 /// Both halves of a stream, and a network between them that loses everything in flight when it is cut.
 struct World {
@@ -36,7 +36,7 @@ impl World {
         let controls = Rc::clone(&engine.controls);
         let mut world = Self {
             link: Link::default(),
-            state: State::new(engine, 1 << 20, Bells::default()),
+            state: State::new(engine, 1 << 20, Callbacks::default()),
             controls,
             generation: 0,
             connection: 0,

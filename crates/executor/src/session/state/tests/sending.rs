@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn memory_of_what_is_gone_counts_until_it_is_sent() {
     let mut bench = Bench::new();
-    bench.state.patience = Duration::ZERO;
+    bench.state.sending_timeout = Duration::ZERO;
     bench.upload(1, &[1; 600]);
     bench.upload(2, &[2; 200]);
     bench.download(1);
@@ -51,7 +51,7 @@ fn memory_of_what_is_being_sent_is_waited_for() {
     let (answers, _) = bench.state.take_answers();
     let payloads: Vec<Bytes> = answers.into_iter().map(|answer| answer.payload).collect();
     assert_eq!(bench.state.used(), 600);
-    bench.state.patience = Duration::from_secs(600);
+    bench.state.sending_timeout = Duration::from_secs(600);
     // Acts as a connection that sends the answers at some time.
     let connection = std::thread::spawn(move || drop(payloads));
     bench.upload(2, &[2; 600]);

@@ -59,7 +59,7 @@ fn newer(version: &str, than: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn refusal(code: Code, message: &str, program: &[u8]) -> FailureCode {
+    fn code_of(code: Code, message: &str, program: &[u8]) -> FailureCode {
         let error = Error {
             function: "PJRT_Client_Compile",
             code,
@@ -74,18 +74,18 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn reasons_of_rejections_are_distinguished() {
         let text = b"module {}".as_slice();
         let calls = "No registered implementation for untyped custom call to lapack_dpotrf_ffi";
-        assert_eq!(refusal(Code::Unknown, calls, text), FailureCode::Incompatible);
-        assert_eq!(refusal(Code::Unimplemented, "no such thing", text), FailureCode::Incompatible);
-        assert_eq!(refusal(Code::InvalidArgument, "does not parse", text), FailureCode::CompileFailed);
-        assert_eq!(refusal(Code::ResourceExhausted, "too much", text), FailureCode::OutOfMemory);
+        assert_eq!(code_of(Code::Unknown, calls, text), FailureCode::Incompatible);
+        assert_eq!(code_of(Code::Unimplemented, "no such thing", text), FailureCode::Incompatible);
+        assert_eq!(code_of(Code::InvalidArgument, "does not parse", text), FailureCode::CompileFailed);
+        assert_eq!(code_of(Code::ResourceExhausted, "too much", text), FailureCode::OutOfMemory);
         let artifact = |version: &str| [b"ML\xefR\x06StableHLO_v".as_slice(), version.as_bytes(), b"\0rest"].concat();
         let parse = "Failed to parse";
-        assert_eq!(refusal(Code::Unknown, parse, &artifact("1.10.0")), FailureCode::Incompatible);
-        assert_eq!(refusal(Code::Unknown, parse, &artifact("1.9.0")), FailureCode::CompileFailed);
-        assert_eq!(refusal(Code::Unknown, parse, b"ML\xefR\x06LLVM22\0"), FailureCode::CompileFailed);
-        assert_eq!(refusal(Code::Unknown, parse, b"ML\xefR"), FailureCode::CompileFailed);
+        assert_eq!(code_of(Code::Unknown, parse, &artifact("1.10.0")), FailureCode::Incompatible);
+        assert_eq!(code_of(Code::Unknown, parse, &artifact("1.9.0")), FailureCode::CompileFailed);
+        assert_eq!(code_of(Code::Unknown, parse, b"ML\xefR\x06LLVM22\0"), FailureCode::CompileFailed);
+        assert_eq!(code_of(Code::Unknown, parse, b"ML\xefR"), FailureCode::CompileFailed);
     }
 }

@@ -1,0 +1,181 @@
+//! Delegation of a connection's reading to the engine's thread, which reads the connection itself while it is otherwise idle.
+//!
+//! ```text
+//!  reader: a question came, nothing after it ──► delegates ──► engine: answers, polls, reads, ...
+//!  reader: resumes  ◄── the engine has nothing to read for a while, or is busy, or more comes than it should read
+//! ```
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::{Hub, Inner, Peer, Waiting};
+
+/// If the engine has not read a delegated connection for this time, it is busy, and the reader resumes.
+const BUSY: Duration = Duration::from_millis(1);
+/// Time that the engine polls without sleeping, if the previous wait of the same kind was shorter: waking an idle processor costs up to 50
+/// µs, and a short step would pay for that twice.
+const POLL: Duration = Duration::from_micros(250);
+/// If a delegated connection is silent for this time, it returns to its reader.
+const QUIET: Duration = Duration::from_millis(5);
+
+/// Which connection the engine's thread may read, and how it does.
+#[derive(Debug, Default)]
+pub(super) struct Delegation {
+    pub(super) connection: Option<u64>,
+    /// Whether the engine is in [`Hub::read`].
+    pub(super) is_reading: bool,
+    /// Number of calls of [`Hub::read`].
+    reads: u64,
+    /// Duration of the last wait of each kind ([`Awaited`]).
+    took: [Option<Duration>; 3],
+}
+
+/// Event that the engine waits for while it reads. A loop that waits for each result goes through all three, each with its own duration.
+#[derive(Clone, Copy)]
+enum Awaited {
+    /// An operation while nothing runs: the client is computing.
+    Idle,
+    /// An operation while an execution runs: the operation is on its way.
+    Executing,
+    /// The end of an execution whose result was requested.
+    Result,
+}
+
+/// Socket pair through which another thread ends a poll. `None` if the process had no descriptors left.
+pub(super) struct Waker(Option<(UnixStream, UnixStream)>);
+
+impl Waker {
+    /// Creates the socket pair. If that fails, connections are never delegated.
+    pub(super) fn new() -> Self {
+        let pair = || -> io::Result<_> {
+            let (sender, receiver) = UnixStream::pair()?;
+            sender.set_nonblocking(true)?;
+            receiver.set_nonblocking(true)?;
+            Ok((sender, receiver))
+        };
+        Self(pair().ok())
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some((sender, _)) = &self.0 {
+            // A full buffer holds bytes that wake the poll already.
+            let _ = (&*sender).write(&[0]);
+        }
+    }
+
+    fn clear(&self) {
+        if let Some((_, receiver)) = &self.0 {
+            let _ = (&*receiver).read(&mut [0; 16]);
+        }
+    }
+}
+
+impl Inner {
+    /// The delegated connection, if it is still the client's.
+    pub(super) fn delegated(&self) -> Option<Arc<dyn Peer>> {
+        let number = self.delegation.connection?;
+        self.current.clone().filter(|current| current.number() == number)
+    }
+}
+
+impl Hub {
+    /// Whether the engine can be woken while it reads a connection.
+    pub(crate) fn can_delegate(&self) -> bool {
+        self.waker.0.is_some()
+    }
+
+    /// Blocks the reader of a delegated connection until the engine no longer reads it.
+    pub(crate) fn wait_while_delegated(&self, connection: u64) {
+        let mut inner = self.inner.lock();
+        while inner.delegation.connection == Some(connection) {
+            let reads = inner.delegation.reads;
+            let is_delegated = |inner: &mut Inner| inner.delegation.connection == Some(connection);
+            self.readers.wait_while_for(&mut inner, is_delegated, BUSY);
+            if inner.delegation.connection == Some(connection) && inner.delegation.reads == reads && !inner.delegation.is_reading {
+                inner.delegation.connection = None;
+            }
+        }
+    }
+
+    /// Sleeps like the engine, and meanwhile reads the delegated connection.
+    pub(super) fn read(&self, inner: &mut MutexGuard<'_, Inner>, connection: &Arc<dyn Peer>, waiting: Waiting) {
+        inner.delegation.is_reading = true;
+        inner.delegation.reads += 1;
+        let awaited = match self.running.load(Ordering::Relaxed) {
+            _ if waiting.is_asked => Awaited::Result,
+            0 => Awaited::Idle,
+            _ => Awaited::Executing,
+        } as usize;
+        let polls = !waiting.is_compiling && inner.delegation.took[awaited].is_some_and(|took| took < POLL);
+        let longest = if polls { POLL } else { Duration::ZERO };
+        let began = Instant::now();
+        let ended = MutexGuard::unlocked(inner, || self.poll(connection.as_ref(), began + longest));
+        let took = began.elapsed();
+        let is_operation = matches!(ended, PollEnd::Bytes);
+        // From here on nobody calls `Waker::wake`.
+        inner.is_engine_asleep = false;
+        let keeps = MutexGuard::unlocked(inner, || match ended {
+            PollEnd::Woken => {
+                self.waker.clear();
+                true
+            }
+            PollEnd::Bytes => connection.read_now(self),
+            PollEnd::Timeout => false,
+        });
+        inner.delegation.is_reading = false;
+        // Neither a compilation nor operations that arrive meanwhile say how long a result takes.
+        let is_measured = !waiting.is_asked || !is_operation;
+        if is_measured && !waiting.is_compiling {
+            inner.delegation.took[awaited] = Some(took);
+        }
+        if !keeps && inner.delegation.connection == Some(connection.number()) {
+            inner.delegation.connection = None;
+            self.readers.notify_all();
+        }
+    }
+
+    /// Polls the connection without sleeping until `until`, then sleeps up to `QUIET`.
+    fn poll(&self, connection: &dyn Peer, until: Instant) -> PollEnd {
+        let Some((_, receiver)) = &self.waker.0 else {
+            return PollEnd::Timeout;
+        };
+        let timeout = |duration: Duration| Timespec {
+            tv_sec: 0,
+            tv_nsec: duration.subsec_nanos().into(),
+        };
+        let mut polled = [
+            PollFd::new(connection.stream(), PollFlags::IN),
+            PollFd::new(receiver, PollFlags::IN),
+        ];
+        let ready = loop {
+            match poll(&mut polled, Some(&timeout(Duration::ZERO))) {
+                Ok(0) if Instant::now() < until => thread::yield_now(),
+                Ok(0) => break poll(&mut polled, Some(&timeout(QUIET))),
+                ready => break ready,
+            }
+        };
+        match ready {
+            Err(Errno::INTR) => PollEnd::Woken,
+            Ok(ready) if ready > 0 => match polled[1].revents().is_empty() {
+                false => PollEnd::Woken,
+                true => PollEnd::Bytes,
+            },
+            _ => PollEnd::Timeout,
+        }
+    }
+}
+
+/// Event that ended a poll.
+enum PollEnd {
+    Woken,
+    Bytes,
+    Timeout,
+}
