@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,13 +10,14 @@ use sahasra_error_chain::causes;
 use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_executor_protocol::probe::{PluginPlatform, Probe};
 use sahasra_executor_protocol::program_cache::Folder;
+use sahasra_executor_protocol::session::status_page::StatusPage as SessionStatusPage;
 use sahasra_names::{Backend, Engine};
 
 use crate::burst;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::process::end_on_panic;
-use crate::sandbox::{self, reach::Reach};
+use crate::sandbox::{self, Inherited, reach::Reach};
 use crate::session::{self, Options};
 
 /// Options of a process that holds a session.
@@ -119,35 +118,36 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
                 gpu: backend.is_gpu(),
                 ..Reach::default()
             };
-            let (socket, status_page) = match enter(agent_pid, own_memory, &reach, StatusPage::map) {
+            let map = |inherited: &Inherited| StatusPage::map(&inherited.status_page);
+            let (inherited, status_page) = match enter(agent_pid, own_memory, &reach, map) {
                 Ok(entered) => entered,
                 Err(code) => return code,
             };
             match backend {
-                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), socket, status_page),
-                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), socket, status_page),
+                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, status_page),
+                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, status_page),
             }
         }
     }
 }
 
-/// Enters the sandbox. Returns the socket to the agent and the status page, which `map` maps.
+/// Enters the sandbox. Returns the descriptors and the status page, which `map` maps.
 fn enter<P>(
     agent: i32,
     own_memory: Option<u64>,
     reach: &Reach,
-    map: impl FnOnce(OwnedFd) -> io::Result<P>,
-) -> Result<(UnixStream, P), ExitCode> {
+    map: impl FnOnce(&Inherited) -> io::Result<P>,
+) -> Result<(Inherited, P), ExitCode> {
     let inherited = sandbox::enter(agent, own_memory, reach).map_err(|error| {
         eprintln!("failed to enter the sandbox: {}", causes(&error));
         ExitCode::FAILURE
     })?;
     end_on_panic();
-    let status_page = map(inherited.status_page).map_err(|error| {
+    let status_page = map(&inherited).map_err(|error| {
         eprintln!("failed to map the status page: {error}");
         ExitCode::FAILURE
     })?;
-    Ok((inherited.socket, status_page))
+    Ok((inherited, status_page))
 }
 
 fn session(arguments: SessionArguments) -> ExitCode {
@@ -158,8 +158,8 @@ fn session(arguments: SessionArguments) -> ExitCode {
         program_cache: arguments.program_cache_dir.clone(),
         scratch: arguments.scratch_dir,
     };
-    let map = sahasra_executor_protocol::session::status_page::StatusPage::map;
-    let (socket, status_page) = match enter(arguments.agent_pid, own_memory, &reach, map) {
+    let map = |inherited: &Inherited| SessionStatusPage::map(&inherited.status_page);
+    let (inherited, status_page) = match enter(arguments.agent_pid, own_memory, &reach, map) {
         Ok(entered) => entered,
         Err(code) => return code,
     };
@@ -175,7 +175,7 @@ fn session(arguments: SessionArguments) -> ExitCode {
         memory_bytes: arguments.memory_bytes,
         threads: arguments.threads,
     };
-    session::serve(socket, status_page, options)
+    session::serve(inherited.socket, status_page, options)
 }
 
 /// Prints `answer` to the agent as JSON on standard output.

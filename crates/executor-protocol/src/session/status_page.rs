@@ -1,7 +1,7 @@
 //! The status page of a session: a page of shared memory that the session executor writes and the agent reads.
 //!
 //! The agent writes two words of the page: the time at which the session ends unless it is extended, in case the agent hangs; and a flag
-//! that the agent is ending the session, which tells that case from an agent that died when the control socket closes.
+//! that the agent is ending the session, which distinguishes that case from an agent that died when the control socket closes.
 //!
 //! The rest are independent statistics: a reader never needs two of them to be consistent. The executor runs a tenant's programs, so the
 //! agent treats the values as the tenant's own claims; the grant alone counts against a device. Besides statistics the page holds the

@@ -39,7 +39,7 @@ struct Pace {
 }
 
 impl Watch {
-    /// Watch over lanes; `cancels` tells whether the device can cancel a launch.
+    /// Watch over lanes; `cancels` is whether the device can cancel a launch.
     pub(crate) fn new(cancels: bool) -> Self {
         Self {
             lanes: (0..MAX_LANES).map(|_| Mutex::new(None)).collect(),

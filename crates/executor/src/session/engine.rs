@@ -1,7 +1,7 @@
 //! Engines that run a session's programs: the trait [`Engine`] and its implementations.
 //!
-//! One thread calls an engine, in the client's order. An engine may finish work in the background; then a [`Completion`] tells when the
-//! work is done and whether it failed.
+//! One thread calls an engine, in the client's order. An engine may finish work in the background; then a [`Completion`] reports
+//! when the work is done and whether it failed.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -409,7 +409,7 @@ impl Hub {
         }
     }
 
-    /// Waits for the next step of the engine's thread. `can_settle` tells whether something has ended that the engine waits for.
+    /// Waits for the next step of the engine's thread. `can_settle` returns whether something has ended that the engine waits for.
     pub(crate) fn next(&self, waiting: Waiting, can_settle: impl Fn() -> bool) -> Input {
         let mut inner = self.inner.lock();
         loop {
