@@ -178,38 +178,9 @@ impl<D: Device> PtxEngine<D> {
         self.device.launch(&mut self.stream, &kernel, &arguments, &self.cancel)
     }
 
-    /// Creates a program from a text. Its variables have the initial values of the text.
-    fn load(&mut self, text: Text<D>) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
-        let Text { module, cached, began } = text;
-        let instance = match self.device.instantiate(&module, false) {
-            Ok(instance) => Arc::new(instance),
-            Err(error) => return Err(self.fault(&error)),
-        };
-        let program = Rc::new(Loaded {
-            bytes: self
-                .device
-                .module_bytes(&module)
-                .saturating_add(self.device.variable_bytes(&module)),
-            instance,
-            kernels: RefCell::default(),
-        });
-        if self.programs.len() >= MAX_MODULES {
-            self.wait().map_err(|error| self.fault(&error))?;
-        }
-        self.programs.push(Rc::clone(&program));
-        Ok(Compilation {
-            program,
-            cached,
-            took: if cached { Duration::ZERO } else { began.elapsed() },
-        })
-    }
-
     fn module(&mut self, code: &Bytes) -> Result<Arc<D::Module>, Fault> {
         let text = std::str::from_utf8(code).map_err(|_| Fault::new(FailureCode::CompileFailed, "the PTX is not UTF-8"))?;
-        let module = match self.device.load(text) {
-            Ok(module) => Arc::new(module),
-            Err(error) => return Err(self.fault(&error)),
-        };
+        let module = Arc::new(self.device.load(text).map_err(|error| self.fault(&error))?);
         if self.modules.len() >= MAX_MODULES {
             self.modules.clear();
         }
@@ -258,18 +229,15 @@ impl<D: Device> Engine for PtxEngine<D> {
 
     fn upload(&mut self, shape: &Shape, data: Bytes) -> Result<Stored<D>, Fault> {
         let stored = self.allocate(shape)?;
-        match self.device.write(&mut self.stream, &stored.area, 0, &data) {
-            Ok(()) => Ok(stored),
-            Err(error) => Err(self.fault(&error)),
-        }
+        let written = self.device.write(&mut self.stream, &stored.area, 0, &data);
+        written.map_err(|error| self.fault(&error))?;
+        Ok(stored)
     }
 
     fn allocate(&mut self, shape: &Shape) -> Result<Stored<D>, Fault> {
         let bytes = shape.host_bytes().unwrap_or(usize::MAX) as u64;
-        match self.device.allocate(&[bytes]) {
-            Ok(area) => Ok(Stored { area, bytes }),
-            Err(error) => Err(self.fault(&error)),
-        }
+        let area = self.device.allocate(&[bytes]).map_err(|error| self.fault(&error))?;
+        Ok(Stored { area, bytes })
     }
 
     fn compile(&mut self, format: Format, code: &Bytes, done: Completer) -> Result<Self::Compiling, Fault> {
@@ -294,7 +262,26 @@ impl<D: Device> Engine for PtxEngine<D> {
     }
 
     fn program(&mut self, text: Text<D>) -> Result<Compilation<Rc<Loaded<D>>>, Fault> {
-        self.load(text)
+        let Text { module, cached, began } = text;
+        // The variables of a new instance have the initial values of the text.
+        let instance = self.device.instantiate(&module, false).map_err(|error| self.fault(&error))?;
+        let program = Rc::new(Loaded {
+            bytes: self
+                .device
+                .module_bytes(&module)
+                .saturating_add(self.device.variable_bytes(&module)),
+            instance: Arc::new(instance),
+            kernels: RefCell::default(),
+        });
+        if self.programs.len() >= MAX_MODULES {
+            self.wait().map_err(|error| self.fault(&error))?;
+        }
+        self.programs.push(Rc::clone(&program));
+        Ok(Compilation {
+            program,
+            cached,
+            took: if cached { Duration::ZERO } else { began.elapsed() },
+        })
     }
 
     fn execute(
@@ -321,13 +308,10 @@ impl<D: Device> Engine for PtxEngine<D> {
 
     fn download(&mut self, tensor: &Stored<D>, _shape: &Shape, done: Completer) -> Result<Bytes, Fault> {
         let mut bytes = Vec::with_capacity(tensor.bytes as usize);
-        match self.device.read(&mut self.stream, &tensor.area, &mut bytes) {
-            Ok(()) => {
-                done.complete(Ok(()));
-                Ok(bytes.into())
-            }
-            Err(error) => Err(self.fault(&error)),
-        }
+        let read = self.device.read(&mut self.stream, &tensor.area, &mut bytes);
+        read.map_err(|error| self.fault(&error))?;
+        done.complete(Ok(()));
+        Ok(bytes.into())
     }
 
     fn is_shared(&self, _tensor: &Stored<D>) -> bool {
