@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use kube::{CustomResource, KubeSchema};
+use sahasra_parameters::MOST_CHUNKS;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     number,
     rules::{object_name, store_url},
     seconds,
-    vram_lease::{MAX_SLICES, SliceSpec, TTL_SECONDS},
+    vram_lease::{MAX_LEASE_SECONDS, MAX_SLICES, MIN_LEASE_SECONDS, SliceSpec, TTL_SECONDS},
 };
 
 pub mod aggregate;
@@ -21,6 +22,15 @@ pub use aggregate::{Aggregate, AggregateChoice};
 pub use kernel::{Argument, ArgumentChoice, BytesChoice, BytesSource, Kernel, PtxChoice, PtxSource};
 pub use sahasra_parameters::spec::{self as chunks, Chunks, ParameterSpec, ScalarType};
 pub use status::BurstJobStatus;
+
+/// Maximum timeout of a chunk in seconds: one day.
+const MAX_CHUNK_TIMEOUT_SECONDS: u32 = 86_400;
+/// Maximum number of retries of one chunk.
+pub(crate) const MAX_RETRIES: u32 = 1_000;
+/// Largest priority of a burst; its negative is the smallest.
+const MAX_PRIORITY: i32 = 1_000_000;
+/// Maximum length in characters of the URL of a store, or of an object in it.
+const LONGEST_URL: usize = 1_024;
 
 /// Specification of a burst: its kernel, its chunks, the slices that it uses, and the handling of its results.
 ///
@@ -71,11 +81,11 @@ pub struct BurstJobSpec {
     /// Timeout of a chunk, in seconds. A chunk that runs longer is stopped, and the attempt counts as lost.
     // A chunk is meant to be short; what takes longer says so.
     #[serde(default = "number::<60>")]
-    #[schemars(range(min = 1, max = 86_400))]
+    #[schemars(range(min = 1, max = MAX_CHUNK_TIMEOUT_SECONDS))]
     pub chunk_timeout_seconds: i64,
     /// Maximum number of chunks that may fail permanently. If more fail, the burst fails.
     #[serde(default)]
-    #[schemars(range(min = 0, max = 10_000_000))]
+    #[schemars(range(min = 0, max = MOST_CHUNKS))]
     pub max_failed_chunks: i64,
     /// Aggregate of all results. If not specified, none is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +101,7 @@ pub struct BurstJobSpec {
     pub suspend: bool,
     /// Priority of the burst. Bursts of higher priority get slices first.
     #[serde(default)]
-    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    #[schemars(range(min = -MAX_PRIORITY, max = MAX_PRIORITY))]
     pub priority: i32,
     /// Time after the burst finished after which the object is deleted, in seconds. If not specified, the object is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,7 +136,7 @@ impl Default for BurstSlices {
 pub struct LeaseTerms {
     /// Time without renewal after which the agents release the slices, in seconds.
     #[serde(default = "number::<TTL_SECONDS>")]
-    #[schemars(range(min = 5, max = 86_400))]
+    #[schemars(range(min = MIN_LEASE_SECONDS, max = MAX_LEASE_SECONDS))]
     pub ttl_seconds: i64,
 }
 
@@ -150,7 +160,7 @@ impl Default for LeaseTerms {
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk, not counting its first attempt.
     #[serde(default = "number::<3>")]
-    #[schemars(range(min = 0, max = 1_000))]
+    #[schemars(range(min = 0, max = MAX_RETRIES))]
     pub max_retries: i64,
     /// Wait before the first retry, in seconds. The wait doubles with each retry, with jitter.
     #[serde(default = "number::<1>")]
@@ -198,7 +208,7 @@ pub struct OutputSpec {
 #[x_kube(validation = rules::secret_for_remote_store())]
 pub struct StoreSpec {
     /// URL of the store: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///path` on a file system that all agents and the operator share.
-    #[schemars(length(min = 6, max = 1024))]
+    #[schemars(length(min = 6, max = LONGEST_URL))]
     #[x_kube(validation = store_url())]
     pub url: String,
     /// Secret in the job's namespace. Its keys are settings of the store, such as `aws_access_key_id` and `aws_endpoint`.

@@ -13,6 +13,13 @@ use crate::{
     seconds,
 };
 
+/// Shortest lifetime of a session in seconds.
+pub(crate) const MIN_SESSION_SECONDS: u32 = 10;
+/// Longest lifetime of a session in seconds: 30 days.
+pub(crate) const MAX_SESSION_SECONDS: u32 = 2_592_000;
+/// Longest time in seconds without a client or an operation: one week.
+const MAX_IDLE_SECONDS: u32 = 604_800;
+
 /// Specification of a session: the requested VRAM and its lifetime.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
@@ -56,12 +63,12 @@ pub struct GpuSessionSpec {
     /// Time without a client or an operation after which the session ends, in seconds.
     // 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
     #[serde(default = "number::<1_800>")]
-    #[schemars(range(min = 1, max = 604_800))]
+    #[schemars(range(min = 1, max = MAX_IDLE_SECONDS))]
     pub idle_timeout_seconds: i64,
     /// Maximum lifetime of the session, in seconds since it was placed.
     // One working day.
     #[serde(default = "number::<28_800>")]
-    #[schemars(range(min = 10, max = 2_592_000))]
+    #[schemars(range(min = MIN_SESSION_SECONDS, max = MAX_SESSION_SECONDS))]
     pub ttl_seconds: i64,
 }
 

@@ -41,6 +41,9 @@ pub const VERSION: &str = "v1alpha1";
 /// Finalizer by which the operator gives VRAM back before an object goes. The operator's alone.
 pub const FINALIZER: &str = "sahasra.dev/release-vram";
 
+/// Maximum bytes of a ConfigMap, including the names of keys: the API server's limit.
+pub const MAX_CONFIG_MAP_BYTES: usize = 1 << 20;
+
 /// Default of a field of whole numbers.
 fn number<const N: i64>() -> i64 {
     N

@@ -9,13 +9,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    VramQuantity, number,
+    VramQuantity,
+    gpu_session::{MAX_SESSION_SECONDS, MIN_SESSION_SECONDS},
+    number,
     rules::{class_name, immutable, only_grows},
     seconds,
 };
 
 /// Most slices that a lease or a burst may ask for: a hundred on each of a thousand devices.
 pub const MAX_SLICES: u32 = 100_000;
+
+/// Shortest lifetime of a grant in seconds.
+pub const MIN_LEASE_SECONDS: u64 = 5;
+/// Longest lifetime of a grant in seconds: one day.
+pub const MAX_LEASE_SECONDS: u64 = 86_400;
+/// Most grants that the status lists.
+pub const MOST_GRANTS: usize = 512;
 
 /// Default lifetime of a grant: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
 pub(crate) const TTL_SECONDS: i64 = 60;
@@ -67,7 +76,7 @@ pub struct VramLeaseSpec {
     pub slices: SliceBounds,
     /// Lifetime of a grant without renewal, in seconds.
     #[serde(default = "number::<TTL_SECONDS>")]
-    #[schemars(range(min = 5, max = 86_400))]
+    #[schemars(range(min = MIN_LEASE_SECONDS, max = MAX_LEASE_SECONDS))]
     pub ttl_seconds: i64,
     /// Whether the operator renews the lease for as long as the object exists.
     #[serde(default)]
@@ -75,7 +84,7 @@ pub struct VramLeaseSpec {
     /// Maximum time for which a connected client keeps its slice, in seconds since the grant, even if the lease is not renewed. Only leases of
     /// sessions have this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 10, max = 2_592_000))]
+    #[schemars(range(min = MIN_SESSION_SECONDS, max = MAX_SESSION_SECONDS))]
     pub keep_seconds: Option<i64>,
 }
 
@@ -174,7 +183,7 @@ pub struct VramLeaseStatus {
     pub devices: i64,
     /// Grants of the lease, one for each device. At most 512 are listed; `devices` is the number of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 512))]
+    #[schemars(length(max = MOST_GRANTS))]
     pub grants: Vec<GrantStatus>,
     /// Time of the first grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -13,6 +13,7 @@ use sahasra_service::{
     answer::{self, Answer},
     causes,
 };
+use sahasra_wire::MAX_ANSWER_BYTES;
 use tokio::time::timeout;
 
 use crate::{
@@ -23,8 +24,6 @@ use crate::{
 
 /// Timeout of the operator's answer. The operator queries its agents, for at most a quarter of a second.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum size of the operator's answer. A worker takes about 200 bytes, so every real cluster fits.
-const ANSWER_BYTES: usize = 16 << 20;
 /// Request that only callers with the right to `list gpuworkers` may send; one object is enough to check this.
 const ALLOWED: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers?limit=1";
 
@@ -63,7 +62,7 @@ impl Operator {
             if answer.status() != StatusCode::OK {
                 return Err(Refusal::Operator(format!("it responded with {}", answer.status())));
             }
-            let body = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+            let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
             Ok(body.map_err(|error| Refusal::Operator(error.to_string()))?.to_bytes())
         };
         let late = |_| Refusal::Operator(format!("timed out after {} s", ANSWER_WITHIN.as_secs()));

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand};
-use sahasra_crds::quantity::at_least_one_mebibyte;
+use sahasra_crds::{quantity::at_least_one_mebibyte, vram_lease::MIN_LEASE_SECONDS};
 use sahasra_service::{
     args::{duration, server_name},
     logging::LogFormat,
@@ -124,7 +124,7 @@ fn input_memory(text: &str) -> Result<u64, String> {
 
 fn session_lease_ttl(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        ttl if ttl < Duration::from_secs(5) => Err("must be at least 5s".to_owned()),
+        ttl if ttl < Duration::from_secs(MIN_LEASE_SECONDS) => Err(format!("must be at least {MIN_LEASE_SECONDS}s")),
         ttl => Ok(ttl),
     }
 }

@@ -24,6 +24,7 @@ use kube::{
     Client, Config,
     runtime::events::{Recorder, Reporter},
 };
+use sahasra_crds::vram_lease::{MAX_LEASE_SECONDS, MIN_LEASE_SECONDS};
 use sahasra_service::{
     api_requests::ApiRequests,
     health::Readiness,
@@ -71,7 +72,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub const INPUT_BYTES: u64 = 192 << 20;
 
 /// Shortest and longest TTL that the API accepts for a lease.
-const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(86_400));
+const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(MIN_LEASE_SECONDS), Duration::from_secs(MAX_LEASE_SECONDS));
 
 /// Configuration of an operator.
 #[derive(Clone, Debug)]

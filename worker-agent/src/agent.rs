@@ -37,6 +37,13 @@ use crate::{
     store::StorePolicy,
 };
 
+/// Default limit of submitted, unanswered chunks of a burst: enough for one second of no-op chunks, so that executors never wait for a
+/// network round trip to the coordinator.
+const MAX_OUTSTANDING_CHUNKS: u64 = 65_536;
+
+/// Default limit of unacknowledged result bytes of a burst.
+const MAX_RETAINED_BYTES: usize = 64 << 20;
+
 /// Memory and time limits of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentLimits {
@@ -53,9 +60,8 @@ pub struct AgentLimits {
 impl Default for AgentLimits {
     fn default() -> Self {
         Self {
-            // Enough for one second of no-op chunks, so that executors never wait for a network round trip to the coordinator.
-            max_outstanding_chunks: 65_536,
-            max_retained_bytes: 64 << 20,
+            max_outstanding_chunks: MAX_OUTSTANDING_CHUNKS,
+            max_retained_bytes: MAX_RETAINED_BYTES,
             shutdown_grace: Duration::from_secs(20),
             session_context_bytes: None,
         }

@@ -9,16 +9,10 @@ use crate::{
     scalar::{Scalar, is_integer, takes, type_name},
     source::{Source, not_representable},
     spec::{
-        Chunks, ChunksChoice, Interval, ParameterChoice, ParameterSpec, ProductAxis, RandomChoice, RandomSpec, RangeChoice, RangeSpec,
-        ScalarType,
+        Chunks, ChunksChoice, Interval, LONGEST_NAME, MOST_AXES, MOST_PARAMETERS, MOST_VALUES, ParameterChoice, ParameterSpec, ProductAxis,
+        RandomChoice, RandomSpec, RangeChoice, RangeSpec, ScalarType,
     },
 };
-
-/// Limits from the schema.
-const MOST_PARAMETERS: usize = 32;
-const MOST_AXES: usize = 16;
-const LONGEST_LIST: usize = 4096;
-const LONGEST_NAME: usize = 63;
 
 /// Number of chunks for which a formula is evaluated at compilation: enough to find most mistakes, in a few milliseconds at most.
 const SAMPLES: u64 = 4096;
@@ -145,10 +139,7 @@ fn check_name(path: &str, name: &str) -> Result<(), CompileError> {
 fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
     match list.len() {
         0 => refuse(path, "the list is empty: specify at least one value"),
-        length if length > LONGEST_LIST => refuse(
-            path,
-            format!("{length} values: a list has at most {LONGEST_LIST}, use cel or range"),
-        ),
+        length if length > MOST_VALUES => refuse(path, format!("{length} values: a list has at most {MOST_VALUES}, use cel or range")),
         _ => Ok(()),
     }
 }

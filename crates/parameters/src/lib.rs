@@ -27,6 +27,7 @@
 
 mod compile;
 mod formula;
+pub mod launch;
 mod one_of;
 mod random;
 pub mod rules;

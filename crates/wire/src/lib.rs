@@ -62,6 +62,10 @@ pub fn milliseconds(time: Duration) -> u64 {
 /// Media type of all request and response bodies.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
 
+/// Maximum size of an answer of an agent or the operator: enough for an inventory of a hundred thousand grants, or for the list of the
+/// workers of every real cluster at about 200 bytes each.
+pub const MAX_ANSWER_BYTES: usize = 16 << 20;
+
 /// Paths of the agent's HTTP API.
 pub mod path {
     pub const INVENTORY: &str = "/v1/inventory";

@@ -4,10 +4,14 @@ use kube::KubeSchema;
 use sahasra_parameters::one_of;
 use serde::{Deserialize, Serialize};
 
+use super::kernel::MOST_ARGUMENTS;
 use crate::rules::exactly_one;
 
 /// Most elements of an output that `sum` and `mean` take: their result stands in the status.
 pub(super) const MOST_ELEMENTS: usize = 256;
+
+/// Most chunks that `topK` lists.
+pub(super) const MOST_BEST: usize = 100;
 
 /// Most elements of the output that an aggregate takes. The rules of the definition have the same order.
 pub(super) const OUTPUT_ELEMENTS: &[(&str, usize)] = &[
@@ -66,7 +70,7 @@ pub fn most_elements(aggregate: &str) -> Option<usize> {
 pub struct OutputSelector {
     /// Position of the output among the kernel's `output` arguments, from 0. `argmin`, `argmax` and `topK` take outputs of one element, `sum` and `mean` of at most 256.
     #[serde(default)]
-    #[schemars(range(min = 0, max = 63))]
+    #[schemars(range(min = 0, max = MOST_ARGUMENTS - 1))]
     pub output: i64,
 }
 
@@ -76,10 +80,10 @@ pub struct OutputSelector {
 pub struct TopK {
     /// Position of the output to compare among the kernel's `output` arguments, from 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = 63))]
+    #[schemars(range(min = 0, max = MOST_ARGUMENTS - 1))]
     pub output: i64,
     /// Number of chunks.
-    #[schemars(range(min = 1, max = 100))]
+    #[schemars(range(min = 1, max = MOST_BEST))]
     pub k: i64,
     /// Order of the values.
     #[serde(default)]

@@ -1,10 +1,14 @@
 //! The program of a burst: PTX, entry, launch shape and arguments.
 
 use kube::KubeSchema;
-use sahasra_parameters::one_of;
+use sahasra_parameters::{
+    launch::{MAX_BLOCK, MAX_GRID},
+    one_of,
+    spec::LONGEST_NAME,
+};
 use serde::{Deserialize, Serialize};
 
-use super::{ScalarType, rules};
+use super::{LONGEST_URL, ScalarType, rules};
 use crate::{
     number,
     rules::{exactly_one, matches, object_name, store_url},
@@ -16,6 +20,10 @@ pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 pub const MAX_INPUT_BYTES: u64 = 48 << 20;
 /// Largest PTX in bytes: what NVCC makes of a large library.
 pub const MAX_PTX_BYTES: u64 = 8 << 20;
+/// Most bytes of PTX or of base64 in the object itself: with the other fields they fit what etcd takes.
+const MAX_INLINE_BYTES: usize = 128 << 10;
+/// Most arguments of a kernel.
+pub(super) const MOST_ARGUMENTS: usize = 64;
 /// Most dynamic shared memory of a block in bytes: 227 KiB, the most that any device lets a block have (CUDA C++ Programming Guide,
 /// technical specifications per compute capability, 9.0 and 10.0).
 const MAX_SHARED_BYTES: u32 = 227 << 10;
@@ -35,11 +43,11 @@ pub struct Kernel {
     pub entry: String,
     /// Number of blocks in x, y and z.
     #[serde(default = "one_by_one")]
-    #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = 2_147_483_647)))]
+    #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = MAX_GRID[0])))]
     pub grid: Vec<i64>,
     /// Number of threads of a block in x, y and z, at most 1024 in total.
     #[serde(default = "one_by_one")]
-    #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = 1_024)))]
+    #[schemars(length(min = 1, max = 3), inner(range(min = 1, max = MAX_BLOCK[0])))]
     pub block: Vec<i64>,
     /// Dynamic shared memory of a block, in bytes.
     #[serde(default)]
@@ -47,7 +55,7 @@ pub struct Kernel {
     pub dynamic_shared_bytes: i64,
     /// Arguments of the kernel, in the order of its parameters.
     #[serde(default)]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = MOST_ARGUMENTS))]
     pub args: Vec<Argument>,
 }
 
@@ -62,12 +70,12 @@ one_of! {
     #[x_kube(validation = exactly_one(PtxSource::OPTIONS))]
     pub struct PtxSource as PtxChoice {
         /// PTX text, at most 128 KiB.
-        #[schemars(length(min = 1, max = 131_072))]
+        #[schemars(length(min = 1, max = MAX_INLINE_BYTES))]
         inline: Inline(String) = "inline",
         /// Key of a ConfigMap in the job's namespace.
         config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
         /// Full URL of an object in the store of `spec.output.store`.
-        #[schemars(length(min = 6, max = 1024))]
+        #[schemars(length(min = 6, max = LONGEST_URL))]
         #[x_kube(validation = store_url())]
         url: Url(String) = "url",
     }
@@ -96,7 +104,7 @@ one_of! {
         /// Pointer to a zeroed array that is read after the launch, as a result of the chunk.
         output: Output(OutputArgument) = "output",
         /// Name of a parameter in `chunks`, whose value is passed.
-        #[schemars(length(min = 1, max = 63))]
+        #[schemars(length(min = 1, max = LONGEST_NAME))]
         parameter: Parameter(String) = "parameter",
         /// Pointer to a private copy of bytes. The kernel may write to it; the changes are discarded.
         input: Input(InputArgument) = "input",
@@ -142,13 +150,13 @@ one_of! {
     #[x_kube(validation = exactly_one(BytesSource::OPTIONS))]
     pub struct BytesSource as BytesChoice {
         /// Bytes in standard base64, at most 128 KiB of text.
-        #[schemars(length(min = 4, max = 131_072))]
+        #[schemars(length(min = 4, max = MAX_INLINE_BYTES))]
         #[x_kube(validation = rules::base64())]
         base64: Base64(String) = "base64",
         /// Key of a ConfigMap in the job's namespace. Binary data must be in `binaryData`.
         config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
         /// Full URL of an object in the store of `spec.output.store`.
-        #[schemars(length(min = 6, max = 1024))]
+        #[schemars(length(min = 6, max = LONGEST_URL))]
         #[x_kube(validation = store_url())]
         url: Url(String) = "url",
     }

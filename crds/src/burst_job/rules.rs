@@ -1,6 +1,7 @@
 //! Rules of a burst that look at several fields at once.
 
 use kube::core::{Reason, Rule, validate};
+use sahasra_parameters::launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
 use schemars::Schema;
 
 use super::{aggregate::OUTPUT_ELEMENTS, kernel::MAX_OUTPUT_BYTES};
@@ -128,26 +129,30 @@ pub(super) fn output_bytes() -> Rule {
 /// A block's threads, all dimensions multiplied: CUDA's limit on every device.
 pub(super) fn block_threads() -> Rule {
     rule(
-        "self.block[0] * (self.block.size() > 1 ? self.block[1] : 1) * (self.block.size() > 2 ? self.block[2] : 1) <= 1024",
-        "a block has at most 1024 threads in all: lower a dimension",
+        format!(
+            "self.block[0] * (self.block.size() > 1 ? self.block[1] : 1) * (self.block.size() > 2 ? self.block[2] : 1) <= {MAX_THREADS}"
+        ),
+        format!("a block has at most {MAX_THREADS} threads in all: lower a dimension"),
     )
     .field_path(".block")
 }
 
 /// CUDA's limit of a block's third dimension.
 pub(super) fn block_depth() -> Rule {
+    let depth = MAX_BLOCK[2];
     rule(
-        "self.block.size() < 3 || self.block[2] <= 64",
-        "a block is at most 64 deep in z: lower it",
+        format!("self.block.size() < 3 || self.block[2] <= {depth}"),
+        format!("a block is at most {depth} deep in z: lower it"),
     )
     .field_path(".block")
 }
 
 /// CUDA's limits of a grid's second and third dimension.
 pub(super) fn grid_extent() -> Rule {
+    let most = MAX_GRID[1];
     rule(
-        "(self.grid.size() < 2 || self.grid[1] <= 65535) && (self.grid.size() < 3 || self.grid[2] <= 65535)",
-        "a grid has at most 65535 blocks in y and in z: use x",
+        format!("(self.grid.size() < 2 || self.grid[1] <= {most}) && (self.grid.size() < 3 || self.grid[2] <= {most})"),
+        format!("a grid has at most {most} blocks in y and in z: use x"),
     )
     .field_path(".grid")
 }

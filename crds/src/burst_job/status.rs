@@ -7,7 +7,14 @@ use kube::KubeSchema;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::aggregate::MOST_ELEMENTS;
+use super::aggregate::{MOST_BEST, MOST_ELEMENTS};
+
+/// Most failed chunks that the status lists.
+pub const MOST_FAILURES: usize = 10;
+/// Maximum length in bytes of the text of a set of indices. The checkpoint has the whole set.
+pub const MAX_INDEXES_BYTES: usize = 4_096;
+/// Maximum length in bytes of the message of a condition or of a failed chunk.
+pub const MAX_MESSAGE_BYTES: usize = 1_024;
 
 /// Status of a burst, which only the operator writes: a summary of the checkpoint in the ConfigMap that `results` names.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -42,11 +49,11 @@ pub struct BurstJobStatus {
     pub chunks: ChunkCounts,
     /// Indices of succeeded chunks, as ranges: `0-41,43`. Cut at 4 KiB; the checkpoint has all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4096))]
+    #[schemars(length(max = MAX_INDEXES_BYTES))]
     pub completed_indexes: Option<String>,
     /// Indices of chunks that failed and are not retried, in the same form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4096))]
+    #[schemars(length(max = MAX_INDEXES_BYTES))]
     pub failed_indexes: Option<String>,
     /// Slices of VRAM that the burst holds and has held.
     #[serde(default)]
@@ -63,7 +70,7 @@ pub struct BurstJobStatus {
     pub results: Option<ResultsStatus>,
     /// The first failed chunks, at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 10))]
+    #[schemars(length(max = MOST_FAILURES))]
     pub failures: Vec<ChunkFailure>,
     /// Time at which the burst first held slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,7 +119,7 @@ pub struct AggregateStatus {
     pub summary: Option<String>,
     /// Best chunks, starting with the best: one for argmin and argmax, k for topK.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 100))]
+    #[schemars(length(max = MOST_BEST))]
     pub best: Vec<BestChunk>,
     /// Elements of the sum or mean; null for an element that is infinite or NaN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -121,7 +128,7 @@ pub struct AggregateStatus {
     /// All of `values` as exact text. Set where one of them is not exact as a JSON number: a sum of integers beyond 2^53, `inf`, `-inf`,
     /// `NaN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256), inner(length(max = 64)))]
+    #[schemars(length(max = MOST_ELEMENTS), inner(length(max = 64)))]
     pub exact: Vec<String>,
     /// Half width of the 95 % confidence interval of each element of a mean, by Student's t; null if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -207,6 +214,6 @@ pub struct ChunkFailure {
     #[schemars(length(max = 64))]
     pub code: String,
     /// Message of the engine.
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = MAX_MESSAGE_BYTES))]
     pub message: String,
 }

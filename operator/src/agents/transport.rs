@@ -25,7 +25,7 @@ use hyper_util::{
 use rustls::pki_types::ServerName;
 use sahasra_service::tls::{Connector, fault};
 use sahasra_wire::{
-    CONTENT_TYPE,
+    CONTENT_TYPE, MAX_ANSWER_BYTES,
     burst::{ClientFrame, ServerFrame},
     frame, path,
 };
@@ -36,8 +36,6 @@ use super::error::{AgentError, StreamError};
 
 /// Timeout of connecting to an agent. On a cluster's network, a connection that takes longer never succeeds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum size of the response to a unary call: enough for an inventory of a hundred thousand grants.
-const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Frames that an agent sends on a stream, in order, until the stream ends or breaks.
 pub type Incomings = BoxStream<'static, Result<ServerFrame, StreamError>>;

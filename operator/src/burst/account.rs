@@ -9,6 +9,7 @@ mod retries;
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
+use sahasra_crds::burst_job::status::MOST_FAILURES;
 use sahasra_names::DeviceId;
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_service::backoff::Backoff;
@@ -19,9 +20,6 @@ pub use self::flights::DeviceNumber;
 use self::flights::{Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
-
-/// Number of failures that are listed individually in status and checkpoint.
-pub const LISTED_FAILURES: usize = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
@@ -228,7 +226,7 @@ impl Account {
         &self.causes
     }
 
-    /// The first failures, at most [`LISTED_FAILURES`].
+    /// The first failures, at most [`MOST_FAILURES`].
     pub fn failures(&self) -> &[FailedChunk] {
         &self.failures
     }
@@ -291,7 +289,7 @@ impl Account {
         let AttemptRange { first, count, attempt } = chunks;
         self.failed.insert(first, count);
         self.causes.entry(code).or_default().insert(first, count);
-        for index in chunks.indices().take(LISTED_FAILURES.saturating_sub(self.failures.len())) {
+        for index in chunks.indices().take(MOST_FAILURES.saturating_sub(self.failures.len())) {
             self.failures.push(FailedChunk {
                 index,
                 attempts: attempt,

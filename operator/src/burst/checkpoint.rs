@@ -11,20 +11,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sahasra_crds::burst_job::status::MOST_FAILURES;
 use sahasra_results::{COUNTED, FAILED, RESULTS};
 pub use sahasra_results::{CSV, MAX_CSV_BYTES, MAX_INLINE_RESULT_BYTES};
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    account::{FailedChunk, LISTED_FAILURES},
+    account::FailedChunk,
     aggregate::Aggregator,
     index_set::{DecodeError, IndexSet},
     results_store::SegmentIndex,
 };
 
-/// Maximum bytes of a ConfigMap, including the names of keys: the API server's limit.
-pub const MAX_CONFIG_MAP_BYTES: usize = 1 << 20;
 /// Maximum bytes of the sets in the ConfigMap of a burst with a store. Larger sets are moved to the store, because every checkpoint writes
 /// them again and etcd keeps each version for minutes.
 const MAX_INLINE_SET_BYTES: usize = 64 << 10;
@@ -38,7 +37,7 @@ pub struct Checkpoint {
     pub term: u64,
     pub completed: IndexSet,
     pub failed: BTreeMap<FailureCode, IndexSet>,
-    /// The first failures, at most [`LISTED_FAILURES`].
+    /// The first failures, at most [`MOST_FAILURES`].
     pub failures: Vec<FailedChunk>,
     /// Number of attempts after the first.
     pub retried: u64,
@@ -220,7 +219,7 @@ impl Checkpoint {
             return Err(CheckpointError::OtherJob(state.uid));
         }
         let listed = |failure: &FailedChunk| failure.index < total && code(&failure.code).is_some();
-        if state.failures.len() > LISTED_FAILURES || !state.failures.iter().all(listed) {
+        if state.failures.len() > MOST_FAILURES || !state.failures.iter().all(listed) {
             return Err(CheckpointError::Contradiction("its list of failures"));
         }
         if !state.aggregator.continues(aggregator) {

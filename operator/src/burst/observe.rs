@@ -16,9 +16,12 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, ResourceExt};
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, path::Path};
-use sahasra_crds::burst_job::{
-    ArgumentChoice, BurstJobSpec, BytesChoice, BytesSource, PtxChoice, PtxSource,
-    kernel::{ConfigMapKeyReference, MAX_INPUT_BYTES, MAX_PTX_BYTES},
+use sahasra_crds::{
+    MAX_CONFIG_MAP_BYTES,
+    burst_job::{
+        ArgumentChoice, BurstJobSpec, BytesChoice, BytesSource, PtxChoice, PtxSource,
+        kernel::{ConfigMapKeyReference, MAX_INPUT_BYTES, MAX_PTX_BYTES},
+    },
 };
 use sahasra_parameters::NotOne;
 use sahasra_service::causes;
@@ -27,8 +30,6 @@ use sha2::{Digest, Sha256};
 
 /// Maximum number of concurrent requests to a store for one job.
 const REQUESTS: usize = 4;
-/// Maximum size of a ConfigMap according to the API server. It is assumed for ConfigMaps that have not been read yet.
-const CONFIG_MAP_BYTES: u64 = 1 << 20;
 
 /// The content of everything that the spec refers to.
 #[derive(Clone, Debug, Default)]
@@ -200,7 +201,8 @@ impl<'a> Survey<'a> {
             match wanted.place {
                 Place::Key(reference) if !names.contains(&reference.name.as_str()) => {
                     names.push(&reference.name);
-                    bytes += CONFIG_MAP_BYTES;
+                    // A ConfigMap that has not been read yet counts with its maximum.
+                    bytes += MAX_CONFIG_MAP_BYTES as u64;
                 }
                 Place::Key(_) | Place::Url(_) | Place::Text(_) | Place::Base64(_) => {}
             }

@@ -3,17 +3,12 @@
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use sahasra_crds::{
     BurstJobStatus,
-    burst_job::status::{ChunkCounts, ChunkFailure},
+    burst_job::status::{ChunkCounts, ChunkFailure, MAX_INDEXES_BYTES, MAX_MESSAGE_BYTES},
     conditions::{self, ACCEPTED, ADMITTED, CHECKPOINTED, COMPLETE, FAILED, SUSPENDED},
 };
 
 use super::account::Account;
 use crate::objects::integer;
-
-/// Maximum length in bytes of the text of a set of indices. The checkpoint contains the whole set.
-const INDEXES_BYTES: usize = 4096;
-/// Maximum length of a failure's message in bytes, as in the schema.
-const MESSAGE_BYTES: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -45,7 +40,7 @@ impl Verdict {
 /// Sets conditions, and derives state and reason from them.
 pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[Verdict], now: Timestamp) {
     for verdict in verdicts {
-        let message = cut(&verdict.message, MESSAGE_BYTES);
+        let message = cut(&verdict.message, MAX_MESSAGE_BYTES);
         conditions::set(
             &mut status.conditions,
             verdict.kind,
@@ -110,7 +105,7 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
         failed: integer(counts.failed),
         retried: integer(counts.retried),
     };
-    let text = |set: &super::index_set::IndexSet| (!set.is_empty()).then(|| set.text(INDEXES_BYTES));
+    let text = |set: &super::index_set::IndexSet| (!set.is_empty()).then(|| set.text(MAX_INDEXES_BYTES));
     status.completed_indexes = text(account.completed());
     status.failed_indexes = text(account.failed_set());
     status.failures = account
@@ -120,7 +115,7 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
             index: integer(failure.index),
             attempts: i64::from(failure.attempts),
             code: failure.code.clone(),
-            message: cut(&failure.message, MESSAGE_BYTES),
+            message: cut(&failure.message, MAX_MESSAGE_BYTES),
         })
         .collect();
 }

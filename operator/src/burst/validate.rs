@@ -8,7 +8,10 @@ use bytes::Bytes;
 use sahasra_crds::burst_job::{
     AggregateChoice, ArgumentChoice, BurstJobSpec, KeptResults, ScalarType, aggregate, kernel::MAX_OUTPUT_BYTES,
 };
-use sahasra_parameters::{NotOne, Program as Chunks, Scalar};
+use sahasra_parameters::{
+    NotOne, Program as Chunks, Scalar,
+    launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS},
+};
 use sahasra_wire::{
     burst::{Argument, Input, Program, Store, argument::Kind},
     milliseconds,
@@ -185,12 +188,15 @@ fn shape(spec: &BurstJobSpec) -> Result<([u32; 3], [u32; 3]), Invalid> {
         }
         Ok(shape)
     };
-    // CUDA C++ Programming Guide, technical specifications per compute capability: the same for all since 3.0.
-    let grid = three("spec.kernel.grid", &spec.kernel.grid, [2_147_483_647, 65_535, 65_535])?;
-    let block = three("spec.kernel.block", &spec.kernel.block, [1_024, 1_024, 64])?;
-    let threads: u64 = block.iter().map(|size| u64::from(*size)).product();
-    if threads > 1024 {
-        return refuse("spec.kernel.block", INVALID, format!("{threads} threads: a block has at most 1024"));
+    let grid = three("spec.kernel.grid", &spec.kernel.grid, MAX_GRID)?;
+    let block = three("spec.kernel.block", &spec.kernel.block, MAX_BLOCK)?;
+    let threads: i64 = block.iter().map(|size| i64::from(*size)).product();
+    if threads > MAX_THREADS {
+        return refuse(
+            "spec.kernel.block",
+            INVALID,
+            format!("{threads} threads: a block has at most {MAX_THREADS}"),
+        );
     }
     Ok((grid, block))
 }

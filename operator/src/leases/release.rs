@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
+use sahasra_crds::vram_lease::MAX_LEASE_SECONDS;
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::Owner;
 use tokio::time::Instant;
@@ -14,7 +15,7 @@ const EXPIRY_MARGIN: Duration = Duration::from_secs(5);
 /// Waits before an agent that has not answered a release is called again.
 const AGAIN: Backoff = Backoff::milliseconds(100, 10_000);
 /// Time after which an unanswered release is forgotten: longer than any TTL with [`EXPIRY_MARGIN`].
-const FORGOTTEN: Duration = Duration::from_secs(2 * 86_400);
+const FORGOTTEN: Duration = Duration::from_secs(2 * MAX_LEASE_SECONDS);
 
 /// Outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

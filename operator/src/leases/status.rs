@@ -6,13 +6,10 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp}
 use sahasra_crds::{
     VramLeaseStatus,
     conditions::{self, GRANTED},
-    vram_lease::GrantStatus,
+    vram_lease::{GrantStatus, MOST_GRANTS},
 };
 
 use crate::{objects::integer, pool::ClaimView};
-
-/// Maximum number of grants that the status lists.
-const LISTED_GRANTS: usize = 512;
 
 /// Reason of the condition `Granted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +61,7 @@ pub(crate) fn status(
     let is_granted = granted == GrantedReason::SlicesGranted;
     conditions::set(&mut conditions, GRANTED, is_granted, granted.reason(), message, generation, now);
     let devices: BTreeSet<(&str, &str)> = view.grants.iter().map(|grant| (&*grant.worker, &*grant.device)).collect();
-    let listed = view.grants.iter().take(LISTED_GRANTS).map(|grant| GrantStatus {
+    let listed = view.grants.iter().take(MOST_GRANTS).map(|grant| GrantStatus {
         worker: grant.worker.to_string(),
         device: grant.device.to_string(),
         slices: i64::from(grant.slices),

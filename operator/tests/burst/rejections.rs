@@ -8,11 +8,11 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, VramLease,
+    BurstJob, BurstJobStatus, MAX_CONFIG_MAP_BYTES, VramLease,
     conditions::{self, COMPLETE, FAILED},
 };
 use sahasra_operator::burst::{
-    checkpoint::{Checkpoint, MAX_CONFIG_MAP_BYTES, Results},
+    checkpoint::{Checkpoint, Results},
     index_set::IndexSet,
     objects::Objects,
     observe::observe,

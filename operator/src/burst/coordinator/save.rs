@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use object_store::{GetOptions, ObjectStore, ObjectStoreExt, WriteMultipart, path::Path};
 use sahasra_crds::{
+    MAX_CONFIG_MAP_BYTES,
     burst_job::KeptResults,
     conditions::{ADMITTED, CHECKPOINTED},
 };
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     burst::{
-        checkpoint::{self, Checkpoint, Contents, MAX_CONFIG_MAP_BYTES, MAX_CSV_BYTES, Named, Results, StoredSets},
+        checkpoint::{self, Checkpoint, Contents, MAX_CSV_BYTES, Named, Results, StoredSets},
         objects::{Objects, WriteError},
         results_store::{self, FAILED_CSV, MANIFEST},
         status::Verdict,

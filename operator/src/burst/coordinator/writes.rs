@@ -1,14 +1,8 @@
 //! The outcomes of a coordinator's background writes, and the errors of a checkpoint.
 
-use sahasra_crds::{BurstJob, BurstJobStatus, VramLease, conditions::FAILED};
+use sahasra_crds::{BurstJob, BurstJobStatus, MAX_CONFIG_MAP_BYTES, VramLease, conditions::FAILED};
 
-use crate::burst::{
-    checkpoint::{MAX_CONFIG_MAP_BYTES, StoredSets},
-    index_set::IndexSet,
-    objects::WriteError,
-    results_store::SegmentIndex,
-    status::Verdict,
-};
+use crate::burst::{checkpoint::StoredSets, index_set::IndexSet, objects::WriteError, results_store::SegmentIndex, status::Verdict};
 
 pub(super) enum Written {
     Status(Box<BurstJobStatus>, Result<Box<BurstJob>, WriteError>),
