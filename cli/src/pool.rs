@@ -226,7 +226,7 @@ impl Pool {
             // All emulated devices share the cores of this machine.
             cpu_device_threads: Some(cores.div_ceil(playing.max(1))),
             gpu_context_memory: None,
-            max_executors_per_device: 8,
+            max_executors_per_device: sahasra_worker::args::MAX_EXECUTORS_PER_DEVICE,
             require_sandbox: false,
             executor_idle_timeout: Duration::from_secs(60),
             log_level: String::new(),

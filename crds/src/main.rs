@@ -1,5 +1,5 @@
 //! Writes what is generated from the types, in the repository's root: the chart's definitions, one YAML file a kind, `docs/api.md`, and the
-//! Python package's list of aggregates.
+//! Python package's names and limits of a BurstJob.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::ExitCode};
 
@@ -33,6 +33,6 @@ fn write_all() -> Result<(), (String, io::Error)> {
     }
     let reference = Path::new("docs/api.md");
     at(reference, fs::write(reference, sahasra_crds::reference::markdown()))?;
-    let python = Path::new("python/sahasra/aggregates.py");
+    let python = Path::new("python/sahasra/burst_schema.py");
     at(python, fs::write(python, sahasra_crds::reference::python()))
 }

@@ -1,5 +1,5 @@
-//! The reference of the API for users, in Markdown, made from the same definitions that the API server gets; and the names that the Python
-//! package checks.
+//! The reference of the API for users, in Markdown, made from the same definitions that the API server gets; and the names and
+//! limits that the Python package checks.
 
 use std::fmt::Write;
 
@@ -7,7 +7,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 
-use crate::burst_job::Aggregate;
+use sahasra_parameters::spec::MOST_VALUES;
+
+use crate::{
+    burst_job::{Aggregate, MAX_RETRIES, kernel::MAX_OUTPUT_BYTES},
+    vram_lease::MAX_SLICES,
+};
 
 const INTRODUCTION: &str = "\
 <!-- Generated from crds/src by `make generate`: do not edit. -->
@@ -77,10 +82,17 @@ pub fn markdown() -> String {
     text
 }
 
-/// A Python module with the names of the aggregates.
+/// A Python module with the names and limits of a BurstJob that the package checks.
 pub fn python() -> String {
     let names: String = Aggregate::OPTIONS.iter().map(|name| format!("    {name:?},\n")).collect();
-    format!("\"\"\"Aggregates of bursts. Generated from crds/src by `make generate`: do not edit.\"\"\"\n\nAGGREGATES = (\n{names})\n")
+    format!(
+        "\"\"\"Names and limits of a BurstJob. Generated from crds/src by `make generate`: do not edit.\"\"\"\n\n\
+         AGGREGATES = (\n{names})\n\
+         #: Largest number of values that a parameter may list.\nMAX_VALUES = {MOST_VALUES}\n\
+         #: Largest number of retries of a chunk.\nMAX_RETRIES = {MAX_RETRIES}\n\
+         #: Largest number of slices.\nMAX_SLICES = {MAX_SLICES}\n\
+         #: Largest number of elements of an output.\nMAX_ELEMENTS = {MAX_OUTPUT_BYTES}\n"
+    )
 }
 
 fn kind(text: &mut String, definition: &CustomResourceDefinition) {

@@ -60,10 +60,10 @@ fn the_reference_is_that_of_the_types() {
 
 #[test]
 fn every_aggregate_is_known_to_the_python_package_and_described_by_the_guide() {
-    let python = fs::read_to_string(root().join("python/sahasra/aggregates.py")).unwrap();
+    let python = fs::read_to_string(root().join("python/sahasra/burst_schema.py")).unwrap();
     assert!(
         python == sahasra_crds::reference::python(),
-        "python/sahasra/aggregates.py is stale: run `make generate`"
+        "python/sahasra/burst_schema.py is stale: run `make generate`"
     );
     let guide = fs::read_to_string(root().join("docs/guide/burstjob.md")).unwrap();
     let (_, table) = guide.split_once("| `aggregate` | `status.aggregate` |").unwrap();

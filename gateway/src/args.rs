@@ -6,6 +6,8 @@ use clap::Parser;
 use http::Uri;
 use sahasra_service::{args::server_name, logging::LogFormat, tls::ServerName};
 
+use crate::service::MAX_STREAMS;
+
 /// REST API and streams of sessions for clients outside the cluster. Has no rights of its own: it acts with its callers' tokens.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "sahasra-gateway", version)]
@@ -38,7 +40,7 @@ pub struct Args {
     #[arg(long, env = "SAHASRA_MAX_CONNECTIONS", default_value_t = 1024, value_name = "N", value_parser = number)]
     pub max_connections: usize,
     /// Maximum number of streams of sessions. Further streams are rejected.
-    #[arg(long, env = "SAHASRA_MAX_STREAMS", default_value_t = 256, value_name = "N", value_parser = number)]
+    #[arg(long, env = "SAHASRA_MAX_STREAMS", default_value_t = MAX_STREAMS, value_name = "N", value_parser = number)]
     pub max_streams: usize,
     /// Level or filter of the log, such as `info` or `info,sahasra_gateway=debug`.
     #[arg(long, env = "SAHASRA_LOG_LEVEL", default_value = "info", value_parser = sahasra_service::logging::filter, value_name = "FILTER")]

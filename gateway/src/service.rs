@@ -39,10 +39,15 @@ use crate::{
 const API_SERVER: &str = "the API server";
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Default limit of a request's body in bytes: the API server's.
+const MAX_BODY_BYTES: usize = 3 << 20;
+/// Default limit of the streams of sessions.
+pub(crate) const MAX_STREAMS: usize = 256;
+
 /// Limits on what clients may send.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum size of a body in bytes; the default of 3 MiB is the API server's limit.
+    /// Maximum size of a body in bytes.
     pub body_bytes: usize,
     pub body_timeout: Duration,
     pub streams: usize,
@@ -52,9 +57,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            body_bytes: 3 << 20,
+            body_bytes: MAX_BODY_BYTES,
             body_timeout: Duration::from_secs(20),
-            streams: 256,
+            streams: MAX_STREAMS,
             pace: Pace::default(),
         }
     }

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .aggregates import AGGREGATES
 from .arguments import seconds_of, vram_of
+from .burst_schema import AGGREGATES, MAX_ELEMENTS, MAX_RETRIES, MAX_SLICES, MAX_VALUES
 from .caller import warn
 from .errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
 from .kernel import Parameter, entries_of, extent, parameters_of, text_of, whole
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from . import _native
     from .client import SahasraClient
 
-#: Largest number of values that a parameter of a BurstJob may list.
-MAX_VALUES = 4096
-#: Largest value of the integer fields of a BurstJob.
-MAX_INT32 = (1 << 31) - 1
 #: Largest number of BurstJobs that one call creates: each is an object of some hundred kilobytes in the API server's store.
 MAX_PARTS = 64
 
@@ -119,10 +115,10 @@ def spec_of(
         },
         "chunks": {"count": count, "parameters": declared},
         "slice": {"vram": vram_of(vram)},
-        "retryPolicy": {"maxRetries": whole("max_retries", max_retries, 0, MAX_INT32)},
+        "retryPolicy": {"maxRetries": whole("max_retries", max_retries, 0, MAX_RETRIES)},
     }
     if slices is not None:
-        spec["slices"] = {"min": 1, "max": whole("slices", slices, 1, MAX_INT32)}
+        spec["slices"] = {"min": 1, "max": whole("slices", slices, 1, MAX_SLICES)}
     if aggregate is not None:
         if isinstance(aggregate, str):
             if aggregate not in AGGREGATES:
@@ -222,7 +218,7 @@ def _output(output: Any) -> dict[str, Any]:
     kind, count = output
     if not isinstance(kind, str) or kind not in _DTYPES:
         raise InvalidArgumentError(f"output={output!r}: its type is one of {', '.join(_DTYPES)}")
-    return {"output": {"type": kind, "count": whole("output's count", count, 1, MAX_INT32)}}
+    return {"output": {"type": kind, "count": whole("output's count", count, 1, MAX_ELEMENTS)}}
 
 
 def _values(name: str, column: np.ndarray[Any, Any], kind: str | None) -> list[Any]:

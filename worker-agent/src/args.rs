@@ -9,6 +9,11 @@ use sahasra_store::StoreArgs;
 
 use crate::devices::{CpuMode, DeviceConfig};
 
+/// Default number of namespaces whose bursts one device serves at the same time.
+pub const MAX_EXECUTORS_PER_DEVICE: u32 = 8;
+/// Limit of the devices of the CPU engine.
+const MAX_CPU_DEVICES: i64 = 64;
+
 /// Agent of one node: grants slices of the memory of its devices, and runs chunks and sessions on them.
 #[derive(Debug, Parser)]
 #[command(name = "sahasra-worker", version)]
@@ -94,7 +99,7 @@ pub struct AgentArguments {
     #[arg(long, env = "SAHASRA_CPU_BACKEND", value_enum, default_value_t)]
     pub cpu_backend: CpuMode,
     /// Number of devices of the CPU backend.
-    #[arg(long, env = "SAHASRA_CPU_DEVICES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
+    #[arg(long, env = "SAHASRA_CPU_DEVICES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=MAX_CPU_DEVICES), value_name = "N")]
     pub cpu_devices: u32,
     /// Memory of each device of the CPU backend [default: half of the machine's memory, divided by their number].
     #[arg(long, env = "SAHASRA_CPU_DEVICE_MEMORY", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
@@ -110,7 +115,7 @@ pub struct AgentArguments {
     #[arg(
         long,
         env = "SAHASRA_MAX_EXECUTORS_PER_DEVICE",
-        default_value_t = 8,
+        default_value_t = MAX_EXECUTORS_PER_DEVICE,
         value_parser = clap::value_parser!(u32).range(1..=64),
         value_name = "N"
     )]

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use crate::devices::DeviceConfig;
 
+/// Default length of a turn. A start costs a GPU context and a compilation, about one second: less than a tenth of it.
+const TURN: Duration = Duration::from_secs(10);
+
 /// Configuration of an executor pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -30,8 +33,7 @@ impl Default for PoolConfig {
             program: PathBuf::from("/proc/self/exe"),
             devices: DeviceConfig::default(),
             idle_timeout: Duration::from_secs(60),
-            // A start costs a GPU context and a compilation, about one second: less than a tenth of a turn.
-            turn: Duration::from_secs(10),
+            turn: TURN,
             grace: Duration::from_secs(2),
             start_timeout: Duration::from_secs(120),
             max_event_bytes: 8 << 20,
