@@ -10,7 +10,7 @@ use crate::{
     number,
     rules::{object_name, store_url},
     seconds,
-    vram_lease::{MAX_LEASE_SECONDS, MAX_SLICES, MIN_LEASE_SECONDS, SliceSpec, TTL_SECONDS},
+    vram_lease::{MAX_LEASE_SECONDS, MAX_SLICES, MIN_LEASE_SECONDS, ORDERED_SLICES, SliceSpec, TTL_SECONDS},
 };
 
 pub mod aggregate;
@@ -112,7 +112,7 @@ pub struct BurstJobSpec {
 /// Number of slices that a burst holds at the same time.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
+#[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message(ORDERED_SLICES).field_path(".min"))]
 pub struct BurstSlices {
     /// Minimum number of slices with which the burst starts.
     #[serde(default = "number::<1>")]

@@ -101,7 +101,7 @@ impl VramLeaseSpec {
 /// Owner of a lease. If empty, the `VramLease` object itself is the owner.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!has(self.kind) || has(self.name)").message("an owner of a kind needs a name: give name too").field_path(".name").reason(Reason::FieldValueRequired))]
+#[x_kube(validation = Rule::new("!has(self.kind) || has(self.name)").message("an owner of a kind needs a name: set name").field_path(".name").reason(Reason::FieldValueRequired))]
 pub struct LeaseOwner {
     /// Kind of the owner: `BurstJob`, `GpuSession`, or empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,10 +126,13 @@ pub struct SliceSpec {
     pub class: Option<String>,
 }
 
+/// Message about a minimum of slices that exceeds the maximum.
+pub const ORDERED_SLICES: &str = "min must not exceed max: lower min or raise max";
+
 /// Number of slices: work starts with `min`, and grows up to `max` when slices become free.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.min <= self.max").message("min must not exceed max: lower min or raise max").field_path(".min"))]
+#[x_kube(validation = Rule::new("self.min <= self.max").message(ORDERED_SLICES).field_path(".min"))]
 pub struct SliceBounds {
     /// Minimum number of slices with which work can start.
     #[serde(default = "number::<1>")]

@@ -6,6 +6,7 @@ use crate::{
     CompileError, MOST_CHUNKS, NotOne, Parameter, Program,
     formula::Formula,
     random::{Distribution, Stream},
+    rules::{ORDERED_BOUNDS, POSITIVE_MINIMUM, UNIQUE_NAMES, name_message},
     scalar::{Scalar, is_integer, takes, type_name},
     source::{Source, not_representable},
     spec::{
@@ -63,15 +64,7 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
         let path = format!("spec.chunks.product[{at}]");
         check_name(&format!("{path}.name"), &axis.name)?;
         if compiled.contains_key(axis.name.as_str()) {
-            let other = if chunks.parameters.contains_key(&axis.name) {
-                "declared in spec.chunks.parameters too"
-            } else {
-                "the name of an earlier list too"
-            };
-            return refuse(
-                format!("{path}.name"),
-                format!("{:?} is {other}: use a unique name for each parameter", axis.name),
-            );
+            return refuse(format!("{path}.name"), UNIQUE_NAMES);
         }
         stride /= axis.list.len() as u64;
         let values = values(&format!("{path}.list"), axis.type_, &axis.list)?;
@@ -130,10 +123,7 @@ fn check_name(path: &str, name: &str) -> Result<(), CompileError> {
     if first && characters.all(|other| other.is_ascii_alphanumeric() || other == '_') && name.len() <= LONGEST_NAME {
         return Ok(());
     }
-    refuse(
-        path,
-        format!("{name:?} is not a parameter name: use 1 to {LONGEST_NAME} letters, digits and underscores, no digit first"),
-    )
+    refuse(path, name_message())
 }
 
 fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
@@ -265,7 +255,7 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             let path = format!("{path}.logUniform");
             let (min, max) = bounds(&path, type_, interval)?;
             if min <= 0.0 {
-                return refuse(format!("{path}.min"), format!("{min} has no logarithm: set a min above 0"));
+                return refuse(format!("{path}.min"), POSITIVE_MINIMUM);
             }
             let log_min = libm::log(min);
             Ok(Distribution::LogUniform {
@@ -290,10 +280,7 @@ fn bounds(path: &str, type_: ScalarType, interval: &Interval) -> Result<(f64, f6
     if min >= max {
         return refuse(
             format!("{path}.min"),
-            format!(
-                "{min} is not below max, {max}, as {} has them: lower min or raise max",
-                type_name(type_)
-            ),
+            format!("{ORDERED_BOUNDS}: as {}, they are {min} and {max}", type_name(type_)),
         );
     }
     Ok((min, max))

@@ -9,3 +9,8 @@ pub const MAX_BLOCK: [i64; 3] = [1_024, 1_024, 64];
 
 /// Maximum number of threads of a block, all dimensions multiplied.
 pub const MAX_THREADS: i64 = 1_024;
+
+/// Message about a block with more than [`MAX_THREADS`].
+pub fn block_message() -> String {
+    format!("a block has at most {MAX_THREADS} threads in all: lower a dimension")
+}

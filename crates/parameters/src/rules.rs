@@ -4,15 +4,32 @@
 use schemars::Schema;
 use serde_json::{Value, json};
 
-use crate::one_of::message;
+use crate::{one_of::message, spec::LONGEST_NAME};
 
 const VALIDATIONS: &str = "x-kubernetes-validations";
 
+// Messages of rules that the compilation checks as well.
+
+/// Message about the names of parameters that are not unique.
+pub(crate) const UNIQUE_NAMES: &str = "two parameters have the same name: use a unique name for each parameter";
+/// Message about an interval that is empty.
+pub(crate) const ORDERED_BOUNDS: &str = "min must be smaller than max";
+/// Message about an interval whose logarithm does not exist.
+pub(crate) const POSITIVE_MINIMUM: &str = "min must be greater than 0, because its logarithm is taken";
+
+/// Message about a text that is not a parameter's name.
+pub(crate) fn name_message() -> String {
+    format!("a parameter name must have 1 to {LONGEST_NAME} letters, digits and underscores, no digit first")
+}
+
 /// Pattern of a parameter's name: an identifier, so that reports and formulas can contain it.
-const PARAMETER_NAME: &str = "^[A-Za-z_][A-Za-z0-9_]{0,62}$";
+fn name_pattern() -> String {
+    format!("^[A-Za-z_][A-Za-z0-9_]{{0,{}}}$", LONGEST_NAME - 1)
+}
 
 /// Columns of the results beside `index` and the parameters.
 const OUTPUT_COLUMN: &str = "^output[0-9]+$";
+const COLUMNS: &str = "index, output0, output1 and so on are columns of the results: rename the parameter";
 
 fn rule(rule: impl Into<String>, message: &str) -> Value {
     json!({ "rule": rule.into(), "message": message })
@@ -34,33 +51,24 @@ pub(crate) fn exactly_one(fields: &[&str]) -> Value {
 }
 
 pub(crate) fn parameter_name() -> Value {
-    rule(
-        format!("self.matches('{PARAMETER_NAME}')"),
-        "use 1 to 63 letters, digits and underscores, no digit first",
-    )
+    rule(format!("self.matches('{}')", name_pattern()), &name_message())
 }
 
 /// Rule that every key of `parameters` is a valid parameter name.
 pub(crate) fn parameter_names() -> Value {
-    rule(
-        format!("self.all(name, name.matches('{PARAMETER_NAME}'))"),
-        "a name is no parameter name: use 1 to 63 letters, digits and underscores, no digit first",
-    )
+    rule(format!("self.all(name, name.matches('{}'))", name_pattern()), &name_message())
 }
 
 /// Rule that a parameter does not have the name of another column of the results.
 pub(crate) fn no_column() -> Value {
-    rule(
-        format!("self != 'index' && !self.matches('{OUTPUT_COLUMN}')"),
-        "index, output0, output1 and so on are columns of the results: give the parameter another name",
-    )
+    rule(format!("self != 'index' && !self.matches('{OUTPUT_COLUMN}')"), COLUMNS)
 }
 
 /// [`no_column`] for every key of `parameters`.
 pub(crate) fn no_columns() -> Value {
     rule(
         format!("self.all(name, name != 'index' && !name.matches('{OUTPUT_COLUMN}'))"),
-        "a parameter has the name of a column of the results (index, output0, output1 and so on): give it another name",
+        COLUMNS,
     )
 }
 
@@ -69,28 +77,25 @@ pub(crate) fn no_columns() -> Value {
 
 /// Rule that no two lists of a product have the same name.
 pub(crate) fn distinct_axes() -> Value {
-    rule(
-        "self.all(axis, self.exists_one(other, other.name == axis.name))",
-        "two lists have the same name: give each parameter its own name",
-    )
+    rule("self.all(axis, self.exists_one(other, other.name == axis.name))", UNIQUE_NAMES)
 }
 
 /// Rule that no list of a product has the name of a parameter.
 pub(crate) fn axes_apart_from_parameters() -> Value {
     rule_of_field(
         "!has(self.product) || !has(self.parameters) || self.product.all(axis, !(axis.name in self.parameters))",
-        "a list has the name of one of parameters: give each parameter its own name",
+        UNIQUE_NAMES,
         ".product",
     )
 }
 
 pub(crate) fn ordered_bounds() -> Value {
-    rule_of_field("self.min < self.max", "min must be below max: lower min or raise max", ".min")
+    rule_of_field("self.min < self.max", ORDERED_BOUNDS, ".min")
 }
 
 /// Adds the rule that an interval's minimum is positive. A transform, since `extend` on a field would replace the rules of the field's type.
 pub(crate) fn positive_minimum(schema: &mut Schema) {
-    let added = rule_of_field("self.min > 0.0", "zero and less have no logarithm: give a min above 0", ".min");
+    let added = rule_of_field("self.min > 0.0", POSITIVE_MINIMUM, ".min");
     match schema.get_mut(VALIDATIONS).and_then(Value::as_array_mut) {
         Some(rules) => rules.push(added),
         None => {

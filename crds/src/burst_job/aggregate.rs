@@ -23,6 +23,17 @@ pub(super) const OUTPUT_ELEMENTS: &[(&str, usize)] = &[
     ("concat", usize::MAX),
 ];
 
+/// Message about an output that the kernel does not have.
+pub const UNKNOWN_OUTPUT: &str = "output must be smaller than the number of the kernel's output arguments: 0 is the first";
+
+/// Message about an output with more than `most` elements, which `aggregate` does not take.
+pub fn elements_message(aggregate: &str, most: usize) -> String {
+    match most {
+        1 => format!("{aggregate} compares single numbers: choose an output of count 1"),
+        _ => format!("{aggregate} takes outputs of at most {most} elements: choose a smaller one, or concat"),
+    }
+}
+
 one_of! {
     /// Aggregate of all results. Exactly one field must be set. With `none`, as without an aggregate, nothing is computed.
     #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]

@@ -16,6 +16,14 @@ use crate::{
 
 /// Most bytes of one chunk's outputs, all together: several frames of results must fit a stream's window and the agent's memory.
 pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
+/// Message about outputs of a chunk that have more than [`MAX_OUTPUT_BYTES`].
+pub fn output_message() -> String {
+    format!(
+        "the outputs of a chunk have at most {} MiB in total: compute less in each chunk",
+        MAX_OUTPUT_BYTES >> 20
+    )
+}
+
 /// Most bytes of a burst's inputs, each argument's counted: with the PTX they fit a frame to an agent.
 pub const MAX_INPUT_BYTES: u64 = 48 << 20;
 /// Largest PTX in bytes: what NVCC makes of a large library.
@@ -39,7 +47,7 @@ pub struct Kernel {
     pub ptx: PtxSource,
     /// Name of the kernel's `.entry` in the PTX.
     #[schemars(length(min = 1, max = 512))]
-    #[x_kube(validation = matches("^([a-zA-Z][a-zA-Z0-9_$]*|[_$%][a-zA-Z0-9_$]+)$", "give the name of a PTX .entry: letters, digits, _ and $"))]
+    #[x_kube(validation = matches("^([a-zA-Z][a-zA-Z0-9_$]*|[_$%][a-zA-Z0-9_$]+)$", "entry must be the name of a PTX .entry: letters, digits, _ and $"))]
     pub entry: String,
     /// Number of blocks in x, y and z.
     #[serde(default = "one_by_one")]
@@ -162,10 +170,13 @@ one_of! {
     }
 }
 
+/// Message about a type that a chunk's index does not have.
+pub const CHUNK_INDEX_TYPE: &str = "a chunk index is u32, s32, u64 or s64: choose the type of the kernel's parameter";
+
 /// Type of the chunk's index.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.type in ['u32', 's32', 'u64', 's64']").message("a chunk index is u32, s32, u64 or s64: choose the type of the kernel's parameter").field_path(".type"))]
+#[x_kube(validation = Rule::new("self.type in ['u32', 's32', 'u64', 's64']").message(CHUNK_INDEX_TYPE).field_path(".type"))]
 pub struct ChunkIndexArgument {
     /// Integer type of the kernel's parameter.
     #[serde(rename = "type")]

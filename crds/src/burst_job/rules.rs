@@ -1,10 +1,13 @@
 //! Rules of a burst that look at several fields at once.
 
 use kube::core::{Reason, Rule, validate};
-use sahasra_parameters::launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS};
+use sahasra_parameters::launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS, block_message};
 use schemars::Schema;
 
-use super::{aggregate::OUTPUT_ELEMENTS, kernel::MAX_OUTPUT_BYTES};
+use super::{
+    aggregate::{OUTPUT_ELEMENTS, UNKNOWN_OUTPUT, elements_message},
+    kernel::{MAX_OUTPUT_BYTES, output_message},
+};
 use crate::rules::{immutable, rule};
 
 const IMMUTABLE: [&str; 10] = [
@@ -54,7 +57,7 @@ fn output_exists(aggregate: &str) -> Rule {
     when(
         aggregate,
         &format!("self.aggregate.{aggregate}.output < {OUTPUTS}.size()"),
-        "no such output: give a number below that of the kernel's output arguments, 0 is the first".to_owned(),
+        UNKNOWN_OUTPUT.to_owned(),
     )
 }
 
@@ -62,8 +65,7 @@ fn output_exists(aggregate: &str) -> Rule {
 fn output_elements(aggregate: &str, most: usize) -> Option<Rule> {
     let message = match most {
         usize::MAX => return None,
-        1 => format!("{aggregate} compares single numbers: choose an output of count 1"),
-        _ => format!("{aggregate} takes outputs of at most {most} elements: choose a smaller one, or concat"),
+        _ => elements_message(aggregate, most),
     };
     Some(when(
         aggregate,
@@ -90,7 +92,7 @@ fn urls_need_a_store() -> Rule {
     rule(
         "has(self.output) || (!has(self.kernel.ptx.url) && \
          self.kernel.args.all(arg, !(has(arg.input) && has(arg.input.from.url)) && !(has(arg.constant) && has(arg.constant.url))))",
-        "a url in kernel is read from the store of output: give output.store",
+        "a url in kernel is read from the store of output: set output.store",
     )
     .field_path(".output")
     .reason(Reason::FieldValueRequired)
@@ -118,10 +120,7 @@ fn slices_within_count() -> Rule {
 pub(super) fn output_bytes() -> Rule {
     rule(
         format!("self.count * (self.type == 'u8' ? 1 : (self.type in ['u32', 's32', 'f32'] ? 4 : 8)) <= {MAX_OUTPUT_BYTES}"),
-        format!(
-            "an output has at most {} MiB: give each chunk less to compute, and make more chunks",
-            MAX_OUTPUT_BYTES >> 20
-        ),
+        output_message(),
     )
     .field_path(".count")
 }
@@ -132,7 +131,7 @@ pub(super) fn block_threads() -> Rule {
         format!(
             "self.block[0] * (self.block.size() > 1 ? self.block[1] : 1) * (self.block.size() > 2 ? self.block[2] : 1) <= {MAX_THREADS}"
         ),
-        format!("a block has at most {MAX_THREADS} threads in all: lower a dimension"),
+        block_message(),
     )
     .field_path(".block")
 }

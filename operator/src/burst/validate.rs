@@ -5,12 +5,17 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use sahasra_crds::burst_job::{
-    AggregateChoice, ArgumentChoice, BurstJobSpec, KeptResults, ScalarType, aggregate, kernel::MAX_OUTPUT_BYTES,
+use sahasra_crds::{
+    burst_job::{
+        AggregateChoice, ArgumentChoice, BurstJobSpec, KeptResults, ScalarType,
+        aggregate::{UNKNOWN_OUTPUT, elements_message, most_elements},
+        kernel::{CHUNK_INDEX_TYPE, MAX_OUTPUT_BYTES, output_message},
+    },
+    vram_lease::ORDERED_SLICES,
 };
 use sahasra_parameters::{
     NotOne, Program as Chunks, Scalar,
-    launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS},
+    launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS, block_message},
 };
 use sahasra_wire::{
     burst::{Argument, Input, Program, Store, argument::Kind},
@@ -88,7 +93,7 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
     let slice_bytes = spec.slice.vram.bytes();
     let slice_bytes = slice_bytes.or_else(|error| refuse("spec.slice.vram", INVALID, error.to_string()))?;
     if spec.slices.max.is_some_and(|max| max < spec.slices.min) {
-        return refuse("spec.slices.min", INVALID, "min must not exceed max");
+        return refuse("spec.slices.min", INVALID, ORDERED_SLICES);
     }
     let (grid, block) = shape(spec)?;
     let choices = spec.kernel.args.iter().enumerate();
@@ -106,9 +111,7 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
     let whole = Layout::of(&spec.kernel);
     let output_bytes = whole.record_bytes() as u64;
     if output_bytes > MAX_OUTPUT_BYTES {
-        let message = format!(
-            "the outputs of a chunk take {output_bytes} bytes, exceeding the limit of {MAX_OUTPUT_BYTES}: reduce the outputs of a chunk"
-        );
+        let message = format!("{} (here {output_bytes} bytes)", output_message());
         return refuse("spec.kernel.args", "OutputTooLarge", message);
     }
     let aggregate = spec.aggregate.as_ref().map(|aggregate| aggregate.choice()).transpose();
@@ -192,11 +195,7 @@ fn shape(spec: &BurstJobSpec) -> Result<([u32; 3], [u32; 3]), Invalid> {
     let block = three("spec.kernel.block", &spec.kernel.block, MAX_BLOCK)?;
     let threads: i64 = block.iter().map(|size| i64::from(*size)).product();
     if threads > MAX_THREADS {
-        return refuse(
-            "spec.kernel.block",
-            INVALID,
-            format!("{threads} threads: a block has at most {MAX_THREADS}"),
-        );
+        return refuse("spec.kernel.block", INVALID, block_message());
     }
     Ok((grid, block))
 }
@@ -242,7 +241,7 @@ fn arguments(choices: &[ArgumentChoice<'_>], observed: &Observed, chunks: &Chunk
                     Kind::ChunkIndexBytes(chunk_index.type_.bytes() as u32)
                 }
                 ScalarType::U8 | ScalarType::F32 | ScalarType::F64 => {
-                    return refuse(format!("{path}.chunkIndex.type"), INVALID, "a chunk index is u32, s32, u64 or s64");
+                    return refuse(format!("{path}.chunkIndex.type"), INVALID, CHUNK_INDEX_TYPE);
                 }
             },
             ArgumentChoice::Scalar(scalar) => match Scalar::from_f64(scalar.type_, scalar.value) {
@@ -294,15 +293,10 @@ fn check_aggregate(aggregate: Option<AggregateChoice<'_>>, layout: &Layout) -> R
     let path = format!("spec.aggregate.{name}.output");
     let found = usize::try_from(output).ok().and_then(|output| layout.outputs().get(output));
     let Some(found) = found else {
-        let message = format!(
-            "output {output} not found: the kernel has {}, counted from 0",
-            layout.outputs().len()
-        );
-        return refuse(path, "UnknownOutput", message);
+        return refuse(path, "UnknownOutput", UNKNOWN_OUTPUT);
     };
-    if let Some(most) = aggregate::most_elements(name).filter(|most| found.count > *most) {
-        let message = format!("output {output} has {} elements, {name} takes at most {most}", found.count);
-        return refuse(path, INVALID, message);
+    if let Some(most) = most_elements(name).filter(|most| found.count > *most) {
+        return refuse(path, INVALID, elements_message(name, most));
     }
     Ok(())
 }
