@@ -136,7 +136,6 @@ fn every_rule_says_in_its_message_what_to_do() {
             let message = rule.message.as_deref().unwrap_or_default();
             // A cause alone is no remedy; one sentence that begins with a verb, or a cause and such a sentence.
             let verbs = [
-                "give ",
                 "set ",
                 "make ",
                 "use ",

@@ -187,12 +187,12 @@ fn every_refusal_names_the_field_and_the_remedy() {
         (
             parameter("{type: f32, random: {uniform: {min: 1, max: 1}}}"),
             "spec.chunks.parameters.p.random.uniform.min",
-            "raise max",
+            "min must be smaller than max",
         ),
         (
             parameter("{type: f32, random: {uniform: {min: 1, max: 1.00000001}}}"),
             "spec.chunks.parameters.p.random.uniform.min",
-            "as f32 has them",
+            "min must be smaller than max: as f32, they are 1 and 1",
         ),
         (
             parameter("{type: u8, random: {uniform: {min: 0, max: 257}}}"),
@@ -202,7 +202,7 @@ fn every_refusal_names_the_field_and_the_remedy() {
         (
             parameter("{type: f32, random: {logUniform: {min: 0, max: 1}}}"),
             "spec.chunks.parameters.p.random.logUniform.min",
-            "above 0",
+            "min must be greater than 0",
         ),
         // As a number in a manifest, 2^53 + 1 is read as 2^53.
         (

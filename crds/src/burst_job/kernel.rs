@@ -19,7 +19,7 @@ pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 /// Message about outputs of a chunk that have more than [`MAX_OUTPUT_BYTES`].
 pub fn output_message() -> String {
     format!(
-        "the outputs of a chunk have at most {} MiB in total: compute less in each chunk",
+        "the outputs of a chunk must not exceed {} MiB in total: compute less in each chunk",
         MAX_OUTPUT_BYTES >> 20
     )
 }
