@@ -69,7 +69,9 @@ pub struct VramLeaseSpec {
     /// Size and class of each slice.
     pub slice: SliceSpec,
     /// Engine that the devices must support. If not specified, any device is suitable.
+    // The schema of an optional enum would have the description of the enum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Engine")]
     pub engine: Option<Engine>,
     /// Minimum and maximum number of slices.
     #[serde(default)]
