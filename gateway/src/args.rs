@@ -6,7 +6,8 @@ use clap::Parser;
 use http::Uri;
 use sahasra_service::{args::server_name, logging::LogFormat, tls::ServerName};
 
-use crate::service::MAX_STREAMS;
+/// Default limit of the streams of sessions.
+pub(crate) const MAX_STREAMS: usize = 256;
 
 /// REST API and streams of sessions for clients outside the cluster. Has no rights of its own: it acts with its callers' tokens.
 #[derive(Clone, Debug, Parser)]

@@ -21,6 +21,7 @@ use warp::{Filter, Rejection, path::FullPath};
 
 use crate::{
     api::ApiServer,
+    args::MAX_STREAMS,
     body,
     call::Call,
     metrics::Metrics,
@@ -41,8 +42,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Default limit of a request's body in bytes: the API server's.
 const MAX_BODY_BYTES: usize = 3 << 20;
-/// Default limit of the streams of sessions.
-pub(crate) const MAX_STREAMS: usize = 256;
 
 /// Limits on what clients may send.
 #[derive(Clone, Copy, Debug)]

@@ -46,6 +46,9 @@ pub use program::{ProgramError, ProgramSpec};
 pub use room::DeviceLoad;
 pub use run::{Event, Events, Run};
 
+// The executor, which does not know the definitions, cuts messages to the length that the status takes.
+const _: () = assert!(sahasra_executor_protocol::burst::MAX_MESSAGE_BYTES == sahasra_crds::burst_job::status::MAX_MESSAGE_BYTES);
+
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("device {0} not found")]
