@@ -79,7 +79,7 @@ impl Launcher for Models {
             let executor = Executor {
                 world: Arc::clone(&self.world),
                 live,
-                device: device.name.clone(),
+                device: device.name.to_string(),
                 lanes: device.lanes as usize,
                 status_page,
                 runs: BTreeMap::new(),

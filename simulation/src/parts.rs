@@ -191,7 +191,7 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
 
 fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
     let devices = (0..plan.devices).map(|ordinal| DeviceDescription {
-        name: format!("cpu-{ordinal}"),
+        name: format!("cpu-{ordinal}").into(),
         kind: Backend::Cpu,
         ordinal,
         model: "model".to_owned(),
@@ -208,7 +208,7 @@ fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &P
     };
     let pool = ExecutorPool::with(config, devices.collect(), Arc::clone(models) as _);
     let identity = Identity {
-        worker: Node::Agent(index).to_string(),
+        worker: Node::Agent(index).to_string().into(),
         classes: ClassTable::default(),
     };
     let boot_id = format!("{index:08x}{boot:08x}{:016x}", world.below(u64::MAX));
@@ -222,7 +222,7 @@ fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &P
         sessions: Some(SessionModels::new(world, index)),
     };
     let stores = stores(world, Node::Agent(index));
-    let agent = Agent::new(identity, boot_id, limits, executors, metrics, stores, clock);
+    let agent = Agent::new(identity, boot_id.into(), limits, executors, metrics, stores, clock);
     part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
     part.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
     agent

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! Every change of the ledger goes through [`Agent::change`]. Afterwards it applies the effects that the ledger asked for (kill an
-//! executor, tell a burst that its slices shrank) and re-arms the expiry timer.
+//! executor, notify a burst that its slices shrank) and re-arms the expiry timer.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use sahasra_names::Backend;
+use sahasra_names::{Backend, BootId, ClassName, DeviceName, OwnerUid, WorkerName};
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
@@ -72,7 +72,7 @@ impl Default for AgentLimits {
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Name of the worker, which is the name of its node.
-    pub worker: String,
+    pub worker: WorkerName,
     pub classes: ClassTable,
 }
 
@@ -94,15 +94,15 @@ impl From<ExecutorPool> for Executors {
 #[derive(Debug)]
 pub struct Agent {
     identity: Identity,
-    boot_id: String,
+    boot_id: BootId,
     limits: AgentLimits,
     clock: Clock,
     ledger: Mutex<Ledger>,
     /// Class of each device, in the order of the devices in `pool`.
-    classes: Mutex<Vec<String>>,
+    classes: Mutex<Vec<ClassName>>,
     pool: ExecutorPool,
     sessions: Sessions,
-    bursts: Mutex<BTreeMap<String, Arc<Burst>>>,
+    bursts: Mutex<BTreeMap<OwnerUid, Arc<Burst>>>,
     metrics: Metrics,
     store_policy: StorePolicy,
     /// Wakes [`Agent::keep_time`] when the ledger's next deadline has moved closer.
@@ -119,17 +119,17 @@ pub struct Agent {
 ///
 /// # Errors
 /// When the random source of the operating system cannot be read.
-pub fn new_boot_id() -> io::Result<String> {
+pub fn new_boot_id() -> io::Result<BootId> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)).into())
 }
 
 impl Agent {
     /// Creates an agent without grants. Its ledger is new and covers the devices of the pool.
     pub fn new(
         identity: Identity,
-        boot_id: String,
+        boot_id: BootId,
         limits: AgentLimits,
         executors: Executors,
         metrics: Metrics,
@@ -141,7 +141,7 @@ impl Agent {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
             session_bytes: match device.kind {
-                // The CPU engine uses host memory and has no context.
+                // The CPU backend uses host memory and has no context.
                 Backend::Cpu => 0,
                 Backend::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
             },
@@ -180,7 +180,7 @@ impl Agent {
     }
 
     /// Returns the boot id, which identifies this start of the agent.
-    pub fn boot_id(&self) -> &str {
+    pub fn boot_id(&self) -> &BootId {
         &self.boot_id
     }
 
@@ -213,7 +213,7 @@ impl Agent {
         self.ledger.lock()
     }
 
-    fn bursts(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Burst>>> {
+    fn bursts(&self) -> MutexGuard<'_, BTreeMap<OwnerUid, Arc<Burst>>> {
         self.bursts.lock()
     }
 
@@ -242,7 +242,11 @@ impl Agent {
     fn apply(&self, effect: Effect) {
         match effect {
             Effect::Kill { device, owner_uid, .. } => {
-                tracing::warn!(device, owner = owner_uid, "grace period expired: killing the executor");
+                tracing::warn!(
+                    device = device.as_str(),
+                    owner = owner_uid.as_str(),
+                    "grace period expired: killing the executor"
+                );
                 self.end_session(&owner_uid);
                 if let Some(burst) = self.burst(&owner_uid) {
                     burst.kill(&device, FailureCode::GrantExpired);
@@ -256,8 +260,8 @@ impl Agent {
             } => {
                 if expired {
                     tracing::warn!(
-                        device,
-                        owner = owner_uid,
+                        device = device.as_str(),
+                        owner = owner_uid.as_str(),
                         slices_left = active,
                         "slices expired: no operator renewed them in time"
                     );
@@ -277,7 +281,7 @@ impl Agent {
         }
     }
 
-    fn end_session(&self, owner_uid: &str) {
+    fn end_session(&self, owner_uid: &OwnerUid) {
         if let Some(session) = self.sessions.of_owner(owner_uid) {
             session.ended.cancel();
         }
@@ -302,20 +306,24 @@ impl Agent {
 
     /// Handles `/v1/acquire`.
     pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
-        let healthy = self.pool.load(&request.device).is_none_or(|load| load.healthy);
+        let (owner_uid, device) = (
+            OwnerUid::from(request.owner.uid.as_str()),
+            DeviceName::from(request.device.as_str()),
+        );
+        let healthy = self.pool.load(&device).is_none_or(|load| load.healthy);
         let answer = self.change(|ledger, now| {
-            ledger.set_healthy(&request.device, healthy);
+            ledger.set_healthy(&device, healthy);
             let grant = ledger.acquire(now, request)?;
             if let Some(terms) = &request.session {
                 let bytes = u64::from(grant.slices) * grant.slice_bytes;
                 let ttl = request.ttl();
-                self.sessions.granted(&request.owner.uid, terms, &request.device, bytes, ttl, now);
+                self.sessions.granted(&owner_uid, terms, &device, bytes, ttl, now);
             }
             Ok::<_, Refusal>(grant)
         });
         match answer {
             Ok(grant) => {
-                self.poke(&request.owner.uid);
+                self.poke(&owner_uid);
                 AcquireResponse {
                     grant: Some(grant),
                     refusal: None,
@@ -374,16 +382,16 @@ impl Agent {
         let classes = self.classes.lock().clone();
         let devices = self.pool.devices().iter().zip(loads).zip(classes);
         Inventory {
-            worker: self.identity.worker.clone(),
-            boot_id: self.boot_id.clone(),
+            worker: self.identity.worker.to_string(),
+            boot_id: self.boot_id.to_string(),
             devices: devices
                 .map(|((device, load), class)| {
                     let execution = self.pool.load(&device.name).unwrap_or_default();
                     let sessions = self.sessions.on_device(&device.name);
                     inventory::Device {
-                        name: device.name.clone(),
+                        name: device.name.to_string(),
                         model: device.model.clone(),
-                        class,
+                        class: class.to_string(),
                         total_bytes: device.total_bytes,
                         allocatable_bytes: load.allocatable_bytes,
                         leased_bytes: load.leased_bytes,

@@ -55,7 +55,7 @@ pub enum PoolError {
     UnknownDevice(String),
     #[error("the executors have shut down")]
     ShutDown,
-    /// No GPU was found, and the CPU engine is disabled.
+    /// No GPU was found, and the CPU backend is disabled.
     #[error("no device found: no GPU is available, and the CPU backend is disabled")]
     NoDevice,
     #[error("failed to spawn the thread that starts executors")]
@@ -104,7 +104,7 @@ impl ExecutorPool {
 
     /// Returns the number of a device, which is its position in [`ExecutorPool::devices`].
     pub fn place(&self, device: &str) -> Option<usize> {
-        self.inner.devices.iter().position(|description| description.name == device)
+        self.inner.devices.iter().position(|description| description.name == *device)
     }
 
     /// Returns the current load of a device, or `None` for an unknown name.

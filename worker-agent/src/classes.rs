@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use sahasra_crds::{VramQuantity, quantity::QuantityError};
-use sahasra_names::Backend;
+use sahasra_names::{Backend, ClassName};
 use serde::Deserialize;
 
 use crate::devices::DeviceDescription;
@@ -162,16 +162,16 @@ impl ClassTable {
     }
 
     /// Returns the class of a device on a node with these labels.
-    pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> String {
+    pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> ClassName {
         if let Some(rule) = self.rule(device, node_labels) {
-            return rule.class.clone();
+            return rule.class.as_str().into();
         }
         match device.kind {
-            Backend::Cpu => device.kind.to_string(),
+            Backend::Cpu => device.kind.to_string().into(),
             Backend::Cuda => match MODELS.iter().find(|(pattern, _)| fits(pattern, &device.model)) {
-                Some((_, class)) => (*class).to_owned(),
-                None if label(&device.model).is_empty() => "gpu".to_owned(),
-                None => label(&device.model),
+                Some((_, class)) => (*class).into(),
+                None if label(&device.model).is_empty() => "gpu".into(),
+                None => label(&device.model).into(),
             },
         }
     }
@@ -183,7 +183,7 @@ mod tests {
 
     fn device(kind: Backend, model: &str) -> DeviceDescription {
         DeviceDescription {
-            name: "device".to_owned(),
+            name: "device".into(),
             kind,
             ordinal: 0,
             model: model.to_owned(),
@@ -223,14 +223,14 @@ mod tests {
         let labels = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let a10g = device(Backend::Cuda, "NVIDIA A10G");
         assert_eq!(
-            table.class(&a10g, &labels(&[("node.kubernetes.io/instance-type", "g5.xlarge")])),
+            &*table.class(&a10g, &labels(&[("node.kubernetes.io/instance-type", "g5.xlarge")])),
             "g5"
         );
-        assert_eq!(table.class(&a10g, &labels(&[])), "a10g");
-        assert_eq!(table.class(&device(Backend::Cpu, "CPU"), &labels(&[("size", "big")])), "big");
-        assert_eq!(table.class(&device(Backend::Cpu, "CPU"), &labels(&[])), "cpu");
+        assert_eq!(&*table.class(&a10g, &labels(&[])), "a10g");
+        assert_eq!(&*table.class(&device(Backend::Cpu, "CPU"), &labels(&[("size", "big")])), "big");
+        assert_eq!(&*table.class(&device(Backend::Cpu, "CPU"), &labels(&[])), "cpu");
         assert_eq!(
-            table.class(&device(Backend::Cuda, "Quadro RTX 4000 (x)"), &labels(&[])),
+            &*table.class(&device(Backend::Cuda, "Quadro RTX 4000 (x)"), &labels(&[])),
             "quadro-rtx-4000-x"
         );
     }

@@ -5,22 +5,21 @@ pub mod discover;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use sahasra_names::Backend;
-use serde::{Deserialize, Serialize};
+use sahasra_names::{Backend, DeviceName};
 
 /// A device as discovered when the agent started.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeviceDescription {
     /// Name on this worker, such as `cpu-0` or `cuda-1`.
-    pub name: String,
+    pub name: DeviceName,
     pub kind: Backend,
     /// Index among the devices of its kind; for CUDA the driver's ordinal.
     pub ordinal: u32,
     /// Model as the driver reports it.
     pub model: String,
-    /// UUID as the driver reports it; empty for the CPU engine.
+    /// UUID as the driver reports it; empty for the CPU backend.
     pub uuid: String,
-    /// Compute capability, major and minor; absent for the CPU engine.
+    /// Compute capability, major and minor; absent for the CPU backend.
     pub compute_capability: Option<(u32, u32)>,
     pub total_bytes: u64,
     /// Allocatable memory in bytes: the free memory, less the contexts of as many executors as the device may have.
@@ -48,7 +47,7 @@ pub struct DeviceConfig {
     /// Discover GPUs.
     pub cuda: bool,
     pub cpu: CpuMode,
-    /// Number of devices of the CPU engine, each with `cpu_memory_bytes` of memory.
+    /// Number of devices of the CPU backend, each with `cpu_memory_bytes` of memory.
     pub cpu_devices: u32,
     /// Memory of each CPU device in bytes. Default: half of the memory of the machine (or the container), divided by the number of CPU
     /// devices.

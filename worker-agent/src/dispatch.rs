@@ -21,6 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
+use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::{
     burst::{ChunkRange, Failure, FailureCode, Failures, Results, Returned, ServerFrame, server_frame},
@@ -49,7 +50,7 @@ use retention::Retention;
 /// One owner's work on this agent, see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Burst {
-    owner_uid: String,
+    owner_uid: OwnerUid,
     namespace: String,
     program: ProgramSpec,
     max_retained_bytes: usize,
@@ -73,7 +74,7 @@ struct State {
     returned: VecDeque<(ChunkRange, bool)>,
     /// Highest sequence number handed to the current stream.
     sent: u64,
-    lanes: BTreeMap<String, Arc<Lane>>,
+    lanes: BTreeMap<DeviceName, Arc<Lane>>,
 }
 
 /// State of a burst that a new stream starts from.
@@ -126,7 +127,7 @@ impl Burst {
         sequence: u64,
     ) -> Arc<Self> {
         Arc::new(Self {
-            owner_uid: owner.uid.clone(),
+            owner_uid: owner.uid.as_str().into(),
             namespace: owner.namespace.clone(),
             program,
             max_retained_bytes,
@@ -267,7 +268,7 @@ impl Burst {
             self.chunks.submit(&chunks).map_err(|error| invalid(error.to_string()))?;
         }
         for chunks in chunks.chunk_by(|(place, _), (next, _)| place == next) {
-            let device = devices[chunks[0].0].name.as_str();
+            let device = &devices[chunks[0].0].name;
             let ranges: Vec<AttemptRange> = chunks.iter().map(|(_, range)| *range).collect();
             if host.draining().is_cancelled() {
                 self.fail(
@@ -287,7 +288,7 @@ impl Burst {
         Ok(())
     }
 
-    fn lane(self: &Arc<Self>, host: &Arc<dyn Host>, device: &str) -> Result<Arc<Lane>, String> {
+    fn lane(self: &Arc<Self>, host: &Arc<dyn Host>, device: &DeviceName) -> Result<Arc<Lane>, String> {
         let mut state = self.state();
         if let Some(lane) = state.lanes.get(device) {
             return Ok(Arc::clone(lane));
@@ -295,7 +296,7 @@ impl Burst {
         let opened = host.pool().open(device, &self.namespace, self.program.clone(), &self.chunks);
         let (run, events) = opened.map_err(|error| error.to_string())?;
         let lane = lane::start(host, self, device, run, events);
-        state.lanes.insert(device.to_owned(), Arc::clone(&lane));
+        state.lanes.insert(device.clone(), Arc::clone(&lane));
         Ok(lane)
     }
 
@@ -312,13 +313,13 @@ impl Burst {
     /// Asks executors to return the chunks that have not started, on the device or on all devices when `device` is empty.
     pub(crate) fn withdraw(&self, device: &str) {
         let state = self.state();
-        for lane in state.lanes.values().filter(|lane| device.is_empty() || lane.device() == device) {
+        for lane in state.lanes.values().filter(|lane| device.is_empty() || *lane.device() == *device) {
             lane.withdraw();
         }
     }
 
     /// Retains the results and failures of chunks that ended on a device until they are acknowledged.
-    fn publish(&self, host: &dyn Host, device: &str, ended: batch::Ended) {
+    fn publish(&self, host: &dyn Host, device: &DeviceName, ended: batch::Ended) {
         let mut state = self.state();
         for run in &ended.runs {
             self.chunks.remove(AttemptRange::from(run));
@@ -334,7 +335,7 @@ impl Burst {
             state.retention.keep(indices, |sequence| {
                 ServerFrame::from(server_frame::Kind::Results(Results {
                     sequence,
-                    device: device.to_owned(),
+                    device: device.to_string(),
                     runs,
                     segment: ended.segment,
                 }))
@@ -346,7 +347,7 @@ impl Burst {
             state.retention.keep(indices, |sequence| {
                 ServerFrame::from(server_frame::Kind::Failures(Failures {
                     sequence,
-                    device: device.to_owned(),
+                    device: device.to_string(),
                     failures,
                 }))
             });
@@ -355,7 +356,7 @@ impl Burst {
         self.announce();
     }
 
-    fn fail(&self, host: &dyn Host, device: &str, ranges: &[AttemptRange], code: FailureCode, message: &str) {
+    fn fail(&self, host: &dyn Host, device: &DeviceName, ranges: &[AttemptRange], code: FailureCode, message: &str) {
         let failures = ranges.iter().map(|range| batch::failure(*range, code, message.to_owned()));
         let failures: Vec<Failure> = failures.collect();
         self.publish(
@@ -369,11 +370,11 @@ impl Burst {
     }
 
     /// Returns unstarted chunks to the current stream.
-    fn give_back(&self, device: &str, range: AttemptRange, without_slices: bool) {
+    fn give_back(&self, device: &DeviceName, range: AttemptRange, without_slices: bool) {
         let mut state = self.state();
         self.chunks.remove(range);
         if state.stream != 0 {
-            state.returned.push_back((ChunkRange::new(device, range), without_slices));
+            state.returned.push_back((ChunkRange::new(device.as_str(), range), without_slices));
         }
         drop(state);
         self.announce();
@@ -401,14 +402,14 @@ impl Burst {
     }
 
     /// Wakes the lane of a device on which the owner has fewer slices.
-    pub(crate) fn shrunk(&self, device: &str) {
+    pub(crate) fn shrunk(&self, device: &DeviceName) {
         if let Some(lane) = self.state().lanes.get(device) {
             lane.poke();
         }
     }
 
     /// Kills the executor on the device. Its running chunks fail with `code`.
-    pub(crate) fn kill(&self, device: &str, code: FailureCode) {
+    pub(crate) fn kill(&self, device: &DeviceName, code: FailureCode) {
         if let Some(lane) = self.state().lanes.get(device) {
             lane.kill(code);
         }

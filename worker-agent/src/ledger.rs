@@ -14,6 +14,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use sahasra_names::{BootId, DeviceName, OwnerUid};
 use sahasra_wire::{
     grants::{Grant, GrantId},
     milliseconds,
@@ -35,7 +36,6 @@ pub use records::{Device, Effect, Load, Totals};
 /// A coordinator of a lower term does harm only while it believes that it leads: it renews its leadership every few seconds and stops when
 /// it cannot. An hour outlasts that, its request timeouts and any plausible pause of its machine. A coordinator that wakes later still gets
 /// only slices that expire unrenewed: the term in the owner's status, not this record, keeps it from counting a result.
-/// memory, keeps it from counting a result.
 pub const TERM_MEMORY: Duration = Duration::from_secs(3600);
 
 /// Limit of remembered owners that hold nothing. Beyond it the owners that were silent longest are forgotten first. Bounds memory to about
@@ -53,7 +53,7 @@ const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DeviceState {
-    name: String,
+    name: DeviceName,
     /// Limit of allocatable memory in bytes. `load.allocatable_bytes` exceeds it while more is leased, which happens when the limit was
     /// lowered.
     limit_bytes: u64,
@@ -74,9 +74,9 @@ struct OwnerState {
 /// State of all grants of an agent, see the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
-    boot_id: String,
+    boot_id: BootId,
     devices: Vec<DeviceState>,
-    owners: BTreeMap<String, OwnerState>,
+    owners: BTreeMap<OwnerUid, OwnerState>,
     /// Counter of the last grant.
     counter: u64,
     grants: usize,
@@ -90,7 +90,7 @@ pub struct Ledger {
 
 impl Ledger {
     /// Creates a ledger without grants. `boot_id` identifies this start of the agent and must never have been used before.
-    pub fn new(boot_id: String, devices: Vec<Device>) -> Self {
+    pub fn new(boot_id: BootId, devices: Vec<Device>) -> Self {
         let devices = devices
             .into_iter()
             .map(|device| DeviceState {
@@ -119,13 +119,13 @@ impl Ledger {
     }
 
     /// Returns the boot id, which identifies this start of the agent.
-    pub fn boot_id(&self) -> &str {
+    pub fn boot_id(&self) -> &BootId {
         &self.boot_id
     }
 
     /// Takes up to `wanted` of the owner's active slices on the device into use, and returns how many: an executor may run that many more
     /// chunks at a time.
-    pub fn occupy(&mut self, now: Duration, owner_uid: &str, device: &str, wanted: u32) -> u32 {
+    pub fn occupy(&mut self, now: Duration, owner_uid: &OwnerUid, device: &DeviceName, wanted: u32) -> u32 {
         self.expire(now);
         let Some(place) = self.place(device) else { return 0 };
         let Some(holding) = self.owners.get_mut(owner_uid).and_then(|owner| owner.holdings.get_mut(&place)) else {
@@ -137,7 +137,7 @@ impl Ledger {
     }
 
     /// Ends the use of `slices` slices of the owner on the device, which holds nothing for them any more.
-    pub fn vacate(&mut self, now: Duration, owner_uid: &str, device: &str, slices: u32) {
+    pub fn vacate(&mut self, now: Duration, owner_uid: &OwnerUid, device: &DeviceName, slices: u32) {
         self.expire(now);
         let Some(place) = self.place(device) else { return };
         let has_holding = self.owners.get(owner_uid).is_some_and(|owner| owner.holdings.contains_key(&place));
@@ -149,14 +149,14 @@ impl Ledger {
     }
 
     /// Sets whether the device accepts new grants.
-    pub fn set_healthy(&mut self, device: &str, healthy: bool) {
+    pub fn set_healthy(&mut self, device: &DeviceName, healthy: bool) {
         if let Some(place) = self.place(device) {
             self.devices[place].load.healthy = healthy;
         }
     }
 
     /// Sets the allocatable memory of the device in bytes. Leases that exceed it stay.
-    pub fn set_limit(&mut self, device: &str, limit_bytes: u64) {
+    pub fn set_limit(&mut self, device: &DeviceName, limit_bytes: u64) {
         if let Some(place) = self.place(device) {
             let device = &mut self.devices[place];
             device.limit_bytes = limit_bytes;
@@ -191,25 +191,25 @@ impl Ledger {
     }
 
     /// Returns the number of active slices of the owner on the device.
-    pub fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
+    pub fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32 {
         self.place(device)
             .and_then(|place| self.owners.get(owner_uid)?.holdings.get(&place))
             .map_or(0, Holding::active)
     }
 
     /// Returns whether the owner holds anything on this agent, draining slices included.
-    pub fn holds_anything(&self, owner_uid: &str) -> bool {
+    pub fn holds_anything(&self, owner_uid: &OwnerUid) -> bool {
         self.owners.get(owner_uid).is_some_and(|owner| !owner.holdings.is_empty())
     }
 
     /// Returns the highest term received for the owner, if it is remembered.
-    pub fn term(&self, owner_uid: &str) -> Option<u64> {
+    pub fn term(&self, owner_uid: &OwnerUid) -> Option<u64> {
         self.owners.get(owner_uid).map(|owner| owner.term)
     }
 
     /// Returns the load of each device, in the order in which [`Ledger::new`] received the devices.
-    pub fn loads(&self) -> impl Iterator<Item = (&str, Load)> {
-        self.devices.iter().map(|device| (device.name.as_str(), device.load))
+    pub fn loads(&self) -> impl Iterator<Item = (&DeviceName, Load)> {
+        self.devices.iter().map(|device| (&device.name, device.load))
     }
 
     /// Returns the counters since the agent started.
@@ -226,8 +226,8 @@ impl Ledger {
                 for part in holding.parts() {
                     grants.push(Grant {
                         id: self.id(part.counter),
-                        owner_uid: uid.clone(),
-                        device: self.devices[*place].name.clone(),
+                        owner_uid: uid.to_string(),
+                        device: self.devices[*place].name.to_string(),
                         slice_bytes: holding.slice_bytes(),
                         slices: part.slices,
                         expires_in_milliseconds: milliseconds(part.expires.saturating_sub(now)),
@@ -243,13 +243,13 @@ impl Ledger {
 
     fn id(&self, counter: u64) -> GrantId {
         GrantId {
-            boot_id: self.boot_id.clone(),
+            boot_id: self.boot_id.to_string(),
             counter,
         }
     }
 
     fn place(&self, device: &str) -> Option<usize> {
-        self.devices.iter().position(|candidate| candidate.name == device)
+        self.devices.iter().position(|candidate| candidate.name == *device)
     }
 
     fn wake_by(&mut self, time: Duration) {
@@ -258,7 +258,7 @@ impl Ledger {
 
     /// Applies `act` to a holding, then updates every sum that depends on the holding. If `act` may bring deadlines forward, the caller
     /// must call [`Ledger::sweep_kills`] afterwards.
-    fn change(&mut self, now: Duration, uid: &str, place: usize, expired: bool, act: impl FnOnce(&mut Holding)) {
+    fn change(&mut self, now: Duration, uid: &OwnerUid, place: usize, expired: bool, act: impl FnOnce(&mut Holding)) {
         let owner = self.owners.get_mut(uid).expect("the caller found the owner");
         let holding = owner.holdings.get_mut(&place).expect("the caller found the holding");
         let (bytes_before, before) = (holding.bytes(), (holding.slices(), holding.grants(), holding.active()));
@@ -275,7 +275,7 @@ impl Ledger {
         if after.2 < before.2 {
             self.effects.push(Effect::Shrunk {
                 device: device.name.clone(),
-                owner_uid: uid.to_owned(),
+                owner_uid: uid.clone(),
                 active: after.2,
                 expired,
             });
@@ -285,7 +285,7 @@ impl Ledger {
             if owner.holdings.is_empty() {
                 owner.heard = now;
                 self.silent_owners += 1;
-                self.effects.push(Effect::Gone { owner_uid: uid.to_owned() });
+                self.effects.push(Effect::Gone { owner_uid: uid.clone() });
                 self.wake_by(now + TERM_MEMORY);
             }
         }

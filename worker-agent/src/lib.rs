@@ -185,7 +185,7 @@ pub async fn serve(
     let bound = listener.local_addr()?;
     let agent = Agent::new(
         Identity {
-            worker: arguments.node_name.clone(),
+            worker: arguments.node_name.as_str().into(),
             classes,
         },
         agent::new_boot_id().context("failed to generate the boot id")?,
@@ -195,12 +195,12 @@ pub async fn serve(
         arguments.stores.policy(),
         Clock::default(),
     );
-    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.boot_id(), node = arguments.node_name, "serving");
+    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.boot_id().as_str(), node = arguments.node_name, "serving");
 
     let readiness = Readiness::default();
     let stop = CancellationToken::new();
-    let timekeeper = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
-    let keeper = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
+    let expiry = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
+    let sessions = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
     let guard = match &arguments.operator_token {
         Some(token) => Guard::Token(token.as_str().into()),
         None if arguments.client_ca_file.is_some() => Guard::Certificate,
@@ -234,8 +234,8 @@ pub async fn serve(
     agent.drain(DRAIN_TIMEOUT).await;
     stop.cancel();
     server.await.context("server task failed")?;
-    timekeeper.await.context("expiry task failed")?;
-    keeper.await.context("session task failed")?;
+    expiry.await.context("expiry task failed")?;
+    sessions.await.context("session task failed")?;
     if let Some(registration) = registration {
         let registered = registration.await.context("registration task failed")?;
         agent.pool().shut_down();

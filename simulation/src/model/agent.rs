@@ -42,7 +42,7 @@ impl Hash for Agent {
             load.hash(state);
         }
         for lease in 0..LEASES {
-            self.ledger.term(&lease.to_string()).hash(state);
+            self.ledger.term(&lease.to_string().into()).hash(state);
         }
         self.ledger.next_deadline().hash(state);
     }
@@ -51,12 +51,12 @@ impl Hash for Agent {
 impl Agent {
     pub(super) fn new(index: usize, boot: u8, now: u8) -> Self {
         let device = Device {
-            name: DEVICE.to_owned(),
+            name: DEVICE.into(),
             allocatable_bytes: u64::from(ROOM) * SLICE_BYTES,
             session_bytes: 0,
         };
         Self {
-            ledger: Ledger::new(boot_id(index, boot), vec![device]),
+            ledger: Ledger::new(boot_id(index, boot).into(), vec![device]),
             boot,
             now,
             running: [(0, 0); LEASES],
@@ -78,13 +78,13 @@ impl Agent {
         let mut killed = false;
         for effect in self.ledger.take_effects() {
             let Effect::Kill { owner_uid, .. } = effect else { continue };
-            let Some(lease) = (0..LEASES).find(|lease| lease.to_string() == owner_uid) else {
+            let Some(lease) = (0..LEASES).find(|lease| owner_uid == lease.to_string()) else {
                 continue;
             };
             killed = true;
             let runs = self.runs(lease);
             self.running[lease] = (0, 0);
-            self.ledger.vacate(self.time(), &owner_uid, DEVICE, u32::from(runs));
+            self.ledger.vacate(self.time(), &owner_uid, &DEVICE.into(), u32::from(runs));
         }
         self.ledger.take_effects();
         killed

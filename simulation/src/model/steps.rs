@@ -25,7 +25,11 @@ impl Bounds {
         // Leases are interchangeable: a lease is used only after those with lower numbers, which avoids equivalent states.
         let used = |lease: usize| {
             let by_message = state.under_way.iter().any(|message| message.lease == lease);
-            by_message || state.agents.iter().any(|agent| agent.ledger.term(&lease.to_string()).is_some())
+            by_message
+                || state
+                    .agents
+                    .iter()
+                    .any(|agent| agent.ledger.term(&lease.to_string().into()).is_some())
         };
         let fresh = (0..LEASES).find(|lease| !used(*lease)).unwrap_or(LEASES);
         for (from, coordinator) in state.coordinators.iter().enumerate() {
@@ -108,7 +112,7 @@ impl Model for Bounds {
                 actions.push(Action::Adopt { coordinator, agent: index });
             }
             for lease in 0..LEASES {
-                let active = agent.ledger.active_slices(&lease.to_string(), DEVICE);
+                let active = agent.ledger.active_slices(&lease.to_string().into(), &DEVICE.into());
                 if state.kernels < self.kernels && active > u32::from(agent.runs(lease)) {
                     for hangs in [false, true] {
                         actions.push(Action::Start {
@@ -156,7 +160,7 @@ impl Model for Bounds {
                 state.kernels += 1;
                 let time = state.agents[agent].time();
                 let agent = state.agent(agent);
-                if agent.ledger.occupy(time, &lease.to_string(), DEVICE, 1) == 0 {
+                if agent.ledger.occupy(time, &lease.to_string().into(), &DEVICE.into(), 1) == 0 {
                     return None;
                 }
                 let running = &mut agent.running[lease];
@@ -170,7 +174,7 @@ impl Model for Bounds {
                 let time = state.agents[index].time();
                 let agent = state.agent(index);
                 agent.running[lease].0 -= 1;
-                agent.ledger.vacate(time, &lease.to_string(), DEVICE, 1);
+                agent.ledger.vacate(time, &lease.to_string().into(), &DEVICE.into(), 1);
                 state.settle(index, &self.seen);
             }
             Action::Tick => {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
 
+use sahasra_names::{BootId, DeviceName, OwnerUid};
 use sahasra_wire::{burst::FailureCode, grants::Refusal};
 use tokio_util::sync::CancellationToken;
 
@@ -14,11 +15,11 @@ use crate::{
 };
 
 impl Agent {
-    pub(crate) fn burst(&self, owner_uid: &str) -> Option<Arc<Burst>> {
+    pub(crate) fn burst(&self, owner_uid: &OwnerUid) -> Option<Arc<Burst>> {
         self.bursts().get(owner_uid).cloned()
     }
 
-    pub(super) fn poke(&self, owner_uid: &str) {
+    pub(super) fn poke(&self, owner_uid: &OwnerUid) {
         if let Some(burst) = self.burst(owner_uid) {
             burst.poke();
         }
@@ -28,14 +29,14 @@ impl Agent {
     /// new burst must start counting. It may return the existing burst, replace it, or reject the request.
     pub(crate) fn burst_or(
         &self,
-        owner_uid: &str,
+        owner_uid: &OwnerUid,
         make: impl FnOnce(Option<&Arc<Burst>>, u64) -> Result<Arc<Burst>, Refusal>,
     ) -> Result<Arc<Burst>, Refusal> {
         let mut bursts = self.bursts();
         let known = bursts.get(owner_uid);
         let floor = self.floor(known.map_or(0, |burst| burst.sequence()));
         let burst = make(known, floor)?;
-        if let Some(replaced) = bursts.insert(owner_uid.to_owned(), Arc::clone(&burst))
+        if let Some(replaced) = bursts.insert(owner_uid.clone(), Arc::clone(&burst))
             && !Arc::ptr_eq(&replaced, &burst)
         {
             replaced.close();
@@ -51,7 +52,7 @@ impl Agent {
 
     /// Closes and removes a burst whose owner holds no slices and whose coordinator has no open stream: nobody can request its results any
     /// more.
-    pub(crate) fn close_if_abandoned(&self, owner_uid: &str) {
+    pub(crate) fn close_if_abandoned(&self, owner_uid: &OwnerUid) {
         let mut bursts = self.bursts();
         let Some(burst) = bursts.get(owner_uid) else { return };
         if burst.has_stream() || self.lock().holds_anything(owner_uid) {
@@ -95,7 +96,7 @@ impl Agent {
 }
 
 impl Host for Agent {
-    fn boot_id(&self) -> &str {
+    fn boot_id(&self) -> &BootId {
         self.boot_id()
     }
 
@@ -111,15 +112,15 @@ impl Host for Agent {
         &self.store_policy
     }
 
-    fn active_slices(&self, owner_uid: &str, device: &str) -> u32 {
+    fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32 {
         self.lock().active_slices(owner_uid, device)
     }
 
-    fn occupy(&self, owner_uid: &str, device: &str, slices: u32) -> u32 {
+    fn occupy(&self, owner_uid: &OwnerUid, device: &DeviceName, slices: u32) -> u32 {
         self.change(|ledger, now| ledger.occupy(now, owner_uid, device, slices))
     }
 
-    fn vacate(&self, owner_uid: &str, device: &str, slices: u32) {
+    fn vacate(&self, owner_uid: &OwnerUid, device: &DeviceName, slices: u32) {
         self.change(|ledger, now| ledger.vacate(now, owner_uid, device, slices));
     }
 

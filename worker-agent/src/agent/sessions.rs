@@ -24,9 +24,9 @@ mod tests;
 const EXTEND_EVERY: Duration = Duration::from_secs(1);
 /// Delay after the end of its grant at which an executor exits on its own, in case the agent hangs. A working agent ends the executor
 /// earlier.
-const HANGING: Duration = Duration::from_secs(2);
+const HANG_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for the end of all session executors when the agent shuts down.
-const ENDING: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reason why a client cannot connect to a session.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ impl Agent {
         let device = device.ok_or(ConnectError::Ended)?;
         let terms = session.terms();
         let engine = terms.engine.parse().map_err(|UnknownName(engine)| LaunchError::NoEngine {
-            device: device.name.clone(),
+            device: device.name.to_string(),
             engine,
         })?;
         // The slice counts as in use from before the process exists until after it has been reaped.
@@ -81,11 +81,11 @@ impl Agent {
             "session",
             session = terms.name,
             namespace = terms.namespace,
-            device = session.device,
+            device = session.device.as_str(),
             process = process.id()
         );
         span.in_scope(|| tracing::info!("executor started"));
-        self.say_how_long(session, &process);
+        self.publish_end(session, &process);
         *executor = Some(Arc::clone(&process));
         session.set_process(Some(Arc::clone(&process)));
         let watch = Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process));
@@ -94,10 +94,10 @@ impl Agent {
     }
 
     /// Writes to the executor's status page when its session ends unless the grant is extended.
-    fn say_how_long(&self, session: &Session, process: &Process) {
+    fn publish_end(&self, session: &Session, process: &Process) {
         let left = self.change(|ledger, now| Some(ledger.ends(&session.owner_uid)?.saturating_sub(now)));
         if let Some(left) = left {
-            process.status_page().set_until(monotonic_now().saturating_add(left + HANGING));
+            process.status_page().set_until(monotonic_now().saturating_add(left + HANG_TIMEOUT));
         }
     }
 
@@ -139,7 +139,7 @@ impl Agent {
         .await;
     }
 
-    /// Extends the grants of sessions with a connected client, each up to the session's limit, and tells executors when their sessions end.
+    /// Extends the grants of sessions with a connected client, each up to the session's limit, and writes to the executors when their sessions end.
     /// Needs neither operator nor API server. Runs until `stop` is cancelled.
     pub async fn keep_sessions(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = interval(EXTEND_EVERY);
@@ -154,12 +154,12 @@ impl Agent {
                 if process.status_page().stats().connected {
                     self.change(|ledger, now| ledger.extend(now, &session.owner_uid, session.ttl(), session.limit()));
                 }
-                self.say_how_long(&session, &process);
+                self.publish_end(&session, &process);
             }
         }
     }
 
-    /// Ends all session executors, and waits until their processes have exited or [`ENDING`] has passed.
+    /// Ends all session executors, and waits until their processes have exited or [`END_TIMEOUT`] has passed.
     pub(super) async fn end_sessions(&self) {
         let sessions = self.sessions.all();
         sessions.iter().for_each(|session| session.ended.cancel());
@@ -168,7 +168,7 @@ impl Agent {
                 process.ended().await;
             }
         };
-        if tokio::time::timeout(ENDING, ended).await.is_err() {
+        if tokio::time::timeout(END_TIMEOUT, ended).await.is_err() {
             tracing::warn!("timed out waiting for executors of sessions to end");
         }
     }

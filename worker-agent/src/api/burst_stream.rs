@@ -99,10 +99,10 @@ where
             let devices = agent.pool().devices();
             let chunks = attached.chunks.iter();
             let chunks: Vec<ChunkRange> = chunks
-                .map(|(place, range)| ChunkRange::new(&devices[*place].name, *range))
+                .map(|(place, range)| ChunkRange::new(devices[*place].name.as_str(), *range))
                 .collect();
             let opened = Opened {
-                boot_id: agent.boot_id().to_owned(),
+                boot_id: agent.boot_id().to_string(),
                 max_outstanding_chunks: agent.limits().max_outstanding_chunks,
                 chunks,
                 sequence: attached.sequence,
@@ -120,7 +120,7 @@ where
             };
             let current = burst.detach(stream);
             if current {
-                agent.close_if_abandoned(&owner.uid);
+                agent.close_if_abandoned(&owner.uid.as_str().into());
             }
             error
         }
@@ -150,7 +150,7 @@ where
         mut program,
         covered,
     } = *open;
-    if boot_id != agent.boot_id() {
+    if *agent.boot_id() != boot_id {
         let message = format!("boot id is {}, not {boot_id}", agent.boot_id());
         return Err(StreamError::Refused(Refusal {
             code: RefusalCode::BootMismatch as i32,
@@ -164,7 +164,7 @@ where
     let outputs = Outputs::take(&mut program);
     let spec = ProgramSpec::new(program).map_err(|error| invalid(format!("invalid program: {error}")))?;
     let mut attached = None;
-    let burst = agent.burst_or(&owner.uid, |known, sequence| {
+    let burst = agent.burst_or(&owner.uid.as_str().into(), |known, sequence| {
         let burst = match known {
             Some(known) if known.program().digest() == spec.digest() => Arc::clone(known),
             Some(known) if !known.is_idle() => {

@@ -1,4 +1,4 @@
-//! Discovery of devices: GPUs as a short-lived child process reports them, and the CPU engine if it is enabled.
+//! Discovery of devices: GPUs as a short-lived child process reports them, and devices of the CPU backend if it is enabled.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
     }
     for device in &devices {
         tracing::info!(
-            device = device.name,
+            device = device.name.as_str(),
             model = device.model,
             total_bytes = device.total_bytes,
             allocatable_bytes = device.allocatable_bytes,
@@ -75,7 +75,7 @@ fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
     // Free memory was measured while the probe's own context existed. That context is gone later, so one context fewer is reserved.
     let reserved = gpu.context_bytes.saturating_mul(u64::from(executors.saturating_sub(1))) + HEADROOM;
     DeviceDescription {
-        name: format!("cuda-{}", gpu.ordinal),
+        name: format!("cuda-{}", gpu.ordinal).into(),
         kind: Backend::Cuda,
         ordinal: gpu.ordinal,
         model: gpu.model,
@@ -94,7 +94,7 @@ fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     (0..count)
         .map(|ordinal| DeviceDescription {
-            name: format!("cpu-{ordinal}"),
+            name: format!("cpu-{ordinal}").into(),
             kind: Backend::Cpu,
             ordinal,
             model: cpu_model(),
@@ -147,7 +147,7 @@ mod tests {
             multiprocessors: 132,
         };
         let described = describe(gpu, 4);
-        assert_eq!(described.name, "cuda-1");
+        assert_eq!(&*described.name, "cuda-1");
         assert_eq!(described.allocatable_bytes, (80 << 30) - 4 * (500 << 20) - HEADROOM);
     }
 

@@ -1,7 +1,7 @@
 //! A lane is one device's part of a burst. It keeps the executor's concurrency at the number of slices that the ledger allows, and collects
 //! results.
 //!
-//! A slice counts as in use at the ledger before the executor is told of it, and until the executor has settled at a lower concurrency: the
+//! A slice counts as in use at the ledger before the executor may use it, and until the executor has settled at a lower concurrency: the
 //! ledger counts it for as long as the device may hold anything for it.
 
 use std::{
@@ -16,6 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_ranges::AttemptRange;
 use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
@@ -43,7 +44,7 @@ const SEGMENT_BYTES: usize = 8 << 20;
 /// The burst's handle of a lane.
 #[derive(Debug)]
 pub(super) struct Lane {
-    device: String,
+    device: DeviceName,
     run: Run,
     poke: Notify,
     /// Slices in use.
@@ -51,7 +52,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn device(&self) -> &str {
+    pub(crate) fn device(&self) -> &DeviceName {
         &self.device
     }
 
@@ -82,9 +83,9 @@ impl Lane {
 }
 
 /// Starts a lane. It ends when the burst is closed or dropped, or when the executors have shut down.
-pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &str, run: Run, events: Events) -> Arc<Lane> {
+pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &DeviceName, run: Run, events: Events) -> Arc<Lane> {
     let lane = Arc::new(Lane {
-        device: device.to_owned(),
+        device: device.clone(),
         run,
         poke: Notify::new(),
         occupied: AtomicU32::new(0),
@@ -104,7 +105,8 @@ pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &str, run:
         writing: None,
     };
     // Not within the span of the stream, which the lane can outlive.
-    let span = tracing::info_span!(parent: None, "lane", owner = burst.owner_uid, namespace = burst.namespace, device);
+    let span =
+        tracing::info_span!(parent: None, "lane", owner = burst.owner_uid.as_str(), namespace = burst.namespace, device = device.as_str());
     part::spawn(worker.work(burst.closed.clone()).instrument(span));
     lane
 }
@@ -115,10 +117,10 @@ type Writing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 struct Worker {
     host: Arc<dyn Host>,
     burst: Weak<Burst>,
-    owner_uid: String,
+    owner_uid: OwnerUid,
     lane: Arc<Lane>,
     events: Events,
-    /// Concurrency limits that the executor was told and has not settled at, at most two.
+    /// Concurrency limits that were sent to the executor and at which it has not settled, at most two.
     limits: VecDeque<u32>,
     occupied: u32,
     /// Unstarted chunks were withdrawn because no slice is left. Until the executor has settled at 0, chunks that it returns count as
@@ -226,12 +228,12 @@ impl Worker {
             self.withdrawn = true;
             self.lane.run.withdraw();
             // Sent even when the limit is 0 already: the reply marks the end of the chunks that the withdrawal returns.
-            self.tell(0);
+            self.send_limit(0);
             return;
         }
         let target = if outstanding == 0 { 0 } else { active };
-        let told = self.limits.back().copied().unwrap_or(self.occupied);
-        if self.limits.len() >= 2 || target == told || (self.withdrawn && active == 0) {
+        let latest = self.limits.back().copied().unwrap_or(self.occupied);
+        if self.limits.len() >= 2 || target == latest || (self.withdrawn && active == 0) {
             return;
         }
         if target > self.occupied {
@@ -241,17 +243,17 @@ impl Worker {
             self.lane.occupied.store(self.occupied, Ordering::Release);
         }
         let limit = target.min(self.occupied);
-        if limit != told {
-            self.tell(limit);
+        if limit != latest {
+            self.send_limit(limit);
         }
     }
 
-    fn tell(&mut self, limit: u32) {
+    fn send_limit(&mut self, limit: u32) {
         self.lane.run.set_concurrency(limit);
         self.limits.push_back(limit);
     }
 
-    /// Vacates slices: the executor holds at most `concurrency` slices, or the highest limit that it was told since.
+    /// Vacates slices: the executor holds at most `concurrency` slices, or the highest limit sent to it since.
     fn settled(&mut self, concurrency: u32) {
         if self.limits.back() == Some(&concurrency) {
             // The executor may answer several calls by its reply to the last one.
@@ -305,7 +307,7 @@ impl Worker {
         let name = SegmentName {
             term,
             attempt: succeeded.iter().map(|(range, _)| range.attempt).max().unwrap_or(1),
-            boot_id: self.host.boot_id().to_owned(),
+            boot_id: self.host.boot_id().to_string(),
             counter: self.host.next_segment(),
         };
         let program = burst.program().clone();

@@ -32,12 +32,12 @@ impl StateMachineTest for UnderTest {
 
     fn init_test(_: &Model) -> UnderTest {
         let device = |place: u8| Device {
-            name: format!("{place}"),
+            name: format!("{place}").into(),
             allocatable_bytes: ALLOCATABLE,
             session_bytes: 0,
         };
         UnderTest {
-            ledger: Ledger::new("boot".to_owned(), (0..DEVICES).map(device).collect()),
+            ledger: Ledger::new("boot".into(), (0..DEVICES).map(device).collect()),
             now: Duration::ZERO,
             counters: std::collections::BTreeSet::new(),
         }
@@ -119,16 +119,18 @@ impl StateMachineTest for UnderTest {
             }
             Call::Extend { owner, ttl, limit } => {
                 let (ttl, limit) = (Duration::from_millis(ttl), Duration::from_millis(limit));
-                let held = ledger.extend(test.now, &format!("{owner}"), ttl, limit);
+                let held = ledger.extend(test.now, &format!("{owner}").into(), ttl, limit);
                 assert_eq!(Some(u32::from(held)), model.answer);
             }
-            Call::Forfeit { owner } => ledger.forfeit(test.now, &format!("{owner}")),
-            Call::Limit { device, bytes } => ledger.set_limit(&format!("{device}"), bytes),
+            Call::Forfeit { owner } => ledger.forfeit(test.now, &format!("{owner}").into()),
+            Call::Limit { device, bytes } => ledger.set_limit(&format!("{device}").into(), bytes),
             Call::Occupy { owner, device, wanted } => {
-                let occupied = ledger.occupy(test.now, &format!("{owner}"), &format!("{device}"), wanted);
+                let occupied = ledger.occupy(test.now, &format!("{owner}").into(), &format!("{device}").into(), wanted);
                 assert_eq!(Some(occupied), model.answer);
             }
-            Call::Vacate { owner, device, count } => ledger.vacate(test.now, &format!("{owner}"), &format!("{device}"), count),
+            Call::Vacate { owner, device, count } => {
+                ledger.vacate(test.now, &format!("{owner}").into(), &format!("{device}").into(), count)
+            }
             Call::Advance { milliseconds } => {
                 test.now += Duration::from_millis(milliseconds);
                 let due = ledger.next_deadline();
@@ -187,11 +189,11 @@ impl StateMachineTest for UnderTest {
         let grants = test.ledger.grants(test.now);
         for owner in 0..OWNERS {
             for device in 0..DEVICES {
-                let (uid, name) = (format!("{owner}"), format!("{device}"));
+                let (uid, name) = (OwnerUid::from(format!("{owner}")), DeviceName::from(format!("{device}")));
                 assert_eq!(test.ledger.active_slices(&uid, &name) as usize, model.count(owner, device, false));
                 let draining = grants
                     .iter()
-                    .filter(|grant| grant.draining && grant.owner_uid == uid && grant.device == name);
+                    .filter(|grant| grant.draining && uid == grant.owner_uid && name == grant.device);
                 assert_eq!(
                     draining.map(|grant| grant.slices as usize).sum::<usize>(),
                     model.count(owner, device, true)

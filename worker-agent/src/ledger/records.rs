@@ -1,10 +1,12 @@
 //! Input and output types of the ledger.
 
+use sahasra_names::{DeviceName, OwnerUid};
+
 /// A device as the ledger sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Name, unique on this agent.
-    pub name: String,
+    pub name: DeviceName,
     pub allocatable_bytes: u64,
     /// Bytes that the process of a session takes in addition to its slices.
     pub session_bytes: u64,
@@ -16,22 +18,22 @@ pub enum Effect {
     /// The grace of draining slices has passed: kill the executor of the namespace on the device. Requested again every second until the
     /// slices are vacated.
     Kill {
-        device: String,
+        device: DeviceName,
         namespace: String,
         /// UID of the owner whose chunks exceeded the grace.
-        owner_uid: String,
+        owner_uid: OwnerUid,
     },
     /// The owner has fewer active slices on the device than before. With none left, chunks that have not started there never will.
     Shrunk {
-        device: String,
-        owner_uid: String,
+        device: DeviceName,
+        owner_uid: OwnerUid,
         /// Active slices that remain.
         active: u32,
         /// Whether slices expired; otherwise they were released.
         expired: bool,
     },
     /// The owner holds nothing on this agent any more, draining slices included.
-    Gone { owner_uid: String },
+    Gone { owner_uid: OwnerUid },
 }
 
 /// Counters since the agent started, for metrics.

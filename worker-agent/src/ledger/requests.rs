@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use sahasra_names::OwnerUid;
 use sahasra_wire::grants::{AcquireRequest, Grant, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner};
 
 use super::{Holding, Ledger, MAX_DURATION, MAX_GRANTS, MAX_SILENT_OWNERS, OwnerState, TERM_MEMORY};
@@ -24,7 +25,7 @@ impl Ledger {
                 "owner: uid must have 1 to 128 bytes, namespace at most 253, name at most 512".to_owned(),
             ));
         }
-        if let Some(known) = self.owners.get_mut(&owner.uid) {
+        if let Some(known) = self.owners.get_mut(owner.uid.as_str()) {
             if owner.term < known.term {
                 let message = format!("term {} is stale: the latest term is {} for {}", owner.term, known.term, owner.name);
                 return Err(refusal(RefusalCode::StaleTerm, 0, message));
@@ -41,7 +42,7 @@ impl Ledger {
             self.forget_longest_silent();
         }
         self.owners.insert(
-            owner.uid.clone(),
+            owner.uid.as_str().into(),
             OwnerState {
                 term: owner.term,
                 namespace: owner.namespace.clone(),
@@ -57,7 +58,7 @@ impl Ledger {
     /// Grants up to `request.slices` slices, or rejects the request with the reason and the free bytes.
     pub fn acquire(&mut self, now: Duration, request: &AcquireRequest) -> Result<Grant, Refusal> {
         self.expire(now);
-        if request.boot_id != self.boot_id {
+        if self.boot_id != request.boot_id {
             let message = format!("boot id is {}, not {}", self.boot_id, request.boot_id);
             return Err(refusal(RefusalCode::BootMismatch, 0, message));
         }
@@ -67,7 +68,7 @@ impl Ledger {
             return Err(refusal(RefusalCode::UnknownDevice, 0, message));
         };
         let load = self.devices[place].load;
-        let holds_some = self.owners[&request.owner.uid].holdings.contains_key(&place);
+        let holds_some = self.owners[request.owner.uid.as_str()].holdings.contains_key(&place);
         let beside = match &request.session {
             Some(_) if !holds_some => self.devices[place].session_bytes,
             _ => 0,
@@ -89,7 +90,7 @@ impl Ledger {
         if ttl.is_zero() || ttl > MAX_DURATION || grace > MAX_DURATION {
             return invalid("time to live must be above 0, and time to live and grace period at most 30 days");
         }
-        let owner = self.owners.get_mut(&request.owner.uid).expect("the owner was just heard");
+        let owner = self.owners.get_mut(request.owner.uid.as_str()).expect("the owner was just heard");
         if let Some(holding) = owner.holdings.get(&place)
             && holding.slice_bytes() != request.slice_bytes
         {
@@ -151,13 +152,13 @@ impl Ledger {
             Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::InvalidRequest),
             Ok(()) => None,
         };
-        let owner = self.owners.get_mut(&request.owner.uid);
+        let owner = self.owners.get_mut(request.owner.uid.as_str());
         let mut holdings = owner.map(|owner| &mut owner.holdings);
         let mut outcomes = Vec::with_capacity(request.grants.len());
         for id in &request.grants {
             let refusal = if let Some(code) = refused {
                 code
-            } else if id.boot_id != self.boot_id {
+            } else if self.boot_id != id.boot_id {
                 RefusalCode::BootMismatch
             } else {
                 let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
@@ -179,7 +180,7 @@ impl Ledger {
 
     /// Extends an owner's grants without a coordinator, while a client is connected: each lasts until `ttl` from now, but not past `limit`,
     /// and never shorter than before. Ended grants stay ended. Returns whether the owner holds active slices.
-    pub fn extend(&mut self, now: Duration, owner_uid: &str, ttl: Duration, limit: Duration) -> bool {
+    pub fn extend(&mut self, now: Duration, owner_uid: &OwnerUid, ttl: Duration, limit: Duration) -> bool {
         self.expire(now);
         let until = (now + ttl.min(MAX_DURATION)).min(limit);
         let mut held = false;
@@ -196,14 +197,14 @@ impl Ledger {
     }
 
     /// Returns the time at which the last active grant of an owner ends unless it is extended.
-    pub fn ends(&self, owner_uid: &str) -> Option<Duration> {
+    pub fn ends(&self, owner_uid: &OwnerUid) -> Option<Duration> {
         let holdings = self.owners.get(owner_uid)?.holdings.values();
         let active = holdings.flat_map(|holding| holding.parts()).filter(|part| !part.draining);
         active.map(|part| part.expires).max()
     }
 
     /// Ends all grants of an owner at once, without a coordinator, because the process that used them is gone.
-    pub fn forfeit(&mut self, now: Duration, owner_uid: &str) {
+    pub fn forfeit(&mut self, now: Duration, owner_uid: &OwnerUid) {
         self.expire(now);
         let owner = self.owners.get(owner_uid);
         let places: Vec<usize> = owner.map(|owner| owner.holdings.keys().copied().collect()).unwrap_or_default();
@@ -234,25 +235,26 @@ impl Ledger {
                 ..ReleaseResponse::default()
             };
         }
-        let owner = &self.owners[&request.owner.uid];
+        let owner_uid = OwnerUid::from(request.owner.uid.as_str());
+        let owner = &self.owners[&owner_uid];
         let mut named: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         for (place, holding) in &owner.holdings {
             let counters = if request.grants.is_empty() {
                 holding.counters()
             } else {
-                let of_this_boot = request.grants.iter().filter(|id| id.boot_id == self.boot_id);
+                let of_this_boot = request.grants.iter().filter(|id| self.boot_id == id.boot_id);
                 of_this_boot.map(|id| id.counter).filter(|counter| holding.has(*counter)).collect()
             };
             named.insert(*place, counters);
         }
         let mut response = ReleaseResponse::default();
         for (place, counters) in named {
-            self.change(now, &request.owner.uid, place, false, |holding| {
+            self.change(now, &owner_uid, place, false, |holding| {
                 for counter in &counters {
                     holding.end(*counter, request.keep_slices, now, request.immediately);
                 }
             });
-            let holding = self.owners.get(&request.owner.uid).and_then(|owner| owner.holdings.get(&place));
+            let holding = self.owners.get(&owner_uid).and_then(|owner| owner.holdings.get(&place));
             for counter in counters {
                 if holding.is_some_and(|holding| holding.is_draining(counter)) {
                     response.draining += 1;
@@ -268,7 +270,7 @@ impl Ledger {
     /// Forgets the owners that hold nothing and were silent longest: an eighth of [`MAX_SILENT_OWNERS`].
     fn forget_longest_silent(&mut self) {
         let silent = self.owners.iter().filter(|(_, owner)| owner.holdings.is_empty());
-        let mut silent: Vec<(Duration, String)> = silent.map(|(uid, owner)| (owner.heard, uid.clone())).collect();
+        let mut silent: Vec<(Duration, OwnerUid)> = silent.map(|(uid, owner)| (owner.heard, uid.clone())).collect();
         silent.sort_unstable();
         silent.truncate(MAX_SILENT_OWNERS / 8);
         self.silent_owners -= silent.len();

@@ -10,36 +10,36 @@ fn who_is_there_keeps_what_is_held_up_to_the_limit_and_no_longer() {
     ledger.acquire(seconds(0), &request("a", 1)).unwrap();
     let (ttl, limit) = (seconds(10), seconds(25));
     let ends = |ledger: &Ledger| Duration::from_millis(ledger.grants(Duration::ZERO)[0].expires_in_milliseconds);
-    assert!(ledger.extend(seconds(4), "a", ttl, limit));
+    assert!(ledger.extend(seconds(4), &"a".into(), ttl, limit));
     assert_eq!(ends(&ledger), seconds(14));
-    assert!(ledger.extend(seconds(4), "a", seconds(3), limit), "it is held");
+    assert!(ledger.extend(seconds(4), &"a".into(), seconds(3), limit), "it is held");
     assert_eq!(ends(&ledger), seconds(14), "nothing is cut short");
-    assert!(ledger.extend(seconds(13), "a", ttl, limit) && ledger.extend(seconds(20), "a", ttl, limit));
+    assert!(ledger.extend(seconds(13), &"a".into(), ttl, limit) && ledger.extend(seconds(20), &"a".into(), ttl, limit));
     assert_eq!(ends(&ledger), limit);
-    assert!(ledger.extend(seconds(24), "a", ttl, limit));
+    assert!(ledger.extend(seconds(24), &"a".into(), ttl, limit));
     assert_eq!(ends(&ledger), limit);
-    assert!(!ledger.extend(seconds(25), "a", ttl, limit), "it has ended");
+    assert!(!ledger.extend(seconds(25), &"a".into(), ttl, limit), "it has ended");
     assert_eq!(free(&ledger), 4 * GIB);
-    assert!(!ledger.extend(seconds(25), "b", ttl, limit), "nobody knows it");
+    assert!(!ledger.extend(seconds(25), &"b".into(), ttl, limit), "nobody knows it");
 }
 
 #[test]
 fn what_is_forfeit_is_free_as_soon_as_it_is_not_in_use() {
     let mut ledger = ledger();
     ledger.acquire(seconds(0), &request("a", 2)).unwrap();
-    assert_eq!(ledger.occupy(seconds(0), "a", "gpu0", 1), 1);
+    assert_eq!(ledger.occupy(seconds(0), &"a".into(), &"gpu0".into(), 1), 1);
     ledger.take_effects();
-    ledger.forfeit(seconds(1), "a");
+    ledger.forfeit(seconds(1), &"a".into());
     let kill = ledger
         .take_effects()
         .into_iter()
         .any(|effect| matches!(effect, Effect::Kill { .. }));
     assert!(kill, "what still uses it has no grace");
     assert_eq!(free(&ledger), 3 * GIB);
-    ledger.vacate(seconds(1), "a", "gpu0", 1);
+    ledger.vacate(seconds(1), &"a".into(), &"gpu0".into(), 1);
     assert_eq!(free(&ledger), 4 * GIB);
-    assert!(!ledger.holds_anything("a"));
-    ledger.forfeit(seconds(2), "a");
+    assert!(!ledger.holds_anything(&"a".into()));
+    ledger.forfeit(seconds(2), &"a".into());
 }
 
 const GIB: u64 = 1 << 30;
@@ -50,11 +50,11 @@ fn seconds(seconds: u64) -> Duration {
 
 fn ledger() -> Ledger {
     let device = |name: &str| Device {
-        name: name.to_owned(),
+        name: name.into(),
         allocatable_bytes: 4 * GIB,
         session_bytes: GIB / 2,
     };
-    Ledger::new("boot".to_owned(), vec![device("gpu0"), device("gpu1")])
+    Ledger::new("boot".into(), vec![device("gpu0"), device("gpu1")])
 }
 
 fn owner(uid: &str, term: u64) -> Owner {
@@ -123,10 +123,10 @@ fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
     let other = ledger.acquire(seconds(0), &session("b", 1)).unwrap();
     assert_eq!(free(&ledger), 0);
     // The context counts for as long as the session's process runs.
-    assert_eq!(ledger.occupy(seconds(0), "b", "gpu0", 1), 1);
+    assert_eq!(ledger.occupy(seconds(0), &"b".into(), &"gpu0".into(), 1), 1);
     ledger.release(seconds(1), &release("b", &[&other]));
     assert_eq!(free(&ledger), 0);
-    ledger.vacate(seconds(1), "b", "gpu0", 1);
+    ledger.vacate(seconds(1), &"b".into(), &"gpu0".into(), 1);
     assert_eq!(free(&ledger), GIB + GIB / 2);
     ledger.release(seconds(1), &release("a", &[&held]));
     assert_eq!(free(&ledger), 2 * GIB + GIB / 2, "one slice is left, and the process");
@@ -138,14 +138,14 @@ fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
 fn what_may_be_lent_shrinks_to_what_is_lent_and_on_as_that_comes_back() {
     let mut ledger = ledger();
     let grants = [2, 1].map(|slices| ledger.acquire(seconds(0), &request("a", slices)).unwrap());
-    ledger.set_limit("gpu0", GIB);
+    ledger.set_limit(&"gpu0".into(), GIB);
     let load = ledger.loads().next().unwrap().1;
     assert_eq!((load.allocatable_bytes, load.leased_bytes), (3 * GIB, 3 * GIB));
     ledger.release(seconds(1), &release("a", &[&grants[0]]));
     let load = ledger.loads().next().unwrap().1;
     assert_eq!((load.allocatable_bytes, load.leased_bytes), (GIB, GIB));
     assert!(ledger.acquire(seconds(1), &request("b", 1)).is_err());
-    ledger.set_limit("gpu0", 2 * GIB);
+    ledger.set_limit(&"gpu0".into(), 2 * GIB);
     assert_eq!(ledger.acquire(seconds(1), &request("b", 4)).unwrap().slices, 1);
     assert_eq!(
         ledger.loads().nth(1).unwrap().1.allocatable_bytes,
@@ -214,12 +214,12 @@ fn each_wrong_request_has_its_own_code() {
     ] {
         assert_eq!(ledger.acquire(seconds(0), &request).unwrap_err().code(), code, "{request:?}");
     }
-    ledger.set_healthy("gpu0", false);
+    ledger.set_healthy(&"gpu0".into(), false);
     assert_eq!(
         ledger.acquire(seconds(0), &request("a", 1)).unwrap_err().code(),
         RefusalCode::Unhealthy
     );
-    ledger.set_healthy("gpu0", true);
+    ledger.set_healthy(&"gpu0".into(), true);
     ledger.begin_shutdown();
     assert_eq!(
         ledger.acquire(seconds(0), &request("a", 1)).unwrap_err().code(),
@@ -234,7 +234,7 @@ fn an_idle_grant_is_free_at_its_time_and_not_before() {
     assert_eq!(ledger.next_deadline(), Some(seconds(10)));
     assert_eq!(ledger.tick(Duration::from_millis(9_999)), []);
     let effects = ledger.tick(seconds(10));
-    let gone = |effect: &Effect| matches!(effect, Effect::Gone { owner_uid } if owner_uid == "a");
+    let gone = |effect: &Effect| matches!(effect, Effect::Gone { owner_uid } if &**owner_uid == "a");
     assert!(effects.iter().any(gone), "{effects:?}");
     assert_eq!(free(&ledger), 4 * GIB);
     assert_eq!(ledger.totals().expired_grants, 1);
@@ -276,52 +276,56 @@ fn a_renewed_grant_lasts_from_the_renewal() {
 fn a_running_chunk_keeps_its_slice_until_it_ends() {
     let mut ledger = ledger();
     ledger.acquire(seconds(0), &request("a", 3)).unwrap();
-    assert_eq!(ledger.occupy(seconds(1), "a", "gpu0", 2), 2);
+    assert_eq!(ledger.occupy(seconds(1), &"a".into(), &"gpu0".into(), 2), 2);
     let ended = ledger.tick(seconds(10));
     assert_eq!(
         ended,
         [Effect::Shrunk {
-            device: "gpu0".to_owned(),
-            owner_uid: "a".to_owned(),
+            device: "gpu0".into(),
+            owner_uid: "a".into(),
             active: 0,
             expired: true,
         }]
     );
     assert_eq!(free(&ledger), 2 * GIB);
-    assert_eq!(ledger.occupy(seconds(10), "a", "gpu0", 1), 0);
-    ledger.vacate(seconds(11), "a", "gpu0", 1);
+    assert_eq!(ledger.occupy(seconds(10), &"a".into(), &"gpu0".into(), 1), 0);
+    ledger.vacate(seconds(11), &"a".into(), &"gpu0".into(), 1);
     assert_eq!(free(&ledger), 3 * GIB);
     let kill = Effect::Kill {
-        device: "gpu0".to_owned(),
+        device: "gpu0".into(),
         namespace: "team".to_owned(),
-        owner_uid: "a".to_owned(),
+        owner_uid: "a".into(),
     };
     assert_eq!(ledger.next_deadline(), Some(seconds(12)));
     assert_eq!(ledger.tick(seconds(12)), std::slice::from_ref(&kill));
     assert_eq!(ledger.tick(seconds(12)), []);
     assert_eq!(ledger.tick(seconds(13)), [kill], "asked again while it still runs");
-    ledger.vacate(seconds(13), "a", "gpu0", 1);
+    ledger.vacate(seconds(13), &"a".into(), &"gpu0".into(), 1);
     assert_eq!(free(&ledger), 4 * GIB);
-    assert!(!ledger.holds_anything("a"));
+    assert!(!ledger.holds_anything(&"a".into()));
 }
 
 #[test]
 fn a_grant_gives_back_part_of_its_slices() {
     let mut ledger = ledger();
     let grant = ledger.acquire(seconds(0), &request("a", 4)).unwrap();
-    ledger.occupy(seconds(0), "a", "gpu0", 3);
+    ledger.occupy(seconds(0), &"a".into(), &"gpu0".into(), 3);
     let shrink = ReleaseRequest {
         keep_slices: 1,
         ..release("a", &[&grant])
     };
     let response = ledger.release(seconds(1), &shrink);
     assert_eq!((response.freed, response.draining), (0, 1));
-    assert_eq!((free(&ledger), ledger.active_slices("a", "gpu0")), (GIB, 1));
+    assert_eq!((free(&ledger), ledger.active_slices(&"a".into(), &"gpu0".into())), (GIB, 1));
     let parts: Vec<(u32, bool)> = ledger.grants(seconds(1)).iter().map(|part| (part.slices, part.draining)).collect();
     assert_eq!(parts, [(1, false), (2, true)]);
-    ledger.vacate(seconds(1), "a", "gpu0", 2);
+    ledger.vacate(seconds(1), &"a".into(), &"gpu0".into(), 2);
     assert_eq!(free(&ledger), 3 * GIB);
-    assert_eq!(ledger.occupy(seconds(1), "a", "gpu0", 1), 0, "the kept slice is busy");
+    assert_eq!(
+        ledger.occupy(seconds(1), &"a".into(), &"gpu0".into(), 1),
+        0,
+        "the kept slice is busy"
+    );
     let again = ledger.release(seconds(2), &shrink);
     assert_eq!((again.freed, again.draining), (0, 0));
     assert_eq!(free(&ledger), 3 * GIB);
@@ -331,18 +335,18 @@ fn a_grant_gives_back_part_of_its_slices() {
 fn what_runs_moves_to_the_slices_that_remain() {
     let mut ledger = ledger();
     let first = ledger.acquire(seconds(0), &request("a", 2)).unwrap();
-    ledger.occupy(seconds(0), "a", "gpu0", 2);
+    ledger.occupy(seconds(0), &"a".into(), &"gpu0".into(), 2);
     ledger.acquire(seconds(0), &request("a", 2)).unwrap();
     assert_eq!(ledger.release(seconds(1), &release("a", &[&first])).freed, 1);
     assert_eq!(free(&ledger), 2 * GIB);
-    assert_eq!(ledger.occupy(seconds(1), "a", "gpu0", 1), 0);
+    assert_eq!(ledger.occupy(seconds(1), &"a".into(), &"gpu0".into(), 1), 0);
 }
 
 #[test]
 fn an_immediate_release_kills_at_once_and_an_idle_one_kills_nothing() {
     let mut ledger = ledger();
     let busy = ledger.acquire(seconds(0), &request("a", 1)).unwrap();
-    ledger.occupy(seconds(0), "a", "gpu0", 1);
+    ledger.occupy(seconds(0), &"a".into(), &"gpu0".into(), 1);
     ledger.acquire(seconds(0), &request("b", 1)).unwrap();
     ledger.release(
         seconds(1),
@@ -400,7 +404,7 @@ fn a_term_outlives_its_grants_and_is_forgotten_in_the_end() {
         RefusalCode::StaleTerm
     );
     ledger.tick(seconds(3_610));
-    assert_eq!(ledger.term("a"), None);
+    assert_eq!(ledger.term(&"a".into()), None);
     assert_eq!(ledger.next_deadline(), None);
 }
 
@@ -418,10 +422,10 @@ fn an_agent_holds_65536_grants_draining_ones_included_and_refuses_the_next() {
     let refusal = ledger.acquire(seconds(0), &next).unwrap_err();
     assert_eq!(refusal.code(), RefusalCode::InsufficientVram);
     assert!(refusal.message.contains("maximum of 65536 grants"), "{}", refusal.message);
-    assert_eq!(ledger.occupy(seconds(0), "owner-0", "gpu0", 1), 1);
+    assert_eq!(ledger.occupy(seconds(0), &"owner-0".into(), &"gpu0".into(), 1), 1);
     ledger.release(seconds(0), &release("owner-0", &[&grants[0]]));
     assert!(ledger.acquire(seconds(0), &next).is_err(), "it drains");
-    ledger.vacate(seconds(0), "owner-0", "gpu0", 1);
+    ledger.vacate(seconds(0), &"owner-0".into(), &"gpu0".into(), 1);
     ledger.acquire(seconds(0), &next).unwrap();
     assert_eq!(ledger.grants(seconds(0)).len(), 65_536);
 }
@@ -436,6 +440,6 @@ fn memory_of_silent_owners_is_bounded() {
             .unwrap();
     }
     assert!(ledger.owners.len() <= MAX_SILENT_OWNERS + 1);
-    assert_eq!(ledger.term("holder"), Some(1));
-    assert_eq!(ledger.term("owner-0"), None);
+    assert_eq!(ledger.term(&"holder".into()), Some(1));
+    assert_eq!(ledger.term(&"owner-0".into()), None);
 }

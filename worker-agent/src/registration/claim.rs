@@ -25,9 +25,9 @@ use super::{Registration, RegistrationError, call, found, status::SHUTTING_DOWN}
 /// Timeout for an agent to accept a connection.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a heartbeat without a lease duration is watched.
-const UNSAID: Duration = Duration::from_secs(15);
+const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(15);
 /// Number of polls while a heartbeat is watched.
-const LOOKS: u32 = 20;
+const POLLS: u32 = 20;
 
 /// Outcome of a connection to the address of a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Registration {
     /// Returns the resource version at which this agent may write the heartbeat, or [`Occupied`] if the holder is alive.
     pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: Lease, hold: &mut Hold) -> Result<Option<String>, BeatError> {
         let other = holder(&lease);
-        if other.is_empty() || other == self.agent.boot_id() {
+        if other.is_empty() || *self.agent.boot_id() == other {
             return Ok(lease.metadata.resource_version);
         }
         let status = self.status_of(&other).await?;
@@ -171,7 +171,7 @@ impl Registration {
     async fn watch(&self, leases: &Api<Lease>, lease: Lease, occupied: Occupied) -> Result<Option<String>, BeatError> {
         let renewed = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
         let (before, seconds) = (renewed(&lease), lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds));
-        let lasts = seconds.map_or(UNSAID, |seconds| Duration::from_secs(seconds.clamp(1, 60) as u64));
+        let lasts = seconds.map_or(DEFAULT_LEASE_DURATION, |seconds| Duration::from_secs(seconds.clamp(1, 60) as u64));
         tracing::info!(
             boot = occupied.boot,
             ?lasts,
@@ -180,7 +180,7 @@ impl Registration {
         let until = Instant::now() + lasts;
         let mut version = lease.metadata.resource_version;
         while Instant::now() < until {
-            sleep(lasts / LOOKS).await;
+            sleep(lasts / POLLS).await;
             let now = call(leases.get(&self.lease_name())).await?;
             if holder(&now) != occupied.boot {
                 // The holder released the heartbeat, or a third agent took it: start over.

@@ -98,7 +98,7 @@ pub(super) fn desired(
     GpuWorkerStatus {
         conditions,
         endpoint: Some(endpoint.to_owned()),
-        boot_id: Some(agent.boot_id().to_owned()),
+        boot_id: Some(agent.boot_id().to_string()),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         devices,
         summary: Some(summary),
@@ -110,7 +110,7 @@ fn engines(agent: &Agent, device: &str) -> Vec<Engine> {
         .pool()
         .devices()
         .iter()
-        .find(|known| known.name == device)
+        .find(|known| known.name == *device)
         .map(|known| known.kind);
     kind.map(|kind| agent.sessions().engines(kind)).unwrap_or_default()
 }

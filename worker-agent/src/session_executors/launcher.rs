@@ -71,7 +71,7 @@ impl Launcher {
     ) -> Result<Process, LaunchError> {
         if !self.engines(device.kind).contains(&engine) {
             return Err(LaunchError::NoEngine {
-                device: device.name.clone(),
+                device: device.name.to_string(),
                 engine: engine.to_string(),
             });
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_executor_protocol::session::status_page::Stats;
-use sahasra_names::{Backend, Engine};
+use sahasra_names::{Backend, DeviceName, Engine, OwnerUid};
 use sahasra_wire::{grants::SessionTerms, inventory::SessionLoad, milliseconds};
 use tokio_util::sync::CancellationToken;
 
@@ -25,9 +25,9 @@ const MAX_ENDS: usize = 1024;
 #[derive(Debug)]
 pub struct Session {
     /// UID of the owner of the session's grant.
-    pub owner_uid: String,
+    pub owner_uid: OwnerUid,
     /// Device of the session's slice.
-    pub device: String,
+    pub device: DeviceName,
     /// Bytes that the session may hold on its device.
     pub limit_bytes: u64,
     /// Time of the grant, by the agent's clock.
@@ -87,7 +87,7 @@ impl Session {
         let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), stats.zip(since));
         let stats = stats.unwrap_or_default();
         SessionLoad {
-            owner_uid: self.owner_uid.clone(),
+            owner_uid: self.owner_uid.to_string(),
             namespace: about.terms.namespace,
             name: about.terms.name,
             tensors: stats.tensors,
@@ -131,10 +131,10 @@ pub struct Sessions {
 
 #[derive(Debug, Default)]
 struct State {
-    by_owner: BTreeMap<String, Arc<Session>>,
+    by_owner: BTreeMap<OwnerUid, Arc<Session>>,
     /// Owner of the latest grant for each namespace and name.
-    by_name: BTreeMap<(String, String), String>,
-    ends: BTreeMap<String, (Duration, SessionLoad)>,
+    by_name: BTreeMap<(String, String), OwnerUid>,
+    ends: BTreeMap<OwnerUid, (Duration, SessionLoad)>,
     /// Bytes received and sent on streams of executors that have ended.
     bytes: (u64, u64),
 }
@@ -165,16 +165,16 @@ impl Sessions {
     }
 
     /// Records a session for which a slice was granted.
-    pub fn granted(&self, owner_uid: &str, terms: &SessionTerms, device: &str, limit_bytes: u64, ttl: Duration, now: Duration) {
+    pub fn granted(&self, owner_uid: &OwnerUid, terms: &SessionTerms, device: &DeviceName, limit_bytes: u64, ttl: Duration, now: Duration) {
         let mut state = self.state();
         let name = (terms.namespace.clone(), terms.name.clone());
-        state.by_name.insert(name, owner_uid.to_owned());
+        state.by_name.insert(name, owner_uid.clone());
         state.ends.remove(owner_uid);
         // A repeated request for the same grant keeps the session and the values of the first one.
-        state.by_owner.entry(owner_uid.to_owned()).or_insert_with(|| {
+        state.by_owner.entry(owner_uid.clone()).or_insert_with(|| {
             Arc::new(Session {
-                owner_uid: owner_uid.to_owned(),
-                device: device.to_owned(),
+                owner_uid: owner_uid.clone(),
+                device: device.clone(),
                 limit_bytes,
                 granted: now,
                 about: Mutex::new(About {
@@ -214,7 +214,7 @@ impl Sessions {
     }
 
     /// Removes the session of an owner that holds nothing any more.
-    pub fn gone(&self, owner_uid: &str) {
+    pub fn gone(&self, owner_uid: &OwnerUid) {
         let mut state = self.state();
         if let Some(session) = state.by_owner.remove(owner_uid) {
             session.ended.cancel();
@@ -288,9 +288,9 @@ impl Sessions {
     /// Returns the load of all sessions on one device.
     pub fn on_device(&self, device: &str) -> DeviceSessions {
         let state = self.state();
-        let here = state.by_owner.values().filter(|session| session.device == device);
-        let boards = here.filter_map(|session| session.process());
-        boards.fold(DeviceSessions::default(), |sum, process| {
+        let here = state.by_owner.values().filter(|session| session.device == *device);
+        let processes = here.filter_map(|session| session.process());
+        processes.fold(DeviceSessions::default(), |sum, process| {
             let stats = process.status_page().stats();
             DeviceSessions {
                 active_executions: sum.active_executions.saturating_add(stats.active_executions),
@@ -322,13 +322,13 @@ mod tests {
     #[test]
     fn a_session_is_found_by_name_until_its_grant_is_gone() {
         let sessions = Sessions::new(None);
-        sessions.granted("lease-1", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(5));
+        sessions.granted(&"lease-1".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(5));
         let found = sessions.find("team", "mine").unwrap();
         assert_eq!((found.owner_uid.as_str(), found.limit()), ("lease-1", seconds(65)));
         assert!(sessions.find("other", "mine").is_none());
         sessions.renewed("lease-1", &terms("mine", 120), seconds(30));
         assert_eq!((found.limit(), found.ttl()), (seconds(125), seconds(30)));
-        sessions.gone("lease-1");
+        sessions.gone(&"lease-1".into());
         assert!(found.ended.is_cancelled() && sessions.find("team", "mine").is_none());
         assert!(sessions.loads(seconds(6)).is_empty());
     }
@@ -336,23 +336,23 @@ mod tests {
     #[test]
     fn a_new_session_of_a_name_is_found_while_the_old_one_still_drains() {
         let sessions = Sessions::new(None);
-        sessions.granted("old", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(0));
-        sessions.granted("new", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(9));
-        assert_eq!(sessions.find("team", "mine").unwrap().owner_uid, "new");
-        sessions.gone("old");
-        assert_eq!(sessions.find("team", "mine").unwrap().owner_uid, "new");
+        sessions.granted(&"old".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(0));
+        sessions.granted(&"new".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(9));
+        assert_eq!(sessions.find("team", "mine").unwrap().owner_uid.as_str(), "new");
+        sessions.gone(&"old".into());
+        assert_eq!(sessions.find("team", "mine").unwrap().owner_uid.as_str(), "new");
     }
 
     #[test]
-    fn an_executor_that_ended_by_itself_is_told_of_until_it_is_given_back() {
+    fn a_lost_executor_is_reported_until_its_grant_is_released() {
         let sessions = Sessions::new(None);
-        sessions.granted("lease-1", &terms("mine", 60), "cpu-0", 1, seconds(60), seconds(0));
+        sessions.granted(&"lease-1".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(0));
         let session = sessions.of_owner("lease-1").unwrap();
         sessions.lost(&session, "its executor was killed by signal 9".to_owned(), seconds(1));
-        sessions.gone("lease-1");
-        let told = sessions.loads(seconds(2));
-        assert_eq!((told.len(), told[0].name.as_str()), (1, "mine"));
-        assert!(told[0].ended.contains("signal 9") && !told[0].streams);
+        sessions.gone(&"lease-1".into());
+        let reported = sessions.loads(seconds(2));
+        assert_eq!((reported.len(), reported[0].name.as_str()), (1, "mine"));
+        assert!(reported[0].ended.contains("signal 9") && !reported[0].streams);
         assert!(sessions.loads(seconds(700)).is_empty(), "not for ever");
         sessions.forget("lease-1");
         assert!(sessions.loads(seconds(2)).is_empty());
@@ -362,15 +362,15 @@ mod tests {
     fn ends_are_bounded_and_the_oldest_is_forgotten_first() {
         let sessions = Sessions::new(None);
         for place in 0..=MAX_ENDS as u64 {
-            let owner = format!("{place}");
-            sessions.granted(&owner, &terms(&owner, 60), "cpu-0", 1, seconds(60), seconds(0));
+            let owner = OwnerUid::from(format!("{place}"));
+            sessions.granted(&owner, &terms(&owner, 60), &"cpu-0".into(), 1, seconds(60), seconds(0));
             let session = sessions.of_owner(&owner).unwrap();
             sessions.lost(&session, "gone".to_owned(), Duration::from_millis(place));
             sessions.gone(&owner);
         }
-        let told = sessions.loads(seconds(2));
-        assert_eq!(told.len(), MAX_ENDS);
-        assert!(told.iter().all(|load| load.owner_uid != "0"));
+        let reported = sessions.loads(seconds(2));
+        assert_eq!(reported.len(), MAX_ENDS);
+        assert!(reported.iter().all(|load| load.owner_uid != "0"));
     }
 
     #[test]

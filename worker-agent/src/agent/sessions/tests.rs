@@ -22,7 +22,7 @@ const MEMORY: u64 = 1 << 30;
 async fn agent(program: &str) -> Arc<Agent> {
     let program = PathBuf::from(program);
     let device = DeviceDescription {
-        name: "cpu-0".to_owned(),
+        name: "cpu-0".into(),
         kind: Backend::Cpu,
         ordinal: 0,
         model: "CPU".to_owned(),
@@ -36,10 +36,10 @@ async fn agent(program: &str) -> Arc<Agent> {
     let chunks = Arc::new(Spawner::start(program.clone()).unwrap());
     Agent::new(
         Identity {
-            worker: "node".to_owned(),
+            worker: "node".into(),
             classes: ClassTable::default(),
         },
-        "boot".to_owned(),
+        "boot".into(),
         AgentLimits::default(),
         Executors {
             chunks: ExecutorPool::with(PoolConfig::default(), vec![device], chunks),

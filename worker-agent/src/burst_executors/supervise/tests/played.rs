@@ -79,7 +79,7 @@ pub(crate) fn theatre(kind: Backend, executors: u32) -> Theatre {
         ..PoolConfig::default()
     };
     let device = DeviceDescription {
-        name: DEVICE.to_owned(),
+        name: DEVICE.into(),
         kind,
         ordinal: 0,
         model: "test".to_owned(),
@@ -162,23 +162,23 @@ impl Played {
         }
     }
 
-    /// Waits until the executor is told to return the unstarted chunks of a run in order to make room.
+    /// Waits until the executor is asked to return the unstarted chunks of a run in order to make room.
     pub(crate) async fn recalled(&mut self, run: u64) {
         while self.hear().await != to_executor::Kind::Pause(Pause { run, paused: true }) {}
         assert_eq!(self.hear().await, to_executor::Kind::Withdraw(run));
     }
 
     /// Returns the messages that the executor receives within [`QUIET`].
-    pub(crate) async fn told(&mut self) -> Vec<to_executor::Kind> {
-        let mut told = Vec::new();
+    pub(crate) async fn received(&mut self) -> Vec<to_executor::Kind> {
+        let mut received = Vec::new();
         let all = async {
             while let Some(kind) = self.end.incoming.recv().await {
-                told.push(kind);
+                received.push(kind);
             }
         };
         // Ends by the timeout, or when the supervisor drops its sender.
         let _ = tokio::time::timeout(QUIET, all).await;
-        told
+        received
     }
 
     pub(crate) fn begin(&self, lane: usize, run: u64, index: u64) {

@@ -44,10 +44,10 @@ async fn a_run_that_the_executor_knows_is_ended_there_or_with_it() {
         run.kill(FailureCode::GrantExpired);
         assert_eq!(executor.is_killed().await, !kind.cancels());
         let is_revoked = executor
-            .told()
+            .received()
             .await
             .iter()
-            .any(|told| matches!(told, to_executor::Kind::Revoke(_)));
+            .any(|received| matches!(received, to_executor::Kind::Revoke(_)));
         assert_eq!(is_revoked, kind.cancels());
     }
 }

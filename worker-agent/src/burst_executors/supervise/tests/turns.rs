@@ -16,7 +16,7 @@ async fn what_was_withdrawn_before_an_executor_makes_room_comes_back() {
     let _other = theatre.run("other", &[range(0, 1)]);
     run.withdraw();
     while executor.hear().await != to_executor::Kind::Withdraw(id) {}
-    // The executor answers after it was told to make room.
+    // The executor answers after it was asked to make room.
     executor.recalled(id).await;
     executor.give_back(id, &[range(1, 9)]);
     settle().await;
@@ -41,8 +41,8 @@ async fn begun(theatre: &Theatre, namespace: &str) -> (Played, u64) {
 }
 
 /// Returns whether the messages resume a run and hand its chunks over again, except the running one.
-fn goes_on(told: &[to_executor::Kind], run: u64) -> bool {
-    match told {
+fn goes_on(received: &[to_executor::Kind], run: u64) -> bool {
+    match received {
         [to_executor::Kind::Pause(pause), to_executor::Kind::Submit(submit)] => {
             *pause == Pause { run, paused: false } && submit.ranges.iter().map(|range| range.count).sum::<u64>() == 9
         }
@@ -63,12 +63,12 @@ async fn an_executor_goes_on_where_nobody_waits_any_more() {
         }
         drop(other);
         theatre.until_waiting(0).await;
-        let mut told = executor.told().await;
+        let mut received = executor.received().await;
         if answers_late {
             executor.give_back(id, &[range(1, 9)]);
-            told.extend(executor.told().await);
+            received.extend(executor.received().await);
         }
-        assert!(goes_on(&told, id), "{told:?}");
+        assert!(goes_on(&received, id), "{received:?}");
         assert!(!executor.is_killed().await);
         assert!(returned(&mut events).is_empty());
         assert_eq!(run.outstanding(), 10);
@@ -88,8 +88,8 @@ async fn an_executor_with_nothing_left_to_run_stays_where_nobody_waits_any_more(
     drop(other);
     theatre.until_waiting(0).await;
     executor.succeed(0, id, 0);
-    let told = executor.told().await;
-    assert!(goes_on(&told, id), "{told:?}");
+    let received = executor.received().await;
+    assert!(goes_on(&received, id), "{received:?}");
     assert_eq!(run.outstanding(), 9);
 }
 
@@ -101,15 +101,15 @@ async fn one_that_has_a_long_chunk_to_end_does_not_keep_the_next_from_making_roo
     let _waiting = theatre.run("waiting", &[range(0, 1)]);
     long.recalled(of_long).await;
     long.give_back(of_long, &[range(1, 9)]);
-    assert!(short.told().await.is_empty(), "one for one");
+    assert!(short.received().await.is_empty(), "one for one");
     tokio::time::sleep(TURN).await;
     short.recalled(of_short).await;
     short.give_back(of_short, &[range(1, 9)]);
     short.succeed(0, of_short, 0);
     short.end.killed.cancelled().await;
     // The room of `short` becomes free, so the room of `long` is not needed.
-    let told = long.told().await;
-    assert!(goes_on(&told, of_long), "{told:?}");
+    let received = long.received().await;
+    assert!(goes_on(&received, of_long), "{received:?}");
     drop(short);
     let waiting = begun(&theatre, "waiting").await;
     // `short` now waits for its next turn, and `long` is the first to make room again.
@@ -134,8 +134,8 @@ async fn no_other_makes_room_while_one_that_has_is_reaped() {
     drop((run, events));
     first.status_page.end(0);
     first.end.killed.cancelled().await;
-    assert!(second.told().await.is_empty(), "the first is leaving, however long that takes");
+    assert!(second.received().await.is_empty(), "the first is leaving, however long that takes");
     drop(first);
     let _waiting = begun(&theatre, "waiting").await;
-    assert!(second.told().await.is_empty());
+    assert!(second.received().await.is_empty());
 }
