@@ -12,7 +12,7 @@ use harness::{argument, executors_of, kernel};
 use sahasra_ranges::AttemptRange;
 
 /// Longer than any step of these tests takes.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Acts as the agent: starts an executor that never ends its chunk, prints its process id, and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
         // The receiver may have timed out.
         let _ = say.send(running);
     });
-    let running: Option<u32> = said.recv_timeout(PATIENCE).unwrap_or_default();
+    let running: Option<u32> = said.recv_timeout(TIMEOUT).unwrap_or_default();
     let Some(executor) = running else {
         agent.kill().unwrap();
         panic!("the agent does not say which executor runs: {:?}", agent.wait());
@@ -94,7 +94,7 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
 
     agent.kill().unwrap();
     agent.wait().unwrap();
-    let patience = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let alive = || {
         std::fs::read_to_string(format!("/proc/{executor}/stat")).is_ok_and(|stat| {
             !stat
@@ -104,7 +104,7 @@ fn executors_die_with_a_killed_agent_and_see_nothing_of_its_secrets() {
         })
     };
     while alive() {
-        assert!(Instant::now() < patience, "the executor outlives its agent");
+        assert!(Instant::now() < deadline, "the executor outlives its agent");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -5,7 +5,7 @@
 //! client ═ TLS ═ this ═ socket pair ═ executor
 //! ```
 //!
-//! Each direction has one buffer. When one side closes, its direction ends, and the other direction has [`FAREWELL`] to deliver what is in
+//! Each direction has one buffer. When one side closes, its direction ends, and the other direction has [`CLOSE_TIMEOUT`] to deliver what is in
 //! transit.
 
 use std::{io, sync::Arc, time::Duration};
@@ -21,9 +21,9 @@ use tokio_rustls::server::TlsStream;
 use crate::session_executors::process::Process;
 
 /// Size of a relay buffer: several TLS records, which have 16 KiB each.
-const PIECE_BYTES: usize = 256 << 10;
-/// Time that one side has to close after the other has: for the executor's last frames, and the client's reply to them.
-const FAREWELL: Duration = Duration::from_secs(5);
+const BUFFER_BYTES: usize = 256 << 10;
+/// Timeout for one side to close after the other has: for the executor's last frames, and the client's reply to them.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Relays between a client and the executor until both have closed. `already_read` holds bytes of the client that were read before.
 ///
@@ -50,8 +50,8 @@ where
 {
     let (from_client, to_client) = tokio::io::split(client);
     let (from_executor, to_executor) = tokio::io::split(executor);
-    let up = std::pin::pin!(way(from_client, to_executor));
-    let down = std::pin::pin!(way(from_executor, to_client));
+    let up = std::pin::pin!(copy(from_client, to_executor));
+    let down = std::pin::pin!(copy(from_executor, to_client));
     let other = match futures::future::select(up, down).await {
         futures::future::Either::Left((ended, down)) => (ended, futures::future::Either::Left(down)),
         futures::future::Either::Right((ended, up)) => (ended, futures::future::Either::Right(up)),
@@ -59,18 +59,18 @@ where
     let (ended, other) = other;
     // An error in one direction ends the other one too.
     ended?;
-    tokio::time::timeout(FAREWELL, other).await?
+    tokio::time::timeout(CLOSE_TIMEOUT, other).await?
 }
 
 /// Copies one direction until its source closes, then shuts the target down.
-async fn way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
-    let mut piece = vec![0; PIECE_BYTES];
+async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let bytes = from.read(&mut piece).await?;
+        let bytes = from.read(&mut buffer).await?;
         if bytes == 0 {
             return to.shutdown().await;
         }
-        to.write_all(&piece[..bytes]).await?;
+        to.write_all(&buffer[..bytes]).await?;
         // The next read may wait long: send what was written now.
         to.flush().await?;
     }
@@ -103,7 +103,7 @@ mod tests {
         drop(executor);
         let began = tokio::time::Instant::now();
         assert!(relay.await.unwrap().is_err());
-        assert_eq!(began.elapsed(), FAREWELL);
+        assert_eq!(began.elapsed(), CLOSE_TIMEOUT);
         drop(client);
     }
 }

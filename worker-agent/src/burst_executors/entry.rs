@@ -28,7 +28,7 @@ pub(super) struct Entry {
     /// The holder withdrew everything and has submitted nothing since: chunks that the process returns go to the holder, even while the
     /// process makes room.
     pub(super) withdrawn: bool,
-    /// The process was told to return its unstarted chunks in order to make room: these chunks wait for the namespace's next turn.
+    /// The process was asked to return its unstarted chunks in order to make room: these chunks wait for the namespace's next turn.
     pub(super) recalled: bool,
 }
 

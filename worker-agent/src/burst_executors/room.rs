@@ -18,7 +18,7 @@ pub struct DeviceLoad {
     pub executors: u32,
     /// Namespaces with work that wait for a turn.
     pub waiting: u32,
-    /// Executor processes that ended before they were told to, since the agent started.
+    /// Executor processes that ended unexpectedly since the agent started.
     pub lost_executors: u64,
     /// Executors can start on the device: `false` after several failed starts in a row.
     pub healthy: bool,
@@ -175,7 +175,7 @@ impl DeviceState {
         self.executors().retain(|kept| !Arc::ptr_eq(&kept.status_page, status_page));
     }
 
-    /// Counts an executor that ended before it was told to.
+    /// Counts an executor that ended unexpectedly.
     pub(super) fn lost(&self) {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }

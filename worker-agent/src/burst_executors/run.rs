@@ -207,7 +207,7 @@ pub(super) struct Shared {
 struct State {
     events: VecDeque<Event>,
     event_bytes: usize,
-    /// The executor was told to start nothing more until events are taken.
+    /// The executor was asked to start nothing more until events are taken.
     paused: bool,
     /// No more events follow: the holder closed the run, or the pool has shut down.
     ended: bool,

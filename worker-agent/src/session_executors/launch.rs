@@ -1,5 +1,5 @@
 //! [`Launch`], the interface by which an agent starts session executors. An agent's session executors are processes. In a simulation, where
-//! time is virtual, they are tasks, which write the same status_page and end on their own or when they are killed.
+//! time is virtual, they are tasks, which write the same status page and end on their own or when they are killed.
 
 use std::fmt::Debug;
 use std::io;

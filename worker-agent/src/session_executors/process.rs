@@ -1,6 +1,6 @@
 //! The process of a session executor, from the agent's side: the connections handed over to it, and its end.
 //!
-//! The process exits when its control socket closes, after it has told its client the reason. The agent kills it if it has not exited shortly
+//! The process exits when its control socket closes, after it has sent its client the reason. The agent kills it if it has not exited shortly
 //! after. Its memory counts as free only once it has been reaped.
 
 use std::collections::VecDeque;
@@ -23,8 +23,8 @@ use tokio::task::JoinHandle;
 use super::task::{self, Task, TaskEnd};
 use crate::child::{Child, stderr};
 
-/// Time that an executor has to tell its client the reason of the end before it is killed.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Timeout for an executor to send its client the reason of the end before it is killed.
+const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// Timeout for reading the rest of the stderr of a process that has exited.
 const STDERR_AFTER_END: Duration = Duration::from_millis(200);
 /// Lines of stderr that are kept as the log tail for the message about the end.
@@ -157,7 +157,7 @@ impl Process {
             Body::Process { child, control, .. } => {
                 self.status_page.set_over();
                 let _ = control.shutdown(Shutdown::Both);
-                if tokio::time::timeout(LAST_WORDS, self.ended()).await.is_err() {
+                if tokio::time::timeout(END_TIMEOUT, self.ended()).await.is_err() {
                     child.lock().kill();
                 }
             }

@@ -39,7 +39,7 @@ impl Task {
 /// The task's own end of a session executor that runs as a task. Dropping it tells the agent that the task has ended.
 #[derive(Debug)]
 pub struct TaskEnd {
-    /// StatusPage that the task writes.
+    /// Status page that the task writes.
     pub status_page: StatusPage,
     /// Cancelled when the agent kills the task.
     pub killed: CancellationToken,
@@ -54,7 +54,7 @@ impl TaskEnd {
     }
 }
 
-/// Creates both ends of a task, and the agent's view of its status_page.
+/// Creates both ends of a task, and the agent's view of its status page.
 pub(super) fn task(limit_bytes: u64) -> io::Result<(StatusPage, Task, TaskEnd)> {
     let (status_page, file) = StatusPage::create(limit_bytes)?;
     let (killed, gone) = (CancellationToken::new(), CancellationToken::new());

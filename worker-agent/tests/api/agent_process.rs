@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use super::coordinator::PATIENCE;
+use super::coordinator::TIMEOUT;
 
 pub struct AgentProcess {
     child: Child,
@@ -48,7 +48,7 @@ impl AgentProcess {
                 lines.lock().unwrap().push(line);
             }
         });
-        let address = address.recv_timeout(PATIENCE);
+        let address = address.recv_timeout(TIMEOUT);
         let address = address.unwrap_or_else(|_| panic!("the agent does not serve: {:#?}", log.lock().unwrap()));
         let scheme = if command.get_args().any(|argument| argument == "--tls-cert-file") {
             "https"
@@ -99,7 +99,7 @@ impl AgentProcess {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "the agent does not end: {:#?}", self.log());
+            assert!(start.elapsed() < TIMEOUT, "the agent does not end: {:#?}", self.log());
             std::thread::yield_now();
         }
     }

@@ -88,7 +88,7 @@ impl Objects {
             if let Some(object) = self.get(path).filter(|object| wanted(object)) {
                 return object;
             }
-            assert!(start.elapsed() < super::coordinator::PATIENCE, "{:?}", self.get(path));
+            assert!(start.elapsed() < super::coordinator::TIMEOUT, "{:?}", self.get(path));
             tokio::task::yield_now().await;
         }
     }

@@ -79,7 +79,7 @@ async fn no_more_chunks_run_than_slices_are_held() {
                 return;
             }
             assert!(
-                start.elapsed() < super::coordinator::PATIENCE,
+                start.elapsed() < super::coordinator::TIMEOUT,
                 "{active} chunks on {expected} slices"
             );
         }

@@ -27,8 +27,8 @@ use sahasra_wire::{
 use tokio::sync::mpsc;
 
 /// Timeout of each step of a test, generous for a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Name of the device of the CPU engine.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Name of the device of the CPU backend.
 pub const DEVICE: &str = "cpu-0";
 /// Size of a slice in the tests: 1 GiB has 1024 slices.
 pub const SLICE: u64 = 1 << 20;
@@ -126,7 +126,7 @@ impl Coordinator {
             let response = self.client.request(request).await.unwrap();
             (response.status(), response.into_body().collect().await.unwrap().to_bytes())
         };
-        let answered = tokio::time::timeout(PATIENCE, answered).await;
+        let answered = tokio::time::timeout(TIMEOUT, answered).await;
         answered.unwrap_or_else(|_| panic!("the agent does not answer {path}"))
     }
 
@@ -210,7 +210,7 @@ impl Coordinator {
             if inventory.devices.iter().all(|device| device.leased_bytes == 0) {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{:?}", inventory.grants);
+            assert!(start.elapsed() < TIMEOUT, "{:?}", inventory.grants);
             tokio::task::yield_now().await;
         }
     }
@@ -245,7 +245,7 @@ impl Coordinator {
         sender.send(first).await.unwrap();
         Stream {
             sender,
-            body: tokio::time::timeout(PATIENCE, stream).await.expect("the agent answers"),
+            body: tokio::time::timeout(TIMEOUT, stream).await.expect("the agent answers"),
             decoder: Decoder::default(),
         }
     }
@@ -353,7 +353,7 @@ impl Stream {
             if let Some(frame) = self.decoder.next_message::<ServerFrame>().unwrap() {
                 return Some(frame.kind.expect("a frame has content"));
             }
-            let next = tokio::time::timeout(PATIENCE, self.body.frame());
+            let next = tokio::time::timeout(TIMEOUT, self.body.frame());
             match next.await.expect("the agent goes on")? {
                 Ok(frame) => self.decoder.extend(frame.into_data().unwrap_or_default()),
                 Err(_) => return None,

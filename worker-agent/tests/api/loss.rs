@@ -9,7 +9,7 @@ use sahasra_wire::{
 
 use super::{
     agent_process::AgentProcess,
-    coordinator::{Collected, Coordinator, PATIENCE, range},
+    coordinator::{Collected, Coordinator, TIMEOUT, range},
     programs,
 };
 
@@ -27,7 +27,7 @@ async fn a_killed_executor_fails_what_it_ran_and_the_agent_goes_on() {
     stream.submit(vec![range(10, 2, 1)]).await;
     let start = std::time::Instant::now();
     while coordinator.inventory().await.devices[0].active_executions < 2 {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     assert!(agent.kill_executors() > 0);
     stream.collect_into(&mut collected, 12).await;
@@ -92,7 +92,7 @@ async fn a_new_coordinator_gets_what_the_old_one_did_not_cover() {
         .await;
     let opened = stream.opened().await;
     assert!(opened.chunks.is_empty());
-    assert_eq!(opened.sequence, last.sequence, "what comes now was told before");
+    assert_eq!(opened.sequence, last.sequence, "what comes now was reported before");
     assert_eq!(opened.last_repeated, last.sequence);
     let collected = stream.collect(1).await;
     assert!(collected.results.contains_key(&0), "{:?}", collected.causes());
@@ -169,7 +169,7 @@ async fn a_coordinator_that_does_not_read_or_cover_bounds_what_is_executed() {
     };
     let start = std::time::Instant::now();
     while coordinator.inventory().await.devices[0].active_executions > 0 || succeeded().await * BYTES < 60 << 20 {
-        assert!(start.elapsed() < PATIENCE, "it does not come to rest");
+        assert!(start.elapsed() < TIMEOUT, "it does not come to rest");
     }
     assert!(succeeded().await * BYTES <= 72 << 20, "{} chunks", succeeded().await);
     let resident = agent.resident_bytes();

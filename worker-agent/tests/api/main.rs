@@ -1,4 +1,4 @@
-//! Tests of the agent from its clients' side: a real process with real executors on the CPU engine, used over a socket.
+//! Tests of the agent from its clients' side: a real process with real executors on the CPU backend, used over a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

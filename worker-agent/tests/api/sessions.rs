@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     agent_process::AgentProcess,
     api_server::{Objects, WORKER, kubeconfig},
-    coordinator::{Coordinator, PATIENCE},
+    coordinator::{Coordinator, TIMEOUT},
 };
 
 const TTL: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ async fn open(agent: &AgentProcess, name: &str, token: Option<&str>, headers: &[
     stream.write_all((request + "\r\n").as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(tokio::time::timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap());
+        head.push(tokio::time::timeout(TIMEOUT, stream.read_u8()).await.unwrap().unwrap());
     }
     let mut head = String::from_utf8(head).unwrap().to_lowercase();
     if let Some(length) = head.lines().find_map(|line| line.strip_prefix("content-length: ")) {
@@ -115,7 +115,7 @@ async fn until(coordinator: &Coordinator, name: &str, wanted: impl Fn(&SessionLo
         if let Some(load) = sessions.iter().find(|load| load.name == name && wanted(load)) {
             return load.clone();
         }
-        assert!(start.elapsed() < PATIENCE, "{sessions:?}");
+        assert!(start.elapsed() < TIMEOUT, "{sessions:?}");
         tokio::task::yield_now().await;
     }
 }
@@ -168,7 +168,7 @@ async fn a_stream_is_refused_by_cause_before_anything_runs() {
         if answer.starts_with("http/1.1 503 ") && answer.contains("failed to check the permission") {
             break;
         }
-        assert!(start.elapsed() < PATIENCE, "{answer}");
+        assert!(start.elapsed() < TIMEOUT, "{answer}");
     }
 }
 
@@ -213,14 +213,14 @@ async fn an_executor_that_ends_by_itself_gives_the_grant_back_and_is_told_of_unt
         if let Some(load) = sessions.into_iter().find(|load| !load.ended.is_empty()) {
             break load;
         }
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     };
     assert!(load.ended.contains("its executor") && !load.streams && !load.connected, "{load:?}");
     coordinator.until_free().await;
     assert!(coordinator.inventory().await.grants.is_empty());
     // The connection of the client is closed too.
     let mut rest = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap();
     not_here(&place.agent, "mine").await;
     coordinator.release().await;
     assert!(coordinator.inventory().await.sessions.is_empty());
@@ -263,7 +263,7 @@ async fn greet(stream: &mut TcpStream, resume: &[u8]) -> Welcome {
             assert!(stream.read_buf(decoder.buffer()).await.unwrap() > 0, "the stream ended");
         }
     };
-    let frame = tokio::time::timeout(PATIENCE, welcomed).await.unwrap();
+    let frame = tokio::time::timeout(TIMEOUT, welcomed).await.unwrap();
     match frame.kind {
         Some(server_frame::Kind::Welcome(welcome)) => welcome,
         other => panic!("{other:?}"),
@@ -289,7 +289,7 @@ async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_as
         {
             break;
         }
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     drop(stream);
     let shown = |secret: &[u8]| resume_value(secret);
@@ -329,7 +329,7 @@ async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_as
         .0
         .starts_with("http/1.1 503 ")
     {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
 }
 
@@ -379,7 +379,7 @@ async fn a_connected_session_outlives_its_ttl_without_any_renewal_up_to_its_limi
     coordinator.until_free().await;
     assert!(start.elapsed() >= limit, "it was held for its time: {:?}", start.elapsed());
     let mut rest = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap();
     assert_eq!(place.agent.executors().len(), 0);
 }
 
@@ -403,9 +403,9 @@ async fn a_release_ends_the_executor_tells_its_client_and_frees_the_slice() {
         "the slice is free when the process is gone, not before"
     );
     let mut rest = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
-    let told = coordinator.inventory().await.sessions;
-    assert!(told.is_empty(), "an end that was asked for is no loss: {told:?}");
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap();
+    let reported = coordinator.inventory().await.sessions;
+    assert!(reported.is_empty(), "an end that was asked for is no loss: {reported:?}");
 }
 
 #[tokio::test]
@@ -416,6 +416,6 @@ async fn an_agent_that_stops_ends_its_sessions() {
     let mut stream = client(&place.agent, "mine").await;
     place.agent.terminate();
     let mut rest = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap();
     assert!(place.agent.wait().success());
 }

@@ -6,7 +6,7 @@ use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
 use super::{
     agent_process::AgentProcess,
-    coordinator::{Coordinator, PATIENCE, range},
+    coordinator::{Coordinator, TIMEOUT, range},
     programs,
 };
 
@@ -54,12 +54,12 @@ async fn what_does_not_end_within_the_grace_is_killed_and_said_so() {
     stream.submit(vec![range(0, 10, 1)]).await;
     let start = std::time::Instant::now();
     while coordinator.inventory().await.devices[0].active_executions < 1 {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     agent.terminate();
     let start = std::time::Instant::now();
     while !coordinator.inventory().await.shutting_down {
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
     }
     let refusal = coordinator.try_acquire(&coordinator.acquisition(1, TTL)).await.unwrap_err();
     assert_eq!(refusal.code(), RefusalCode::ShuttingDown);

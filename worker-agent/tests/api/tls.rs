@@ -17,7 +17,7 @@ use super::{
     agent_process::AgentProcess,
     api_server::WORKER,
     certificates::{Certificates, NAME},
-    coordinator::{Coordinator, PATIENCE},
+    coordinator::{Coordinator, TIMEOUT},
     sessions::{Place, acquisition, place, terms},
 };
 
@@ -58,16 +58,16 @@ fn pattern(seed: u8) -> Bytes {
 async fn passing(to: SocketAddr) -> (SocketAddr, watch::Sender<u32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (cut, told) = watch::channel(0);
+    let (cut, cuts) = watch::channel(0);
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let mut told = told.clone();
-            told.mark_unchanged();
+            let mut cuts = cuts.clone();
+            cuts.mark_unchanged();
             tokio::spawn(async move {
                 let mut agent = TcpStream::connect(to).await.unwrap();
                 tokio::select! {
                     _ = copy_bidirectional(&mut client, &mut agent) => {}
-                    _ = told.changed() => {}
+                    _ = cuts.changed() => {}
                 }
             });
         }
@@ -116,7 +116,7 @@ async fn stream(agent: &AgentProcess, certificates: &Certificates, name: &str) -
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        head.push(tokio::time::timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap());
+        head.push(tokio::time::timeout(TIMEOUT, stream.read_u8()).await.unwrap().unwrap());
     }
     (String::from_utf8(head).unwrap(), stream)
 }
@@ -139,7 +139,7 @@ async fn nothing_is_kept_of_streams_whose_client_hangs_up() {
         let since = tokio::time::Instant::now();
         while !is_so(place.agent.sockets()) {
             assert!(
-                since.elapsed() < PATIENCE,
+                since.elapsed() < TIMEOUT,
                 "{what}: {} sockets, {before} before",
                 place.agent.sockets()
             );
@@ -234,7 +234,7 @@ async fn a_client_is_told_at_once_what_is_wrong_with_the_certificate() {
     let mut plain = TcpStream::connect(address(&place.agent)).await.unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, plain.read_to_end(&mut answer)).await.unwrap();
+    let _ = tokio::time::timeout(TIMEOUT, plain.read_to_end(&mut answer)).await.unwrap();
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
 }
 
@@ -258,7 +258,7 @@ async fn a_renewed_certificate_is_shown_to_whom_comes_next_and_streams_go_on() {
     certificates.renew();
     let since = tokio::time::Instant::now();
     while shown().await == before {
-        assert!(since.elapsed() < PATIENCE, "the new certificate is not shown");
+        assert!(since.elapsed() < TIMEOUT, "the new certificate is not shown");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(tensor.download().await.unwrap().data[..] == pattern(4)[..]);

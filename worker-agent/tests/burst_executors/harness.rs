@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 /// Kernels for the tests.
 pub const KERNELS: &str = include_str!("../../../crates/executor/tests/kernels.ptx");
 /// Longer than any step of these tests takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Configuration of a pool with one CPU device of two threads.
 pub fn config() -> PoolConfig {
@@ -240,7 +240,7 @@ pub async fn collect_into(outcome: &mut BTreeMap<u64, Outcome>, events: &mut Eve
             note(outcome, events.next().await.expect("the pool is there"));
         }
     };
-    let done = tokio::time::timeout(PATIENCE, all).await;
+    let done = tokio::time::timeout(TIMEOUT, all).await;
     assert!(done.is_ok(), "{} of {chunks} chunks came back", outcome.len());
 }
 
@@ -255,12 +255,12 @@ pub fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize
 
 /// Waits until `is_so` returns true.
 pub async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let waited = tokio::time::timeout(PATIENCE, async {
+    let waited = tokio::time::timeout(TIMEOUT, async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
-    assert!(waited.await.is_ok(), "{what}: not within {PATIENCE:?}");
+    assert!(waited.await.is_ok(), "{what}: not within {TIMEOUT:?}");
 }
 
 /// Waits until at least `chunks` chunks are running.
@@ -270,7 +270,7 @@ pub async fn until_active(pool: &ExecutorPool, chunks: u64) {
 
 /// Waits for the next event.
 pub async fn next(events: &mut Events) -> Option<Event> {
-    tokio::time::timeout(PATIENCE, events.next()).await.expect("something happens")
+    tokio::time::timeout(TIMEOUT, events.next()).await.expect("something happens")
 }
 
 /// Process ids of the executors of the process `parent`.

@@ -87,14 +87,14 @@ fn says(stderr: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
 }
 
 pub fn without_sandbox(probe: &Path, agent: &Path) -> Result<(), Failed> {
-    let told = stderr(old_kernel(probe, agent, &[]), |_| Ok(()))?;
+    let log = stderr(old_kernel(probe, agent, &[]), |_| Ok(()))?;
     says(
-        &told,
+        &log,
         &["WARN", "NOT FULLY SANDBOXED", "Landlock", "seccomp", "lsm=", "serving"],
         &[],
     )?;
-    let told = stderr(old_kernel(probe, agent, &["--require-sandbox"]), |_| Ok(()))?;
-    says(&told, &["is required", "Landlock", "seccomp", "lsm="], &["serving"])
+    let log = stderr(old_kernel(probe, agent, &["--require-sandbox"]), |_| Ok(()))?;
+    says(&log, &["is required", "Landlock", "seccomp", "lsm="], &["serving"])
 }
 
 pub fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
@@ -103,7 +103,7 @@ pub fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
     if is_root {
         command.uid(NOBODY).gid(NOBODY);
     }
-    let told = stderr(command, |agent| {
+    let log = stderr(command, |agent| {
         // The files in /proc of a process that cannot be dumped belong to root, and others with the agent's uid cannot open them.
         let owner = std::fs::metadata(format!("/proc/{}/environ", agent.id()))?.uid();
         if owner == 0 {
@@ -112,7 +112,7 @@ pub fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
             Err(format!("its memory is open to its uid: {owner}").into())
         }
     })?;
-    says(&told, &["are sandboxed", "serving"], &["NOT FULLY SANDBOXED"])
+    says(&log, &["are sandboxed", "serving"], &["NOT FULLY SANDBOXED"])
 }
 
 /// Checks that a plugin opens in a folder that is closed to others (and owned by another user, if the test runs as root), and through a

@@ -9,11 +9,11 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::Command;
 
-use crate::scene::Told;
+use crate::scene::Setup;
 
 /// Environment of the attempts.
 pub struct Place {
-    pub told: Told,
+    pub setup: Setup,
     /// File descriptor of a TCP connection.
     pub socket: i32,
     /// Content of the secret in the memory of every process.
@@ -109,7 +109,7 @@ pub fn landlock_version() -> u32 {
 
 /// Runs an attempt on each of the other processes. All must succeed or all must fail, so that no success is missed.
 fn each(place: &Place, mut run: impl FnMut(i32, usize) -> io::Result<()>) -> io::Result<()> {
-    let outcomes: Vec<_> = place.told.others.iter().map(|(id, secret)| run(*id, *secret)).collect();
+    let outcomes: Vec<_> = place.setup.others.iter().map(|(id, secret)| run(*id, *secret)).collect();
     let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     if done > 0 && done < outcomes.len() {
         return Err(io::Error::other(format!("one can be reached: {outcomes:?}")));
@@ -181,7 +181,7 @@ fn elsewhere(place: &Place) -> io::Result<()> {
     call(libc::SYS_connect, &[place.socket as usize, &raw const nowhere as usize, size])?;
     let there = libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
-        sin_port: place.told.port.to_be(),
+        sin_port: place.setup.port.to_be(),
         sin_addr: libc::in_addr {
             s_addr: u32::from_ne_bytes([127, 0, 0, 1]),
         },
@@ -209,33 +209,33 @@ pub fn all() -> Vec<Attempt> {
     use Outside::{Fails, Succeeds, Whatever};
     let attempt = |kind, name, outside, run: Run| Attempt { name, kind, outside, run };
     vec![
-        attempt(Files, "read the agent's token", Succeeds, |at| read(at.told.folder.join("token"))),
-        attempt(Files, "read the agent's key", Succeeds, |at| read(at.told.folder.join("tls.key"))),
+        attempt(Files, "read the agent's token", Succeeds, |at| read(at.setup.folder.join("token"))),
+        attempt(Files, "read the agent's key", Succeeds, |at| read(at.setup.folder.join("tls.key"))),
         attempt(Files, "read another namespace's program", Succeeds, |at| {
-            read(at.told.folder.join("programs/other/program"))
+            read(at.setup.folder.join("programs/other/program"))
         }),
         attempt(Files, "list another namespace's programs", Succeeds, |at| {
-            list(at.told.folder.join("programs/other"))
+            list(at.setup.folder.join("programs/other"))
         }),
-        attempt(Files, "list namespaces", Succeeds, |at| list(at.told.folder.join("programs"))),
+        attempt(Files, "list namespaces", Succeeds, |at| list(at.setup.folder.join("programs"))),
         attempt(Files, "read the users of the machine", Succeeds, |_| read("/etc/passwd")),
         attempt(Files, "list all processes", Succeeds, |_| list("/proc")),
         attempt(Files, "read the command line of another process", Succeeds, |at| {
             of_process(at, "cmdline", |path| read(path))
         }),
         attempt(Files, "make a file", Succeeds, |at| {
-            let path = at.told.folder.join("made");
+            let path = at.setup.folder.join("made");
             fs::write(&path, "")?;
             fs::remove_file(path)
         }),
         attempt(Files, "change a file", Succeeds, |at| {
-            fs::write(at.told.folder.join("token"), "secret")
+            fs::write(at.setup.folder.join("token"), "secret")
         }),
         attempt(Files, "remove a file", Succeeds, |at| {
-            fs::remove_file(at.told.folder.join("removable"))
+            fs::remove_file(at.setup.folder.join("removable"))
         }),
         attempt(Files, "link a program out of the cache", Succeeds, |at| {
-            let (from, to) = (at.told.folder.join("programs/mine/linked"), at.told.folder.join("linked"));
+            let (from, to) = (at.setup.folder.join("programs/mine/linked"), at.setup.folder.join("linked"));
             fs::write(&from, "")?;
             let linked = fs::hard_link(&from, &to);
             fs::remove_file(from)?;
@@ -243,12 +243,12 @@ pub fn all() -> Vec<Attempt> {
             fs::remove_file(to)
         }),
         attempt(Files, "open a file to everybody by a call", Succeeds, |at| {
-            let path = text(&at.told.folder.join("token"));
+            let path = text(&at.setup.folder.join("token"));
             let here = libc::AT_FDCWD as usize;
             call(libc::SYS_fchmodat, &[here, path.as_ptr() as usize, 0o600]).map(drop)
         }),
         attempt(Files, "set the times of a file by a call", Succeeds, |at| {
-            let path = text(&at.told.folder.join("token"));
+            let path = text(&at.setup.folder.join("token"));
             call(libc::SYS_utimensat, &[libc::AT_FDCWD as usize, path.as_ptr() as usize]).map(drop)
         }),
         attempt(Files, "watch files by a call", Succeeds, |_| {
@@ -299,7 +299,7 @@ pub fn all() -> Vec<Attempt> {
             call(libc::SYS_prctl, &[libc::PR_SET_PDEATHSIG as usize, 0]).map(drop)
         }),
         attempt(Tcp, "connect to a port", Succeeds, |at| {
-            TcpStream::connect(("127.0.0.1", at.told.port)).map(drop)
+            TcpStream::connect(("127.0.0.1", at.setup.port)).map(drop)
         }),
         attempt(Tcp, "listen on a port", Succeeds, |_| TcpListener::bind("127.0.0.1:0").map(drop)),
         attempt(Tcp, "turn a connection elsewhere", Succeeds, elsewhere),
@@ -316,10 +316,10 @@ pub fn all() -> Vec<Attempt> {
         }),
         // Landlock restricts these sockets from its ninth version on: the executor of a GPU may connect.
         attempt(Local, "connect to a socket of this machine", Succeeds, |at| {
-            UnixStream::connect(at.told.folder.join("socket")).map(drop)
+            UnixStream::connect(at.setup.folder.join("socket")).map(drop)
         }),
         attempt(Abstract, "connect to an abstract socket", Succeeds, |at| {
-            let address = SocketAddr::from_abstract_name(&at.told.abstract_name)?;
+            let address = SocketAddr::from_abstract_name(&at.setup.abstract_name)?;
             UnixStream::connect_addr(&address).map(drop)
         }),
         attempt(Program, "start a program", Succeeds, |_| ends_well(&mut Command::new("/bin/true"))),
@@ -372,12 +372,12 @@ pub fn all() -> Vec<Attempt> {
 
 /// Calls a program as an engine calls a compiler: with a file that it reads, and one that it writes.
 fn compile(at: &Place, program: &str, source: &str) -> io::Result<()> {
-    let scratch = at.told.folder.join("scratch");
+    let scratch = at.setup.folder.join("scratch");
     if source.starts_with("scratch/") {
-        fs::write(at.told.folder.join(source), "// PTX")?;
+        fs::write(at.setup.folder.join(source), "// PTX")?;
     }
-    let source = at.told.folder.join(source);
-    let program = at.told.folder.join("site-packages/nvidia/cuda_nvcc/bin").join(program);
+    let source = at.setup.folder.join(source);
+    let program = at.setup.folder.join("site-packages/nvidia/cuda_nvcc/bin").join(program);
     ends_well(Command::new(program).arg(source).arg(scratch.join("result")))
 }
 
@@ -402,7 +402,7 @@ pub fn ordinary() -> Vec<(&'static str, Run)> {
             File::options().write(true).open("/dev/null")?.write_all(b"!")
         }),
         ("keep a program", |at| {
-            let folder = at.told.folder.join("programs/mine");
+            let folder = at.setup.folder.join("programs/mine");
             let (part, whole) = (folder.join("part"), folder.join("whole"));
             fs::write(&part, "program")?;
             fs::rename(&part, &whole)?;

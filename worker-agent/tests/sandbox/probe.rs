@@ -11,7 +11,7 @@ use sahasra_executor_protocol::probe::SandboxFeatures;
 use serde::{Deserialize, Serialize};
 
 use crate::attempts::{self, Place};
-use crate::scene::Told;
+use crate::scene::Setup;
 
 /// Sandbox of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,19 +37,19 @@ pub struct Report {
 static SECRET: [u8; 8] = *b"s3cr3t!\n";
 
 pub fn main(what: &str, how: &str) -> ExitCode {
-    let (around, told): (Around, Told) = serde_json::from_str(how).unwrap();
+    let (around, setup): (Around, Setup) = serde_json::from_str(how).unwrap();
     let reach = Reach {
         gpu: matches!(around, Around::GpuSandbox | Around::GpuPluginSandbox),
-        plugin: (around == Around::GpuPluginSandbox).then(|| told.folder.join("site-packages/plugin/plugin.so")),
-        program_cache: Some(told.folder.join("programs/mine")),
-        scratch: (around == Around::GpuPluginSandbox).then(|| told.folder.join("scratch")),
+        plugin: (around == Around::GpuPluginSandbox).then(|| setup.folder.join("site-packages/plugin/plugin.so")),
+        program_cache: Some(setup.folder.join("programs/mine")),
+        scratch: (around == Around::GpuPluginSandbox).then(|| setup.folder.join("scratch")),
     };
     let mut features = SandboxFeatures::default();
     let (mut socket, output): (OwnedFd, OwnedFd) = match around {
         Around::Sandbox | Around::GpuSandbox | Around::GpuPluginSandbox => {
             // The function by which executors enter the sandbox. It does not report which parts of the sandbox are active: `standing` finds
             // that out.
-            let inherited = sandbox::enter(told.parent, Some(1 << 30), &reach).unwrap();
+            let inherited = sandbox::enter(setup.parent, Some(1 << 30), &reach).unwrap();
             (inherited.socket.into(), inherited.status_page)
         }
         _ => {
@@ -76,7 +76,7 @@ pub fn main(what: &str, how: &str) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let place = Place {
-        told,
+        setup,
         socket: socket.as_raw_fd(),
         secret: SECRET,
     };

@@ -22,7 +22,7 @@ use crate::probe::{Around, Report};
 
 /// Input of a probe.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct Setup {
     pub folder: PathBuf,
     pub parent: i32,
     pub port: u16,
@@ -101,14 +101,14 @@ impl Scene {
     }
 
     fn start(&self, around: Around, what: &str, others: &[Other]) -> Child {
-        let told = Told {
+        let setup = Setup {
             folder: self.folder.path().to_owned(),
             parent: std::process::id() as i32,
             port: self.tcp.local_addr().unwrap().port(),
             abstract_name: self.abstract_name.clone(),
             others: others.iter().map(|other| (other.id, other.secret)).collect(),
         };
-        let how = serde_json::to_string(&(around, told)).unwrap();
+        let how = serde_json::to_string(&(around, setup)).unwrap();
         // The probe needs any connected socket, such as a client's connection that is handed over.
         let connection = TcpStream::connect(self.tcp.local_addr().unwrap()).unwrap();
         let mut command = Command::new(&self.program);

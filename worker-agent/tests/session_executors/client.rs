@@ -16,7 +16,7 @@ use sahasra_wire::session::{
     server_frame::Kind,
 };
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 
 /// The `Hello` of a new session.
 pub fn hello() -> Hello {
@@ -32,8 +32,8 @@ pub fn hello() -> Hello {
 
 /// Sets a timeout for every read and write.
 fn patient(stream: UnixStream) -> UnixStream {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -195,7 +195,7 @@ impl Client {
                 std::thread::sleep(self.pause);
             }
             match self.stream.read(&mut buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("nothing comes within {PATIENCE:?}"),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("nothing comes within {TIMEOUT:?}"),
                 Ok(0) | Err(_) => return None,
                 Ok(read) => self.decoder.buffer().extend_from_slice(&buffer[..read]),
             }

@@ -147,7 +147,7 @@ fn encoded_parts_count_for_what_they_decode_to() {
         client.send(Kind::Part(part), payload.clone());
     }
     // Only some kilobytes are sent, but they decode to a quarter of the window, so the executor must confirm them.
-    while client.read().expect("it is told").0.received <= quarter as u64 {}
+    while client.read().expect("an acknowledgement").0.received <= quarter as u64 {}
     for _ in 0..quarter {
         client.send(Kind::Part(part), payload.clone());
     }

@@ -92,7 +92,7 @@ fn after_a_close_nobody_resumes_and_another_may_begin() {
 
 /// Asserts that the session ends because of malformed frames.
 pub fn ends_as_malformed(executor: &Executor, client: &mut Client) {
-    let (answer, _) = client.next().expect("it is told");
+    let (answer, _) = client.next().expect("the failure is reported");
     match answer {
         server_frame::Kind::Failed(failed) => assert_eq!((failed.request, failed.code()), (0, FailureCode::Malformed), "{failed:?}"),
         other => panic!("{other:?}"),
@@ -246,7 +246,7 @@ fn many_small_parts_of_a_large_tensor_are_taken_before_the_last_of_them() {
     }
     let mut taken = 0;
     while taken < client.welcome.window_frames as u64 / 4 {
-        taken = client.read().expect("it is told").0.received;
+        taken = client.read().expect("an acknowledgement").0.received;
     }
     // Send the rest in one part.
     let rest = parts.flatten().copied().collect::<Vec<u8>>();

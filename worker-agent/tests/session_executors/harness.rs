@@ -17,7 +17,7 @@ use sahasra_wire::session::Hello;
 pub use crate::client::*;
 
 /// Timeout for every wait.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Path of the plugin for CPUs; `None`, with a message, if there is none.
 pub fn plugin() -> Option<PathBuf> {
@@ -113,7 +113,7 @@ impl Executor {
 
     /// Waits until the status page satisfies `what`.
     pub fn status_page_shows(&self, what: impl Fn(&sahasra_executor_protocol::session::status_page::Stats) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !what(&self.status_page.stats()) {
             assert!(Instant::now() < until, "the status page shows {:?}", self.status_page.stats());
             std::thread::sleep(Duration::from_millis(1));

@@ -232,9 +232,9 @@ fn launches_that_do_not_fit_are_refused() {
         client.allocate(1, "u32", &[16]);
         let culprit = launch(&mut client, 1, entry, &grid, &[1], arguments.clone());
         let failed = client.synchronise().unwrap_err();
-        let told = (code(&failed), failed.sequence, failed.operation);
+        let reported = (code(&failed), failed.sequence, failed.operation);
         assert_eq!(
-            told,
+            reported,
             (FailureCode::InvalidArgument, culprit, format!("launch {entry}")),
             "{arguments:?}"
         );

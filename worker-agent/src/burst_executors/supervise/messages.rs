@@ -121,7 +121,7 @@ impl Supervisor {
             }
             from_executor::Kind::Returned(returned) => {
                 let Some(run) = self.runs.get_mut(&returned.run) else { return };
-                // The chunks of a recall arrive a moment later, when the process may already have been told to stay.
+                // The chunks of a recall arrive a moment later, when the process may already have been asked to stay.
                 let is_kept = run.recalled && !run.withdrawn && run.revoked.is_none();
                 let mut sensible = true;
                 for range in returned.ranges {
