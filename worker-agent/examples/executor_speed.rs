@@ -83,11 +83,13 @@ async fn main() -> anyhow::Result<()> {
     for round in 0..4 {
         let started = if round == 0 { began } else { Instant::now() };
         let count = if round == 0 { 1 } else { chunks };
-        run.submit(vec![AttemptRange {
+        let range = AttemptRange {
             first: 0,
             count,
             attempt: 1,
-        }])?;
+        };
+        outstanding.submit(&[(0, range)])?;
+        run.start(vec![range])?;
         let (mut done, mut batches) = (0, 0u64);
         while done < count {
             match events.next().await.context("the pool ended")? {

@@ -66,7 +66,7 @@ pub enum Event {
 /// The holder's end of a run. Clones share the run. It ends with its [`Events`].
 #[derive(Clone, Debug)]
 pub struct Run {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Run {
@@ -77,19 +77,6 @@ impl Run {
             },
             Events { shared },
         )
-    }
-
-    /// Adds chunks to the index and starts them.
-    ///
-    /// # Errors
-    /// [`SubmitError`]; none of the chunks starts then.
-    pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
-        if self.shared.state().ended {
-            return Err(SubmitError::ShutDown);
-        }
-        let chunks: Vec<_> = ranges.iter().map(|range| (self.shared.device, *range)).collect();
-        self.shared.chunks.submit(&chunks)?;
-        self.start(ranges)
     }
 
     /// Starts chunks that were submitted to the index for this device. They run in this order. Never blocks.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, FailureCode, Program};
-use sahasra_worker::burst_executors::{Event, ExecutorPool, OutstandingChunks, PoolConfig, PoolError, ProgramSpec, Run};
+use sahasra_worker::burst_executors::{self, Event, ExecutorPool, OutstandingChunks, PoolConfig, PoolError, ProgramSpec, SubmitError};
 use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
@@ -47,13 +47,42 @@ impl TestPool {
     pub fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
         let chunks = Arc::new(OutstandingChunks::new(1 << 20));
         let (run, events) = self.0.open(device, namespace, program, &chunks)?;
+        let run = Run {
+            run,
+            device: self.0.place(device).unwrap(),
+            chunks: Arc::clone(&chunks),
+        };
         Ok((run, Events { events, chunks }))
+    }
+}
+
+/// A run, with its index of chunks.
+pub struct Run {
+    run: burst_executors::Run,
+    device: usize,
+    chunks: Arc<OutstandingChunks>,
+}
+
+impl Deref for Run {
+    type Target = burst_executors::Run;
+
+    fn deref(&self) -> &burst_executors::Run {
+        &self.run
+    }
+}
+
+impl Run {
+    /// Adds chunks to the index and starts them.
+    pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
+        let chunks: Vec<_> = ranges.iter().map(|range| (self.device, *range)).collect();
+        self.chunks.submit(&chunks)?;
+        self.run.start(ranges)
     }
 }
 
 /// Events of a run. Chunks whose event was taken may be submitted again.
 pub struct Events {
-    events: sahasra_worker::burst_executors::Events,
+    events: burst_executors::Events,
     chunks: Arc<OutstandingChunks>,
 }
 

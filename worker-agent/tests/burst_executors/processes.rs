@@ -146,7 +146,7 @@ async fn dropping_a_run_frees_the_executor_for_others() {
     run.submit(vec![range(0, 100)]).unwrap();
     harness::until_active(&pool, 1).await;
     drop(events);
-    assert_eq!(run.submit(vec![range(0, 1)]), Err(SubmitError::ShutDown));
+    assert_eq!(run.start(vec![range(0, 1)]), Err(SubmitError::ShutDown));
     let (run, mut events) = pool.open("cpu-0", "default", affine(10)).unwrap();
     run.set_concurrency(2);
     run.submit(vec![range(0, 10)]).unwrap();

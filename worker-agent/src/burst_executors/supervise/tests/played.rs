@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
-use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec, Run};
+use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec, Run, SubmitError};
 use crate::devices::{DeviceConfig, DeviceDescription};
 
 pub(crate) const DEVICE: &str = "device-0";
@@ -97,6 +97,15 @@ pub(crate) fn theatre(kind: Backend, executors: u32) -> Theatre {
     Theatre {
         pool: ExecutorPool::with(config, vec![device], Arc::new(stage)),
         launched: Mutex::new(launched),
+    }
+}
+
+impl Run {
+    /// Adds chunks to the index and starts them.
+    pub(crate) fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
+        let chunks: Vec<_> = ranges.iter().map(|range| (self.shared.device, *range)).collect();
+        self.shared.chunks.submit(&chunks)?;
+        self.start(ranges)
     }
 }
 
