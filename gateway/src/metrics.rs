@@ -69,16 +69,13 @@ mod tests {
             "sahasra_gateway_streams_closed_total",
             "sahasra_gateway_build_info",
         ];
-        assert_eq!(sahasra_service::metrics::lint::problems(metrics.registry(), &expected), [""; 0]);
+        assert_eq!(sahasra_contract::metrics::problems(metrics.registry(), &expected), [""; 0]);
     }
 
     #[test]
     fn the_guide_has_every_metric_and_no_other() {
         const PAGE: &str = include_str!("../../docs/guide/operating.md");
         let shown = Metrics::new().expect("distinct names");
-        assert_eq!(
-            sahasra_service::metrics::lint::undocumented(shown.registry(), PAGE, "Gateway"),
-            [""; 0]
-        );
+        assert_eq!(sahasra_contract::metrics::undocumented(shown.registry(), PAGE, "Gateway"), [""; 0]);
     }
 }

@@ -137,7 +137,7 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
-        assert_eq!(sahasra_service::args::deviating_variables(&Args::command()), [""; 0]);
+        assert_eq!(sahasra_contract::options::deviating_variables(&Args::command()), [""; 0]);
         assert_eq!(Args::parse_from(["sahasra-operator"]).input_memory_limit, crate::INPUT_BYTES);
     }
 

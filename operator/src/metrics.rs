@@ -226,7 +226,7 @@ mod tests {
             "sahasra_gpu_sessions",
             "process_resident_memory_bytes",
         ];
-        assert_eq!(sahasra_service::metrics::lint::problems(&metrics.registry, &expected), [""; 0]);
+        assert_eq!(sahasra_contract::metrics::problems(&metrics.registry, &expected), [""; 0]);
     }
 
     #[test]
@@ -235,9 +235,6 @@ mod tests {
         let shown = Metrics::new().unwrap();
         let requests = sahasra_service::api_requests::ApiRequests::new("operator").unwrap();
         requests.register(&shown.registry).unwrap();
-        assert_eq!(
-            sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Operator"),
-            [""; 0]
-        );
+        assert_eq!(sahasra_contract::metrics::undocumented(&shown.registry, PAGE, "Operator"), [""; 0]);
     }
 }

@@ -211,6 +211,6 @@ mod tests {
     fn each_option_has_the_variable_of_its_name() {
         let command = Arguments::command();
         let agent = command.find_subcommand("agent").unwrap();
-        assert_eq!(sahasra_service::args::deviating_variables(agent), [""; 0]);
+        assert_eq!(sahasra_contract::options::deviating_variables(agent), [""; 0]);
     }
 }

@@ -173,7 +173,7 @@ mod tests {
             "sahasra_agent_acquire_rejections_total",
             "process_resident_memory_bytes",
         ];
-        assert_eq!(sahasra_service::metrics::lint::problems(&metrics.registry, &expected), [""; 0]);
+        assert_eq!(sahasra_contract::metrics::problems(&metrics.registry, &expected), [""; 0]);
         for (name, values) in [
             ("sahasra_agent_chunks_total", 1 + FailureCode::all().count()),
             ("sahasra_agent_acquire_rejections_total", 8),
@@ -190,9 +190,6 @@ mod tests {
         let shown = Metrics::new().expect("distinct names");
         let requests = sahasra_service::api_requests::ApiRequests::new("agent").expect("a name");
         requests.register(&shown.registry).expect("another name");
-        assert_eq!(
-            sahasra_service::metrics::lint::undocumented(&shown.registry, PAGE, "Agent"),
-            [""; 0]
-        );
+        assert_eq!(sahasra_contract::metrics::undocumented(&shown.registry, PAGE, "Agent"), [""; 0]);
     }
 }

@@ -3,6 +3,8 @@
 //! [`contract!`] generates a test for each case. The embedded control plane (`crates/local/tests`) and a real kube-apiserver
 //! (`e2e/tests/contract.rs`) run the same cases. Where they differ, the embedded one is wrong. Cases panic on unexpected behaviour, and
 //! compare messages that users see exactly.
+//!
+//! [`metrics`] and [`options`] contain what the metrics and the command line of every process must fulfil.
 
 // Cases are tests: they may unwrap, and their names describe the expectation.
 #![allow(clippy::unwrap_used, clippy::result_large_err)]
@@ -11,7 +13,9 @@ pub mod applies;
 pub mod bounds;
 pub mod deletion;
 pub mod lists;
+pub mod metrics;
 pub mod objects;
+pub mod options;
 pub mod owners;
 pub mod patches;
 pub mod reviews;

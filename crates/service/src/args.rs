@@ -76,22 +76,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Returns the visible options whose environment variable is not `SAHASRA_` and the name of the option, in upper case. `--kubeconfig` reads
-/// `KUBECONFIG`, as all programs of Kubernetes do. For tests.
-pub fn deviating_variables(command: &clap::Command) -> Vec<String> {
-    let options = command.get_arguments().filter(|option| !option.is_hide_set());
-    let deviates = |option: &&clap::Arg| {
-        let name = option.get_long().unwrap_or_default();
-        let expected = match name {
-            "" | "help" | "version" => return false,
-            "kubeconfig" => "KUBECONFIG".to_owned(),
-            _ => format!("SAHASRA_{}", name.replace('-', "_").to_uppercase()),
-        };
-        option.get_env().is_none_or(|variable| *variable != *expected)
-    };
-    options.filter(deviates).map(|option| format!("--{}", option.get_id())).collect()
-}
-
 /// Parses the name for which a certificate must be valid: a DNS name or an IP address.
 pub fn server_name(text: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(text.to_owned()).map_err(|_| "expected a DNS name or an IP address".to_owned())

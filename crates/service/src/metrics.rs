@@ -6,8 +6,6 @@ use warp::{Filter, Rejection};
 
 use crate::answer::{self, Answer};
 
-pub mod lint;
-
 /// Creates a registry with the metrics of every process: `sahasra_COMPONENT_build_info` and, on Linux, `process_*`.
 pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
@@ -40,7 +38,9 @@ pub fn route(registry: Registry, before: impl Fn() + Clone + Send + Sync) -> imp
 
 #[cfg(test)]
 mod tests {
-    use super::{lint::problems, *};
+    use sahasra_contract::metrics::problems;
+
+    use super::*;
 
     #[test]
     fn every_process_exports_its_version_and_resource_usage() {

@@ -1,7 +1,4 @@
-//! Checks of the metrics in a registry, for tests.
-//!
-//! Part of the library even though only tests call it: behind a feature for tests, every dependent crate would be built twice, with and
-//! without the feature.
+//! Required form of the metrics that a process exports.
 
 use prometheus::{Registry, proto::MetricType};
 
@@ -88,8 +85,8 @@ pub fn undocumented(registry: &Registry, page: &str, table: &str) -> Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::registry;
     use prometheus::{IntCounter, IntGauge};
+    use sahasra_service::metrics::registry;
 
     #[test]
     fn violations_are_reported() {
