@@ -234,11 +234,13 @@ async fn direct(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, res
         path: &peer.path(path),
         authorization: token.bearer()?,
         resume: resume.map(|resume| resume_value(resume).try_into()).transpose().map_err(wrong)?,
+        timeout: CONNECT,
     };
     let upgraded = sahasra_upgrade::upgrade(stream, request).await.map_err(|error| match error {
         UpgradeError::Request(error) => Error::Configuration(error.to_string()),
         UpgradeError::Rejected { status, body } => status_error(status, &body),
         UpgradeError::Connection(error) => Error::unreachable(authority.clone(), io::Error::other(error)),
+        UpgradeError::Timeout => Error::unreachable(authority.clone(), io::ErrorKind::TimedOut.into()),
         error @ UpgradeError::Protocol => Error::unreachable(authority.clone(), io::Error::other(error)),
     })?;
     let (read, write) = tokio::io::split(upgraded.stream);

@@ -1,21 +1,26 @@
 //! Client of a session's stream at its agent: an HTTP/1.1 request that upgrades a connection, after which the connection carries the bytes
 //! of the stream alone (`docs/protocol.md`).
 //!
-//! The caller connects, with TLS or without, and limits the time.
+//! The caller connects, with TLS or without.
 
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures::future::{Either, select};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
+use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use sahasra_wire::session::{PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
 
 /// Maximum size of a rejection, which is a sentence or a `metav1.Status`. The body of a larger one counts as empty.
 const REJECTION_BYTES: usize = 64 << 10;
+/// Timeout for the body of a rejection, after which the rejection has the part that arrived.
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
@@ -25,6 +30,8 @@ pub struct Request<'a> {
     pub authorization: Option<HeaderValue>,
     /// Secret of an earlier connection to the session, as the value of [`RESUME_HEADER`].
     pub resume: Option<HeaderValue>,
+    /// Timeout for the head of the response.
+    pub timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -44,6 +51,8 @@ pub enum UpgradeError {
     Connection(#[from] hyper::Error),
     #[error("rejected with status {status}")]
     Rejected { status: StatusCode, body: Bytes },
+    #[error("no response in time")]
+    Timeout,
     #[error("the peer does not support {PROTOCOL}")]
     Protocol,
 }
@@ -54,6 +63,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let resumes = request.resume.is_some();
+    let within = request.timeout;
     let mut head = http::Request::get(request.path)
         .header(header::HOST, request.authority)
         .header(header::CONNECTION, "Upgrade")
@@ -70,11 +80,11 @@ where
     let head = head.body(Empty::<Bytes>::new())?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let asking = async move {
-        let response = sender.send_request(head).await?;
+        let response = timeout(within, sender.send_request(head)).await;
+        let response = response.map_err(|_| UpgradeError::Timeout)??;
         let status = response.status();
         if status != StatusCode::SWITCHING_PROTOCOLS {
-            let body = Limited::new(response.into_body(), REJECTION_BYTES).collect().await;
-            let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            let body = rejection(response.into_body()).await;
             return Err(UpgradeError::Rejected { status, body });
         }
         let has = |name: &str, wanted: &str| response.headers().get(name).is_some_and(|value| value == wanted);
@@ -95,6 +105,24 @@ where
     })
 }
 
+/// Reads the body of a rejection; empty if it is too large or its connection is lost.
+async fn rejection(body: Incoming) -> Bytes {
+    let mut body = Limited::new(body, REJECTION_BYTES);
+    let mut read = Vec::new();
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                read.extend_from_slice(&data);
+            }
+        }
+        Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    };
+    match timeout(REJECTION_TIMEOUT, reading).await {
+        Ok(Err(_)) => Bytes::new(),
+        Ok(Ok(())) | Err(_) => read.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -106,6 +134,7 @@ mod tests {
         path: "/v1/namespaces/team/sessions/mine/stream",
         authorization: None,
         resume: None,
+        timeout: Duration::from_secs(20),
     };
 
     /// Requests a stream from a peer that gives `answer`. Returns the outcome, the head of the request, and the peer's end.
@@ -163,6 +192,19 @@ mod tests {
         );
         let (upgraded, ..) = ask(REQUEST, accepted).await;
         assert!(!upgraded.unwrap().resumed);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rejection_whose_body_stalls_keeps_its_status_and_the_part_that_arrived() {
+        let answer = ask(REQUEST, "HTTP/1.1 403 Forbidden\r\ncontent-length: 30\r\n\r\nyou may");
+        let (rejected, ..) = timeout(REQUEST.timeout, answer).await.expect("it does not wait for the rest");
+        assert!(matches!(rejected, Err(UpgradeError::Rejected { status: StatusCode::FORBIDDEN, body }) if body == "you may"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_answer_is_an_error() {
+        let (silent, ..) = ask(REQUEST, "").await;
+        assert!(matches!(silent, Err(UpgradeError::Timeout)));
     }
 
     #[tokio::test]

@@ -113,13 +113,14 @@ pub(super) async fn connect(
         path: &path,
         authorization: Some(token.header()),
         resume: resume.cloned(),
+        timeout: ANSWER_WITHIN,
     };
-    match timeout(ANSWER_WITHIN, upgrade(connection, request)).await {
-        Ok(Ok(worker)) => Ok(worker),
-        Ok(Err(UpgradeError::Rejected { status, body })) => Err(refusal(endpoint, status, &body)),
-        Ok(Err(UpgradeError::Protocol)) => Err(broken(format!("does not support {PROTOCOL}"))),
-        Ok(Err(error)) => Err(broken(format!("closed the connection ({})", causes(&error)))),
-        Err(_) => Err(late(format!("timed out after {} s", ANSWER_WITHIN.as_secs()))),
+    match upgrade(connection, request).await {
+        Ok(worker) => Ok(worker),
+        Err(UpgradeError::Rejected { status, body }) => Err(refusal(endpoint, status, &body)),
+        Err(UpgradeError::Protocol) => Err(broken(format!("does not support {PROTOCOL}"))),
+        Err(UpgradeError::Timeout) => Err(late(format!("timed out after {} s", ANSWER_WITHIN.as_secs()))),
+        Err(error) => Err(broken(format!("closed the connection ({})", causes(&error)))),
     }
 }
 
