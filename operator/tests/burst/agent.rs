@@ -22,6 +22,7 @@ use sahasra_operator::{
     context::Context,
     gpu_session, vram_lease,
 };
+use sahasra_ranges::AttemptRange;
 use sahasra_store::StorePolicy;
 use sahasra_wire::{
     Message,
@@ -46,11 +47,16 @@ use tokio::{
 use crate::harness::{ApiServer, LIMIT, NAMESPACE, context_with, eventually};
 
 const WORKER: &str = "node-a";
-pub const DEVICE: &str = "cpu0";
+const DEVICE: &str = "cpu0";
 const BOOT: &str = "boot";
 const SLICE_BYTES: u64 = 1 << 20;
 /// Number of slices of the device.
 pub const SLICES: u32 = 4;
+
+/// Chunks on the agent's device.
+pub fn there(first: u64, count: u64, attempt: u32) -> ChunkRange {
+    ChunkRange::new(DEVICE, AttemptRange { first, count, attempt })
+}
 
 /// State of the agent's grants.
 #[derive(Debug, Default)]

@@ -15,14 +15,13 @@ use sahasra_operator::burst::{
     observe::observe,
     validate::validate,
 };
-use sahasra_ranges::AttemptRange;
 use sahasra_store::{Endpoints, StorePolicy};
-use sahasra_wire::burst::{ChunkRange, FailureCode};
+use sahasra_wire::burst::FailureCode;
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    agent::{DEVICE, Pool, SLICES, ended},
+    agent::{Pool, SLICES, ended, there},
     harness::{NAMESPACE, client, context, create, eventually, job},
 };
 
@@ -68,8 +67,7 @@ async fn a_burst_being_suspended_keeps_the_slices_of_running_chunks_and_reports_
     };
     suspend(true).await;
     stream.withdrawn().await;
-    let returned = |first, count| ChunkRange::new(DEVICE, AttemptRange { first, count, attempt });
-    stream.returned(vec![returned(0, 2), returned(3, 1)]);
+    stream.returned(vec![there(0, 2, attempt), there(3, 1, attempt)]);
     tokio::time::sleep(Duration::from_millis(900)).await;
     assert_eq!(pool.lent(), 1, "one chunk runs");
     let says = async |status: &'static str, reason: &'static str| {
@@ -92,7 +90,7 @@ async fn a_burst_being_suspended_keeps_the_slices_of_running_chunks_and_reports_
     suspend(true).await;
     stream.withdrawn().await;
     stream.succeeded(1, 2, 1, "");
-    stream.returned(vec![returned(0, 2), returned(3, 1)]);
+    stream.returned(vec![there(0, 2, attempt), there(3, 1, attempt)]);
     says("True", "SuspendedBySpec").await;
     assert_eq!(pool.lent(), 0);
 }

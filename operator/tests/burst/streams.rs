@@ -7,21 +7,15 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use sahasra_crds::BurstJob;
-use sahasra_ranges::AttemptRange;
 use sahasra_store::StorePolicy;
-use sahasra_wire::burst::{ChunkRange, FailureCode, Opened};
+use sahasra_wire::burst::{ChunkRange, FailureCode};
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    agent::{DEVICE, Pool, Stream, ended},
+    agent::{Pool, Stream, ended, there},
     harness::{NAMESPACE, counted, create, job},
 };
-
-/// Chunks on the agent's device.
-fn there(first: u64, count: u64, attempt: u32) -> ChunkRange {
-    ChunkRange::new(DEVICE, AttemptRange { first, count, attempt })
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_breaks_and_is_reopened_costs_no_attempt() {
