@@ -347,8 +347,8 @@ impl State {
                 Some(at) => sooner(wake, at),
                 None => {}
             }
-            if let Some((since, _)) = view.failing {
-                sooner(wake, since + GIVE_UP_AFTER);
+            if let Some(at) = view.failing.map(|(since, _)| since + GIVE_UP_AFTER).filter(|at| *at > now) {
+                sooner(wake, at);
             }
         }
     }

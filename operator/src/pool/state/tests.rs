@@ -183,6 +183,18 @@ fn a_rejection_updates_the_free_bytes_and_is_explained() {
 }
 
 #[test]
+fn an_agent_that_stays_silent_is_asked_at_intervals() {
+    let mut state = state();
+    let silent_since = after(1_000);
+    state.inventory_failed(&"a".into(), silent_since);
+    let now = silent_since + GIVE_UP_AFTER + after(100);
+    state.inventory_failed(&"a".into(), now);
+    let (actions, wake) = state.plan(now);
+    assert_eq!(actions, []);
+    assert!(wake.unwrap() > now + after(50), "{wake:?} after {now:?}");
+}
+
+#[test]
 fn a_misconfigured_worker_is_reported_to_waiting_claims_until_it_answers() {
     let mut state = state();
     let trouble = "its certificate is for another name: --worker-server-name";
