@@ -78,8 +78,7 @@ async fn executors_with_chunks(pool: &Turn, agent: usize) -> Vec<Descendant> {
 async fn an_agent_killed_mid_burst_and_started_again_costs_only_repetitions() {
     let mut pool = pool().await;
     in_the_middle(&pool, "agent-restart").await;
-    let orphans = executors(&pool, 0);
-    assert!(!orphans.is_empty(), "the agent runs executors");
+    let orphans = executors_with_chunks(&pool, 0).await;
     pool.agents[0].process.kill().await.expect("killed");
     let gone = eventually(WITHIN, async || orphans.iter().all(|orphan| !is_alive(orphan.pid)).then_some(()));
     gone.await.expect("executors die with their agent");
@@ -92,6 +91,7 @@ async fn an_agent_killed_mid_burst_and_started_again_costs_only_repetitions() {
 async fn chunks_of_a_permanently_killed_agent_run_on_the_others() {
     let mut pool = pool().await;
     in_the_middle(&pool, "agent-gone").await;
+    executors_with_chunks(&pool, 1).await;
     pool.agents[1].process.kill().await.expect("killed");
     let job = completes_exactly(&mut pool, "agent-gone").await;
     assert!(number(&job, "/status/chunks/retried") > 0, "{}", job.data["status"]["chunks"]);

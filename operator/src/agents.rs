@@ -1,10 +1,10 @@
 //! The worker agents from the operator's side: unary calls ([`client`]), the burst stream ([`stream`]), the transport of both
 //! ([`transport`]), and the directory of workers and their liveness ([`directory`]).
 
-pub mod client;
-pub mod directory;
+mod client;
+mod directory;
 mod error;
-pub mod stream;
+pub(crate) mod stream;
 pub mod transport;
 mod watch_backoff;
 

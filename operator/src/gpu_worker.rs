@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// Reason of `Ready=True` when the operator restores it.
-pub const HEARTBEAT_RESUMED: &str = "HeartbeatResumed";
+pub(crate) const HEARTBEAT_RESUMED: &str = "HeartbeatResumed";
 /// Wait before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Sets the condition of all workers until dropped.
-pub async fn run(context: Arc<Context>) {
+pub(crate) async fn run(context: Arc<Context>) {
     let mut changed = context.directory.subscribe();
     let api: Api<GpuWorker> = Api::all(context.client.clone());
     loop {

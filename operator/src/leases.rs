@@ -31,7 +31,7 @@ pub(crate) fn owner_above<K: Resource<DynamicType = ()>>(object: &K, term: i64) 
 
 /// Minimum and maximum number of slices, at least 1 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub(crate) struct Bounds {
     pub min: u32,
     pub max: u32,
 }

@@ -10,12 +10,14 @@
 //! - [`agents`]: calls and streams to the worker agents, and the directory of live workers.
 //! - [`pool`]: all devices and grants. Computes placements, acquires, renews and releases slices.
 //! - [`burst`]: `BurstJob`s, from validation to counted results.
-//! - [`gpu_session`], [`vram_lease`], [`gpu_worker`]: the reconcilers of the other kinds.
+//! - [`gpu_session`], [`vram_lease`], `gpu_worker`: the reconcilers of the other kinds.
 //! - `leases`: what bursts and other leases have in common: owner, bounds, status and release of their slices.
-//! - [`leader`]: leader election among several operators. [`http`]: the HTTP endpoints. [`uninstall_check`]: whether the operator can be
+//! - [`leader`]: leader election among several operators. [`http`]: the HTTP endpoints. `uninstall_check`: whether the operator can be
 //!   uninstalled.
 //!
 //! Only the leader watches objects and acts on them. An operator that loses leadership exits.
+
+#![warn(unreachable_pub)]
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,15 +45,15 @@ pub mod clock;
 pub mod context;
 pub mod fault;
 pub mod gpu_session;
-pub mod gpu_worker;
+mod gpu_worker;
 pub mod http;
 pub mod leader;
 mod leases;
-pub mod metrics;
-pub(crate) mod objects;
+mod metrics;
+mod objects;
 pub mod pool;
-pub mod queue;
-pub mod uninstall_check;
+mod queue;
+mod uninstall_check;
 pub mod vram_lease;
 
 use agents::{AgentClient, Directory, Http2};

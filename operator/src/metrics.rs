@@ -10,7 +10,7 @@ use crate::{agents::STATUSES, objects::integer};
 
 mod snapshot;
 
-pub use snapshot::Snapshot;
+pub(crate) use snapshot::Snapshot;
 
 const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
 /// Error categories of reconciles whose counters exist from the start. Rarer ones appear with their first error.

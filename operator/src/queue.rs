@@ -22,11 +22,11 @@ const CONCURRENCY: u16 = 16;
 const REQUEUED: usize = 1024;
 
 /// Requeues an object that has not changed.
-pub type Requeue<K> = mpsc::Sender<ObjectRef<K>>;
+pub(crate) type Requeue<K> = mpsc::Sender<ObjectRef<K>>;
 type Request<K> = Result<ReconcileRequest<K>, watcher::Error>;
 
 /// Returns a sender that requeues objects, a cache of all objects of the kind, and the queue for [`reconcile_all`].
-pub fn queue<K>(api: Api<K>) -> (Requeue<K>, Store<K>, impl Stream<Item = Request<K>>)
+pub(crate) fn queue<K>(api: Api<K>) -> (Requeue<K>, Store<K>, impl Stream<Item = Request<K>>)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
@@ -44,7 +44,7 @@ where
 }
 
 /// Reconciles the objects of a queue until dropped.
-pub async fn reconcile_all<K, R, F, E>(
+pub(crate) async fn reconcile_all<K, R, F, E>(
     store: Store<K>,
     queue: impl Stream<Item = Request<K>>,
     reconciler: Arc<R>,

@@ -23,7 +23,7 @@ const PAGE: u32 = 500;
 ///
 /// # Errors
 /// Objects still hold VRAM after `within`; the error names them and the remedy. Or the API server cannot be reached.
-pub async fn run(client: &Client, within: Duration) -> anyhow::Result<()> {
+pub(crate) async fn run(client: &Client, within: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         let held = held(client).await.context("failed to list the objects that hold VRAM")?;

@@ -15,14 +15,14 @@ use super::{
 const OUTGOING_FRAMES: usize = 64;
 /// Identifies the stream that an event belongs to. A later stream to the same agent has a higher number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamId {
+pub(crate) struct StreamId {
     pub worker: String,
     /// Number of the stream, unique within the coordinator.
     pub number: u64,
 }
 
 #[derive(Debug)]
-pub enum StreamEvent {
+pub(crate) enum StreamEvent {
     Frame(Box<server_frame::Kind>),
     /// The stream ended, with an error unless it ended in order. It is the last event of the stream.
     Closed(Option<StreamError>),
@@ -30,14 +30,20 @@ pub enum StreamEvent {
 
 /// The coordinator's end of a stream. Dropping it closes the stream; the agent keeps running the chunks that have started.
 #[derive(Debug)]
-pub struct BurstStream {
+pub(crate) struct BurstStream {
     frames: mpsc::Sender<ClientFrame>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl BurstStream {
     /// Opens a stream in the background. Its events are sent to `events` under `id`; the last one is [`StreamEvent::Closed`].
-    pub fn open(client: AgentClient, endpoint: String, open: Open, id: StreamId, events: mpsc::Sender<(StreamId, StreamEvent)>) -> Self {
+    pub(crate) fn open(
+        client: AgentClient,
+        endpoint: String,
+        open: Open,
+        id: StreamId,
+        events: mpsc::Sender<(StreamId, StreamEvent)>,
+    ) -> Self {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
         let task = part::spawn(async move {
             let outcome = run(&client, &endpoint, open, outgoing, &id, &events).await;
@@ -52,7 +58,7 @@ impl BurstStream {
 
     /// Queues a frame for the agent. Returns `false`, with nothing sent, if the channel is full because the agent is too slow, or if the
     /// stream has ended.
-    pub fn send(&self, frame: client_frame::Kind) -> bool {
+    pub(crate) fn send(&self, frame: client_frame::Kind) -> bool {
         self.frames.try_send(frame.into()).is_ok()
     }
 }

@@ -16,7 +16,7 @@ use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
-pub use self::flights::DeviceNumber;
+pub(crate) use self::flights::DeviceNumber;
 use self::flights::{Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
@@ -39,7 +39,7 @@ pub struct FailedChunk {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FailureOutcome {
+pub(crate) struct FailureOutcome {
     pub retried: u64,
     pub failed: u64,
 }
@@ -53,7 +53,7 @@ impl std::ops::AddAssign for FailureOutcome {
 
 /// Numbers of chunks by state. Pending, running, succeeded and failed chunks add up to the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     pub total: u64,
     /// Waiting for a first attempt or a retry.
     pub pending: u64,
@@ -65,7 +65,7 @@ pub struct Counts {
 }
 
 #[derive(Clone, Debug)]
-pub struct Account {
+pub(crate) struct Account {
     total: u64,
     policy: RetryPolicy,
     seed: u64,
@@ -85,7 +85,7 @@ pub struct Account {
 impl Account {
     /// Creates the account of a burst of `total` chunks, none of which has been tried. `seed` makes the jitter of the backoff differ
     /// between bursts.
-    pub fn new(total: u64, policy: RetryPolicy, seed: u64) -> Self {
+    pub(crate) fn new(total: u64, policy: RetryPolicy, seed: u64) -> Self {
         Self {
             total,
             policy,
@@ -103,7 +103,13 @@ impl Account {
     }
 
     /// Restores the state of a checkpoint. All other chunks count as not attempted.
-    pub fn restore(&mut self, completed: IndexSet, causes: BTreeMap<FailureCode, IndexSet>, failures: Vec<FailedChunk>, retried: u64) {
+    pub(crate) fn restore(
+        &mut self,
+        completed: IndexSet,
+        causes: BTreeMap<FailureCode, IndexSet>,
+        failures: Vec<FailedChunk>,
+        retried: u64,
+    ) {
         *self = Self::new(self.total, self.policy, self.seed);
         causes.values().for_each(|failed| self.failed.unite(failed));
         self.fresh.subtract(&completed);
@@ -112,7 +118,7 @@ impl Account {
     }
 
     /// Assigns up to `at_most` chunks to `device`: first retries that are due, then chunks that were never tried.
-    pub fn take(&mut self, device: &DeviceId, at_most: u64, now: Duration) -> Vec<AttemptRange> {
+    pub(crate) fn take(&mut self, device: &DeviceId, at_most: u64, now: Duration) -> Vec<AttemptRange> {
         let mut left = at_most;
         let mut batches = Vec::new();
         while left > 0 {
@@ -133,7 +139,7 @@ impl Account {
     }
 
     /// Counts results. Returns the ranges (first, count) that had not been counted yet. Only these enter the aggregate.
-    pub fn succeeded(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
+    pub(crate) fn succeeded(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let count = count.min(self.total.saturating_sub(first));
         // A result counts even if its attempt was given up in the meantime, but a permanent failure stands.
         self.in_flight.cut(first..first + count);
@@ -148,19 +154,26 @@ impl Account {
 
     /// Counts failed attempts. Ignores chunks that are not in flight on `device` with this attempt, because a failure of an older attempt
     /// was counted before.
-    pub fn failed(&mut self, device: &DeviceId, chunks: AttemptRange, code: FailureCode, message: &str, now: Duration) -> FailureOutcome {
+    pub(crate) fn failed(
+        &mut self,
+        device: &DeviceId,
+        chunks: AttemptRange,
+        code: FailureCode,
+        message: &str,
+        now: Duration,
+    ) -> FailureOutcome {
         let chunks = self.in_flight_on([device], chunks);
         self.end_attempts(chunks, code, message, now)
     }
 
     /// Makes chunks that came back unstarted wait again, at no cost. Ignores chunks that are not in flight on `device` with this attempt.
-    pub fn returned(&mut self, device: &DeviceId, chunks: AttemptRange) {
+    pub(crate) fn returned(&mut self, device: &DeviceId, chunks: AttemptRange) {
         let chunks = self.in_flight_on([device], chunks);
         self.return_attempts(chunks);
     }
 
     /// Counts all chunks in flight on these devices as lost, with a cause that a retry may overcome.
-    pub fn lost<'a>(
+    pub(crate) fn lost<'a>(
         &mut self,
         devices: impl IntoIterator<Item = &'a DeviceId>,
         code: FailureCode,
@@ -173,7 +186,7 @@ impl Account {
 
     /// Makes chunks that never reached these devices wait again, at no cost: those that are still in flight there with the attempt in
     /// `chunks`.
-    pub fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceId> + Clone, chunks: &RangeMap<u32>) {
+    pub(crate) fn undelivered<'a>(&mut self, devices: impl IntoIterator<Item = &'a DeviceId> + Clone, chunks: &RangeMap<u32>) {
         for (range, attempt) in chunks.iter() {
             let chunks = self.in_flight_on(devices.clone(), AttemptRange::new(range, *attempt));
             self.return_attempts(chunks);
@@ -181,24 +194,24 @@ impl Account {
     }
 
     /// Number of the device, which is assigned on first use. [`Account::restore`] invalidates all numbers.
-    pub fn register(&mut self, device: &DeviceId) -> DeviceNumber {
+    pub(crate) fn register(&mut self, device: &DeviceId) -> DeviceNumber {
         self.in_flight.register(device)
     }
 
-    pub fn running_on(&self, device: DeviceNumber) -> u64 {
+    pub(crate) fn running_on(&self, device: DeviceNumber) -> u64 {
         self.in_flight.chunks_on(device)
     }
 
     /// Number of chunks that can be assigned at `now`.
-    pub fn ready(&mut self, now: Duration) -> u64 {
+    pub(crate) fn ready(&mut self, now: Duration) -> u64 {
         self.fresh.len() + self.retries.ready(now)
     }
 
-    pub fn next_retry_at(&self) -> Option<Duration> {
+    pub(crate) fn next_retry_at(&self) -> Option<Duration> {
         self.retries.next_at()
     }
 
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         Counts {
             total: self.total,
             pending: self.fresh.len() + self.retries.chunks(),
@@ -210,24 +223,24 @@ impl Account {
     }
 
     /// Whether every chunk has succeeded or permanently failed.
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.completed.len() + self.failed.len() == self.total
     }
 
-    pub fn completed(&self) -> &IndexSet {
+    pub(crate) fn completed(&self) -> &IndexSet {
         &self.completed
     }
 
-    pub fn failed_set(&self) -> &IndexSet {
+    pub(crate) fn failed_set(&self) -> &IndexSet {
         &self.failed
     }
 
-    pub fn causes(&self) -> &BTreeMap<FailureCode, IndexSet> {
+    pub(crate) fn causes(&self) -> &BTreeMap<FailureCode, IndexSet> {
         &self.causes
     }
 
     /// The first failures, at most [`MOST_FAILURES`].
-    pub fn failures(&self) -> &[FailedChunk] {
+    pub(crate) fn failures(&self) -> &[FailedChunk] {
         &self.failures
     }
 

@@ -18,35 +18,35 @@ const RESERVED: u32 = 6;
 const BYTES_PER_SECOND: u64 = 8 << 10;
 
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     began: Duration,
     spent: u32,
 }
 
 /// Times at which one kind of progress is written. The interval doubles with each write.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     due: Duration,
     interval: Duration,
     longest: Duration,
 }
 
 impl Budget {
-    pub fn new(now: Duration) -> Self {
+    pub(crate) fn new(now: Duration) -> Self {
         Self { began: now, spent: 0 }
     }
 
     /// Counts a necessary write.
-    pub fn spend(&mut self) {
+    pub(crate) fn spend(&mut self) {
         self.spent = self.spent.saturating_add(1);
     }
 
-    pub fn allows(&self, now: Duration) -> bool {
+    pub(crate) fn allows(&self, now: Duration) -> bool {
         self.allows_at() <= now
     }
 
     /// Earliest time at which a write of progress is within the budget.
-    pub fn allows_at(&self) -> Duration {
+    pub(crate) fn allows_at(&self) -> Duration {
         let missing = self.spent.saturating_add(1 + RESERVED).saturating_sub(CONSTANT);
         self.began + EVERY * missing
     }
@@ -54,7 +54,7 @@ impl Budget {
 
 impl Pace {
     /// The first write is due `first` after `now`. The interval grows up to `longest`.
-    pub fn new(now: Duration, first: Duration, longest: Duration) -> Self {
+    pub(crate) fn new(now: Duration, first: Duration, longest: Duration) -> Self {
         Self {
             due: now + first,
             interval: first,
@@ -62,17 +62,17 @@ impl Pace {
         }
     }
 
-    pub fn due(&self) -> Duration {
+    pub(crate) fn due(&self) -> Duration {
         self.due
     }
 
     /// Delays the next write so that the average rate allows the `bytes` of the write that began at `now`.
-    pub fn carried(&mut self, bytes: usize, now: Duration) {
+    pub(crate) fn carried(&mut self, bytes: usize, now: Duration) {
         self.due = self.due.max(now + Duration::from_millis(bytes as u64 * 1_000 / BYTES_PER_SECOND));
     }
 
     /// Records that a write was made or tried at `now`.
-    pub fn written(&mut self, now: Duration) {
+    pub(crate) fn written(&mut self, now: Duration) {
         self.interval = (self.interval * 2).min(self.longest);
         self.due = now + self.interval;
     }

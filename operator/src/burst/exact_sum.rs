@@ -16,7 +16,7 @@ const CARRY_AFTER: u32 = 1 << 29;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
-pub struct ExactSum {
+pub(crate) struct ExactSum {
     /// Index of the first lane, whose unit is 2 to the power of 32 × `first`.
     first: i32,
     lanes: Vec<i64>,
@@ -83,25 +83,25 @@ impl PartialEq for ExactSum {
 }
 
 impl ExactSum {
-    pub fn add(&mut self, term: f64) {
+    pub(crate) fn add(&mut self, term: f64) {
         match parts(term) {
             Some((magnitude, exponent)) => self.add_scaled(term.is_sign_negative(), magnitude.into(), exponent),
             None => self.add_special(term),
         }
     }
 
-    pub fn add_square(&mut self, term: f64) {
+    pub(crate) fn add_square(&mut self, term: f64) {
         match parts(term) {
             Some((magnitude, exponent)) => self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 2 * exponent),
             None => self.add_special(term * term),
         }
     }
 
-    pub fn add_whole(&mut self, negative: bool, magnitude: u64) {
+    pub(crate) fn add_whole(&mut self, negative: bool, magnitude: u64) {
         self.add_scaled(negative, magnitude.into(), 0);
     }
 
-    pub fn add_whole_square(&mut self, magnitude: u64) {
+    pub(crate) fn add_whole_square(&mut self, magnitude: u64) {
         self.add_scaled(false, u128::from(magnitude) * u128::from(magnitude), 0);
     }
 
@@ -185,12 +185,12 @@ impl ExactSum {
     }
 
     /// The sum, rounded to nearest, ties to even.
-    pub fn value(&self) -> f64 {
+    pub(crate) fn value(&self) -> f64 {
         self.over(1)
     }
 
     /// The sum divided by `count`, rounded once.
-    pub fn over(&self, count: u64) -> f64 {
+    pub(crate) fn over(&self, count: u64) -> f64 {
         if let Some(special) = self.special {
             return f64::from_bits(special);
         }
@@ -199,7 +199,7 @@ impl ExactSum {
     }
 
     /// The exact sum if it is an integer, which is always the case if only integers were added.
-    pub fn whole(&self) -> Option<BigInt> {
+    pub(crate) fn whole(&self) -> Option<BigInt> {
         let (whole, exponent) = self.exact();
         let finite = self.special.is_none();
         // Lanes of integers begin at 2^0.
@@ -209,7 +209,7 @@ impl ExactSum {
 
 /// Estimated standard error of the mean of `count` terms, at least two, from their sum and the sum of their squares. Both sums are exact,
 /// so terms that are close together do not cause cancellation. NaN if a term was not finite.
-pub fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> f64 {
+pub(crate) fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> f64 {
     if sum.special.is_some() || squares.special.is_some() {
         return f64::NAN;
     }

@@ -206,7 +206,7 @@ impl Objects {
     }
 
     /// Writes the intent to acquire slices: the `VramLease`, owned by the job. Returns the lease.
-    pub async fn write_intent(&self, job: &BurstJob, bounds: Bounds) -> Result<VramLease, WriteError> {
+    pub(crate) async fn write_intent(&self, job: &BurstJob, bounds: Bounds) -> Result<VramLease, WriteError> {
         let mut name = self.name.clone();
         let mut races = 0;
         loop {

@@ -11,7 +11,7 @@ use super::account::Account;
 use crate::objects::integer;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     pub kind: &'static str,
     pub status: bool,
     pub reason: String,
@@ -19,7 +19,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub fn new(kind: &'static str, status: bool, reason: &str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: &'static str, status: bool, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind,
             status,
@@ -29,7 +29,7 @@ impl Verdict {
     }
 
     /// The conditions of a burst that failed.
-    pub fn failed(reason: &str, message: impl Into<String>) -> Vec<Self> {
+    pub(crate) fn failed(reason: &str, message: impl Into<String>) -> Vec<Self> {
         vec![
             Self::new(FAILED, true, reason, message),
             Self::new(COMPLETE, false, reason, "the burst failed"),
@@ -38,7 +38,7 @@ impl Verdict {
 }
 
 /// Sets conditions, and derives state and reason from them.
-pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[Verdict], now: Timestamp) {
+pub(crate) fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[Verdict], now: Timestamp) {
     for verdict in verdicts {
         let message = cut(&verdict.message, MAX_MESSAGE_BYTES);
         conditions::set(
@@ -59,7 +59,7 @@ pub fn judge(status: &mut BurstJobStatus, generation: Option<i64>, verdicts: &[V
 }
 
 /// Sets the observed generation of the status and of every condition, changed or not, because `kubectl wait` compares both.
-pub fn observe(status: &mut BurstJobStatus, generation: Option<i64>) {
+pub(crate) fn observe(status: &mut BurstJobStatus, generation: Option<i64>) {
     status.observed_generation = generation;
     for condition in &mut status.conditions {
         condition.observed_generation = generation;
@@ -88,12 +88,12 @@ fn state(status: &BurstJobStatus) -> (&'static str, Option<&'static str>) {
     }
 }
 
-pub fn is_finished(status: Option<&BurstJobStatus>) -> bool {
+pub(crate) fn is_finished(status: Option<&BurstJobStatus>) -> bool {
     status.is_some_and(|status| [COMPLETE, FAILED].iter().any(|kind| conditions::is_true(&status.conditions, kind)))
 }
 
 /// Sets the fields of the status that follow from the account.
-pub fn count(status: &mut BurstJobStatus, account: &Account) {
+pub(crate) fn count(status: &mut BurstJobStatus, account: &Account) {
     let counts = account.counts();
     // After the end, nothing runs: chunks that are in flight when a burst fails are not waited for, and count as pending.
     let running = if status.completion_time.is_some() { 0 } else { counts.running };
@@ -121,7 +121,7 @@ pub fn count(status: &mut BurstJobStatus, account: &Account) {
 }
 
 /// Sets the fields of a burst that ended at `now` without a coordinator.
-pub fn end(status: &mut BurstJobStatus, now: Timestamp) {
+pub(crate) fn end(status: &mut BurstJobStatus, now: Timestamp) {
     status.completion_time.get_or_insert(Time(now));
     status.chunks.pending += std::mem::take(&mut status.chunks.running);
     status.slices.held = 0;

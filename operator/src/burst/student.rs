@@ -10,7 +10,7 @@ const NORMAL_QUANTILE_975: f64 = 1.959_963_984_540_054;
 
 /// 97.5 % quantile of the t-distribution with `degrees` of freedom, at least one: half the width of a 95 % confidence interval, in standard
 /// errors.
-pub fn quantile_975(degrees: u64) -> f64 {
+pub(crate) fn quantile_975(degrees: u64) -> f64 {
     if degrees > INVERTED_UP_TO {
         return expansion(degrees as f64);
     }

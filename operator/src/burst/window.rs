@@ -11,7 +11,7 @@ const INITIAL: u64 = 64;
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
 
 #[derive(Clone, Debug)]
-pub struct Window {
+pub(crate) struct Window {
     slices: u64,
     /// Measured chunks per second.
     pace: f64,
@@ -21,7 +21,7 @@ pub struct Window {
 
 impl Window {
     /// Creates the window of a device that has held this number of slices since `now`.
-    pub fn new(slices: u64, now: Duration) -> Self {
+    pub(crate) fn new(slices: u64, now: Duration) -> Self {
         Self {
             slices,
             pace: 0.0,
@@ -30,16 +30,16 @@ impl Window {
         }
     }
 
-    pub fn slices(&self) -> u64 {
+    pub(crate) fn slices(&self) -> u64 {
         self.slices
     }
 
-    pub fn resize(&mut self, slices: u64) {
+    pub(crate) fn resize(&mut self, slices: u64) {
         self.slices = slices;
     }
 
     /// Records that `chunks` were answered, and measures the pace.
-    pub fn answered(&mut self, chunks: u64, now: Duration) {
+    pub(crate) fn answered(&mut self, chunks: u64, now: Duration) {
         self.answered += chunks;
         let elapsed = now.saturating_sub(self.measured_from);
         if elapsed < SHORTEST_PERIOD {
@@ -53,7 +53,7 @@ impl Window {
     }
 
     /// Number of chunks that should be queued.
-    pub fn target(&self) -> u64 {
+    pub(crate) fn target(&self) -> u64 {
         if self.slices == 0 {
             return 0;
         }
@@ -64,7 +64,7 @@ impl Window {
     /// Number of the `ready` chunks to assign now, when `outstanding` chunks are on the device, which has `slices` of the burst's
     /// `all_slices`. At most half of the device's fair share of the ready chunks, so that all devices finish at about the same time, unless
     /// more are needed to keep its slices busy.
-    pub fn batch(&self, outstanding: u64, ready: u64, all_slices: u64) -> u64 {
+    pub(crate) fn batch(&self, outstanding: u64, ready: u64, all_slices: u64) -> u64 {
         let room = self.target().saturating_sub(outstanding);
         let share = (u128::from(ready) * u128::from(self.slices)).div_ceil(2 * u128::from(all_slices.max(1)));
         let fair = u64::try_from(share)

@@ -13,7 +13,7 @@ impl Account {
     ///
     /// Waiting chunks become in flight: their attempt was taken for lost, but continues and costs no retry. Chunks in flight on the worker
     /// move to the reported device and attempt. Chunks in flight on another worker are adopted if that attempt fails or returns.
-    pub fn adopt<'a>(&mut self, worker: &str, chunks: impl IntoIterator<Item = (&'a str, AttemptRange)>) -> RangeMap<u32> {
+    pub(crate) fn adopt<'a>(&mut self, worker: &str, chunks: impl IntoIterator<Item = (&'a str, AttemptRange)>) -> RangeMap<u32> {
         let mut there = RangeMap::default();
         for (device, chunks) in chunks {
             let device = self.in_flight.register(&DeviceId::new(worker, device));
@@ -55,7 +55,7 @@ impl Account {
     }
 
     /// Records that a worker's agent has reported the end of these chunks, and no longer has them.
-    pub fn answered(&mut self, worker: &str, chunks: Range<u64>) {
+    pub(crate) fn answered(&mut self, worker: &str, chunks: Range<u64>) {
         if let Some(there) = self.elsewhere.get_mut(worker) {
             there.cut(chunks);
             self.elsewhere.retain(|_, there| !there.is_empty());
@@ -63,12 +63,12 @@ impl Account {
     }
 
     /// Records that a worker's agent no longer has chunks that are in flight elsewhere.
-    pub fn forget(&mut self, worker: &str) {
+    pub(crate) fn forget(&mut self, worker: &str) {
         self.elsewhere.remove(worker);
     }
 
     /// Number of chunks that a worker's agent has in addition to those in flight on its devices.
-    pub fn beside(&self, worker: &str) -> u64 {
+    pub(crate) fn beside(&self, worker: &str) -> u64 {
         self.elsewhere.get(worker).map_or(0, RangeMap::len)
     }
 

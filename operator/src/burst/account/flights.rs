@@ -6,7 +6,7 @@ use sahasra_names::{DeviceId, WorkerName};
 use sahasra_ranges::{RangeMap, length};
 
 /// Index of a device among the devices of the burst.
-pub type DeviceNumber = u32;
+pub(crate) type DeviceNumber = u32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
