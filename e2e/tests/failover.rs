@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sahasra_e2e::{Options, PoolOptions, SharedPool, Turn, audit::Write, condition, true_condition};
+use sahasra_e2e::{Options, PoolOptions, SharedPool, Turn, audit::Write, condition, eventually, true_condition};
 use serde_json::{Value, json};
 
 /// Timeout for a machine under load.
@@ -140,9 +140,15 @@ async fn standing_leases_and_idle_sessions_cost_no_writes() {
     let held = stand(&pool, "idle").await;
     let (_, _, ttl, _) = size();
     let ours = |write: &Write| matches!(write.resource.as_str(), "vramleases" | "gpusessions" | "events");
+    let count = async || pool.control_plane.audited_writes(ours).await.expect("an audit log").len();
     // Events and the last status of the sessions may still be written.
-    tokio::time::sleep(Duration::from_secs(15)).await;
-    let before = pool.control_plane.audited_writes(ours).await.expect("an audit log").len();
+    let mut before = 0;
+    let settled = eventually(WITHIN, async || {
+        before = count().await;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        (count().await == before).then_some(())
+    });
+    settled.await.expect("the writes of new objects end");
     // Every grant is renewed several times in this time.
     tokio::time::sleep(Duration::from_secs(70.max(ttl))).await;
     let writes = pool.control_plane.audited_writes(ours).await.expect("an audit log");
