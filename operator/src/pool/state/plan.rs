@@ -326,7 +326,13 @@ impl State {
         let with_sessions = self.workers_with_sessions();
         let someone_waits = self.claims.values().any(|claim| claim.why_not.is_some());
         for (worker, view) in &mut self.workers {
-            if !view.live || view.asking {
+            if !view.live {
+                continue;
+            }
+            if let Some(at) = view.failing.map(|(since, _)| since + GIVE_UP_AFTER).filter(|at| *at > now) {
+                sooner(wake, at);
+            }
+            if view.asking {
                 continue;
             }
             if someone_waits && view.ask_at.is_none() && view.devices.values().any(|device| device.foreign_bytes > 0) {
@@ -346,9 +352,6 @@ impl State {
                 }
                 Some(at) => sooner(wake, at),
                 None => {}
-            }
-            if let Some(at) = view.failing.map(|(since, _)| since + GIVE_UP_AFTER).filter(|at| *at > now) {
-                sooner(wake, at);
             }
         }
     }

@@ -195,6 +195,17 @@ fn an_agent_that_stays_silent_is_asked_at_intervals() {
 }
 
 #[test]
+fn an_agent_is_given_up_in_time_while_it_is_asked() {
+    let mut state = state();
+    let silent_since = after(1_000);
+    state.inventory_failed(&"a".into(), silent_since);
+    let now = state.plan(silent_since).1.unwrap();
+    let (actions, _) = state.plan(now);
+    assert!(matches!(actions[..], [Action::Inventory { .. }]), "{actions:?}");
+    assert_eq!(state.plan(now).1, Some(silent_since + GIVE_UP_AFTER));
+}
+
+#[test]
 fn a_misconfigured_worker_is_reported_to_waiting_claims_until_it_answers() {
     let mut state = state();
     let trouble = "its certificate is for another name: --worker-server-name";
