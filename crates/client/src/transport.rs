@@ -18,6 +18,7 @@ use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, keepalive, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
+    time::{Instant, timeout_at},
 };
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::{
@@ -207,25 +208,32 @@ pub(crate) async fn open(
     resume: &[u8],
     pulse: &Arc<Pulse>,
 ) -> Result<(Reader, Writer), Error> {
-    let opened = async {
-        let pulse = pulse.clone();
-        let stream: Box<dyn Io> = Box::new(InspectReader::new(peer.connect().await?, move |read| {
-            if !read.is_empty() {
-                pulse.beat();
-            }
-        }));
-        match route {
-            Route::Direct => direct(peer, stream, token, path, resume).await,
-            Route::WebSocket => web_socket(peer, stream, token, path, resume).await,
+    let deadline = Instant::now() + CONNECT;
+    let late = |_| Error::unreachable(peer.authority(), io::ErrorKind::TimedOut.into());
+    let stream = timeout_at(deadline, peer.connect()).await.map_err(late)??;
+    let pulse = pulse.clone();
+    let stream: Box<dyn Io> = Box::new(InspectReader::new(stream, move |read| {
+        if !read.is_empty() {
+            pulse.beat();
         }
-    };
-    match tokio::time::timeout(CONNECT, opened).await {
-        Ok(opened) => opened,
-        Err(_) => Err(Error::unreachable(peer.authority(), io::ErrorKind::TimedOut.into())),
+    }));
+    match route {
+        Route::Direct => direct(peer, stream, token, path, resume, deadline).await,
+        Route::WebSocket => {
+            let opening = web_socket(peer, stream, token, path, resume);
+            timeout_at(deadline, opening).await.map_err(late)?
+        }
     }
 }
 
-async fn direct(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
+async fn direct(
+    peer: &Peer,
+    stream: Box<dyn Io>,
+    token: &Token,
+    path: &str,
+    resume: &[u8],
+    deadline: Instant,
+) -> Result<(Reader, Writer), Error> {
     let authority = peer.authority();
     let wrong = |error: http::header::InvalidHeaderValue| Error::Configuration(error.to_string());
     let resume = Some(resume).filter(|resume| !resume.is_empty());
@@ -234,7 +242,7 @@ async fn direct(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, res
         path: &peer.path(path),
         authorization: token.bearer()?,
         resume: resume.map(|resume| resume_value(resume).try_into()).transpose().map_err(wrong)?,
-        timeout: CONNECT,
+        timeout: deadline.saturating_duration_since(Instant::now()),
     };
     let upgraded = sahasra_upgrade::upgrade(stream, request).await.map_err(|error| match error {
         UpgradeError::Request(error) => Error::Configuration(error.to_string()),
