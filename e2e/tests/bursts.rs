@@ -207,18 +207,24 @@ fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
     conditions.iter().find(|condition| condition["type"] == kind)
 }
 
+/// Number of heartbeats in a period that includes several writes of a worker's load.
+const SETTLING: usize = 7;
+
+/// Checks that nothing but heartbeats is written for this period.
+async fn is_quiet(pool: &Pool) {
+    let before = writes(pool).await.len();
+    observe_heartbeats(pool, SETTLING).await;
+    let idle = writes(pool).await;
+    assert!(idle.len() == before, "written while idle:\n{}", Tally::of(&idle[before..]));
+}
+
 #[tokio::test]
 async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budget() {
-    /// Number of heartbeats in a period that includes several writes of a worker's load.
-    const SETTLING: usize = 7;
     /// Default of the agents' `--status-update-interval`.
     const STATUS_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
     let mut pool = pool().await;
     observe_heartbeats(&pool, SETTLING).await;
-    let before = writes(&pool).await.len();
-    observe_heartbeats(&pool, SETTLING).await;
-    let idle = writes(&pool).await;
-    assert!(idle.len() == before, "written while idle:\n{}", Tally::of(&idle[before..]));
+    is_quiet(&pool).await;
 
     for (name, steps) in [("quick", 10), ("slow", 60_000)] {
         let (before, began) = (writes(&pool).await.len(), Instant::now());
@@ -251,6 +257,7 @@ async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budg
             "neither by the operator nor by an agent about itself:\n{}",
             Tally::of(&agents)
         );
+        is_quiet(&pool).await;
     }
     every_write_names_its_program(&pool).await;
 }

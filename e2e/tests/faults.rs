@@ -58,15 +58,13 @@ fn executors(pool: &Turn, agent: usize) -> Vec<Descendant> {
 async fn executors_with_chunks(pool: &Turn, agent: usize) -> Vec<Descendant> {
     let stopped = eventually(WITHIN, async || {
         let found = executors(pool, agent);
-        let send = |to_all| {
-            found
-                .iter()
-                .for_each(|child| signal(child.pid, to_all).expect("the executor exists"))
-        };
-        send(Signal::STOP);
-        let running = pool.agents[agent].metric("sahasra_agent_chunks_running").await.expect("a scrape");
-        if running > Some(0.0) {
-            return Some(found);
+        // An executor may end between its listing and the signal.
+        let send = |to_all| found.iter().all(|child| signal(child.pid, to_all).is_ok());
+        if send(Signal::STOP) && !found.is_empty() {
+            let running = pool.agents[agent].metric("sahasra_agent_chunks_running").await.expect("a scrape");
+            if running > Some(0.0) {
+                return Some(found);
+            }
         }
         send(Signal::CONT);
         None
