@@ -70,7 +70,7 @@ pub enum PoolError {
 pub struct WorkerSettings {
     /// Class of the worker's devices; derived from the hardware when `None`.
     pub class: Option<String>,
-    /// Number of devices that the CPU engine emulates; `None` to use this machine's GPUs.
+    /// Number of devices of the CPU backend; `None` to use this machine's GPUs.
     pub cpu_devices: Option<u32>,
     pub vram_bytes: u64,
 }

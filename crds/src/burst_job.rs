@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kube::{CustomResource, KubeSchema};
-use sahasra_parameters::MOST_CHUNKS;
+use sahasra_parameters::MAX_CHUNKS;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -30,7 +30,7 @@ pub(crate) const MAX_RETRIES: u32 = 1_000;
 /// Largest priority of a burst; its negative is the smallest.
 const MAX_PRIORITY: i32 = 1_000_000;
 /// Maximum length in characters of the URL of a store, or of an object in it.
-const LONGEST_URL: usize = 1_024;
+const MAX_URL_LENGTH: usize = 1_024;
 
 /// Specification of a burst: its kernel, its chunks, the slices that it uses, and the handling of its results.
 ///
@@ -85,7 +85,7 @@ pub struct BurstJobSpec {
     pub chunk_timeout_seconds: i64,
     /// Maximum number of chunks that may fail permanently. If more fail, the burst fails.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_CHUNKS))]
+    #[schemars(range(min = 0, max = MAX_CHUNKS))]
     pub max_failed_chunks: i64,
     /// Aggregate of all results. If not specified, none is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,7 +208,7 @@ pub struct OutputSpec {
 #[x_kube(validation = rules::secret_for_remote_store())]
 pub struct StoreSpec {
     /// URL of the store: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///path` on a file system that all agents and the operator share.
-    #[schemars(length(min = 6, max = LONGEST_URL))]
+    #[schemars(length(min = 6, max = MAX_URL_LENGTH))]
     #[x_kube(validation = store_url())]
     pub url: String,
     /// Secret in the job's namespace. Its keys are settings of the store, such as `aws_access_key_id` and `aws_endpoint`.

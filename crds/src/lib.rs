@@ -50,7 +50,7 @@ fn number<const N: i64>() -> i64 {
 }
 
 /// The time in a field of whole seconds. A negative number, which no schema allows, is no time.
-fn seconds(seconds: i64) -> Duration {
+pub fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 

@@ -7,7 +7,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
 };
 
-use sahasra_parameters::spec::MOST_VALUES;
+use sahasra_parameters::spec::MAX_VALUES;
 
 use crate::{
     burst_job::{Aggregate, MAX_RETRIES, kernel::MAX_OUTPUT_BYTES},
@@ -88,7 +88,7 @@ pub fn python() -> String {
     format!(
         "\"\"\"Names and limits of a BurstJob. Generated from crds/src by `make generate`: do not edit.\"\"\"\n\n\
          AGGREGATES = (\n{names})\n\
-         #: Largest number of values that a parameter may list.\nMAX_VALUES = {MOST_VALUES}\n\
+         #: Largest number of values that a parameter may list.\nMAX_VALUES = {MAX_VALUES}\n\
          #: Largest number of retries of a chunk.\nMAX_RETRIES = {MAX_RETRIES}\n\
          #: Largest number of slices.\nMAX_SLICES = {MAX_SLICES}\n\
          #: Largest number of elements of an output.\nMAX_ELEMENTS = {MAX_OUTPUT_BYTES}\n"

@@ -50,7 +50,7 @@ pub(crate) fn store_url() -> Rule {
 pub(crate) fn object_name() -> Rule {
     matches(
         "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-        "name must be that of an object: lower-case letters, digits, dashes and dots",
+        "must be the name of an object: lower-case letters, digits, dashes and dots",
     )
 }
 

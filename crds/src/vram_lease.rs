@@ -24,7 +24,7 @@ pub const MIN_LEASE_SECONDS: u64 = 5;
 /// Longest lifetime of a grant in seconds: one day.
 pub const MAX_LEASE_SECONDS: u64 = 86_400;
 /// Most grants that the status lists.
-pub const MOST_GRANTS: usize = 512;
+pub const MAX_GRANTS: usize = 512;
 
 /// Default lifetime of a grant: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
 pub(crate) const TTL_SECONDS: i64 = 60;
@@ -188,7 +188,7 @@ pub struct VramLeaseStatus {
     pub devices: i64,
     /// Grants of the lease, one for each device. At most 512 are listed; `devices` is the number of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MOST_GRANTS))]
+    #[schemars(length(max = MAX_GRANTS))]
     pub grants: Vec<GrantStatus>,
     /// Time of the first grant.
     #[serde(default, skip_serializing_if = "Option::is_none")]

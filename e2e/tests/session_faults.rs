@@ -22,14 +22,14 @@ static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
 /// Pool for tests with an outage of the API server.
 static OUTAGE: SharedPool = SharedPool::new(|| {
     // Sessions expire during the outage, unless it is longer than the default expiry anyway: see `outage`.
-    match outage() > LONGEST_EXPIRY {
+    match outage() > MAX_EXPIRY {
         true => PoolOptions::watchful(),
         false => PoolOptions::watchful().operator_environment("SAHASRA_SESSION_LEASE_TTL", "5s"),
     }
 });
 
 /// Upper bound of the operator's default expiry of a session's grant.
-const LONGEST_EXPIRY: Duration = Duration::from_secs(60);
+const MAX_EXPIRY: Duration = Duration::from_secs(60);
 
 /// Number from an environment variable, which longer runs set: see `make soak`.
 fn setting(name: &str, otherwise: u64) -> u64 {

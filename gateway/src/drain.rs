@@ -7,7 +7,7 @@ use futures::{Stream, StreamExt};
 use tokio::time::timeout;
 
 /// Maximum number of bytes read. A client usually sends no more than one file or tensor before it reads the answer.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// Time limit of reading: on a slow link it is better that the client loses the answer than that it holds the connection.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -17,7 +17,7 @@ pub(crate) async fn drain<E>(pieces: impl Stream<Item = Result<Bytes, E>>) {
     let mut pieces = pin!(pieces);
     let reading = async {
         let mut read = 0;
-        while read < MOST_BYTES
+        while read < MAX_BYTES
             && let Some(Ok(piece)) = pieces.next().await
         {
             read += piece.len();

@@ -1,5 +1,5 @@
-//! The worker agents from the operator's side: unary calls ([`client`]), the burst stream ([`stream`]), the transport of both
-//! ([`transport`]), and the directory of workers and their liveness ([`directory`]).
+//! The worker agents from the operator's side: unary calls (`client`), the burst stream (`stream`), the transport of both
+//! ([`transport`]), and the directory of workers and their liveness (`directory`).
 
 mod client;
 mod directory;

@@ -11,7 +11,7 @@ use crate::devices::{CpuMode, DeviceConfig};
 
 /// Default number of namespaces whose bursts one device serves at the same time.
 pub const MAX_EXECUTORS_PER_DEVICE: u32 = 8;
-/// Limit of the devices of the CPU engine.
+/// Maximum number of devices of the CPU backend.
 const MAX_CPU_DEVICES: i64 = 64;
 
 /// Agent of one node: grants slices of the memory of its devices, and runs chunks and sessions on them.

@@ -76,7 +76,7 @@ fn ptx(characters: usize) -> Value {
 
 /// The limits in docs/limits.md: field, last accepted value and first rejected value.
 pub async fn the_bounds_of_every_range_are_accepted_and_values_beyond_are_rejected(subject: &Subject) {
-    const LONGEST_NAME: &str = "n23456789_123456789_123456789_123456789_123456789_123456789_123";
+    const MAX_NAME_LENGTH: &str = "n23456789_123456789_123456789_123456789_123456789_123456789_123";
     let output = |elements: u64| json!({"kernel": {"args": [{"output": {"type": "u32", "count": elements}}]}});
     let top = |k| aggregated(1, json!({"topK": {"output": 0, "k": k}}));
     let sum = |elements| aggregated(elements, json!({"sum": {"output": 0}}));
@@ -120,8 +120,8 @@ pub async fn the_bounds_of_every_range_are_accepted_and_values_beyond_are_reject
         (
             "BurstJob",
             "spec.chunks.parameters",
-            named(LONGEST_NAME),
-            named(&format!("{LONGEST_NAME}4")),
+            named(MAX_NAME_LENGTH),
+            named(&format!("{MAX_NAME_LENGTH}4")),
         ),
         ("BurstJob", "spec.chunks.parameters", named("_1"), named("1_")),
         ("BurstJob", "spec.chunks.parameters", named("output"), named("output10")),

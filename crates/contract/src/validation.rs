@@ -325,7 +325,7 @@ pub async fn a_rule_of_a_map_value_names_its_key(subject: &Subject) {
     let status = refusal(subject, reversed).await;
     assert_mistake(
         &status,
-        "spec.chunks.parameters[rate].random.uniform.min: Invalid value: \"object\": min must be smaller than max",
+        "spec.chunks.parameters[rate].random.uniform.min: Invalid value: \"object\": min must be smaller than max: lower min or raise max",
     );
 }
 

@@ -98,7 +98,7 @@ pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStrea
 fn watch_lanes<D: Device>(shared: &lane::Shared<D>) -> ! {
     loop {
         let interval = shared.watch.wait_for_lanes();
-        if shared.watch.has_overrun(&shared.status_page) {
+        if shared.watch.cancel_overdue(&shared.status_page) {
             shared.reporter.end_process();
         }
         shared.send_old_results();

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Maximum size of the pool in bytes. The system may reclaim this memory anyway; the limit bounds the apparent memory usage of the process.
-const MOST_BYTES: usize = 512 << 20;
+const MAX_BYTES: usize = 512 << 20;
 /// Size in bytes of which all mappings are multiples: the largest page size of common systems.
 const GRAIN_BYTES: usize = 64 << 10;
 /// Size of a huge page on most machines, in bytes. Mappings of at least this size request huge pages.
@@ -119,7 +119,7 @@ pub(crate) fn take(bytes: usize) -> Option<Mapping> {
 
 /// Returns a mapping to which no references exist to the pool.
 pub(crate) fn give(mapping: Mapping) {
-    if mapping.bytes > MOST_BYTES {
+    if mapping.bytes > MAX_BYTES {
         return;
     }
     mapping.release();
@@ -128,7 +128,7 @@ pub(crate) fn give(mapping: Mapping) {
         let mut pool = POOL.lock();
         pool.bytes += mapping.bytes;
         pool.unused.push_back(mapping);
-        while pool.bytes > MOST_BYTES
+        while pool.bytes > MAX_BYTES
             && let Some(oldest) = pool.unused.pop_front()
         {
             pool.bytes -= oldest.bytes;
@@ -146,5 +146,5 @@ pub(crate) fn unused_bytes() -> usize {
 
 #[cfg(test)]
 pub(crate) const fn most_bytes() -> usize {
-    MOST_BYTES
+    MAX_BYTES
 }

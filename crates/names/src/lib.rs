@@ -16,7 +16,7 @@ mod identifiers;
 #[derive(JsonSchema, Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// PTX kernels: the CUDA driver on a GPU, the SIMT engine on a CPU.
+    /// PTX kernels: the CUDA driver on a GPU, the CPU engine elsewhere.
     Ptx,
     /// StableHLO programs through a PJRT plugin.
     #[default]
@@ -27,7 +27,7 @@ pub enum Engine {
 #[derive(Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The SIMT engine for CPUs.
+    /// The CPU engine.
     Cpu,
     /// The CUDA driver.
     Cuda,

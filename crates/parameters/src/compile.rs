@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CompileError, MOST_CHUNKS, NotOne, Parameter, Program,
+    CompileError, MAX_CHUNKS, NotOne, Parameter, Program,
     formula::Formula,
     random::{Distribution, Stream},
     rules::{ORDERED_BOUNDS, POSITIVE_MINIMUM, UNIQUE_NAMES, name_message},
     scalar::{Scalar, is_integer, takes, type_name},
     source::{Source, not_representable},
     spec::{
-        Chunks, ChunksChoice, Interval, LONGEST_NAME, MOST_AXES, MOST_PARAMETERS, MOST_VALUES, ParameterChoice, ParameterSpec, ProductAxis,
+        Chunks, ChunksChoice, Interval, MAX_AXES, MAX_NAME_LENGTH, MAX_PARAMETERS, MAX_VALUES, ParameterChoice, ParameterSpec, ProductAxis,
         RandomChoice, RandomSpec, RangeChoice, RangeSpec, ScalarType,
     },
 };
@@ -44,10 +44,10 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
             );
         }
     };
-    if chunks.parameters.len() > MOST_PARAMETERS {
+    if chunks.parameters.len() > MAX_PARAMETERS {
         return refuse(
             "spec.chunks.parameters",
-            format!("{} parameters: at most {MOST_PARAMETERS} are allowed", chunks.parameters.len()),
+            format!("{} parameters: at most {MAX_PARAMETERS} are allowed", chunks.parameters.len()),
         );
     }
 
@@ -89,8 +89,8 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
 fn count(chunks: &Chunks) -> Result<u64, CompileError> {
     match one("spec.chunks", chunks.choice())? {
         ChunksChoice::Count(&count) => match u64::try_from(count) {
-            Ok(count) if (1..=MOST_CHUNKS).contains(&count) => Ok(count),
-            _ => refuse("spec.chunks.count", format!("{count} chunks: set a number from 1 to {MOST_CHUNKS}")),
+            Ok(count) if (1..=MAX_CHUNKS).contains(&count) => Ok(count),
+            _ => refuse("spec.chunks.count", format!("{count} chunks: set a number from 1 to {MAX_CHUNKS}")),
         },
         ChunksChoice::Product(axes) => combinations(axes),
     }
@@ -98,19 +98,19 @@ fn count(chunks: &Chunks) -> Result<u64, CompileError> {
 
 fn combinations(axes: &[ProductAxis]) -> Result<u64, CompileError> {
     let path = "spec.chunks.product";
-    if axes.is_empty() || axes.len() > MOST_AXES {
-        return refuse(path, format!("{} lists: specify from 1 to {MOST_AXES}", axes.len()));
+    if axes.is_empty() || axes.len() > MAX_AXES {
+        return refuse(path, format!("{} lists: specify from 1 to {MAX_AXES}", axes.len()));
     }
     let mut count: u64 = 1;
     for (at, axis) in axes.iter().enumerate() {
         check_length(&format!("{path}[{at}].list"), &axis.list)?;
         // At most 16 factors of at most 4096 each, and the loop ends as soon as the product exceeds the limit, so there is no overflow.
         count *= axis.list.len() as u64;
-        if count > MOST_CHUNKS {
+        if count > MAX_CHUNKS {
             let lengths: Vec<String> = axes.iter().map(|axis| axis.list.len().to_string()).collect();
             return refuse(
                 path,
-                format!("{} combinations exceed {MOST_CHUNKS}: shorten or drop a list", lengths.join(" × ")),
+                format!("{} combinations exceed {MAX_CHUNKS}: shorten or drop a list", lengths.join(" × ")),
             );
         }
     }
@@ -120,7 +120,7 @@ fn combinations(axes: &[ProductAxis]) -> Result<u64, CompileError> {
 fn check_name(path: &str, name: &str) -> Result<(), CompileError> {
     let mut characters = name.chars();
     let first = characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_');
-    if first && characters.all(|other| other.is_ascii_alphanumeric() || other == '_') && name.len() <= LONGEST_NAME {
+    if first && characters.all(|other| other.is_ascii_alphanumeric() || other == '_') && name.len() <= MAX_NAME_LENGTH {
         return Ok(());
     }
     refuse(path, name_message())
@@ -129,7 +129,7 @@ fn check_name(path: &str, name: &str) -> Result<(), CompileError> {
 fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
     match list.len() {
         0 => refuse(path, "the list is empty: specify at least one value"),
-        length if length > MOST_VALUES => refuse(path, format!("{length} values: a list has at most {MOST_VALUES}, use cel or range")),
+        length if length > MAX_VALUES => refuse(path, format!("{length} values: a list has at most {MAX_VALUES}, use cel or range")),
         _ => Ok(()),
     }
 }

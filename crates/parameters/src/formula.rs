@@ -15,12 +15,12 @@ pub(crate) mod typed;
 
 use typed::{Double, Integer};
 
-use crate::spec::LONGEST_FORMULA;
+use crate::spec::MAX_FORMULA_LENGTH;
 
 /// Maximum nesting of brackets and conditions, beyond that of any readable formula.
 const DEEPEST: usize = 48;
 
-/// Stack size of the parser: twice what a text of [`LONGEST_FORMULA`] characters nested [`DEEPEST`] deep needs in a debug build. Pages that are
+/// Stack size of the parser: twice what a text of [`MAX_FORMULA_LENGTH`] characters nested [`DEEPEST`] deep needs in a debug build. Pages that are
 /// never touched need no memory.
 const PARSER_STACK_BYTES: usize = 32 << 20;
 
@@ -59,8 +59,8 @@ impl Formula {
         if text.trim().is_empty() {
             return Err("the formula is empty: write one over index and count, such as `0.1 * double(index)`".to_owned());
         }
-        if text.chars().count() > LONGEST_FORMULA {
-            return Err(format!("the formula is longer than {LONGEST_FORMULA} characters: shorten it"));
+        if text.chars().count() > MAX_FORMULA_LENGTH {
+            return Err(format!("the formula is longer than {MAX_FORMULA_LENGTH} characters: shorten it"));
         }
         if nesting(text) > DEEPEST {
             return Err(format!("nested more than {DEEPEST} deep: use fewer brackets and conditions"));

@@ -44,7 +44,7 @@ pub use one_of::NotOne;
 pub use scalar::{Scalar, is_integer};
 
 /// Maximum number of chunks of a burst, whether given by `count` or by `product`.
-pub const MOST_CHUNKS: u64 = 10_000_000;
+pub const MAX_CHUNKS: u64 = 10_000_000;
 
 /// Error in `spec.chunks`.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use schemars::Schema;
 use serde_json::{Value, json};
 
-use crate::{one_of::message, spec::LONGEST_NAME};
+use crate::{one_of::message, spec::MAX_NAME_LENGTH};
 
 const VALIDATIONS: &str = "x-kubernetes-validations";
 
@@ -15,16 +15,16 @@ pub(crate) const UNIQUE_NAMES: &str = "two parameters have the same name: use a 
 /// Message about an interval that is empty.
 pub(crate) const ORDERED_BOUNDS: &str = "min must be smaller than max";
 /// Message about an interval whose logarithm does not exist.
-pub(crate) const POSITIVE_MINIMUM: &str = "min must be greater than 0, because its logarithm is taken";
+pub(crate) const POSITIVE_MINIMUM: &str = "min must be greater than 0, because its logarithm is taken: raise min, or use uniform";
 
 /// Message about a text that is not a parameter's name.
 pub(crate) fn name_message() -> String {
-    format!("a parameter name must have 1 to {LONGEST_NAME} letters, digits and underscores, no digit first")
+    format!("a parameter name must have 1 to {MAX_NAME_LENGTH} letters, digits and underscores, no digit first")
 }
 
 /// Pattern of a parameter's name: an identifier, so that reports and formulas can contain it.
 fn name_pattern() -> String {
-    format!("^[A-Za-z_][A-Za-z0-9_]{{0,{}}}$", LONGEST_NAME - 1)
+    format!("^[A-Za-z_][A-Za-z0-9_]{{0,{}}}$", MAX_NAME_LENGTH - 1)
 }
 
 /// Columns of the results beside `index` and the parameters.
@@ -90,7 +90,7 @@ pub(crate) fn axes_apart_from_parameters() -> Value {
 }
 
 pub(crate) fn ordered_bounds() -> Value {
-    rule_of_field("self.min < self.max", ORDERED_BOUNDS, ".min")
+    rule_of_field("self.min < self.max", &format!("{ORDERED_BOUNDS}: lower min or raise max"), ".min")
 }
 
 /// Adds the rule that an interval's minimum is positive. A transform, since `extend` on a field would replace the rules of the field's type.

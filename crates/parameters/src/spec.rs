@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{MOST_CHUNKS, one_of, rules};
+use crate::{MAX_CHUNKS, one_of, rules};
 
 /// Maximum number of parameters in `parameters`.
-pub const MOST_PARAMETERS: usize = 32;
+pub const MAX_PARAMETERS: usize = 32;
 /// Maximum number of lists of a product.
-pub const MOST_AXES: usize = 16;
+pub const MAX_AXES: usize = 16;
 /// Maximum number of values of a list: of a parameter, of a product or to choose from.
-pub const MOST_VALUES: usize = 4_096;
+pub const MAX_VALUES: usize = 4_096;
 /// Maximum length of a parameter's name in characters.
-pub const LONGEST_NAME: usize = 63;
+pub const MAX_NAME_LENGTH: usize = 63;
 /// Maximum length of a formula in characters.
-pub const LONGEST_FORMULA: usize = 1_024;
+pub const MAX_FORMULA_LENGTH: usize = 1_024;
 
 one_of! {
     /// Number of chunks, and their parameters as functions of the index. Exactly one of `count` and `product` must be set.
@@ -25,16 +25,16 @@ one_of! {
     #[schemars(extend("x-kubernetes-validations" = [rules::exactly_one(Chunks::OPTIONS), rules::axes_apart_from_parameters()]))]
     pub struct Chunks as ChunksChoice {
         /// Number of chunks.
-        #[schemars(range(min = 1, max = MOST_CHUNKS))]
+        #[schemars(range(min = 1, max = MAX_CHUNKS))]
         count: Count(i64) = "count",
         /// Lists of parameter values. Each combination is one chunk; the last list varies fastest.
-        #[schemars(length(min = 1, max = MOST_AXES), extend("x-kubernetes-validations" = [rules::distinct_axes()]))]
+        #[schemars(length(min = 1, max = MAX_AXES), extend("x-kubernetes-validations" = [rules::distinct_axes()]))]
         product: Product(Vec<ProductAxis>) = "product",
     }
     and {
         /// Parameters by name. Each is a function of the chunk's index.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        #[schemars(extend("maxProperties" = MOST_PARAMETERS, "x-kubernetes-validations" = [rules::parameter_names(), rules::no_columns()]))]
+        #[schemars(extend("maxProperties" = MAX_PARAMETERS, "x-kubernetes-validations" = [rules::parameter_names(), rules::no_columns()]))]
         pub parameters: BTreeMap<String, ParameterSpec>,
         /// Seed of all `random` parameters. The same seed gives the same values on every device.
         #[serde(default)]
@@ -48,13 +48,13 @@ one_of! {
 #[serde(rename_all = "camelCase")]
 pub struct ProductAxis {
     /// Name of the parameter.
-    #[schemars(length(min = 1, max = LONGEST_NAME), extend("x-kubernetes-validations" = [rules::parameter_name(), rules::no_column()]))]
+    #[schemars(length(min = 1, max = MAX_NAME_LENGTH), extend("x-kubernetes-validations" = [rules::parameter_name(), rules::no_column()]))]
     pub name: String,
     /// Type of the parameter.
     #[serde(rename = "type")]
     pub type_: ScalarType,
     /// Values of the parameter.
-    #[schemars(length(min = 1, max = MOST_VALUES))]
+    #[schemars(length(min = 1, max = MAX_VALUES))]
     pub list: Vec<f64>,
 }
 
@@ -70,10 +70,10 @@ one_of! {
     } as ParameterChoice {
         /// CEL expression over `index` (int, from 0) and `count` (int) that returns an int or a double, such as
         /// `0.0001 * (1.0 + double(index % 100))`.
-        #[schemars(length(min = 1, max = LONGEST_FORMULA))]
+        #[schemars(length(min = 1, max = MAX_FORMULA_LENGTH))]
         cel: Cel(String) = "cel",
         /// Values that chunks take in turn, repeated from the start.
-        #[schemars(length(min = 1, max = MOST_VALUES))]
+        #[schemars(length(min = 1, max = MAX_VALUES))]
         list: List(Vec<f64>) = "list",
         /// Evenly spaced values.
         range: Range(RangeSpec) = "range",
@@ -110,7 +110,7 @@ one_of! {
         #[schemars(transform = rules::positive_minimum)]
         log_uniform: LogUniform(Interval) = "logUniform",
         /// Values to choose from, each with the same probability.
-        #[schemars(length(min = 1, max = MOST_VALUES))]
+        #[schemars(length(min = 1, max = MAX_VALUES))]
         choice: Choice(Vec<f64>) = "choice",
     }
 }

@@ -14,7 +14,7 @@ use humantime::{DurationError, parse_duration};
 use crate::tls::ServerName;
 
 /// Maximum of a duration, in hours: a hundred years of 365 days, which every clock can count.
-const LONGEST_HOURS: u64 = 876_000;
+const MAX_HOURS: u64 = 876_000;
 
 /// Parses the command line of a program, or ends the program with a message. An environment variable that is empty counts as unset. A
 /// message about the value of a variable names the variable.
@@ -65,11 +65,11 @@ fn variable_of(command: &Command, option: &str) -> Option<String> {
 
 /// Parses a duration with units, such as `250ms`, `15s`, `2m` or `1h 30m`: more than zero, and at most a hundred years.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let longest = Duration::from_secs(LONGEST_HOURS * 3600);
+    let longest = Duration::from_secs(MAX_HOURS * 3600);
     match parse_duration(text) {
         Ok(Duration::ZERO) => Err("duration must not be zero".to_owned()),
         Ok(duration) if duration <= longest => Ok(duration),
-        Ok(_) | Err(DurationError::NumberOverflow) => Err(format!("{text:?} is too large: the maximum is {LONGEST_HOURS}h")),
+        Ok(_) | Err(DurationError::NumberOverflow) => Err(format!("{text:?} is too large: the maximum is {MAX_HOURS}h")),
         Err(_) => Err(format!(
             "invalid duration {text:?}: expected numbers with ms, s, m or h, such as 15s"
         )),

@@ -4,27 +4,28 @@ use kube::KubeSchema;
 use sahasra_parameters::one_of;
 use serde::{Deserialize, Serialize};
 
-use super::kernel::MOST_ARGUMENTS;
+use super::kernel::MAX_ARGUMENTS;
 use crate::rules::exactly_one;
 
 /// Most elements of an output that `sum` and `mean` take: their result stands in the status.
-pub(super) const MOST_ELEMENTS: usize = 256;
+pub(super) const MAX_ELEMENTS: usize = 256;
 
 /// Most chunks that `topK` lists.
-pub(super) const MOST_BEST: usize = 100;
+pub(super) const MAX_BEST: usize = 100;
 
 /// Most elements of the output that an aggregate takes. The rules of the definition have the same order.
 pub(super) const OUTPUT_ELEMENTS: &[(&str, usize)] = &[
     ("argmin", 1),
     ("argmax", 1),
     ("topK", 1),
-    ("sum", MOST_ELEMENTS),
-    ("mean", MOST_ELEMENTS),
+    ("sum", MAX_ELEMENTS),
+    ("mean", MAX_ELEMENTS),
     ("concat", usize::MAX),
 ];
 
 /// Message about an output that the kernel does not have.
-pub const UNKNOWN_OUTPUT: &str = "output must be smaller than the number of the kernel's output arguments: 0 is the first";
+pub const UNKNOWN_OUTPUT: &str =
+    "output must be smaller than the number of the kernel's output arguments: 0 is the first, and a kernel without one has no aggregate";
 
 /// Message about an output with more than `most` elements, which `aggregate` does not take.
 pub fn elements_message(aggregate: &str, most: usize) -> String {
@@ -81,7 +82,7 @@ pub fn most_elements(aggregate: &str) -> Option<usize> {
 pub struct OutputSelector {
     /// Position of the output among the kernel's `output` arguments, from 0. `argmin`, `argmax` and `topK` take outputs of one element, `sum` and `mean` of at most 256.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_ARGUMENTS - 1))]
+    #[schemars(range(min = 0, max = MAX_ARGUMENTS - 1))]
     pub output: i64,
 }
 
@@ -91,10 +92,10 @@ pub struct OutputSelector {
 pub struct TopK {
     /// Position of the output to compare among the kernel's `output` arguments, from 0.
     #[serde(default)]
-    #[schemars(range(min = 0, max = MOST_ARGUMENTS - 1))]
+    #[schemars(range(min = 0, max = MAX_ARGUMENTS - 1))]
     pub output: i64,
     /// Number of chunks.
-    #[schemars(range(min = 1, max = MOST_BEST))]
+    #[schemars(range(min = 1, max = MAX_BEST))]
     pub k: i64,
     /// Order of the values.
     #[serde(default)]

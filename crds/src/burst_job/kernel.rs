@@ -4,11 +4,11 @@ use kube::KubeSchema;
 use sahasra_parameters::{
     launch::{MAX_BLOCK, MAX_GRID},
     one_of,
-    spec::LONGEST_NAME,
+    spec::MAX_NAME_LENGTH,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{LONGEST_URL, ScalarType, rules};
+use super::{MAX_URL_LENGTH, ScalarType, rules};
 use crate::{
     number,
     rules::{exactly_one, matches, object_name, store_url},
@@ -31,7 +31,7 @@ pub const MAX_PTX_BYTES: u64 = 8 << 20;
 /// Most bytes of PTX or of base64 in the object itself: with the other fields they fit what etcd takes.
 const MAX_INLINE_BYTES: usize = 128 << 10;
 /// Most arguments of a kernel.
-pub(super) const MOST_ARGUMENTS: usize = 64;
+pub(super) const MAX_ARGUMENTS: usize = 64;
 /// Most dynamic shared memory of a block in bytes: 227 KiB, the most that any device lets a block have (CUDA C++ Programming Guide,
 /// technical specifications per compute capability, 9.0 and 10.0).
 const MAX_SHARED_BYTES: u32 = 227 << 10;
@@ -63,7 +63,7 @@ pub struct Kernel {
     pub dynamic_shared_bytes: i64,
     /// Arguments of the kernel, in the order of its parameters.
     #[serde(default)]
-    #[schemars(length(max = MOST_ARGUMENTS))]
+    #[schemars(length(max = MAX_ARGUMENTS))]
     pub args: Vec<Argument>,
 }
 
@@ -83,7 +83,7 @@ one_of! {
         /// Key of a ConfigMap in the job's namespace.
         config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
         /// Full URL of an object in the store of `spec.output.store`.
-        #[schemars(length(min = 6, max = LONGEST_URL))]
+        #[schemars(length(min = 6, max = MAX_URL_LENGTH))]
         #[x_kube(validation = store_url())]
         url: Url(String) = "url",
     }
@@ -112,7 +112,7 @@ one_of! {
         /// Pointer to a zeroed array that is read after the launch, as a result of the chunk.
         output: Output(OutputArgument) = "output",
         /// Name of a parameter in `chunks`, whose value is passed.
-        #[schemars(length(min = 1, max = LONGEST_NAME))]
+        #[schemars(length(min = 1, max = MAX_NAME_LENGTH))]
         parameter: Parameter(String) = "parameter",
         /// Pointer to a private copy of bytes. The kernel may write to it; the changes are discarded.
         input: Input(InputArgument) = "input",
@@ -164,7 +164,7 @@ one_of! {
         /// Key of a ConfigMap in the job's namespace. Binary data must be in `binaryData`.
         config_map_key_ref: ConfigMapKeyRef(ConfigMapKeyReference) = "configMapKeyRef",
         /// Full URL of an object in the store of `spec.output.store`.
-        #[schemars(length(min = 6, max = LONGEST_URL))]
+        #[schemars(length(min = 6, max = MAX_URL_LENGTH))]
         #[x_kube(validation = store_url())]
         url: Url(String) = "url",
     }

@@ -7,10 +7,10 @@ use kube::KubeSchema;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::aggregate::{MOST_BEST, MOST_ELEMENTS};
+use super::aggregate::{MAX_BEST, MAX_ELEMENTS};
 
 /// Most failed chunks that the status lists.
-pub const MOST_FAILURES: usize = 10;
+pub const MAX_FAILURES: usize = 10;
 /// Maximum length in bytes of the text of a set of indices. The checkpoint has the whole set.
 pub const MAX_INDEXES_BYTES: usize = 4_096;
 /// Maximum length in bytes of the message of a condition or of a failed chunk.
@@ -70,7 +70,7 @@ pub struct BurstJobStatus {
     pub results: Option<ResultsStatus>,
     /// The first failed chunks, at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MOST_FAILURES))]
+    #[schemars(length(max = MAX_FAILURES))]
     pub failures: Vec<ChunkFailure>,
     /// Time at which the burst first held slices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct AggregateStatus {
     pub summary: Option<String>,
     /// Best chunks, starting with the best: one for argmin and argmax, k for topK.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MOST_BEST))]
+    #[schemars(length(max = MAX_BEST))]
     pub best: Vec<BestChunk>,
     /// Elements of the sum or mean; null for an element that is infinite or NaN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -128,7 +128,7 @@ pub struct AggregateStatus {
     /// All of `values` as exact text. Set where one of them is not exact as a JSON number: a sum of integers beyond 2^53, `inf`, `-inf`,
     /// `NaN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = MOST_ELEMENTS), inner(length(max = 64)))]
+    #[schemars(length(max = MAX_ELEMENTS), inner(length(max = 64)))]
     pub exact: Vec<String>,
     /// Half width of the 95 % confidence interval of each element of a mean, by Student's t; null if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -148,7 +148,7 @@ pub struct AggregateStatus {
 fn numbers(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
-        "maxItems": MOST_ELEMENTS,
+        "maxItems": MAX_ELEMENTS,
         "items": {"type": "number", "format": "double", "nullable": true},
     })
 }

@@ -9,7 +9,7 @@ mod retries;
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
-use sahasra_crds::burst_job::status::MOST_FAILURES;
+use sahasra_crds::burst_job::status::MAX_FAILURES;
 use sahasra_names::DeviceId;
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_service::backoff::Backoff;
@@ -239,7 +239,7 @@ impl Account {
         &self.causes
     }
 
-    /// The first failures, at most [`MOST_FAILURES`].
+    /// The first failures, at most [`MAX_FAILURES`].
     pub(crate) fn failures(&self) -> &[FailedChunk] {
         &self.failures
     }
@@ -302,7 +302,7 @@ impl Account {
         let AttemptRange { first, count, attempt } = chunks;
         self.failed.insert(first, count);
         self.causes.entry(code).or_default().insert(first, count);
-        for index in chunks.indices().take(MOST_FAILURES.saturating_sub(self.failures.len())) {
+        for index in chunks.indices().take(MAX_FAILURES.saturating_sub(self.failures.len())) {
             self.failures.push(FailedChunk {
                 index,
                 attempts: attempt,

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sahasra_crds::burst_job::status::MOST_FAILURES;
+use sahasra_crds::burst_job::status::MAX_FAILURES;
 use sahasra_results::{COUNTED, FAILED, RESULTS};
 pub use sahasra_results::{CSV, MAX_CSV_BYTES, MAX_INLINE_RESULT_BYTES};
 use sahasra_wire::burst::FailureCode;
@@ -37,7 +37,7 @@ pub struct Checkpoint {
     pub term: u64,
     pub completed: IndexSet,
     pub failed: BTreeMap<FailureCode, IndexSet>,
-    /// The first failures, at most [`MOST_FAILURES`].
+    /// The first failures, at most [`MAX_FAILURES`].
     pub failures: Vec<FailedChunk>,
     /// Number of attempts after the first.
     pub retried: u64,
@@ -219,7 +219,7 @@ impl Checkpoint {
             return Err(CheckpointError::OtherJob(state.uid));
         }
         let listed = |failure: &FailedChunk| failure.index < total && code(&failure.code).is_some();
-        if state.failures.len() > MOST_FAILURES || !state.failures.iter().all(listed) {
+        if state.failures.len() > MAX_FAILURES || !state.failures.iter().all(listed) {
             return Err(CheckpointError::Contradiction("its list of failures"));
         }
         if !state.aggregator.continues(aggregator) {

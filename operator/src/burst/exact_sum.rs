@@ -44,7 +44,7 @@ struct NoSum;
 /// Range of the exponents of the squares of finite numbers, with some room for the number of terms.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -2176..=2176;
 /// Maximum number of bits of a sum: from the least of these exponents to the greatest.
-const MOST_BITS: u64 = 4352;
+const MAX_BITS: u64 = 4352;
 
 impl TryFrom<Stored> for ExactSum {
     type Error = NoSum;
@@ -55,7 +55,7 @@ impl TryFrom<Stored> for ExactSum {
             ..Self::default()
         };
         let whole = BigInt::parse_bytes(stored.sum.as_bytes(), 16).ok_or(NoSum)?;
-        if whole.bits() > MOST_BITS || !EXPONENTS.contains(&stored.exponent) {
+        if whole.bits() > MAX_BITS || !EXPONENTS.contains(&stored.exponent) {
             return Err(NoSum);
         }
         for (place, digit) in (0..).zip(whole.magnitude().iter_u32_digits()) {

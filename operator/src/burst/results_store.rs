@@ -22,9 +22,9 @@ pub const MANIFEST: &str = "manifest.json";
 /// Name of the list of failed chunks, in the folder or in the ConfigMap.
 pub const FAILED_CSV: &str = "failed.csv";
 /// Maximum number of index objects of a burst: one for each checkpoint, and a checkpoint every five seconds for two months.
-const MOST_OBJECTS: u64 = 1 << 20;
+const MAX_OBJECTS: u64 = 1 << 20;
 /// Maximum number of index objects in all terms, used or not, because each takes a bit.
-const MOST_NUMBERS: u64 = 1 << 24;
+const MAX_NUMBERS: u64 = 1 << 24;
 
 /// A segment, and the part of it that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl SegmentIndex {
             numbers = numbers.saturating_add(end);
         }
         // Each object counts at least one chunk.
-        let is_sound = objects <= chunks.min(MOST_OBJECTS) && numbers <= MOST_NUMBERS && parsed.iter().all(|(written, _)| *written <= term);
+        let is_sound = objects <= chunks.min(MAX_OBJECTS) && numbers <= MAX_NUMBERS && parsed.iter().all(|(written, _)| *written <= term);
         is_sound.then(|| Self {
             numbers: parsed
                 .into_iter()

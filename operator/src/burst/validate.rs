@@ -11,6 +11,7 @@ use sahasra_crds::{
         aggregate::{UNKNOWN_OUTPUT, elements_message, most_elements},
         kernel::{CHUNK_INDEX_TYPE, MAX_OUTPUT_BYTES, output_message},
     },
+    seconds,
     vram_lease::ORDERED_SLICES,
 };
 use sahasra_parameters::{
@@ -84,7 +85,7 @@ fn refuse<T>(path: impl Into<String>, reason: &'static str, message: impl Into<S
 
 const INVALID: &str = "InvalidSpec";
 /// Number of failed chunks for which `failed.csv` fits into a ConfigMap, whatever their indices and causes.
-const MOST_LISTED_FAILED: i64 = 9_000;
+const MAX_LISTED_FAILED: i64 = 9_000;
 
 /// Validates a spec and the objects that it refers to. Returns the first problem found.
 pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, Invalid> {
@@ -136,7 +137,6 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         let number = output.and_then(|output| u32::try_from(output).ok());
         (whole.only(output), aggregator.of_only_output(), number)
     };
-    let seconds = |seconds: i64| Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     Ok(ValidBurst {
         ptx: observed.ptx.clone(),
         entry: spec.kernel.entry.clone(),
@@ -316,9 +316,9 @@ fn check_results(spec: &BurstJobSpec, result_bytes: u64) -> Result<(), Invalid> 
             ),
         );
     }
-    if spec.results == KeptResults::Failed && spec.max_failed_chunks > MOST_LISTED_FAILED {
+    if spec.results == KeptResults::Failed && spec.max_failed_chunks > MAX_LISTED_FAILED {
         let message = format!(
-            "results: Failed lists the failed chunks in a ConfigMap, at most {MOST_LISTED_FAILED}, and maxFailedChunks allows {}: set \
+            "results: Failed lists the failed chunks in a ConfigMap, at most {MAX_LISTED_FAILED}, and maxFailedChunks allows {}: set \
              output.store, or lower maxFailedChunks",
             spec.max_failed_chunks
         );

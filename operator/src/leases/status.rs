@@ -6,7 +6,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp}
 use sahasra_crds::{
     VramLeaseStatus,
     conditions::{self, GRANTED},
-    vram_lease::{GrantStatus, MOST_GRANTS},
+    vram_lease::{GrantStatus, MAX_GRANTS},
 };
 
 use crate::{objects::integer, pool::ClaimView};
@@ -61,7 +61,7 @@ pub(crate) fn status(
     let is_granted = granted == GrantedReason::SlicesGranted;
     conditions::set(&mut conditions, GRANTED, is_granted, granted.reason(), message, generation, now);
     let devices: BTreeSet<(&str, &str)> = view.grants.iter().map(|grant| (&*grant.worker, &*grant.device)).collect();
-    let listed = view.grants.iter().take(MOST_GRANTS).map(|grant| GrantStatus {
+    let listed = view.grants.iter().take(MAX_GRANTS).map(|grant| GrantStatus {
         worker: grant.worker.to_string(),
         device: grant.device.to_string(),
         slices: i64::from(grant.slices),

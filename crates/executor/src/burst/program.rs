@@ -102,6 +102,7 @@ impl Code {
             dynamic_shared_bytes: program.dynamic_shared_bytes,
         };
         let (mut outputs, mut inputs, mut constants) = (Vec::new(), Vec::new(), Vec::new());
+        let timeout = program.chunk_timeout();
         let mut arguments = Vec::with_capacity(program.arguments.len());
         let mut sizes = Vec::with_capacity(program.arguments.len());
         for (place, argument) in program.arguments.into_iter().enumerate() {
@@ -146,7 +147,7 @@ impl Code {
         Ok(Self {
             ptx: program.ptx,
             entry: program.entry,
-            timeout: Duration::from_millis(program.chunk_timeout_milliseconds),
+            timeout,
             slice_bytes: program.slice_bytes,
             formula,
             shape,

@@ -107,7 +107,7 @@ impl Watch {
 
     /// Cancels the launches that exceed their timeout, where the device supports it. Returns whether a lane does not end its launch, so that
     /// the process must end; the status page then shows the lane.
-    pub(crate) fn has_overrun(&self, status_page: &StatusPage) -> bool {
+    pub(crate) fn cancel_overdue(&self, status_page: &StatusPage) -> bool {
         let now = Instant::now();
         let mut has_overrun = false;
         for (lane, watched) in self.lanes.iter().enumerate() {

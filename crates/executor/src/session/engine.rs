@@ -259,7 +259,7 @@ pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_by
     Compiled {
         request,
         cached: made.cached,
-        milliseconds: made.took.as_millis() as u64,
+        milliseconds: sahasra_wire::milliseconds(made.took),
         outputs: outputs.collect(),
         argument_bytes: needs.arguments,
         output_bytes: needs.outputs,

@@ -209,7 +209,7 @@ impl Hub {
             version: VERSION,
             resume: welcomed.resume,
             resumed: welcomed.resumed,
-            grace_milliseconds: welcomed.grace.as_millis() as u64,
+            grace_milliseconds: sahasra_wire::milliseconds(welcomed.grace),
             window_frames: WINDOW.frames,
             window_bytes: WINDOW.bytes,
             engine: here.engine.to_string(),

@@ -20,7 +20,7 @@ use self::secret::same;
 
 /// Grace period of a client that does not specify one.
 const DEFAULT_GRACE: Duration = Duration::from_secs(60);
-const LONGEST_GRACE: Duration = Duration::from_secs(600);
+const MAX_GRACE: Duration = Duration::from_secs(600);
 
 /// Limit of what one side may have outstanding towards the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl Link {
         self.generation += 1;
         let grace = match hello.grace_milliseconds {
             0 => DEFAULT_GRACE,
-            milliseconds => Duration::from_millis(milliseconds).min(LONGEST_GRACE),
+            milliseconds => Duration::from_millis(milliseconds).min(MAX_GRACE),
         };
         self.client = Some(Client {
             generation: self.generation,

@@ -199,7 +199,7 @@ proptest! {
 
     #[test]
     fn results_agree_with_the_interpreter(text in prop_oneof![integer(), double()], index in 0_i64..50, count in 1_i64..50) {
-        prop_assume!(text.len() <= super::LONGEST_FORMULA && super::nesting(&text) <= super::DEEPEST);
+        prop_assume!(text.len() <= super::MAX_FORMULA_LENGTH && super::nesting(&text) <= super::DEEPEST);
         if let Ok(formula) = Formula::compile(&text, count) {
             let ours = formula.evaluate(index).ok();
             let theirs = interpreted(&text, index, count);

@@ -35,7 +35,7 @@ pub const SMALLEST_BYTES: usize = 64 << 10;
 const BEGIN: f64 = 0.9;
 const GO_ON: f64 = 0.96;
 /// Maximum number of parts between two samples of data that did not compress.
-const MOST_SKIPPED: u32 = 64;
+const MAX_SKIPPED: u32 = 64;
 /// Weight of the newest part in the moving averages.
 const NEWEST: f64 = 0.25;
 
@@ -93,7 +93,7 @@ impl Data {
     fn fails(&mut self) {
         self.known = None;
         self.skip = self.next_skip.max(1);
-        self.next_skip = (2 * self.skip).min(MOST_SKIPPED);
+        self.next_skip = (2 * self.skip).min(MAX_SKIPPED);
     }
 }
 
@@ -215,7 +215,7 @@ impl Compression {
         }
         // A peer that decodes slowly receives an encoded part now and then, because otherwise it could not report that it has become
         // faster.
-        if data.next_skip >= MOST_SKIPPED {
+        if data.next_skip >= MAX_SKIPPED {
             trial.rates = Some(Rates { decoding: 0.0, ..rates });
         }
         Some(trial)

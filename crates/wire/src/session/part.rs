@@ -13,7 +13,7 @@ use super::compression::SMALLEST_BYTES;
 /// more memory for a part than its sender did.
 pub const PART_BYTES: usize = 1 << 20;
 /// Size of the widest elements that are shuffled, in bytes.
-const MOST_WIDTH: usize = 8;
+const MAX_WIDTH: usize = 8;
 
 /// Next bytes of a tensor. The payload holds the encoded bytes.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -204,11 +204,11 @@ impl Encoder {
         if raw.len() < LEAST {
             return (raw.len(), self.compress(raw, width));
         }
-        let length = raw.len() / (16 * PIECES) / MOST_WIDTH * MOST_WIDTH;
+        let length = raw.len() / (16 * PIECES) / MAX_WIDTH * MAX_WIDTH;
         let mut pieces = Vec::with_capacity(PIECES * length);
         for place in 0..PIECES {
             // Each piece starts in the middle of a quarter of the bytes, at the beginning of an element.
-            let start = (2 * place + 1) * raw.len() / (2 * PIECES) / MOST_WIDTH * MOST_WIDTH;
+            let start = (2 * place + 1) * raw.len() / (2 * PIECES) / MAX_WIDTH * MAX_WIDTH;
             pieces.extend_from_slice(&raw[start..start + length]);
         }
         (pieces.len(), self.compress(&pieces, width))

@@ -29,7 +29,7 @@ use crate::{
 /// Time after which a burst that waits for its first slices, or for chunks to end, reports the reason.
 const EXPLAIN_AFTER: Duration = Duration::from_millis(250);
 /// Maximum time between two rounds of the coordinator's loop.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Minimum time between two rounds that no event causes.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// Bytes of results without a checkpoint at which one is written early. Agents keep these results until then, at most 64 MiB.
@@ -119,7 +119,7 @@ impl Coordinator {
     /// Earliest time at which something must be done without an event.
     pub(super) fn next_wake(&self) -> Duration {
         let now = self.now();
-        let mut wake = now + LONGEST_WAIT;
+        let mut wake = now + MAX_WAIT;
         if let Some(at) = self.dispatch_wake(now) {
             wake = wake.min(at);
         }

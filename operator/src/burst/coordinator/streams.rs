@@ -24,7 +24,7 @@ const REOPEN: Backoff = Backoff::milliseconds(100, 5_000);
 pub(super) const RESUME_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of covered ranges in an `Open` frame, which takes at most 1 MiB for them. Results beyond that are repeated by the agent,
 /// and acknowledged when they arrive.
-const MOST_COVERED_RANGES: usize = 64 << 10;
+const MAX_COVERED_RANGES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -127,7 +127,7 @@ impl Coordinator {
                 covered: self
                     .covered
                     .ranges()
-                    .take(MOST_COVERED_RANGES)
+                    .take(MAX_COVERED_RANGES)
                     .flat_map(|(first, count)| [first, first + count - 1])
                     .collect(),
             };

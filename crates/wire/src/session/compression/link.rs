@@ -12,9 +12,9 @@ const KNOWN: (f64, f64) = (0.02, 8e6);
 /// Writing time in seconds after which the weight of a measurement has dropped to 1/e, about a third.
 const MEMORY: f64 = 0.1;
 /// Time after which the rate is measured afresh, if the connection never was the bottleneck meanwhile. Doubles each time, up to
-/// `LONGEST_FORGOTTEN`.
+/// `MAX_FORGOTTEN`.
 const FORGOTTEN: Duration = Duration::from_secs(4);
-const LONGEST_FORGOTTEN: Duration = Duration::from_secs(300);
+const MAX_FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// Measurement of one direction of a connection.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ impl Link {
                 self.waiting += all;
             }
             if self.rate().is_some() && self.waiting >= self.remeasure_after {
-                self.remeasure_after = (2 * self.remeasure_after).min(LONGEST_FORGOTTEN);
+                self.remeasure_after = (2 * self.remeasure_after).min(MAX_FORGOTTEN);
                 (self.bytes, self.seconds, self.run_bytes, self.waiting) = (0.0, 0.0, 0, Duration::ZERO);
             }
             return;
