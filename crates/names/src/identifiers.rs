@@ -34,6 +34,12 @@ macro_rules! identifiers {
             }
         }
 
+        impl From<&String> for $type {
+            fn from(name: &String) -> Self {
+                name.as_str().into()
+            }
+        }
+
         impl From<String> for $type {
             fn from(name: String) -> Self {
                 Self(name.into())

@@ -238,10 +238,10 @@ impl State {
             let mut old = self.workers.remove(&name).filter(|_| same_boot);
             let unclaimed = old.as_mut().map(|old| std::mem::take(&mut old.unclaimed)).unwrap_or_default();
             let devices = worker.devices.iter().map(|device| {
-                let key: DeviceName = device.name.as_str().into();
+                let key = DeviceName::from(&device.name);
                 let before = old.as_ref().and_then(|old| old.devices.get(&key));
                 let view = DeviceView {
-                    class: device.class.as_str().into(),
+                    class: ClassName::from(&device.class),
                     engines: device.engines.clone(),
                     allocatable_bytes: mebibytes(device.allocatable_mib),
                     foreign_bytes: before.map_or(0, |before| before.foreign_bytes),
@@ -282,7 +282,7 @@ impl State {
     /// Registers a claim, with the grants that it adopts from an earlier term. These are renewed under the new term at once, because this
     /// operator may lose leadership soon.
     pub(super) fn claim(&mut self, request: ClaimRequest, adopted: Vec<(WorkerName, Grant)>, now: Duration) -> watch::Receiver<ClaimView> {
-        let id: OwnerUid = request.owner.uid.as_str().into();
+        let id = OwnerUid::from(&request.owner.uid);
         let (view, receiver) = watch::channel(ClaimView::default());
         let grants = adopted.into_iter().map(|(worker, grant)| Held {
             expires: now + grant.expires_in(),

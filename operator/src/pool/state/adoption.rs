@@ -52,7 +52,7 @@ impl State {
             if !self.claims.contains_key(grant.owner_uid.as_str()) && !self.returning.contains_key(&grant.id) {
                 let expires = sent_at + grant.expires_in();
                 unclaimed
-                    .entry(grant.owner_uid.as_str().into())
+                    .entry(OwnerUid::from(&grant.owner_uid))
                     .or_default()
                     .push((grant.clone(), expires));
             }

@@ -32,7 +32,7 @@ impl State {
             Some(view) => (view.boot_id.clone(), view.endpoint.clone()),
             None => (BootId::default(), String::new()),
         };
-        let id: OwnerUid = request.owner.uid.as_str().into();
+        let id = OwnerUid::from(&request.owner.uid);
         let claim = (self.claims.get_mut(&id)).filter(|claim| claim.request.owner == request.owner);
         let undo = |grant: &Grant| Action::release(worker, &endpoint, &request.owner, vec![grant.id.clone()], 0, true);
         let Some(claim) = claim else {
@@ -103,7 +103,7 @@ impl State {
             claim.refused.insert(device, (now + REFUSED_FOR, SILENT.to_owned()));
         }
         self.call_failed(worker, now);
-        self.publish(&OwnerUid::from(request.owner.uid.as_str()));
+        self.publish(&OwnerUid::from(&request.owner.uid));
     }
 
     /// Records the answer to a release. Requests an inventory, because released grants may still be draining.
@@ -254,7 +254,7 @@ impl State {
         }
         let mut refused = 0;
         for owner in &request.owners {
-            let id: OwnerUid = owner.owner.uid.as_str().into();
+            let id = OwnerUid::from(&owner.owner.uid);
             let Some(claim) = self.claims.get_mut(&id) else { continue };
             claim.grants.retain_mut(|held| {
                 if !owner.grants.contains(&held.id) {

@@ -52,7 +52,7 @@ impl State {
                 owner,
                 since,
             };
-            found.push((OwnerUid::from(load.owner_uid.as_str()), orphan));
+            found.push((OwnerUid::from(&load.owner_uid), orphan));
         }
         orphans.retain(|_, orphan| orphan.worker != *worker);
         orphans.extend(found);

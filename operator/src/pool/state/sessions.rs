@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use sahasra_names::WorkerName;
+use sahasra_names::{OwnerUid, WorkerName};
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
     inventory::{Inventory, SessionLoad},
@@ -56,7 +56,7 @@ impl State {
                 load: load.clone(),
                 at: now,
             };
-            let old = self.sessions.insert(load.owner_uid.as_str().into(), seen);
+            let old = self.sessions.insert(OwnerUid::from(&load.owner_uid), seen);
             // The idle and held times change with every inventory, so they do not count as a difference.
             let differs = old.is_none_or(|old| {
                 SessionLoad {
