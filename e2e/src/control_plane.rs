@@ -74,7 +74,7 @@ pub enum ControlPlaneError {
     Audit(#[from] AuditError),
     /// The embedded control plane could not be served.
     #[error("serve the embedded control plane")]
-    Embedded(#[from] sahasra_local::ServeError),
+    Embedded(#[from] crate::ServeError),
     /// An existing cluster is in use, whose servers a test must not control.
     #[error("{operation} needs a control plane of the test's own; {EXISTING_CLUSTER_VARIABLE} is set")]
     NotOwned {

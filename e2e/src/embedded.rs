@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::api_server::ApiServer;
 use crate::control_plane::ControlPlaneError;
 use crate::directory::Directory;
 use crate::kubectl::{self, CommandError, Output};
@@ -36,7 +37,7 @@ impl Embedded {
         let options = sahasra_local::Options::default().clock(k8s_openapi::jiff::Timestamp::now);
         let control_plane = sahasra_local::ControlPlane::new(options);
         let any_port = (Ipv4Addr::LOCALHOST, 0).into();
-        let served = sahasra_local::Server::bind(&control_plane, any_port, TOKEN.to_owned()).await?;
+        let served = ApiServer::bind(&control_plane, any_port, TOKEN.to_owned()).await?;
         let kubeconfig = directory.path().join("kubeconfig");
         std::fs::write(&kubeconfig, served.kubeconfig("default")).map_err(ControlPlaneError::Directory)?;
         let server = served.url();

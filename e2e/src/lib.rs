@@ -5,10 +5,11 @@
 //! the chart's identities. [`Process`] supervises one child process: readiness probe, signals, restart with the same arguments, log. Whatever
 //! a test starts ends with the test; its files are kept and shown if the test fails.
 //!
-//! [`Embedded`] is the embedded control plane over HTTPS, for the same kubectl.
+//! [`Embedded`] is the embedded control plane over HTTPS ([`ApiServer`]), for the same kubectl.
 //!
 //! `e2e/README.md` explains how to write a test.
 
+mod api_server;
 pub mod audit;
 pub mod bursts;
 mod certificates;
@@ -24,6 +25,7 @@ mod ports;
 mod process;
 pub mod tools;
 
+pub use api_server::{ApiServer, ServeError};
 pub use certificates::{CertificateError, WorkerCertificates};
 pub use control_plane::{ControlPlane, ControlPlaneError, EXISTING_CLUSTER_VARIABLE, Options, Shared, condition, true_condition};
 pub use embedded::Embedded;

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use sahasra_local::{Credentials, ServeError};
+use sahasra_local::{Credentials, CredentialsError};
 use tempfile::NamedTempFile;
 use tokio_rustls::TlsAcceptor;
 
@@ -26,7 +26,7 @@ pub enum AccessError {
     #[error("failed to generate a token")]
     Random(#[source] io::Error),
     #[error("failed to create a certificate")]
-    Certificate(#[source] ServeError),
+    Certificate(#[source] CredentialsError),
     #[error(
         "{} is in use by another `sahasra up`: stop it, or set other files with --kubeconfig and --token-file",
         path.display()

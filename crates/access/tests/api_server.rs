@@ -14,13 +14,14 @@ use http::StatusCode;
 use kube::Config;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use sahasra_access::{Access, AccessError, Action};
-use sahasra_local::{ControlPlane, Options, Server};
+use sahasra_e2e::ApiServer;
+use sahasra_local::{ControlPlane, Options};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test]
 async fn the_embedded_api_accepts_only_its_own_token() {
     let control_plane = ControlPlane::new(Options::default());
-    let server = Server::bind(&control_plane, "127.0.0.1:0".parse().unwrap(), "secret".to_owned())
+    let server = ApiServer::bind(&control_plane, "127.0.0.1:0".parse().unwrap(), "secret".to_owned())
         .await
         .unwrap();
     let kubeconfig = Kubeconfig::from_yaml(&server.kubeconfig("default")).unwrap();

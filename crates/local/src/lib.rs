@@ -1,5 +1,5 @@
 //! The embedded control plane: an in-memory implementation of the Kubernetes API for Sahasra's kinds and the built-in kinds that they need.
-//! Clients use [`kube::Client`] within the process, or HTTPS ([`Server`]), for example with kubectl.
+//! Clients use [`kube::Client`] within the process, or HTTPS with its [`Credentials`], for example with kubectl.
 //!
 //! ```text
 //! kube::Client ─┐
@@ -36,6 +36,7 @@
 mod built_in;
 mod collect;
 mod control_plane;
+mod credentials;
 mod decode;
 mod discovery;
 mod events;
@@ -55,7 +56,6 @@ mod resource;
 mod review;
 mod schema;
 mod selector;
-mod server;
 mod service;
 mod store;
 mod table;
@@ -64,5 +64,5 @@ mod watch;
 mod write;
 
 pub use control_plane::{ControlPlane, Options};
-pub use server::{Credentials, ServeError, Server};
+pub use credentials::{Credentials, CredentialsError};
 pub use service::{ApiService, ResponseBody};

@@ -16,8 +16,9 @@ use kube::{
     api::{DynamicObject, Patch, PatchParams},
     core::{ApiResource, GroupVersionKind},
 };
+use sahasra_e2e::ApiServer;
 use sahasra_gateway::{Limits, args::Args, serve, tls::PlainOrTls};
-use sahasra_local::{ControlPlane, Options, Server};
+use sahasra_local::{ControlPlane, Options};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -83,7 +84,7 @@ impl Cluster {
         let options = Options::default().clock(k8s_openapi::jiff::Timestamp::now);
         let control_plane = ControlPlane::new(options);
         let any_port = "127.0.0.1:0".parse().expect("an address");
-        let server = Server::bind(&control_plane, any_port, TOKEN.to_owned()).await.expect("a port");
+        let server = ApiServer::bind(&control_plane, any_port, TOKEN.to_owned()).await.expect("a port");
         let folder = tempfile::tempdir().expect("a folder");
         let authority = folder.path().join("ca.crt");
         std::fs::write(&authority, certificate(&server.kubeconfig("default"))).expect("written");

@@ -10,7 +10,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::json;
 use tokio_rustls::TlsAcceptor;
 
-use super::ServeError;
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    #[error("failed to create a certificate")]
+    Certificate(#[from] rcgen::Error),
+    #[error("failed to configure TLS")]
+    Tls(#[from] rustls::Error),
+}
 
 #[derive(Clone)]
 pub struct Credentials {
@@ -21,7 +27,7 @@ pub struct Credentials {
 
 impl Credentials {
     /// Generates a certificate for `localhost` and `address`. Fails if the system provides no randomness for the key.
-    pub fn new(address: IpAddr, token: String) -> Result<Self, ServeError> {
+    pub fn new(address: IpAddr, token: String) -> Result<Self, CredentialsError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
         params.subject_alt_names.push(SanType::IpAddress(address));

@@ -1,4 +1,4 @@
-//! The API over HTTPS, for kubectl and other clients outside the process.
+//! The API of an embedded control plane over HTTPS, for kubectl and other clients outside the process.
 //!
 //! kubectl sends a token over TLS only, so each server generates a self-signed certificate and writes it into the kubeconfig.
 
@@ -6,16 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use sahasra_local::{ApiService, ControlPlane, Credentials, CredentialsError};
 use sahasra_service::server::{Limits, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-
-use crate::control_plane::ControlPlane;
-use crate::service::ApiService;
-
-mod access;
-
-pub use access::Credentials;
 
 /// Drain timeout of open requests at shutdown. Short, because a watch never ends by itself.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -24,21 +18,19 @@ const DRAIN: Duration = Duration::from_millis(200);
 pub enum ServeError {
     #[error("failed to listen on {address}")]
     Listen { address: SocketAddr, source: io::Error },
-    #[error("failed to create a certificate")]
-    Certificate(#[from] rcgen::Error),
-    #[error("failed to configure TLS")]
-    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
 }
 
 /// Server of a control plane's API, bound to a port but not yet serving.
-pub struct Server {
+pub struct ApiServer {
     listener: TcpListener,
     address: SocketAddr,
     credentials: Credentials,
     service: ApiService,
 }
 
-impl Server {
+impl ApiServer {
     /// Binds `address` (port 0 selects a free port) and generates a certificate for it. Only requests with the token are accepted; bind to
     /// loopback nevertheless.
     pub async fn bind(control_plane: &ControlPlane, address: SocketAddr, token: String) -> Result<Self, ServeError> {
@@ -51,10 +43,6 @@ impl Server {
             credentials: Credentials::new(address.ip(), token)?,
             service: control_plane.service(),
         })
-    }
-
-    pub fn address(&self) -> SocketAddr {
-        self.address
     }
 
     pub fn url(&self) -> String {
