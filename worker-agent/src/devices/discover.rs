@@ -15,12 +15,7 @@ const HEADROOM: u64 = 256 << 20;
 pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<DeviceDescription> {
     let mut devices = Vec::new();
     if config.cuda {
-        let command = spawn::command(program, "probe");
-        // The child may hang in a broken driver.
-        let probe = ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
-            gpus: Vec::new(),
-            reason: Some(error.to_string()),
-        });
+        let probe = probe(program, config, &[]).await;
         if let Some(reason) = &probe.reason {
             tracing::info!(reason, gpus = probe.gpus.len(), "GPU discovery finished");
         }
@@ -50,15 +45,20 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
     devices
 }
 
+async fn probe(program: &Path, config: &DeviceConfig, options: &[&str]) -> Probe {
+    let mut command = spawn::command(program, "probe");
+    command.args(options);
+    // The child may hang in a broken driver.
+    ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
+        gpus: Vec::new(),
+        reason: Some(error.to_string()),
+    })
+}
+
 /// Probes the GPUs from within the sandbox of executors, and returns those that can be opened there. Runs after the first probe, because
 /// that one may still start the driver's own program that creates the device files.
 async fn probe_in_sandbox(program: &Path, config: &DeviceConfig, count: usize) -> Probe {
-    let mut command = spawn::command(program, "probe");
-    command.arg("--sandboxed");
-    let probe = ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
-        gpus: Vec::new(),
-        reason: Some(error.to_string()),
-    });
+    let probe = probe(program, config, &["--sandboxed"]).await;
     if probe.gpus.len() < count {
         let reason = probe.reason.as_deref().unwrap_or_default();
         tracing::error!(

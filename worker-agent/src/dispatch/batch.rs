@@ -56,13 +56,14 @@ impl Batch {
     /// Adds chunks that failed. Merges them with the last failure when they follow its chunks and have the same attempt, code and message.
     pub(crate) fn fail(&mut self, range: AttemptRange, code: FailureCode, message: String) {
         if let Some(last) = self.failures.last_mut()
-            && last.first + last.count == range.first
-            && last.attempt == range.attempt
             && last.code == code as i32
             && last.message == message
         {
-            last.count += range.count;
-            return;
+            let mut chunks = AttemptRange::from(&*last);
+            if chunks.extend(range) {
+                last.count = chunks.count;
+                return;
+            }
         }
         self.bytes += RUN_BYTES + message.len();
         self.failures.push(failure(range, code, message));
@@ -91,23 +92,18 @@ impl Batch {
 pub(super) fn joined(succeeded: Vec<(AttemptRange, Bytes)>) -> Vec<ResultRun> {
     let mut runs: Vec<ResultRun> = Vec::new();
     let mut rest = succeeded.into_iter().peekable();
-    while let Some((range, outputs)) = rest.next() {
-        let mut run = ResultRun {
+    while let Some((mut range, mut outputs)) = rest.next() {
+        let mut longer: Option<BytesMut> = None;
+        while let Some((_, next)) = rest.next_if(|(next, _)| range.extend(*next)) {
+            let bytes = longer.get_or_insert_with(|| BytesMut::from(std::mem::take(&mut outputs)));
+            bytes.extend_from_slice(&next);
+        }
+        runs.push(ResultRun {
             first: range.first,
             count: range.count,
             attempt: range.attempt,
-            outputs,
-        };
-        let follows = |run: &ResultRun, next: &AttemptRange| run.first + run.count == next.first && run.attempt == next.attempt;
-        if rest.peek().is_some_and(|(next, _)| follows(&run, next)) {
-            let mut bytes = BytesMut::from(std::mem::take(&mut run.outputs));
-            while let Some((next, outputs)) = rest.next_if(|(next, _)| follows(&run, next)) {
-                run.count += next.count;
-                bytes.extend_from_slice(&outputs);
-            }
-            run.outputs = bytes.freeze();
-        }
-        runs.push(run);
+            outputs: longer.map_or(outputs, BytesMut::freeze),
+        });
     }
     runs
 }
