@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read},
+    io,
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
@@ -28,6 +28,7 @@ mod bursts;
 pub mod sessions;
 
 use crate::{
+    SHUTDOWN_MESSAGE,
     burst_executors::ExecutorPool,
     classes::ClassTable,
     dispatch::Burst,
@@ -121,7 +122,7 @@ pub struct Agent {
 /// When the random source of the operating system cannot be read.
 pub fn new_boot_id() -> io::Result<BootId> {
     let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    getrandom::fill(&mut bytes)?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)).into())
 }
 
@@ -182,11 +183,6 @@ impl Agent {
     /// Returns the boot id, which identifies this start of the agent.
     pub fn boot_id(&self) -> &BootId {
         &self.boot_id
-    }
-
-    /// Returns the worker's name and the class rules.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
     }
 
     /// Returns the agent's memory and time limits.
@@ -306,10 +302,7 @@ impl Agent {
 
     /// Handles `/v1/acquire`.
     pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
-        let (owner_uid, device) = (
-            OwnerUid::from(request.owner.uid.as_str()),
-            DeviceName::from(request.device.as_str()),
-        );
+        let (owner_uid, device) = (OwnerUid::from(&request.owner.uid), DeviceName::from(&request.device));
         let healthy = self.pool.load(&device).is_none_or(|load| load.healthy);
         let answer = self.change(|ledger, now| {
             ledger.set_healthy(&device, healthy);
@@ -444,16 +437,12 @@ impl Agent {
     }
 
     /// Applies fencing to the coordinator of a stream: records the term of `owner`, or rejects a lower one.
-    pub(crate) fn hear(&self, owner: &Owner) -> Result<(), Refusal> {
-        self.change(|ledger, now| ledger.hear(now, owner))
+    pub(crate) fn fence(&self, owner: &Owner) -> Result<(), Refusal> {
+        self.change(|ledger, now| ledger.fence(now, owner))
     }
 
     /// Returns the rejection that answers every request during shutdown.
     pub(crate) fn shutting_down() -> Refusal {
-        Refusal {
-            code: RefusalCode::ShuttingDown as i32,
-            message: "the agent is shutting down".to_owned(),
-            free_bytes: 0,
-        }
+        Refusal::new(RefusalCode::ShuttingDown, SHUTDOWN_MESSAGE)
     }
 }

@@ -107,6 +107,11 @@ impl ExecutorPool {
         self.inner.devices.iter().position(|description| description.name == *device)
     }
 
+    /// Returns the description of a device, or `None` for an unknown name.
+    pub fn device(&self, device: &str) -> Option<&DeviceDescription> {
+        Some(&self.devices()[self.place(device)?])
+    }
+
     /// Returns the current load of a device, or `None` for an unknown name.
     pub fn load(&self, device: &str) -> Option<DeviceLoad> {
         Some(self.inner.states[self.place(device)?].load())

@@ -32,6 +32,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    SHUTDOWN_MESSAGE,
     burst_executors::{OutstandingChunks, ProgramSpec},
     metrics::SUCCEEDED,
 };
@@ -108,14 +109,6 @@ pub(crate) enum Outgoing {
 /// Limit of frames handed to a stream's writer at a time.
 const FRAMES_AT_A_TIME: usize = 16;
 
-pub(crate) fn invalid(message: String) -> Refusal {
-    Refusal {
-        code: RefusalCode::InvalidRequest as i32,
-        message,
-        free_bytes: 0,
-    }
-}
-
 impl Burst {
     /// Creates a burst with an empty index of chunks. Its results are numbered from `sequence + 1` on.
     pub(crate) fn new(
@@ -127,7 +120,7 @@ impl Burst {
         sequence: u64,
     ) -> Arc<Self> {
         Arc::new(Self {
-            owner_uid: owner.uid.as_str().into(),
+            owner_uid: OwnerUid::from(&owner.uid),
             namespace: owner.namespace.clone(),
             program,
             max_retained_bytes,
@@ -254,30 +247,24 @@ impl Burst {
         let devices = host.pool().devices();
         let mut chunks = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let place = host.pool().place(&range.device).ok_or_else(|| Refusal {
-                code: RefusalCode::UnknownDevice as i32,
-                ..invalid(format!("device {:?} not found", range.device))
+            let place = host.pool().place(&range.device).ok_or_else(|| {
+                let message = format!("device {:?} not found", range.device);
+                Refusal::new(RefusalCode::UnknownDevice, message)
             })?;
             chunks.push((place, AttemptRange::from(range)));
         }
         {
             let state = self.state();
             if state.stream != stream {
-                return Err(invalid("replaced by another stream".to_owned()));
+                return Err(Refusal::invalid("replaced by another stream"));
             }
-            self.chunks.submit(&chunks).map_err(|error| invalid(error.to_string()))?;
+            self.chunks.submit(&chunks).map_err(|error| Refusal::invalid(error.to_string()))?;
         }
         for chunks in chunks.chunk_by(|(place, _), (next, _)| place == next) {
             let device = &devices[chunks[0].0].name;
             let ranges: Vec<AttemptRange> = chunks.iter().map(|(_, range)| *range).collect();
             if host.draining().is_cancelled() {
-                self.fail(
-                    host.as_ref(),
-                    device,
-                    &ranges,
-                    FailureCode::ShuttingDown,
-                    "the agent is shutting down",
-                );
+                self.fail(host.as_ref(), device, &ranges, FailureCode::ShuttingDown, SHUTDOWN_MESSAGE);
             } else if host.active_slices(&self.owner_uid, device) == 0 {
                 // The slices were released or have expired, which the coordinator does not know yet.
                 ranges.iter().for_each(|range| self.give_back(device, *range, true));

@@ -68,7 +68,17 @@ struct OwnerState {
     /// Holdings by index of the device.
     holdings: BTreeMap<usize, Holding>,
     /// When a coordinator last sent a request for the owner, or the owner last held something.
-    heard: Duration,
+    last_seen: Duration,
+}
+
+impl OwnerState {
+    /// Returns the next deadline of the holdings, or when the owner without any is forgotten.
+    fn deadline(&self) -> Option<Duration> {
+        if self.holdings.is_empty() {
+            return Some(self.last_seen + TERM_MEMORY);
+        }
+        self.holdings.values().filter_map(Holding::deadline).min()
+    }
 }
 
 /// State of all grants of an agent, see the [module](self).
@@ -85,7 +95,10 @@ pub struct Ledger {
     /// Lower bound of the next deadline: may be earlier than the next event that is due, never later.
     wake: Option<Duration>,
     effects: Vec<Effect>,
-    totals: Totals,
+    /// Slices granted since the agent started.
+    granted_slices: u64,
+    /// Grants expired since the agent started.
+    expired_grants: u64,
 }
 
 impl Ledger {
@@ -114,13 +127,9 @@ impl Ledger {
             shutting_down: false,
             wake: None,
             effects: Vec::new(),
-            totals: Totals::default(),
+            granted_slices: 0,
+            expired_grants: 0,
         }
-    }
-
-    /// Returns the boot id, which identifies this start of the agent.
-    pub fn boot_id(&self) -> &BootId {
-        &self.boot_id
     }
 
     /// Takes up to `wanted` of the owner's active slices on the device into use, and returns how many: an executor may run that many more
@@ -214,7 +223,12 @@ impl Ledger {
 
     /// Returns the counters since the agent started.
     pub fn totals(&self) -> Totals {
-        self.totals
+        let leased: u64 = self.devices.iter().map(|device| device.load.slices).sum();
+        Totals {
+            granted_slices: self.granted_slices,
+            freed_slices: self.granted_slices - leased,
+            expired_grants: self.expired_grants,
+        }
     }
 
     /// Returns every grant. A grant that was released in part while more slices were in use than it kept appears twice under its id: once
@@ -261,29 +275,28 @@ impl Ledger {
     fn change(&mut self, now: Duration, uid: &OwnerUid, place: usize, expired: bool, act: impl FnOnce(&mut Holding)) {
         let owner = self.owners.get_mut(uid).expect("the caller found the owner");
         let holding = owner.holdings.get_mut(&place).expect("the caller found the holding");
-        let (bytes_before, before) = (holding.bytes(), (holding.slices(), holding.grants(), holding.active()));
+        let sums = |holding: &Holding| (holding.slices(), holding.bytes(), holding.grants(), holding.active());
+        let (slices_before, bytes_before, grants_before, active_before) = sums(holding);
         act(holding);
         holding.settle();
-        let after = (holding.slices(), holding.grants(), holding.active());
-        let freed = before.0 - after.0;
+        let (slices, bytes, grants, active) = sums(holding);
         let device = &mut self.devices[place];
-        device.load.slices -= freed;
-        device.load.leased_bytes -= bytes_before - holding.bytes();
+        device.load.slices = device.load.slices + slices - slices_before;
+        device.load.leased_bytes = device.load.leased_bytes + bytes - bytes_before;
         device.load.allocatable_bytes = device.limit_bytes.max(device.load.leased_bytes);
-        self.totals.freed_slices += freed;
-        self.grants = self.grants + after.1 - before.1;
-        if after.2 < before.2 {
+        self.grants = self.grants + grants - grants_before;
+        if active < active_before {
             self.effects.push(Effect::Shrunk {
                 device: device.name.clone(),
                 owner_uid: uid.clone(),
-                active: after.2,
+                active,
                 expired,
             });
         }
         if holding.is_empty() {
             owner.holdings.remove(&place);
             if owner.holdings.is_empty() {
-                owner.heard = now;
+                owner.last_seen = now;
                 self.silent_owners += 1;
                 self.effects.push(Effect::Gone { owner_uid: uid.clone() });
                 self.wake_by(now + TERM_MEMORY);
@@ -306,24 +319,19 @@ impl Ledger {
             }
         }
         for (uid, place, expired) in due {
-            self.totals.expired_grants += expired;
+            self.expired_grants += expired;
             self.change(now, &uid, place, true, |holding| holding.expire(now));
         }
         let silent_before = self.owners.len();
         self.owners
-            .retain(|_, owner| !owner.holdings.is_empty() || now.saturating_sub(owner.heard) < TERM_MEMORY);
+            .retain(|_, owner| !owner.holdings.is_empty() || now.saturating_sub(owner.last_seen) < TERM_MEMORY);
         self.silent_owners -= silent_before - self.owners.len();
         self.sweep_kills(now);
     }
 
     /// Requests the kills that are due, and computes the next deadline.
     fn sweep_kills(&mut self, now: Duration) {
-        let mut wake: Option<Duration> = None;
         for (uid, owner) in &mut self.owners {
-            if owner.holdings.is_empty() {
-                let forgotten = owner.heard + TERM_MEMORY;
-                wake = Some(wake.map_or(forgotten, |wake| wake.min(forgotten)));
-            }
             for (place, holding) in &mut owner.holdings {
                 if holding.kill_due(now, now + KILL_AGAIN) {
                     self.effects.push(Effect::Kill {
@@ -332,11 +340,8 @@ impl Ledger {
                         owner_uid: uid.clone(),
                     });
                 }
-                if let Some(deadline) = holding.deadline() {
-                    wake = Some(wake.map_or(deadline, |wake| wake.min(deadline)));
-                }
             }
         }
-        self.wake = wake;
+        self.wake = self.owners.values().filter_map(OwnerState::deadline).min();
     }
 }

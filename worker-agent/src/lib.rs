@@ -50,6 +50,8 @@ use registration::{Occupied, Registration, RegistrationConfig};
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use session_executors::launcher::Launcher;
 
+/// Message of rejections, failures and the worker's condition during shutdown.
+const SHUTDOWN_MESSAGE: &str = "the agent is shutting down";
 /// Threads of the Tokio runtime. Two suffice because executors do the work, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
 /// Limit of bursts that run on this agent at the same time: each has a stream, and an operator opens all of its streams on one connection.

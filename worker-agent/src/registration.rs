@@ -27,6 +27,7 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use sahasra_crds::{GpuWorker, GpuWorkerSpec};
+use sahasra_service::backoff::Backoff;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -35,14 +36,16 @@ use crate::agent::Agent;
 pub mod claim;
 mod status;
 
-use claim::{BeatError, Hold, Probe};
+use claim::{BeatError, Claim, Probe};
 
 pub use claim::Occupied;
 
 /// Timeout of a call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest pause after failures.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Pauses after failed heartbeats.
+const HEARTBEAT_BACKOFF: Backoff = Backoff::milliseconds(500, 30_000);
+/// Pauses after failed writes of the status.
+const STATUS_BACKOFF: Backoff = Backoff::milliseconds(1_000, 30_000);
 /// Interval at which the `GpuWorker` is read even when its status has not changed: it may have been deleted, or marked as stale while the
 /// API server did not receive heartbeats.
 const READ_INTERVAL: Duration = Duration::from_secs(60);
@@ -90,28 +93,6 @@ async fn found<T>(request: impl Future<Output = kube::Result<T>>) -> Result<Opti
 /// Returns a random time between three quarters and five quarters of `time`.
 fn jittered(time: Duration) -> Duration {
     time.mul_f64(0.75 + fastrand::f64() / 2.0)
-}
-
-/// Pauses after failures: doubling, jittered, capped.
-struct Backoff {
-    first: Duration,
-    next: Duration,
-}
-
-impl Backoff {
-    fn new(first: Duration) -> Self {
-        Self { first, next: first }
-    }
-
-    fn reset(&mut self) {
-        self.next = self.first;
-    }
-
-    fn pause(&mut self) -> Duration {
-        let pause = jittered(self.next);
-        self.next = (self.next * 2).min(MAX_BACKOFF);
-        pause
-    }
 }
 
 /// Registration of one agent, see the [module](self).
@@ -167,49 +148,47 @@ impl Registration {
             return Ok(());
         }
         let mut written = status::Written::default();
-        if let Err(error) = self.write_status(&mut written, Some("the agent is shutting down")).await {
+        if let Err(error) = self.write_status(&mut written, true).await {
             tracing::warn!(%error, "failed to report the shutdown to the API server");
         }
         Ok(())
     }
 
     async fn heartbeats(&self, stop: &CancellationToken) -> Result<(), Occupied> {
-        let mut hold = Hold::default();
-        let mut backoff = Backoff::new(Duration::from_millis(500));
+        let mut claim = Claim::default();
         let mut last = Instant::now();
-        let mut failing = false;
+        let mut failures = 0;
         loop {
             let beat = tokio::select! {
-                beat = self.beat(&mut hold) => beat,
+                beat = self.beat(&mut claim) => beat,
                 () = stop.cancelled(), if !self.claimed.is_cancelled() => return Ok(()),
             };
             let pause = match beat {
                 Ok(()) => {
-                    if failing {
+                    if failures > 0 {
                         tracing::info!("heartbeat resumed");
                     }
-                    if hold.beat() {
+                    if claim.beat() {
                         self.claimed.cancel();
                     }
                     if last.elapsed() > 2 * self.config.heartbeat_interval {
                         self.stale.store(true, Ordering::Release);
                     }
-                    failing = false;
+                    failures = 0;
                     last = Instant::now();
-                    backoff.reset();
                     self.config.heartbeat_interval
                 }
                 Err(BeatError::Occupied(occupied)) => return Err(occupied),
                 Err(BeatError::Call(error)) => {
                     // Retry at once: an agent that took the heartbeat over writes no status before its own second beat, and this agent
                     // takes the heartbeat back before then.
-                    let is_taken = hold.held && !failing && matches!(error, RegistrationError::Moved(_));
-                    if !failing {
+                    let is_taken = claim.held && failures == 0 && matches!(error, RegistrationError::Moved(_));
+                    if failures == 0 {
                         tracing::warn!(%error, "heartbeat failed, retrying");
                     }
-                    failing = true;
+                    failures += 1;
                     // Once the API server is back, every second counts, so the pause never exceeds the heartbeat interval.
-                    let pause = backoff.pause().min(self.config.heartbeat_interval);
+                    let pause = jittered(HEARTBEAT_BACKOFF.after(failures)).min(self.config.heartbeat_interval);
                     if is_taken { Duration::ZERO } else { pause }
                 }
             };
@@ -224,7 +203,7 @@ impl Registration {
         format!("sahasra-worker-{}", self.config.node_name)
     }
 
-    async fn beat(&self, hold: &mut Hold) -> Result<(), BeatError> {
+    async fn beat(&self, claim: &mut Claim) -> Result<(), BeatError> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.config.namespace);
         let name = self.lease_name();
         let spec = LeaseSpec {
@@ -233,16 +212,16 @@ impl Registration {
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()
         };
-        if hold.version.is_none()
+        if claim.version.is_none()
             && let Some(lease) = found(leases.get(&name)).await?
         {
-            hold.version = self.may_take(&leases, lease, hold).await?;
+            claim.version = self.may_take(&leases, lease, claim).await?;
         }
-        if let Some(version) = hold.version.take() {
+        if let Some(version) = claim.version.take() {
             let patch = Patch::Merge(serde_json::json!({ "metadata": { "resourceVersion": version }, "spec": &spec }));
             match found(leases.patch(&name, &PatchParams::default(), &patch)).await {
                 Ok(Some(lease)) => {
-                    hold.version = lease.metadata.resource_version;
+                    claim.version = lease.metadata.resource_version;
                     return Ok(());
                 }
                 Ok(None) => {}
@@ -263,7 +242,7 @@ impl Registration {
             spec: Some(spec),
         };
         let created = call(leases.create(&PostParams::default(), &lease)).await?;
-        hold.version = created.metadata.resource_version;
+        claim.version = created.metadata.resource_version;
         Ok(())
     }
 
@@ -272,32 +251,30 @@ impl Registration {
             () = self.claimed.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let mut backoff = Backoff::new(Duration::from_secs(1));
         let mut written = status::Written::default();
         let mut read_at = Instant::now();
-        let mut failing = false;
+        let mut failures = 0;
         loop {
             if self.stale.swap(false, Ordering::AcqRel) || read_at.elapsed() > READ_INTERVAL {
                 written.invalidate();
                 read_at = Instant::now();
             }
-            let pause = match self.write_status(&mut written, None).await {
+            let pause = match self.write_status(&mut written, false).await {
                 Ok(()) => {
-                    if failing {
+                    if failures > 0 {
                         tracing::info!("registered again");
                     }
-                    failing = false;
-                    backoff.reset();
+                    failures = 0;
                     // Never shorter than the interval, so that a load that changes all the time costs one write per interval.
                     self.config.status_interval.mul_f64(1.0 + fastrand::f64() / 5.0)
                 }
                 Err(error) => {
-                    if !failing {
+                    if failures == 0 {
                         tracing::warn!(%error, "failed to write the status, retrying");
                     }
-                    failing = true;
+                    failures += 1;
                     written.invalidate();
-                    backoff.pause()
+                    jittered(STATUS_BACKOFF.after(failures))
                 }
             };
             tokio::select! {
@@ -308,13 +285,13 @@ impl Registration {
     }
 
     /// Writes the parts of the status that differ from the stored ones. Creates the `GpuWorker` if it does not exist.
-    async fn write_status(&self, written: &mut status::Written, shutting_down: Option<&str>) -> Result<(), RegistrationError> {
+    async fn write_status(&self, written: &mut status::Written, shutting_down: bool) -> Result<(), RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let name = &self.config.node_name;
         if written.is_stale() {
             let worker = match found(workers.get(name)).await? {
                 Some(worker) => worker,
-                None if shutting_down.is_some() => return Ok(()),
+                None if shutting_down => return Ok(()),
                 None => self.create(&workers).await?,
             };
             if let Some(node) = self.node().await? {
@@ -391,12 +368,10 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_differ() {
-        let mut backoff = Backoff::new(Duration::from_secs(1));
-        let pauses: Vec<Duration> = (0..12).map(|_| backoff.pause()).collect();
+        let longest = STATUS_BACKOFF.longest;
+        let pauses: Vec<Duration> = (1..=12).map(|failures| jittered(STATUS_BACKOFF.after(failures))).collect();
         assert!(pauses[0] <= Duration::from_millis(1_250) && pauses[0] >= Duration::from_millis(750));
-        assert!(pauses.iter().all(|pause| *pause <= MAX_BACKOFF.mul_f64(1.25)));
-        assert!(pauses[11] >= MAX_BACKOFF.mul_f64(0.75));
-        backoff.reset();
-        assert!(backoff.pause() <= Duration::from_millis(1_250));
+        assert!(pauses.iter().all(|pause| *pause <= longest.mul_f64(1.25)));
+        assert!(pauses[11] >= longest.mul_f64(0.75));
     }
 }

@@ -152,6 +152,21 @@ pub struct Refusal {
     pub free_bytes: u64,
 }
 
+impl Refusal {
+    /// Creates a rejection with 0 free bytes.
+    pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
+        Self {
+            code: code as i32,
+            message: message.into(),
+            free_bytes: 0,
+        }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(RefusalCode::InvalidRequest, message)
+    }
+}
+
 /// Causes of a [`Refusal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]

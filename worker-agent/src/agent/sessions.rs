@@ -54,8 +54,7 @@ impl Agent {
             return Ok(Arc::clone(process));
         }
         let launcher = self.sessions.launcher().ok_or(LaunchError::NoLauncher)?;
-        let device = self.pool.devices().iter().find(|device| device.name == session.device);
-        let device = device.ok_or(ConnectError::Ended)?;
+        let device = self.pool.device(&session.device).ok_or(ConnectError::Ended)?;
         let terms = session.terms();
         let engine = terms.engine.parse().map_err(|UnknownName(engine)| LaunchError::NoEngine {
             device: device.name.to_string(),

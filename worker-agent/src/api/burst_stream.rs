@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::{Buf, Bytes};
 use futures::{Stream, StreamExt};
 use sahasra_error_chain::causes;
+use sahasra_names::OwnerUid;
 use sahasra_wire::{
     burst::{ChunkRange, ClientFrame, OPEN_WITHIN, Open, Opened, ServerFrame, client_frame, server_frame},
     frame::{self, Decoder, FrameError},
@@ -16,7 +17,7 @@ use tracing::{Span, field::Empty};
 use crate::{
     agent::Agent,
     burst_executors::{OutstandingChunks, ProgramSpec},
-    dispatch::{Attached, Burst, Host, Outgoing, Outputs, invalid},
+    dispatch::{Attached, Burst, Host, Outgoing, Outputs},
 };
 
 /// Timeout for sending the last frame of a stream, which the coordinator may not read.
@@ -48,7 +49,7 @@ impl StreamError {
         match self {
             Self::Ended | Self::Broken => None,
             Self::Refused(refusal) => Some(refusal.clone()),
-            Self::Frame(error) => Some(invalid(error.to_string())),
+            Self::Frame(error) => Some(Refusal::invalid(error.to_string())),
         }
     }
 }
@@ -70,7 +71,7 @@ where
     async fn next(&mut self) -> Result<client_frame::Kind, StreamError> {
         loop {
             if let Some(frame) = self.decoder.next_message::<ClientFrame>()? {
-                return frame.kind.ok_or_else(|| invalid("invalid frame: no content".to_owned()).into());
+                return frame.kind.ok_or_else(|| Refusal::invalid("invalid frame: no content").into());
             }
             match self.body.next().await {
                 Some(Ok(bytes)) => self.decoder.extend(bytes),
@@ -120,7 +121,7 @@ where
             };
             let current = burst.detach(stream);
             if current {
-                agent.close_if_abandoned(&owner.uid.as_str().into());
+                agent.close_if_abandoned(&OwnerUid::from(&owner.uid));
             }
             error
         }
@@ -140,9 +141,9 @@ where
 {
     let first = tokio::time::timeout(OPEN_WITHIN, reader.next())
         .await
-        .map_err(|_| invalid("timed out waiting for Open".to_owned()))??;
+        .map_err(|_| Refusal::invalid("timed out waiting for Open"))??;
     let client_frame::Kind::Open(open) = first else {
-        return Err(invalid("the first frame must be Open".to_owned()).into());
+        return Err(Refusal::invalid("the first frame must be Open").into());
     };
     let Open {
         owner,
@@ -152,24 +153,21 @@ where
     } = *open;
     if *agent.boot_id() != boot_id {
         let message = format!("boot id is {}, not {boot_id}", agent.boot_id());
-        return Err(StreamError::Refused(Refusal {
-            code: RefusalCode::BootMismatch as i32,
-            ..invalid(message)
-        }));
+        return Err(Refusal::new(RefusalCode::BootMismatch, message).into());
     }
-    agent.hear(&owner)?;
+    agent.fence(&owner)?;
     if agent.draining().is_cancelled() {
         return Err(Agent::shutting_down().into());
     }
     let outputs = Outputs::take(&mut program);
-    let spec = ProgramSpec::new(program).map_err(|error| invalid(format!("invalid program: {error}")))?;
+    let spec = ProgramSpec::new(program).map_err(|error| Refusal::invalid(format!("invalid program: {error}")))?;
     let mut attached = None;
-    let burst = agent.burst_or(&owner.uid.as_str().into(), |known, sequence| {
+    let burst = agent.burst_or(&OwnerUid::from(&owner.uid), |known, sequence| {
         let burst = match known {
             Some(known) if known.program().digest() == spec.digest() => Arc::clone(known),
             Some(known) if !known.is_idle() => {
                 let message = "chunks of another program of this owner still run: release its grants first";
-                return Err(invalid(message.to_owned()));
+                return Err(Refusal::invalid(message));
             }
             _ => {
                 let limits = agent.limits();
@@ -200,11 +198,11 @@ where
             Ok(frame) => frame,
             Err(error) => return error,
         };
-        if let Err(refusal) = agent.hear(owner) {
+        if let Err(refusal) = agent.fence(owner) {
             return refusal.into();
         }
         match frame {
-            client_frame::Kind::Open(_) => return invalid("duplicate Open".to_owned()).into(),
+            client_frame::Kind::Open(_) => return Refusal::invalid("duplicate Open").into(),
             client_frame::Kind::Submit(submit) => {
                 if let Err(refusal) = burst.submit(&host, stream, &submit.ranges) {
                     return refusal.into();
@@ -237,11 +235,8 @@ async fn write(agent: &Agent, burst: &Burst, stream: u64, answers: &mpsc::Sender
                 }
             }
             Outgoing::Replaced(term) => {
-                return StreamError::Refused(Refusal {
-                    code: RefusalCode::StaleTerm as i32,
-                    message: format!("replaced by a stream of term {term}"),
-                    free_bytes: 0,
-                });
+                let message = format!("replaced by a stream of term {term}");
+                return Refusal::new(RefusalCode::StaleTerm, message).into();
             }
             Outgoing::Finished => return Agent::shutting_down().into(),
         }

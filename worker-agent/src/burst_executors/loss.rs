@@ -12,6 +12,7 @@ use sahasra_wire::burst::FailureCode;
 use super::entry::{Cause, Entry};
 use super::outstanding::Stage;
 use super::run::Event;
+use crate::SHUTDOWN_MESSAGE;
 
 /// Number of consecutive processes that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;
@@ -40,7 +41,7 @@ pub(super) fn describe(status: Option<ExitStatus>, cause: Option<&Cause>, unavai
         (Some(Cause::Hung), _) => return "executor hung and was killed".to_owned(),
         (Some(Cause::NotReady), _) => return "executor did not become ready".to_owned(),
         (Some(Cause::Nonsense(what)), _) => return format!("executor sent {what} and was killed"),
-        (Some(Cause::ShutDown), _) => return "the agent is shutting down".to_owned(),
+        (Some(Cause::ShutDown), _) => return SHUTDOWN_MESSAGE.to_owned(),
         (None, Some(reason)) => return format!("failed to open the device: {reason}"),
         (None, None) if poisoned => return "executor's context was poisoned by a kernel".to_owned(),
         (None, None) => {}

@@ -81,11 +81,10 @@ impl Holding {
         self.active.is_empty() && self.draining.is_empty()
     }
 
-    /// Adds a grant. Its slices also take over the use of draining ones, of which the same number becomes free.
+    /// Adds a grant. Its slices also take over the use of draining ones, of which [`Holding::settle`] frees the same number.
     pub(crate) fn add(&mut self, counter: u64, slices: u32, expires: Duration, grace: Duration) {
         self.active.insert(counter, Active { slices, expires, grace });
         self.active_slices += slices;
-        self.settle();
     }
 
     pub(crate) fn renew(&mut self, counter: u64, expires: Duration) -> bool {

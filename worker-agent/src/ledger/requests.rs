@@ -6,48 +6,38 @@ use sahasra_names::OwnerUid;
 use sahasra_wire::grants::{AcquireRequest, Grant, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner};
 
 use super::{Holding, Ledger, MAX_DURATION, MAX_GRANTS, MAX_SILENT_OWNERS, OwnerState, TERM_MEMORY};
-
-fn refusal(code: RefusalCode, free_bytes: u64, message: String) -> Refusal {
-    Refusal {
-        code: code as i32,
-        message,
-        free_bytes,
-    }
-}
+use crate::SHUTDOWN_MESSAGE;
 
 impl Ledger {
     /// Applies fencing: records the term of a coordinator, or rejects it as stale. Every request for an owner starts here.
-    pub fn hear(&mut self, now: Duration, owner: &Owner) -> Result<(), Refusal> {
+    pub fn fence(&mut self, now: Duration, owner: &Owner) -> Result<(), Refusal> {
         if owner.uid.is_empty() || owner.uid.len() > 128 || owner.namespace.len() > 253 || owner.name.len() > 512 {
-            return Err(refusal(
-                RefusalCode::InvalidRequest,
-                0,
-                "owner: uid must have 1 to 128 bytes, namespace at most 253, name at most 512".to_owned(),
-            ));
+            let message = "owner: uid must have 1 to 128 bytes, namespace at most 253, name at most 512";
+            return Err(Refusal::invalid(message));
         }
         if let Some(known) = self.owners.get_mut(owner.uid.as_str()) {
             if owner.term < known.term {
                 let message = format!("term {} is stale: the latest term is {} for {}", owner.term, known.term, owner.name);
-                return Err(refusal(RefusalCode::StaleTerm, 0, message));
+                return Err(Refusal::new(RefusalCode::StaleTerm, message));
             }
             if owner.namespace != known.namespace {
                 let message = format!("owner {} belongs to namespace {:?}", owner.uid, known.namespace);
-                return Err(refusal(RefusalCode::InvalidRequest, 0, message));
+                return Err(Refusal::invalid(message));
             }
             known.term = owner.term;
-            known.heard = now;
+            known.last_seen = now;
             return Ok(());
         }
         if self.silent_owners >= MAX_SILENT_OWNERS {
             self.forget_longest_silent();
         }
         self.owners.insert(
-            owner.uid.as_str().into(),
+            OwnerUid::from(&owner.uid),
             OwnerState {
                 term: owner.term,
                 namespace: owner.namespace.clone(),
                 holdings: BTreeMap::new(),
-                heard: now,
+                last_seen: now,
             },
         );
         self.silent_owners += 1;
@@ -60,12 +50,12 @@ impl Ledger {
         self.expire(now);
         if self.boot_id != request.boot_id {
             let message = format!("boot id is {}, not {}", self.boot_id, request.boot_id);
-            return Err(refusal(RefusalCode::BootMismatch, 0, message));
+            return Err(Refusal::new(RefusalCode::BootMismatch, message));
         }
-        self.hear(now, &request.owner)?;
+        self.fence(now, &request.owner)?;
         let Some(place) = self.place(&request.device) else {
             let message = format!("device {:?} not found", request.device);
-            return Err(refusal(RefusalCode::UnknownDevice, 0, message));
+            return Err(Refusal::new(RefusalCode::UnknownDevice, message));
         };
         let load = self.devices[place].load;
         let holds_some = self.owners[request.owner.uid.as_str()].holdings.contains_key(&place);
@@ -74,15 +64,20 @@ impl Ledger {
             _ => 0,
         };
         let free = (load.allocatable_bytes - load.leased_bytes).saturating_sub(beside);
+        let reject = |code: RefusalCode, message: &str| {
+            Err(Refusal {
+                free_bytes: free,
+                ..Refusal::new(code, message)
+            })
+        };
         if self.shutting_down {
-            let message = "the agent is shutting down".to_owned();
-            return Err(refusal(RefusalCode::ShuttingDown, free, message));
+            return reject(RefusalCode::ShuttingDown, SHUTDOWN_MESSAGE);
         }
         if !load.healthy {
             let message = format!("device {} reported an error that requires a reset", request.device);
-            return Err(refusal(RefusalCode::Unhealthy, free, message));
+            return reject(RefusalCode::Unhealthy, &message);
         }
-        let invalid = |message: &str| Err(refusal(RefusalCode::InvalidRequest, free, message.to_owned()));
+        let invalid = |message: &str| reject(RefusalCode::InvalidRequest, message);
         let (ttl, grace) = (request.ttl(), request.grace());
         if request.slice_bytes == 0 || request.slices == 0 || request.at_least > request.slices {
             return invalid("slice size and slices must be above 0, at_least no more than slices");
@@ -90,7 +85,7 @@ impl Ledger {
         if ttl.is_zero() || ttl > MAX_DURATION || grace > MAX_DURATION {
             return invalid("time to live must be above 0, and time to live and grace period at most 30 days");
         }
-        let owner = self.owners.get_mut(request.owner.uid.as_str()).expect("the owner was just heard");
+        let owner = self.owners.get_mut(request.owner.uid.as_str()).expect("fencing recorded the owner");
         if let Some(holding) = owner.holdings.get(&place)
             && holding.slice_bytes() != request.slice_bytes
         {
@@ -111,28 +106,24 @@ impl Ledger {
                     bytes => format!(" in addition to {} MiB for the session's context", bytes.div_ceil(1 << 20)),
                 }
             };
-            return Err(refusal(RefusalCode::InsufficientVram, free, message));
+            return reject(RefusalCode::InsufficientVram, &message);
         }
         self.counter += 1;
         if owner.holdings.is_empty() {
             self.silent_owners -= 1;
         }
-        let device = &mut self.devices[place];
-        let holding = owner
+        owner
             .holdings
             .entry(place)
             .or_insert_with(|| Holding::new(request.slice_bytes, beside));
-        let (bytes_before, before) = (holding.bytes(), (holding.slices(), holding.grants()));
-        holding.add(self.counter, slices, now + ttl, grace);
-        let after = (holding.slices(), holding.grants());
-        device.load.slices = device.load.slices + after.0 - before.0;
-        device.load.leased_bytes = device.load.leased_bytes + holding.bytes() - bytes_before;
-        self.grants = self.grants + after.1 - before.1;
-        self.totals.granted_slices += u64::from(slices);
-        self.totals.freed_slices += before.0 + u64::from(slices) - after.0;
+        let (owner_uid, counter) = (OwnerUid::from(&request.owner.uid), self.counter);
+        self.change(now, &owner_uid, place, false, |holding| {
+            holding.add(counter, slices, now + ttl, grace);
+        });
+        self.granted_slices += u64::from(slices);
         self.wake_by(now + ttl);
         Ok(Grant {
-            id: self.id(self.counter),
+            id: self.id(counter),
             owner_uid: request.owner.uid.clone(),
             device: request.device.clone(),
             slice_bytes: request.slice_bytes,
@@ -147,7 +138,7 @@ impl Ledger {
     pub fn renew(&mut self, now: Duration, request: &RenewOwner) -> Vec<RenewOutcome> {
         self.expire(now);
         let ttl = request.ttl();
-        let refused = match self.hear(now, &request.owner) {
+        let refused = match self.fence(now, &request.owner) {
             Err(refusal) => Some(refusal.code()),
             Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::InvalidRequest),
             Ok(()) => None,
@@ -222,20 +213,19 @@ impl Ledger {
     /// that a repeated request changes nothing.
     pub fn release(&mut self, now: Duration, request: &ReleaseRequest) -> ReleaseResponse {
         self.expire(now);
-        let heard = self.hear(now, &request.owner).and_then(|()| {
+        let fenced = self.fence(now, &request.owner).and_then(|()| {
             if request.grants.is_empty() && request.keep_slices > 0 {
-                let message = "keep_slices requires a list of grants".to_owned();
-                return Err(refusal(RefusalCode::InvalidRequest, 0, message));
+                return Err(Refusal::invalid("keep_slices requires a list of grants"));
             }
             Ok(())
         });
-        if let Err(refusal) = heard {
+        if let Err(refusal) = fenced {
             return ReleaseResponse {
                 refusal: Some(refusal),
                 ..ReleaseResponse::default()
             };
         }
-        let owner_uid = OwnerUid::from(request.owner.uid.as_str());
+        let owner_uid = OwnerUid::from(&request.owner.uid);
         let owner = &self.owners[&owner_uid];
         let mut named: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         for (place, holding) in &owner.holdings {
@@ -270,7 +260,7 @@ impl Ledger {
     /// Forgets the owners that hold nothing and were silent longest: an eighth of [`MAX_SILENT_OWNERS`].
     fn forget_longest_silent(&mut self) {
         let silent = self.owners.iter().filter(|(_, owner)| owner.holdings.is_empty());
-        let mut silent: Vec<(Duration, OwnerUid)> = silent.map(|(uid, owner)| (owner.heard, uid.clone())).collect();
+        let mut silent: Vec<(Duration, OwnerUid)> = silent.map(|(uid, owner)| (owner.last_seen, uid.clone())).collect();
         silent.sort_unstable();
         silent.truncate(MAX_SILENT_OWNERS / 8);
         self.silent_owners -= silent.len();

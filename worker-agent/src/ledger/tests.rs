@@ -436,7 +436,7 @@ fn memory_of_silent_owners_is_bounded() {
     ledger.acquire(seconds(0), &request("holder", 1)).unwrap();
     for index in 0..2 * MAX_SILENT_OWNERS as u64 {
         ledger
-            .hear(Duration::from_millis(index), &owner(&format!("owner-{index}"), 1))
+            .fence(Duration::from_millis(index), &owner(&format!("owner-{index}"), 1))
             .unwrap();
     }
     assert!(ledger.owners.len() <= MAX_SILENT_OWNERS + 1);

@@ -69,7 +69,7 @@ pub(super) enum BeatError {
 
 /// State of this agent's claim on the node.
 #[derive(Debug, Default)]
-pub(super) struct Hold {
+pub(super) struct Claim {
     /// Resource version of the heartbeat after this agent's last beat.
     pub version: Option<String>,
     /// This agent has held the heartbeat before.
@@ -82,7 +82,7 @@ pub(super) struct Hold {
     is_elsewhere: bool,
 }
 
-impl Hold {
+impl Claim {
     /// Records a successful beat. Returns whether the node belongs to this agent: after a takeover from another address only the second
     /// beat proves that, because a living holder takes the heartbeat back before it.
     pub(super) fn beat(&mut self) -> bool {
@@ -121,7 +121,7 @@ pub fn connects() -> Probe {
 
 impl Registration {
     /// Returns the resource version at which this agent may write the heartbeat, or [`Occupied`] if the holder is alive.
-    pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: Lease, hold: &mut Hold) -> Result<Option<String>, BeatError> {
+    pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: Lease, claim: &mut Claim) -> Result<Option<String>, BeatError> {
         let other = holder(&lease);
         if other.is_empty() || *self.agent.boot_id() == other {
             return Ok(lease.metadata.resource_version);
@@ -133,11 +133,11 @@ impl Registration {
             boot: other.clone(),
             endpoint: endpoint.clone(),
         };
-        if hold.replaced.as_ref() == Some(&other) {
+        if claim.replaced.as_ref() == Some(&other) {
             // This agent took the heartbeat over because its holder seemed gone, but the holder is alive.
             return Err(occupied.into());
         }
-        if hold.held {
+        if claim.held {
             tracing::error!(
                 boot = other,
                 endpoint,
@@ -146,7 +146,7 @@ impl Registration {
             return Ok(lease.metadata.resource_version);
         }
         if endpoint.as_ref() == Some(&self.config.endpoint) {
-            hold.replace(other, false);
+            claim.replace(other, false);
             return Ok(lease.metadata.resource_version);
         }
         let is_gone = match endpoint {
@@ -163,7 +163,7 @@ impl Registration {
         } else {
             self.watch(leases, lease, occupied).await?
         };
-        hold.replace(other, true);
+        claim.replace(other, true);
         Ok(version)
     }
 

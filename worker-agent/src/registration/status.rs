@@ -7,7 +7,7 @@ use sahasra_crds::{
 };
 use sahasra_names::Engine;
 
-use crate::agent::Agent;
+use crate::{SHUTDOWN_MESSAGE, agent::Agent};
 
 /// Condition reason of an agent that accepts no more work and sends no more heartbeats.
 pub(super) const SHUTTING_DOWN: &str = "ShuttingDown";
@@ -51,7 +51,7 @@ pub(super) fn desired(
     agent: &Agent,
     endpoint: &str,
     mut conditions: Vec<Condition>,
-    shutting_down: Option<&str>,
+    shutting_down: bool,
     now: Timestamp,
 ) -> GpuWorkerStatus {
     let inventory = agent.load();
@@ -89,10 +89,10 @@ pub(super) fn desired(
         tensor_count: sum(|device| device.tensor_count),
         stored_tensor_bytes: sum(|device| device.stored_tensor_bytes),
     };
-    let shutting_down = shutting_down.or(inventory.shutting_down.then_some("the agent is shutting down"));
-    let (ready, reason, message) = match shutting_down {
-        Some(message) => (false, SHUTTING_DOWN, message),
-        None => (true, "Serving", "the agent accepts work"),
+    let (ready, reason, message) = if shutting_down || inventory.shutting_down {
+        (false, SHUTTING_DOWN, SHUTDOWN_MESSAGE)
+    } else {
+        (true, "Serving", "the agent accepts work")
     };
     conditions::set(&mut conditions, conditions::READY, ready, reason, message, None, now);
     GpuWorkerStatus {
@@ -106,11 +106,6 @@ pub(super) fn desired(
 }
 
 fn engines(agent: &Agent, device: &str) -> Vec<Engine> {
-    let kind = agent
-        .pool()
-        .devices()
-        .iter()
-        .find(|known| known.name == *device)
-        .map(|known| known.kind);
-    kind.map(|kind| agent.sessions().engines(kind)).unwrap_or_default()
+    let device = agent.pool().device(device);
+    device.map(|device| agent.sessions().engines(device.kind)).unwrap_or_default()
 }

@@ -87,7 +87,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn hear(&mut self, owner: u8, term: u64) -> bool {
+    pub(super) fn fence(&mut self, owner: u8, term: u64) -> bool {
         let known = self.terms.entry(owner).or_insert(term);
         let current = term >= *known;
         *known = term.max(*known);
@@ -197,7 +197,7 @@ impl ReferenceStateMachine for Model {
                 grace,
             } => {
                 let granted = ((model.free(device) / SLICE) as u32).min(slices);
-                if model.hear(owner, term) && granted >= at_least.max(1) {
+                if model.fence(owner, term) && granted >= at_least.max(1) {
                     model.counter += 1;
                     let slice = Slice {
                         owner,
@@ -213,9 +213,9 @@ impl ReferenceStateMachine for Model {
                 }
             }
             Call::Renew { owner, term, counter, ttl } => {
-                let (heard, until) = (model.hear(owner, term), model.now + ttl);
+                let (is_current, until) = (model.fence(owner, term), model.now + ttl);
                 let slices = model.slices.iter_mut();
-                let found = slices.filter(|slice| heard && !slice.draining && (slice.owner, slice.counter) == (owner, counter));
+                let found = slices.filter(|slice| is_current && !slice.draining && (slice.owner, slice.counter) == (owner, counter));
                 let renewed = found.map(|slice| slice.until = until).count();
                 model.answer = Some(u32::from(renewed > 0));
             }
@@ -226,7 +226,7 @@ impl ReferenceStateMachine for Model {
                 keep,
                 immediately,
             } => {
-                if model.hear(owner, term) {
+                if model.fence(owner, term) {
                     let now = model.now;
                     let mut kept: BTreeMap<u64, u32> = BTreeMap::new();
                     for slice in &mut model.slices {
