@@ -29,15 +29,6 @@ const MAXIMUM: &str = "16777215Ti";
 const UNITS: [(&str, u32); 4] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
 
 impl VramQuantity {
-    /// An amount given in MiB.
-    pub fn from_mebibytes(mebibytes: u64) -> Self {
-        if mebibytes != 0 && mebibytes.is_multiple_of(1024) {
-            Self(format!("{}Gi", mebibytes / 1024))
-        } else {
-            Self(format!("{mebibytes}Mi"))
-        }
-    }
-
     /// The amount in bytes; an error when the text is no amount or exceeds 2^64 bytes.
     pub fn bytes(&self) -> Result<u64, QuantityError> {
         let digits = |(suffix, shift): &(&str, u32)| Some((self.0.strip_suffix(suffix)?, 1_u64 << shift));
@@ -102,7 +93,7 @@ mod tests {
     fn binary_suffixes_give_bytes() {
         assert_eq!("512Mi".parse::<VramQuantity>().unwrap().bytes(), Ok(512 << 20));
         assert_eq!("8Gi".parse::<VramQuantity>().unwrap().bytes(), Ok(8 << 30));
-        assert_eq!(VramQuantity::from_mebibytes(2048).to_string(), "2Gi");
+        assert_eq!("2Gi".parse::<VramQuantity>().unwrap().to_string(), "2Gi");
     }
 
     #[test]

@@ -63,18 +63,6 @@ impl Action {
             name: session.to_owned(),
         }
     }
-
-    /// Listing a cluster-scoped kind of Sahasra: `list` on its plural name.
-    pub fn list(resource: &'static str) -> Self {
-        Self {
-            verb: "list",
-            group: "sahasra.dev",
-            resource,
-            subresource: "",
-            namespace: String::new(),
-            name: String::new(),
-        }
-    }
 }
 
 impl fmt::Display for Action {
@@ -430,6 +418,12 @@ mod tests {
         };
         let text = "not allowed to create gpusessions/stream of sahasra.dev (team/mine): a Role must allow it";
         assert_eq!(error.to_string(), text);
-        assert_eq!(Action::list("gpuworkers").to_string(), "list gpuworkers of sahasra.dev");
+        let list = Action {
+            verb: "list",
+            resource: "gpuworkers",
+            subresource: "",
+            ..Action::stream("", "")
+        };
+        assert_eq!(list.to_string(), "list gpuworkers of sahasra.dev");
     }
 }

@@ -77,13 +77,6 @@ impl Session {
         Ok(session)
     }
 
-    /// Connects like [`Self::connect`], but blocks the thread.
-    pub fn connect_blocking(target: Target, options: Options) -> Result<Self, Error> {
-        let (session, connected) = Self::begin(target, options)?;
-        connected.wait()?;
-        Ok(session)
-    }
-
     /// Starts to connect. Operations may be submitted at once. Fails if the system provides no thread.
     pub fn begin(target: Target, options: Options) -> Result<(Self, Pending<()>), Error> {
         let (first, connected) = pending();

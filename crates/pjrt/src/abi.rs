@@ -161,7 +161,6 @@ functions! {
     3 "PJRT_Plugin_Initialize" PluginInitialize {}
     4 "PJRT_Plugin_Attributes" PluginAttributes { attributes: *const NamedValue, num_attributes: usize }
     5 "PJRT_Event_Destroy" EventDestroy { event: *mut RawEvent }
-    6 "PJRT_Event_IsReady" EventIsReady { event: *mut RawEvent, is_ready: bool }
     8 "PJRT_Event_Await" EventAwait { event: *mut RawEvent }
     9 "PJRT_Event_OnReady" EventOnReady {
         event: *mut RawEvent,

@@ -113,10 +113,6 @@ impl Client {
         Ok(Self { owned, device })
     }
 
-    pub fn plugin(&self) -> &Arc<Plugin> {
-        &self.owned.plugin
-    }
-
     /// Returns the name of the platform, such as `cpu` or `cuda`.
     pub fn platform_name(&self) -> Result<String, Error> {
         let arguments = self.owned.plugin.call(abi::ClientPlatformName::of(self.owned.raw.0))?;

@@ -49,12 +49,6 @@ impl Event {
         }
     }
 
-    /// Returns whether the operation has finished, successfully or not.
-    pub fn is_ready(&self) -> Result<bool, Error> {
-        let arguments = self.plugin.call(abi::EventIsReady::of(self.raw.0))?;
-        Ok(arguments.is_ready)
-    }
-
     /// Blocks until the operation has finished.
     pub fn wait(&self) -> Result<(), Error> {
         let waited = self.plugin.call(abi::EventAwait::of(self.raw.0));

@@ -5,14 +5,17 @@ use std::{sync::Arc, sync::mpsc, time::Duration};
 use bytes::Bytes;
 use sahasra_pjrt::{Client, Code, CompileOptions, ElementType, Executable, Format, LoadError, Plugin, Program, Setting};
 
-/// Returns the plugin's client. Without a plugin, prints that the test is skipped and returns `None`.
-fn client() -> Option<Client> {
+/// Returns the plugin. Without one, prints that the test is skipped and returns `None`.
+fn plugin() -> Option<Arc<Plugin>> {
     let Some(path) = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty()) else {
         eprintln!("SKIPPED: no PJRT plugin is named in SAHASRA_PJRT_PLUGIN (crates/pjrt/plugin installs one and prints where)");
         return None;
     };
-    let plugin = Plugin::load(path).expect("the plugin loads");
-    Some(Client::create(&plugin, &[]).expect("it has a device"))
+    Some(Plugin::load(path).expect("the plugin loads"))
+}
+
+fn client() -> Option<Client> {
+    Some(Client::create(&plugin()?, &[]).expect("it has a device"))
 }
 
 fn compile(client: &Client, text: &str) -> Executable {
@@ -261,11 +264,12 @@ fn an_error_contains_the_plugins_message() {
 
 #[test]
 fn a_plugin_reports_its_version_and_platform() {
-    let Some(client) = client() else { return };
+    let Some(plugin) = plugin() else { return };
+    let client = Client::create(&plugin, &[]).expect("it has a device");
     assert_eq!(client.platform_name().unwrap(), "cpu");
     assert!(!client.platform_version().unwrap().is_empty());
     assert!(!client.device().kind().is_empty());
-    let attributes = client.plugin().attributes().unwrap();
+    let attributes = plugin.attributes().unwrap();
     let stablehlo = attributes.iter().find(|(name, _)| name == "stablehlo_current_version");
     assert!(
         matches!(stablehlo, Some((_, Setting::Integers(version))) if version.len() == 3),

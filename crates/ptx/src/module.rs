@@ -182,7 +182,8 @@ impl Module {
     }
 
     /// Returns whether both are clones of one loaded module.
-    pub fn is_same(&self, other: &Self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

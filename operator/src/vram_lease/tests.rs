@@ -8,7 +8,7 @@ use crate::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use sahasra_crds::{
-    VramLeaseSpec, VramLeaseStatus, VramQuantity,
+    VramLeaseSpec, VramLeaseStatus,
     vram_lease::{GrantStatus, SliceBounds, SliceSpec},
 };
 use sahasra_names::{BootId, DeviceId};
@@ -18,7 +18,7 @@ fn lease() -> VramLease {
     let spec = VramLeaseSpec {
         owner: Default::default(),
         slice: SliceSpec {
-            vram: VramQuantity::from_mebibytes(512),
+            vram: "512Mi".parse().unwrap(),
             class: None,
         },
         engine: None,

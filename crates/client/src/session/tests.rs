@@ -23,6 +23,12 @@ mod silence;
 
 const TOKEN: &str = "secret";
 
+fn connect(target: Target, options: Options) -> Result<Session, Error> {
+    let (session, connected) = Session::begin(target, options)?;
+    connected.wait()?;
+    Ok(session)
+}
+
 /// Behavior of one connection of the scripted worker.
 #[derive(Clone, Copy, Debug)]
 enum Connection {
@@ -232,7 +238,7 @@ fn goes_through(web_socket: bool, connections: Vec<Connection>) {
 fn goes_through_with(options: Options, web_socket: bool, connections: Vec<Connection>) {
     let resumes = connections.len() as u64 - 1;
     let worker = worker(web_socket, connections);
-    let session = Session::connect_blocking(target(&worker, web_socket), options).unwrap();
+    let session = connect(target(&worker, web_socket), options).unwrap();
     put_and_look(&session);
     assert_eq!(session.resumed(), resumes);
     session.close().wait().unwrap();
@@ -275,7 +281,7 @@ fn the_largest_frame_is_split_into_web_socket_messages_that_a_gateway_accepts() 
     });
     let mut target = Target::through(&Gateway::new(&url, Token::text(TOKEN), None).unwrap(), "default", "mine").unwrap();
     target.gateway = None;
-    let session = Session::connect_blocking(target, Options::default()).unwrap();
+    let session = connect(target, Options::default()).unwrap();
     let program = session
         .compile("large", Format::StableHlo, vec![7; frame::MAX_PAYLOAD_BYTES])
         .unwrap();
@@ -309,7 +315,7 @@ fn zeros_over_a_slow_line(compression: Compression) -> (u32, u64) {
         compression,
         ..Options::default()
     };
-    let session = Session::connect_blocking(target(&worker, false), options).unwrap();
+    let session = connect(target(&worker, false), options).unwrap();
     let zeros = vec![0; 40 << 20];
     let tensor = session.put(zeros.clone(), "f32", &[10 << 20]).unwrap();
     session.synchronise().wait().unwrap();
@@ -337,7 +343,7 @@ fn uploads_over_a_slow_link_are_compressed_if_the_mode_allows_it() {
 #[test]
 fn an_executor_that_decodes_slowly_gets_uploads_as_they_are() {
     let worker = worker(false, vec![Connection::Slow]);
-    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let session = connect(target(&worker, false), Options::default()).unwrap();
     let encoded = || worker.executor.lock().unwrap().encoded.0;
     let upload = || {
         let tensor = session.put(vec![0; 40 << 20], "f32", &[10 << 20]).unwrap();
@@ -358,7 +364,7 @@ fn an_executor_that_decodes_slowly_gets_uploads_as_they_are() {
 #[test]
 fn a_lost_worker_is_reported_at_once() {
     let worker = worker(false, vec![Connection::Cut(700)]);
-    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let session = connect(target(&worker, false), Options::default()).unwrap();
     let tensor = session.put(vec![1; 2000], "u8", &[2000]).unwrap();
     let double = session.compile("double", Format::StableHlo, "module").unwrap();
     drop(session.execute(&double, &[&tensor], 1, &[]).unwrap());
@@ -381,7 +387,7 @@ fn a_lost_worker_is_reported_at_once() {
 #[test]
 fn a_rejected_connection_reports_the_reason() {
     let worker = worker(false, vec![Connection::Refused(403)]);
-    let error = Session::connect_blocking(target(&worker, false), Options::default()).unwrap_err();
+    let error = connect(target(&worker, false), Options::default()).unwrap_err();
     assert!(
         matches!(&error, Error::Http { status: 403, message, .. } if message == "because"),
         "{error:?}"
@@ -398,7 +404,7 @@ fn a_temporary_rejection_is_retried() {
 
 fn goes_through_after(web_socket: bool, status: u16) {
     let worker = worker(web_socket, vec![Connection::Refused(status), Connection::Stands]);
-    let session = Session::connect_blocking(target(&worker, web_socket), Options::default()).unwrap();
+    let session = connect(target(&worker, web_socket), Options::default()).unwrap();
     session.synchronise().wait().unwrap();
     drop(session);
     worker.thread.join().unwrap();
@@ -407,7 +413,7 @@ fn goes_through_after(web_socket: bool, status: u16) {
 #[test]
 fn a_session_that_is_dropped_is_closed() {
     let worker = worker(false, vec![Connection::Stands]);
-    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let session = connect(target(&worker, false), Options::default()).unwrap();
     let tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
     session.synchronise().wait().unwrap();
     assert_eq!(worker.executor.lock().unwrap().tensors.len(), 1);
@@ -420,7 +426,7 @@ fn a_session_that_is_dropped_is_closed() {
 #[test]
 fn an_operation_with_invalid_arguments_is_rejected_before_it_is_sent() {
     let worker = worker(false, vec![Connection::Stands]);
-    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let session = connect(target(&worker, false), Options::default()).unwrap();
     assert!(matches!(session.put(vec![0; 3], "f32", &[1]), Err(Error::Invalid(_))));
     assert!(matches!(session.allocate("tuple", &[1]), Err(Error::Invalid(_))));
     drop(session);

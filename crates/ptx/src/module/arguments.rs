@@ -1,6 +1,5 @@
 //! Packing of kernel arguments.
 
-use super::Kernel;
 use crate::memory::DevicePointer;
 
 /// Arguments in the order of the parameters, packed as the kernel expects them.
@@ -64,10 +63,5 @@ impl ArgumentList {
     /// Returns the packed buffer.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
-    }
-
-    /// Returns whether the packed buffer is as long as the kernel's parameter buffer.
-    pub fn fits(&self, kernel: &Kernel) -> bool {
-        self.bytes.len() == kernel.parameter_bytes()
     }
 }

@@ -1,4 +1,4 @@
-use sahasra_crds::{FINALIZER, GpuSessionSpec, VramLeaseStatus, VramQuantity, vram_lease::GrantStatus};
+use sahasra_crds::{FINALIZER, GpuSessionSpec, VramLeaseStatus, vram_lease::GrantStatus};
 use sahasra_names::Engine;
 use sahasra_wire::inventory::SessionLoad;
 
@@ -11,7 +11,7 @@ fn at(seconds: i64) -> Timestamp {
 fn session() -> GpuSession {
     let spec = GpuSessionSpec {
         class: Some("g5".to_owned()),
-        vram: VramQuantity::from_mebibytes(512),
+        vram: "512Mi".parse().unwrap(),
         engine: Engine::Ptx,
         idle_timeout_seconds: 50,
         ttl_seconds: 100,

@@ -4,7 +4,7 @@ use super::*;
 
 fn with_session(test: impl FnOnce(&Session)) {
     let worker = worker(false, vec![Connection::Stands]);
-    let session = Session::connect_blocking(target(&worker, false), Options::default()).unwrap();
+    let session = connect(target(&worker, false), Options::default()).unwrap();
     test(&session);
     session.shared().end(Error::worker_lost("it was killed"));
     drop(session);

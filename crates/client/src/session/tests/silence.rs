@@ -25,7 +25,7 @@ fn a_caller_on_a_stalled_connection_gets_an_error_after_the_grace_period() {
         grace: Duration::from_millis(100),
         ..Options::default()
     };
-    let session = Session::connect_blocking(target(&worker, true), options).unwrap();
+    let session = connect(target(&worker, true), options).unwrap();
     let tensor = session.put(vec![0; 2000], "u8", &[2000]).unwrap();
     let told = tensor.download().wait_for(Duration::from_secs(60)).expect("an answer");
     assert!(matches!(told, Err(Error::Lost(_))), "{told:?}");
@@ -69,7 +69,7 @@ fn a_gateway_is_pinged_while_operations_are_sent() {
         grace: Duration::ZERO,
         ..Options::default()
     };
-    let session = Session::connect_blocking(target, options).unwrap();
+    let session = connect(target, options).unwrap();
     while pings.load(Ordering::Relaxed) < 3 && session.allocate("u8", &[1]).is_ok() {
         thread::sleep(Duration::from_millis(20));
     }
