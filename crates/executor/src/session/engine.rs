@@ -36,11 +36,11 @@ impl Fault {
         }
     }
 
-    /// Fault for an operation that only the other engine supports. `what` names the operation, `engine` the engine of this session.
+    /// Fault for an operation that only another engine supports. `what` names the operation, `engine` the engine of this session.
     pub(crate) fn unsupported(what: &str, engine: names::Engine) -> Self {
         Self::new(
             FailureCode::Unsupported,
-            format!("{what} requires a session of the other engine: this session has engine {engine}"),
+            format!("{what} requires a session of another engine: this session has engine {engine}"),
         )
     }
 }

@@ -103,7 +103,7 @@ pub enum FailureCode {
     Incompatible = 3,
     CompileFailed = 4,
     ExecutionFailed = 5,
-    /// The operation needs the other engine.
+    /// The operation needs another engine.
     Unsupported = 6,
     /// The frames are invalid; the session's stream ends.
     Malformed = 7,
