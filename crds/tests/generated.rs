@@ -81,7 +81,11 @@ fn every_aggregate_of_an_output_has_a_limit_of_elements() {
     for name in Aggregate::OPTIONS {
         let aggregate: Aggregate = serde_json::from_value(json!({*name: {"k": 1}})).unwrap();
         let takes_output = aggregate.choice().unwrap().output().is_some();
-        assert_eq!(most_elements(name).is_some(), takes_output, "OUTPUT_ELEMENTS and {name}");
+        assert_eq!(
+            most_elements(name).is_some(),
+            takes_output,
+            "OUTPUT_ELEMENTS has a row for each aggregate that takes an output: {name}"
+        );
     }
 }
 

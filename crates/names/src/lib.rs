@@ -23,6 +23,16 @@ pub enum Engine {
     Xla,
 }
 
+impl Engine {
+    /// Part that a worker needs to offer the engine, if it may be missing.
+    pub const fn requirement(self) -> Option<&'static str> {
+        match self {
+            Self::Ptx => None,
+            Self::Xla => Some("PJRT plugin"),
+        }
+    }
+}
+
 /// Implementation of a device.
 #[derive(Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]

@@ -114,13 +114,10 @@ impl fmt::Display for WhyNot {
         match self {
             Self::PinnedTo { device } => write!(formatter, "the session is placed on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
-            Self::EngineUnsupported { wanted } => {
-                let missing = match wanted {
-                    Engine::Ptx => "",
-                    Engine::Xla => ": its worker has no PJRT plugin",
-                };
-                write!(formatter, "has no engine {wanted}{missing}")
-            }
+            Self::EngineUnsupported { wanted } => match wanted.requirement() {
+                Some(missing) => write!(formatter, "has no engine {wanted}: its worker has no {missing}"),
+                None => write!(formatter, "has no engine {wanted}"),
+            },
             Self::NotReady => formatter.write_str("worker is not ready"),
             Self::Unhealthy => formatter.write_str("device is unhealthy"),
             Self::Cordoned => formatter.write_str("worker is cordoned"),

@@ -112,7 +112,7 @@ pub struct SliceCounts {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AggregateStatus {
-    /// Summary for `kubectl get`: value and index of the best chunk (`0.0312 @ 417`), or the first element of the sum or mean; and the number
+    /// Summary for `kubectl get`: value and index of the best chunk (`0.0312 @ 417`), or the first element of the other aggregates; and the number
     /// of NaN results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
@@ -121,11 +121,11 @@ pub struct AggregateStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_BEST))]
     pub best: Vec<BestChunk>,
-    /// Elements of the sum or mean; null for an element that is infinite or NaN.
+    /// Elements of an aggregate of numbers, such as the sum; null for an element that is infinite or NaN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub values: Vec<Option<f64>>,
-    /// All of `values` as exact text. Set where one of them is not exact as a JSON number: a sum of integers beyond 2^53, `inf`, `-inf`,
+    /// All of `values` as exact text. Set where one of them is not exact as a JSON number: an integer beyond 2^53, `inf`, `-inf`,
     /// `NaN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ELEMENTS), inner(length(max = 64)))]
