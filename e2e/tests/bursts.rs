@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use kube::api::DynamicObject;
-use sahasra_e2e::audit::{Tally, Write};
 use sahasra_e2e::bursts::{Burst, number};
 use sahasra_e2e::manifests::{RefusedBy, wrong_manifests};
-use sahasra_e2e::{NAMESPACE, Pool, PoolOptions, SharedPool, Turn, eventually, tools, true_condition};
+use sahasra_e2e::{Pool, PoolOptions, SharedPool, Turn, eventually, tools, true_condition};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -17,6 +16,9 @@ const MEMORY: &str = "4200Mi";
 const WITHIN: Duration = Duration::from_secs(240);
 /// Timeout for the release of slices, which is immediate.
 const FREE_WITHIN: Duration = Duration::from_secs(30);
+
+#[path = "bursts/writes.rs"]
+mod writes;
 
 static POOL: SharedPool = SharedPool::new(|| {
     let agent = ["--no-cuda", "--cpu-device-memory", MEMORY, "--heartbeat-interval", "1s"];
@@ -64,32 +66,6 @@ async fn check_example(pool: &Pool, name: &str) {
 
 async fn delete_job(pool: &Pool, name: &str) {
     kubectl(pool, &format!("delete burstjob {name} --timeout=60s")).await;
-}
-
-/// Writes of the operator and the agents, without heartbeats.
-async fn writes(pool: &Pool) -> Vec<Write> {
-    let ours = format!("system:serviceaccount:{NAMESPACE}:");
-    let wanted = |write: &Write| write.is_stored() && !write.is_heartbeat() && write.user.starts_with(&ours);
-    pool.control_plane.audited_writes(wanted).await.expect("the audit log is read")
-}
-
-/// Waits until every agent has written `count` more heartbeats.
-async fn observe_heartbeats(pool: &Pool, count: usize) {
-    let heartbeats = async || {
-        let written = pool
-            .control_plane
-            .audit()
-            .expect("an audit log")
-            .writes(|write| write.is_stored() && write.is_heartbeat());
-        let written = written.expect("the audit log is read");
-        let of = |index: usize| written.iter().filter(|write| write.name.contains(&format!("node-{index}"))).count();
-        (0..pool.agents.len()).map(of).min().unwrap_or(0)
-    };
-    let before = heartbeats().await;
-    let seen = eventually(Duration::from_secs(60), async || {
-        (heartbeats().await >= before + count).then_some(())
-    });
-    seen.await.expect("the agents' hearts beat");
 }
 
 #[tokio::test]
@@ -205,82 +181,6 @@ async fn a_burst_waits_with_a_reason_and_starts_when_slices_become_free() {
 fn condition<'a>(object: &'a DynamicObject, kind: &str) -> Option<&'a Value> {
     let conditions = object.data.pointer("/status/conditions")?.as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind)
-}
-
-/// Number of heartbeats in a period that includes several writes of a worker's load.
-const SETTLING: usize = 7;
-
-/// Checks that nothing but heartbeats is written for this period.
-async fn is_quiet(pool: &Pool) {
-    let before = writes(pool).await.len();
-    observe_heartbeats(pool, SETTLING).await;
-    let idle = writes(pool).await;
-    assert!(idle.len() == before, "written while idle:\n{}", Tally::of(&idle[before..]));
-}
-
-#[tokio::test]
-async fn an_idle_system_writes_only_heartbeats_and_a_burst_stays_within_its_budget() {
-    /// Default of the agents' `--status-update-interval`.
-    const STATUS_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
-    let mut pool = pool().await;
-    observe_heartbeats(&pool, SETTLING).await;
-    is_quiet(&pool).await;
-
-    for (name, steps) in [("quick", 10), ("slow", 60_000)] {
-        let (before, began) = (writes(&pool).await.len(), Instant::now());
-        let burst = Burst::of_steps("default", name, 1000, steps).expect("a burst");
-        burst.apply(&pool.control_plane).await.expect("applied");
-        let job = pool.completed("default", name, WITHIN).await.expect("it completes");
-        pool.every_index_counted_once(&job, 1000, steps).await.expect("exact accounting");
-        pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
-        observe_heartbeats(&pool, SETTLING).await;
-        let written = writes(&pool).await.split_off(before);
-        let observed = began.elapsed();
-        let seconds = seconds_between(&job, "/metadata/creationTimestamp", "/status/completionTime");
-        let allowed = 20.0 + seconds / 5.0;
-        let (operator, mut agents): (Vec<_>, Vec<_>) = written.into_iter().partition(|write| write.is_by(NAMESPACE, "sahasra-operator"));
-        println!(
-            "burst {name}: {} writes in {seconds} s, {allowed} allowed\n{}",
-            operator.len(),
-            Tally::of(&operator)
-        );
-        assert!(operator.len() as f64 <= allowed, "{seconds} s:\n{}", Tally::of(&operator));
-        let updates = observed.as_secs_f64() / STATUS_UPDATE_INTERVAL.as_secs_f64() + 1.0;
-        for agent in 0..pool.agents.len() {
-            let of_agent: Vec<_> = agents
-                .extract_if(.., |write| write.name.contains(&format!("node-{agent}")))
-                .collect();
-            assert!(of_agent.len() as f64 <= updates, "{observed:?}:\n{}", Tally::of(&of_agent));
-        }
-        assert!(
-            agents.is_empty(),
-            "neither by the operator nor by an agent about itself:\n{}",
-            Tally::of(&agents)
-        );
-        is_quiet(&pool).await;
-    }
-    every_write_names_its_program(&pool).await;
-}
-
-/// Checks that operator and agents set a user agent of their own, by which audit logs and metrics of the API server distinguish them.
-async fn every_write_names_its_program(pool: &Pool) {
-    for program in ["sahasra-operator", "sahasra-worker"] {
-        let wanted = |write: &Write| write.is_by(NAMESPACE, program);
-        let written = pool.control_plane.audited_writes(wanted).await.expect("the audit log is read");
-        let agents: BTreeSet<&str> = written.iter().map(|write| write.user_agent.as_str()).collect();
-        let expected = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
-        assert_eq!(agents, BTreeSet::from([expected.as_str()]));
-    }
-}
-
-/// Whole seconds between two timestamps of an object.
-fn seconds_between(job: &DynamicObject, from: &str, to: &str) -> f64 {
-    let object = serde_json::to_value(job).expect("an object");
-    let time = |pointer: &str| {
-        let text = object.pointer(pointer).and_then(Value::as_str).expect(pointer);
-        text.parse::<k8s_openapi::jiff::Timestamp>().expect("a time").as_second()
-    };
-    (time(to) - time(from)) as f64
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ fn who_is_there_keeps_what_is_held_up_to_the_limit_and_no_longer() {
     assert_eq!(ends(&ledger), limit);
     assert!(!ledger.extend(seconds(25), &"a".into(), ttl, limit), "it has ended");
     assert_eq!(free(&ledger), 4 * GIB);
-    assert!(!ledger.extend(seconds(25), &"b".into(), ttl, limit), "nobody knows it");
+    assert!(!ledger.extend(seconds(25), &"b".into(), ttl, limit), "the owner is unknown");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod assumed;
 mod limits;
 mod release;
 mod sessions;
+mod silence;
 
 const SLICE: u64 = 512 << 20;
 const TTL: Duration = Duration::from_secs(60);
@@ -180,29 +181,6 @@ fn a_rejection_updates_the_free_bytes_and_is_explained() {
     // Later the agent reports that there is room again.
     state.inventoried(&"a".into(), &inventory("boot", Vec::new()), REFUSED_FOR, REFUSED_FOR + after(2));
     assert_eq!(acquires(&state.plan(REFUSED_FOR + after(2)).0).len(), 1);
-}
-
-#[test]
-fn an_agent_that_stays_silent_is_asked_at_intervals() {
-    let mut state = state();
-    let silent_since = after(1_000);
-    state.inventory_failed(&"a".into(), silent_since);
-    let now = silent_since + GIVE_UP_AFTER + after(100);
-    state.inventory_failed(&"a".into(), now);
-    let (actions, wake) = state.plan(now);
-    assert_eq!(actions, []);
-    assert!(wake.unwrap() > now + after(50), "{wake:?} after {now:?}");
-}
-
-#[test]
-fn an_agent_is_given_up_in_time_while_it_is_asked() {
-    let mut state = state();
-    let silent_since = after(1_000);
-    state.inventory_failed(&"a".into(), silent_since);
-    let now = state.plan(silent_since).1.unwrap();
-    let (actions, _) = state.plan(now);
-    assert!(matches!(actions[..], [Action::Inventory { .. }]), "{actions:?}");
-    assert_eq!(state.plan(now).1, Some(silent_since + GIVE_UP_AFTER));
 }
 
 #[test]

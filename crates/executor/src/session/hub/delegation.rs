@@ -120,7 +120,7 @@ impl Hub {
         let ended = MutexGuard::unlocked(inner, || self.poll(connection.as_ref(), began + longest));
         let took = began.elapsed();
         let is_operation = matches!(ended, PollEnd::Bytes);
-        // From here on nobody calls `Waker::wake`.
+        // From here on `Waker::wake` is not called.
         inner.is_engine_asleep = false;
         let keeps = MutexGuard::unlocked(inner, || match ended {
             PollEnd::Woken => {
