@@ -106,7 +106,7 @@ verify: verify-generated verify-chart verify-docs verify-rust ## What must hold 
 
 .PHONY: verify-generated
 verify-generated: generate
-	@if command -v protoc >/dev/null; then protoc --proto_path=docs/schema --descriptor_set_out=/dev/null docs/schema/*.proto; fi
+	@if command -v protoc >/dev/null; then protoc --proto_path=crates/wire/proto --descriptor_set_out=/dev/null crates/wire/proto/*.proto; fi
 	@changed=$$(git status --porcelain --untracked-files=all -- helm manifests docs examples python/sahasra/burst_schema.py); \
 	if [ -n "$$changed" ]; then echo "make generate changed these files: commit what it wrote"; echo "$$changed"; git diff --stat; exit 1; fi
 
@@ -128,10 +128,9 @@ verify-rust: $(CARGO_DENY)
 	simulation/mutants --check
 
 .PHONY: generate
-generate: ## Write everything that is generated: the chart's CRDs, manifests, the table of PTX, the wire's schema, ConfigMaps of the examples, Python's names and limits of a BurstJob
+generate: ## Write everything that is generated: the chart's CRDs, manifests, the table of PTX, ConfigMaps of the examples, Python's names and limits of a BurstJob
 	cargo run --quiet --bin sahasra-crds
 	cargo run --quiet --example instruction_table
-	docs/schema/generate
 	examples/generate
 	helm/generate
 

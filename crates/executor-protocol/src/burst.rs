@@ -1,6 +1,9 @@
 //! Messages and status page of an executor that runs chunks.
 
-pub mod messages;
+/// Messages between a supervisor and its executor: frames of [`sahasra_wire::frame`] over a socket pair, in both directions.
+pub mod messages {
+    include!(concat!(env!("OUT_DIR"), "/sahasra.executor.rs"));
+}
 pub mod status_page;
 
 /// Maximum length of a failure's message in bytes: it becomes part of the status of a Kubernetes object.

@@ -1,7 +1,7 @@
 //! Messages between the operator and a worker-agent, and between a client and its session.
 //!
-//! All messages are Protocol Buffers, defined in Rust with prost. Fields may be added; tags are never reused. The operator calls the agent
-//! over HTTP/2: five unary calls and one long-lived stream.
+//! All messages are Protocol Buffers: `proto/` defines and documents them, and prost writes their types. Fields may be added; tags are never
+//! reused. The operator calls the agent over HTTP/2: five unary calls and one long-lived stream.
 //!
 //! | Call | Request → response | Purpose |
 //! |---|---|---|
@@ -21,7 +21,7 @@
 
 /// Implements the list of an enum's codes, and their names for status fields, metrics and messages.
 macro_rules! labelled {
-    ($name:ident { $($code:ident)* }) => {
+    ($name:path { $($code:ident)* }) => {
         impl $name {
             /// Iterates over all codes.
             pub fn all() -> impl Iterator<Item = Self> {
@@ -47,8 +47,14 @@ macro_rules! labelled {
 pub mod burst;
 pub mod frame;
 pub mod grants;
-pub mod inventory;
+/// Inventory of an agent: its devices, grants and sessions.
+pub mod inventory {
+    include!(concat!(env!("OUT_DIR"), "/sahasra.inventory.rs"));
+}
 pub mod session;
+
+// Names of codes, and times as [`Duration`]s.
+include!(concat!(env!("OUT_DIR"), "/methods.rs"));
 
 use std::time::Duration;
 

@@ -7,39 +7,13 @@ use std::{
 
 use bytes::Bytes;
 
-use super::compression::SMALLEST_BYTES;
+use super::{Encoding, Part, compression::SMALLEST_BYTES};
 
 /// Preferred size of a [`Part`], in bytes of the tensor. Also the maximum decoded size of an encoded part, so that a receiver never needs
 /// more memory for a part than its sender did.
 pub const PART_BYTES: usize = 1 << 20;
 /// Size of the widest elements that are shuffled, in bytes.
 const MAX_WIDTH: usize = 8;
-
-/// Next bytes of a tensor. The payload holds the encoded bytes.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Part {
-    #[prost(enumeration = "Encoding", tag = "1")]
-    pub encoding: i32,
-    /// Size of the decoded payload, in bytes. For raw parts, the size of the payload.
-    #[prost(uint64, tag = "2")]
-    pub decoded_bytes: u64,
-    /// Size of one element in bytes: 2, 4 or 8 for [`Encoding::ShuffledLz4`]; 0 if unknown.
-    #[prost(uint32, tag = "3")]
-    pub width: u32,
-}
-
-/// Encodings of a part's payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub enum Encoding {
-    /// The tensor's bytes, unchanged.
-    Raw = 0,
-    /// One LZ4 block of the tensor's bytes.
-    Lz4 = 1,
-    /// One LZ4 block of the shuffled bytes: first the first bytes of all elements, then their second bytes, and so on. Bytes of an
-    /// incomplete element come last.
-    ShuffledLz4 = 2,
-}
 
 /// Returns the encodings besides [`Encoding::Raw`] that this crate decodes, for [`Hello`](super::Hello) and [`Welcome`](super::Welcome).
 pub fn encodings() -> Vec<i32> {
