@@ -1,15 +1,16 @@
 //! Arrays in the memory of a device.
 
-use std::{slice, sync::Arc};
+use std::sync::Arc;
 
 use sahasra_memory::{Filling, Region};
 
 use crate::{
-    abi::{self, Handle, HostLayout, RawBuffer},
+    abi::{self, Function, Handle, HostLayout, RawBuffer},
     client::Owned,
     error::{Code, Error},
     event::Event,
     executable::Shape,
+    plugin::array,
 };
 
 /// An array in the memory of a device. It can be used before its content has been transferred or computed; operations that use it wait for
@@ -46,13 +47,9 @@ impl Buffer {
     pub fn shape(&self) -> Result<Shape, Error> {
         let element = self.client.plugin.call(abi::BufferElementType::of(self.raw.0))?;
         let dimensions = self.client.plugin.call(abi::BufferDimensions::of(self.raw.0))?;
-        let sizes = if dimensions.num_dims == 0 {
-            &[]
-        } else {
-            // SAFETY: The array has this length and lives as long as the buffer.
-            unsafe { slice::from_raw_parts(dimensions.dims, dimensions.num_dims) }
-        };
-        Shape::new("PJRT_Buffer_ElementType", element.element_type, sizes)
+        // SAFETY: The array has this length and lives as long as the buffer.
+        let sizes = unsafe { array(dimensions.dims, dimensions.num_dims) };
+        Shape::new(abi::BufferElementType::NAME, element.element_type, sizes)
     }
 
     /// Returns the size in device memory in bytes.
@@ -64,7 +61,7 @@ impl Buffer {
     /// Returns the event that reports when the content is available, or why it is not.
     pub fn ready(&self) -> Result<Event, Error> {
         let arguments = self.client.plugin.call(abi::BufferReadyEvent::of(self.raw.0))?;
-        Ok(Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ReadyEvent"))
+        Ok(Event::new(&self.client.plugin, arguments.event, abi::BufferReadyEvent::NAME))
     }
 
     /// Returns a view of the bytes without a copy, elements in row-major order. Returns `None` unless the array is in host memory in this
@@ -122,11 +119,7 @@ impl Buffer {
     /// the computation of the content, are reported by [`Download::finish`].
     pub fn start_download(&self) -> Result<Download, Error> {
         let shape = self.shape()?;
-        let refused = |code, message| Error {
-            function: "PJRT_Buffer_ToHostBuffer",
-            code,
-            message,
-        };
+        let refused = |code, message| Error::new(abi::BufferToHostBuffer::NAME, code, message);
         let bytes = shape
             .host_bytes()
             .ok_or_else(|| refused(Code::OutOfRange, format!("{shape} is larger than memory can be")))?;
@@ -143,7 +136,7 @@ impl Buffer {
         arguments.dst = host.spare().as_mut_ptr().cast();
         arguments.dst_size = bytes;
         let arguments = self.client.plugin.call(arguments)?;
-        let done = Event::new(&self.client.plugin, arguments.event, "PJRT_Buffer_ToHostBuffer");
+        let done = Event::new(&self.client.plugin, arguments.event, abi::BufferToHostBuffer::NAME);
         Ok(Download { done, host: Some(host) })
     }
 }
@@ -163,12 +156,9 @@ unsafe impl Sync for View {}
 
 impl AsRef<[u8]> for View {
     fn as_ref(&self) -> &[u8] {
-        if self.start.is_null() {
-            return &[];
-        }
         // SAFETY: The array has this many bytes, and the reference keeps its memory alive. A buffer changes only by donation, which the
         // caller of [`Buffer::view`] excludes.
-        unsafe { slice::from_raw_parts(self.start, self.bytes) }
+        unsafe { array(self.start, self.bytes) }
     }
 }
 

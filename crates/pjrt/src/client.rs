@@ -8,13 +8,13 @@ use std::{
 use bytes::Bytes;
 
 use crate::{
-    abi::{self, Handle, NamedValue, RawClient, RawDevice, RawLoaded},
+    abi::{self, Function, Handle, NamedValue, RawClient, RawDevice},
     buffer::Buffer,
     element_type::ElementType,
     error::{Code, Error},
     event::Event,
     executable::{Executable, Shape},
-    plugin::{Plugin, text},
+    plugin::{Plugin, array, text},
     program::{CompileOptions, Program},
 };
 
@@ -62,15 +62,13 @@ impl Client {
     /// # Errors
     /// The plugin's error; [`Code::InvalidArgument`] when the name of an option contains a zero byte.
     pub fn create(plugin: &Arc<Plugin>, options: &[(&str, Setting)]) -> Result<Self, Error> {
-        let invalid = |name: &str, why: &str| Error {
-            function: "PJRT_Client_Create",
-            code: Code::InvalidArgument,
-            message: format!("option {name:?} {why}"),
-        };
         let mut texts = Vec::new();
         let mut values = Vec::new();
         for (name, setting) in options {
-            let c_name = CString::new(*name).map_err(|_| invalid(name, "has a zero byte in its name"))?;
+            let c_name = CString::new(*name).map_err(|_| {
+                let message = format!("option {name:?} has a zero byte in its name");
+                Error::new(abi::ClientCreate::NAME, Code::InvalidArgument, message)
+            })?;
             let (kind, value, value_size) = match setting {
                 Setting::Text(text) => (
                     abi::STRING,
@@ -160,7 +158,7 @@ impl Client {
         arguments.compile_options = encoded.as_ptr().cast();
         arguments.compile_options_size = encoded.len();
         let arguments = self.owned.plugin.call(arguments)?;
-        self.executable(arguments.executable)
+        Executable::new(&self.owned, arguments.executable)
     }
 
     /// Loads an executable that [`Executable::serialize`] returned, from the same version of the plugin and the same kind of device.
@@ -172,11 +170,7 @@ impl Client {
         arguments.serialized_executable = serialized.as_ptr().cast();
         arguments.serialized_executable_size = serialized.len();
         let arguments = self.owned.plugin.call(arguments)?;
-        self.executable(arguments.loaded_executable)
-    }
-
-    fn executable(&self, raw: *mut RawLoaded) -> Result<Executable, Error> {
-        Executable::new(&self.owned, raw)
+        Executable::new(&self.owned, arguments.loaded_executable)
     }
 
     /// Creates a buffer from host memory with the elements in row-major order. If the device uses host memory, the buffer may share the
@@ -191,11 +185,8 @@ impl Client {
             dimensions: dimensions.to_vec(),
         };
         if shape.host_bytes() != Some(data.len()) {
-            return Err(Error {
-                function: "PJRT_Client_BufferFromHostBuffer",
-                code: Code::InvalidArgument,
-                message: format!("{} bytes are given for {shape}", data.len()),
-            });
+            let message = format!("{} bytes are given for {shape}", data.len());
+            return Err(Error::new(abi::ClientBufferFromHostBuffer::NAME, Code::InvalidArgument, message));
         }
         let mut arguments = abi::ClientBufferFromHostBuffer::of(self.owned.raw.0);
         arguments.data = data.as_ptr().cast();
@@ -208,7 +199,7 @@ impl Client {
         let done = Event::new(
             &self.owned.plugin,
             arguments.done_with_host_buffer,
-            "PJRT_Client_BufferFromHostBuffer",
+            abi::ClientBufferFromHostBuffer::NAME,
         );
         let buffer = Buffer::new(&self.owned, arguments.buffer);
         let kept = data.clone();
@@ -224,15 +215,10 @@ impl Client {
 impl Device {
     fn first(client: &Arc<Owned>) -> Result<Self, Error> {
         let devices = client.plugin.call(abi::ClientAddressableDevices::of(client.raw.0))?;
-        if devices.devices.is_null() || devices.num_devices == 0 {
-            return Err(Error {
-                function: "PJRT_Client_AddressableDevices",
-                code: Code::NotFound,
-                message: "the plugin found no device".to_owned(),
-            });
-        }
-        // SAFETY: The array has at least one element and lives as long as the client.
-        let raw = unsafe { *devices.devices };
+        // SAFETY: The array has this length and lives as long as the client.
+        let first = unsafe { array(devices.devices, devices.num_devices) }.first();
+        let none = || Error::new(abi::ClientAddressableDevices::NAME, Code::NotFound, "the plugin found no device");
+        let raw = *first.ok_or_else(none)?;
         let description = client.plugin.call(abi::DeviceGetDescription::of(raw))?;
         let kind = client.plugin.call(abi::DeviceDescriptionKind::of(description.description))?;
         Ok(Self {

@@ -59,3 +59,13 @@ pub struct Error {
     pub code: Code,
     pub message: String,
 }
+
+impl Error {
+    pub(crate) fn new(function: &'static str, code: Code, message: impl Into<String>) -> Self {
+        Self {
+            function,
+            code,
+            message: message.into(),
+        }
+    }
+}

@@ -1,15 +1,15 @@
 //! Compiled programs.
 
-use std::{ffi::c_int, fmt, slice, sync::Arc};
+use std::{ffi::c_int, fmt, sync::Arc};
 
 use crate::{
-    abi::{self, Handle, RawBuffer, RawEvent, RawExecutable, RawLoaded},
+    abi::{self, Function, Handle, RawBuffer, RawEvent, RawExecutable, RawLoaded},
     buffer::Buffer,
     client::{Owned, Setting},
     element_type::ElementType,
     error::{Code, Error},
     event::Event,
-    plugin::named_values,
+    plugin::{array, named_values},
 };
 
 /// Element type and dimensions of an array.
@@ -22,13 +22,15 @@ pub struct Shape {
 
 impl Shape {
     pub(crate) fn new(function: &'static str, element_type: c_int, dimensions: &[i64]) -> Result<Self, Error> {
-        let known = ElementType::of(element_type).ok_or_else(|| Error {
-            function,
-            code: Code::Unimplemented,
-            message: format!("elements of type {element_type} are unknown here"),
-        })?;
+        let unknown = || {
+            Error::new(
+                function,
+                Code::Unimplemented,
+                format!("elements of type {element_type} are unknown here"),
+            )
+        };
         Ok(Self {
-            element_type: known,
+            element_type: ElementType::of(element_type).ok_or_else(unknown)?,
             dimensions: dimensions.to_vec(),
         })
     }
@@ -94,31 +96,22 @@ impl Executable {
     fn read_outputs(&self) -> Result<Vec<Shape>, Error> {
         let types = self.client.plugin.call(abi::ExecutableOutputElementTypes::of(self.description.0))?;
         let dimensions = self.client.plugin.call(abi::ExecutableOutputDimensions::of(self.description.0))?;
-        if types.num_output_types == 0 || dimensions.num_outputs == 0 {
-            return Ok(Vec::new());
-        }
         // SAFETY: Both arrays have the given lengths and live as long as the executable.
         let (types, ranks) = unsafe {
             (
-                slice::from_raw_parts(types.output_types, types.num_output_types),
-                slice::from_raw_parts(dimensions.dim_sizes, dimensions.num_outputs),
+                array(types.output_types, types.num_output_types),
+                array(dimensions.dim_sizes, dimensions.num_outputs),
             )
         };
-        let all = ranks.iter().sum();
-        let sizes = if all == 0 {
-            &[]
-        } else {
-            // SAFETY: The array holds the dimensions of all outputs in sequence; its length is the sum of the ranks.
-            unsafe { slice::from_raw_parts(dimensions.dims, all) }
-        };
-        let mut rest = sizes;
+        // SAFETY: The array holds the dimensions of all outputs in sequence; its length is the sum of the ranks.
+        let mut rest = unsafe { array(dimensions.dims, ranks.iter().sum()) };
         types
             .iter()
             .zip(ranks)
             .map(|(element_type, rank)| {
                 let (own, others) = rest.split_at(*rank);
                 rest = others;
-                Shape::new("PJRT_Executable_OutputElementTypes", *element_type, own)
+                Shape::new(abi::ExecutableOutputElementTypes::NAME, *element_type, own)
             })
             .collect()
     }
@@ -160,7 +153,7 @@ impl Executable {
     pub fn serialize(&self) -> Result<Vec<u8>, Error> {
         let arguments = self.client.plugin.call(abi::ExecutableSerialize::of(self.description.0))?;
         // SAFETY: The bytes have this length and live until the deleter is called.
-        let bytes = unsafe { slice::from_raw_parts(arguments.serialized_bytes.cast::<u8>(), arguments.serialized_bytes_size) }.to_vec();
+        let bytes = unsafe { array(arguments.serialized_bytes.cast::<u8>(), arguments.serialized_bytes_size) }.to_vec();
         if let Some(delete) = arguments.serialized_executable_deleter {
             // SAFETY: The deleter receives the object that came with the bytes, once.
             unsafe { delete(arguments.serialized_executable) };
@@ -191,6 +184,6 @@ impl Executable {
         execute.device_complete_events = &raw mut done;
         self.client.plugin.call(execute)?;
         let buffers = outputs.into_iter().map(|raw| Buffer::new(&self.client, raw)).collect();
-        Ok((buffers, Event::new(&self.client.plugin, done, "PJRT_LoadedExecutable_Execute")))
+        Ok((buffers, Event::new(&self.client.plugin, done, abi::LoadedExecutableExecute::NAME)))
     }
 }

@@ -125,11 +125,8 @@ impl Plugin {
     pub(crate) fn call<F: Function>(&self, mut arguments: F) -> Result<F, Error> {
         let Some(function) = self.function::<F>() else {
             let (major, minor) = self.version();
-            return Err(Error {
-                function: F::NAME,
-                code: Code::Unimplemented,
-                message: format!("the plugin {:?} of API {major}.{minor} does not have it", self.path),
-            });
+            let message = format!("the plugin {:?} of API {major}.{minor} does not have it", self.path);
+            return Err(Error::new(F::NAME, Code::Unimplemented, message));
         };
         // SAFETY: The arguments are those of this function, and their size and fields are initialized.
         let error = unsafe { function(&raw mut arguments) };
@@ -160,11 +157,7 @@ impl Plugin {
             // SAFETY: The error is alive and is not used afterwards.
             unsafe { function(&mut destroy) };
         }
-        Err(Error {
-            function,
-            code: Code::of(code.code),
-            message: text.unwrap_or_default(),
-        })
+        Err(Error::new(function, Code::of(code.code), text.unwrap_or_default()))
     }
 
     /// Returns the pointer to a function that returns nothing.
@@ -174,35 +167,38 @@ impl Plugin {
     }
 }
 
+/// Returns an array of the plugin; empty if `start` is null. The pointer to an empty array may be invalid.
+///
+/// # Safety
+/// `start` must be null or point to `count` elements, which live and do not change as long as the slice.
+pub(crate) unsafe fn array<'a, T>(start: *const T, count: usize) -> &'a [T] {
+    if start.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: Guaranteed by the caller.
+    unsafe { slice::from_raw_parts(start, count) }
+}
+
 /// Copies a text of the plugin. Invalid UTF-8 is replaced.
 ///
 /// # Safety
 /// `start` must be null or point to `bytes` bytes.
 pub(crate) unsafe fn text(start: *const c_char, bytes: usize) -> String {
-    if start.is_null() {
-        return String::new();
-    }
     // SAFETY: Guaranteed by the caller.
-    let bytes = unsafe { slice::from_raw_parts(start.cast::<u8>(), bytes) };
-    String::from_utf8_lossy(bytes).into_owned()
+    String::from_utf8_lossy(unsafe { array(start.cast::<u8>(), bytes) }).into_owned()
 }
 
 /// Copies named values of the plugin. Values of unknown types are skipped.
 pub(crate) fn named_values(start: *const NamedValue, count: usize) -> Vec<(String, Setting)> {
     let mut values = Vec::new();
-    let mut at = start;
-    for _ in 0..if start.is_null() { 0 } else { count } {
-        // SAFETY: The plugin's array has `count` elements.
-        let value = unsafe { &*at };
+    // SAFETY: The plugin's array has `count` elements. The header defines their size, which is that of `NamedValue`.
+    for value in unsafe { array(start, count) } {
         // SAFETY: `kind` says which field of the union is valid.
         let setting = unsafe {
             match value.kind {
                 abi::STRING => Some(Setting::Text(text(value.value.string, value.value_size))),
                 abi::INTEGER => Some(Setting::Integer(value.value.integer)),
-                abi::INTEGERS if value.value.integers.is_null() => Some(Setting::Integers(Vec::new())),
-                abi::INTEGERS => Some(Setting::Integers(
-                    slice::from_raw_parts(value.value.integers, value.value_size).to_vec(),
-                )),
+                abi::INTEGERS => Some(Setting::Integers(array(value.value.integers, value.value_size).to_vec())),
                 abi::FLOAT => Some(Setting::Float(value.value.float)),
                 abi::BOOLEAN => Some(Setting::Boolean(value.value.boolean)),
                 _ => None,
@@ -211,9 +207,6 @@ pub(crate) fn named_values(start: *const NamedValue, count: usize) -> Vec<(Strin
         // SAFETY: The name is a text of this length.
         let name = unsafe { text(value.name, value.name_size) };
         values.extend(setting.map(|setting| (name, setting)));
-        // SAFETY: The header defines the element size, which is that of `NamedValue`. So the pointer stays within the array or one behind
-        // it.
-        at = unsafe { at.add(1) };
     }
     values
 }
