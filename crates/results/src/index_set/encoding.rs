@@ -4,6 +4,8 @@
 //! little-endian words, as one LZ4 block. A regular pattern, such as every second index, compresses to almost nothing; indices without a
 //! pattern take one bit each.
 
+use prost::encoding::{decode_varint, encode_varint};
+
 use super::{IndexSet, WORD};
 
 const RANGES: u8 = 0;
@@ -23,8 +25,8 @@ impl IndexSet {
         let mut ranges = vec![RANGES];
         let mut cursor = 0;
         for (first, count) in self.ranges() {
-            push_varint(&mut ranges, first - cursor);
-            push_varint(&mut ranges, count);
+            encode_varint(first - cursor, &mut ranges);
+            encode_varint(count, &mut ranges);
             cursor = first + count;
             if ranges.len() > FEW_BYTES + self.words.len() * size_of::<u64>() {
                 break;
@@ -65,8 +67,8 @@ fn decode_ranges(mut bytes: &[u8], total: u64) -> Option<IndexSet> {
     let mut set = IndexSet::default();
     let mut cursor = 0_u64;
     while !bytes.is_empty() {
-        let gap = take_varint(&mut bytes)?;
-        let count = take_varint(&mut bytes)?;
+        let gap = decode_varint(&mut bytes).ok()?;
+        let count = decode_varint(&mut bytes).ok()?;
         let first = cursor.checked_add(gap)?;
         cursor = first.checked_add(count).filter(|end| count > 0 && *end <= total)?;
         set.insert(first, count);
@@ -84,26 +86,4 @@ fn decode_bitmap(bytes: &[u8], total: u64) -> Option<IndexSet> {
     };
     set.recount();
     (rest.is_empty() && set.end() <= total).then_some(set)
-}
-
-fn push_varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push((value as u8 & 0x7f) | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        let part = u64::from(byte & 0x7f);
-        value |= part.checked_shl(shift).filter(|bits| bits >> shift == part)?;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
