@@ -78,22 +78,18 @@ pub fn receive(control: &UnixStream) -> io::Result<Option<Adopted>> {
     }
     let length = u32::from_le_bytes(length) as usize;
     if length > MAX_ALREADY_READ {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "invalid connection message: too many bytes",
-        ));
+        return Err(invalid("too many bytes"));
     }
     let mut already_read = vec![0; length];
     if length > 0 && !fill(control, &mut already_read, &mut None)? {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    match connection {
-        Some(connection) => Ok(Some(Adopted { connection, already_read })),
-        None => Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "invalid connection message: file descriptor not found",
-        )),
-    }
+    let connection = connection.ok_or_else(|| invalid("file descriptor not found"))?;
+    Ok(Some(Adopted { connection, already_read }))
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("invalid connection message: {what}"))
 }
 
 /// Fills the buffer, and keeps the descriptor that arrives with the first byte. Returns `false` when the socket ended before the first
@@ -113,19 +109,13 @@ fn fill(control: &UnixStream, buffer: &mut [u8], descriptor: &mut Option<OwnedFd
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for one in descriptors {
                     if descriptor.replace(one).is_some() || filled > 0 {
-                        return Err(io::Error::new(
-                            io::ErrorKind::InvalidData,
-                            "invalid connection message: unexpected file descriptor",
-                        ));
+                        return Err(invalid("unexpected file descriptor"));
                     }
                 }
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "invalid connection message: more than one file descriptor",
-            ));
+            return Err(invalid("more than one file descriptor"));
         }
         match received.bytes {
             0 if filled == 0 => return Ok(false),
