@@ -14,7 +14,7 @@ use http::{Request, header};
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
 use sahasra_upgrade::UpgradeError;
-use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, keepalive, resume_value};
+use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, keepalive::Keepalive, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -108,7 +108,7 @@ impl Peer {
         let stream = TcpStream::connect((self.host(), port)).await?;
         stream.set_nodelay(true)?;
         // Keepalive is optional: a system may lack these socket options.
-        let _ = keepalive::watch(&stream);
+        let _ = Keepalive::CLIENT.watch(&stream);
         Ok(stream)
     }
 

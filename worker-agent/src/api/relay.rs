@@ -11,7 +11,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use sahasra_wire::session::keepalive;
+use sahasra_wire::session::keepalive::Keepalive;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UnixStream},
@@ -30,7 +30,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the executor does not accept its end of the socket pair.
 pub(crate) async fn through_tls(client: Box<TlsStream<TcpStream>>, already_read: Bytes, process: Arc<Process>) -> io::Result<()> {
-    keepalive::watch(client.get_ref().0)?;
+    Keepalive::CLIENT.watch(client.get_ref().0)?;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = UnixStream::from_std(ours)?;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use sahasra_executor_protocol::session::adoption::Adopted;
-use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive};
+use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive::Keepalive};
 
 use self::reader::{HELLO_TIMEOUT, Reader};
 use self::writer::Writer;
@@ -88,7 +88,7 @@ fn prepare(adopted: Adopted) -> io::Result<(UnixStream, Vec<u8>)> {
     stream.set_read_timeout(Some(HELLO_TIMEOUT))?;
     // These options exist only for TCP; setting them on a socket pair fails, which is harmless.
     let _ = sockopt::set_tcp_nodelay(&stream, true);
-    let _ = keepalive::watch(&stream);
+    let _ = Keepalive::CLIENT.watch(&stream);
     Ok((stream, adopted.already_read))
 }
 

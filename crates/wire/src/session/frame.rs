@@ -28,12 +28,7 @@ pub enum FrameError {
 /// When the message or the payload is too large. `into` is unchanged then.
 pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut) -> Result<(), FrameError> {
     let message_bytes = message.encoded_len();
-    if message_bytes > MAX_MESSAGE_BYTES {
-        return Err(FrameError::MessageTooLarge(message_bytes));
-    }
-    if payload_bytes > MAX_PAYLOAD_BYTES {
-        return Err(FrameError::PayloadTooLarge(payload_bytes));
-    }
+    check(message_bytes, payload_bytes)?;
     into.reserve(HEAD_BYTES + message_bytes);
     // The limits above keep both lengths far below 2^32.
     into.put_u32_le(message_bytes as u32);
@@ -51,13 +46,18 @@ pub fn lengths(buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
     let [a, b, c, d, e, f, g, h] = *head;
     let message_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
     let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
+    check(message_bytes, payload_bytes)?;
+    Ok(Some((message_bytes, payload_bytes)))
+}
+
+fn check(message_bytes: usize, payload_bytes: usize) -> Result<(), FrameError> {
     if message_bytes > MAX_MESSAGE_BYTES {
         return Err(FrameError::MessageTooLarge(message_bytes));
     }
     if payload_bytes > MAX_PAYLOAD_BYTES {
         return Err(FrameError::PayloadTooLarge(payload_bytes));
     }
-    Ok(Some((message_bytes, payload_bytes)))
+    Ok(())
 }
 
 /// Collects bytes as they arrive and returns whole frames.

@@ -53,14 +53,6 @@ impl Keepalive {
     }
 }
 
-/// [`Keepalive::watch`] with the timing of [`Keepalive::CLIENT`].
-///
-/// # Errors
-/// Those of [`Keepalive::watch`].
-pub fn watch(connection: impl AsFd) -> io::Result<()> {
-    Keepalive::CLIENT.watch(connection)
-}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::{
@@ -82,6 +74,9 @@ mod tests {
             assert_eq!(timeout, Duration::from_secs(seconds.into()));
             assert!(sockopt::socket_keepalive(&connection).unwrap());
         }
-        assert!(watch(UnixStream::pair().unwrap().0).is_err(), "there is nothing to find out");
+        assert!(
+            Keepalive::CLIENT.watch(UnixStream::pair().unwrap().0).is_err(),
+            "there is nothing to find out"
+        );
     }
 }
