@@ -1,11 +1,6 @@
 //! HTTP server: accept loop, limits and graceful shutdown.
 
-use std::{
-    convert::Infallible,
-    io,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, io, time::Duration};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -20,6 +15,7 @@ use tokio::{
     sync::Semaphore,
 };
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 /// Limits of a server. The defaults suit both the operator and the agent.
 #[derive(Clone, Debug)]
@@ -65,32 +61,6 @@ pub trait Handshake: Clone + Send + Sync + 'static {
 /// Request extension: the client presented a certificate of the authority that the server is configured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Certified;
-
-#[derive(Clone)]
-struct Of<S> {
-    service: S,
-    is_certified: bool,
-}
-
-impl<S, B> tower_service::Service<http::Request<Incoming>> for Of<S>
-where
-    S: tower_service::Service<http::Request<Incoming>, Response = http::Response<B>, Error = Infallible>,
-{
-    type Response = S::Response;
-    type Error = Infallible;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: http::Request<Incoming>) -> Self::Future {
-        if self.is_certified {
-            request.extensions_mut().insert(Certified);
-        }
-        self.service.call(request)
-    }
-}
 
 /// No TLS: for loopback and for networks that policies isolate.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,10 +123,13 @@ where
                 Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
                 Err(_) => return tracing::debug!("TLS handshake timed out"),
             };
-            let service = Of {
-                service,
-                is_certified: H::is_certified(&stream),
-            };
+            let is_certified = H::is_certified(&stream);
+            let service = service.map_request(move |mut request: http::Request<Incoming>| {
+                if is_certified {
+                    request.extensions_mut().insert(Certified);
+                }
+                request
+            });
             let connection = builder
                 // A connection upgraded by a route (status 101) belongs to that route from then on and no longer occupies a slot.
                 .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
@@ -174,6 +147,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll};
+
     use super::*;
     use http_body_util::Empty;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
