@@ -15,7 +15,7 @@
 //!   server.
 //! - [`stream`] relays bytes between a client's WebSocket and a worker's upgraded HTTP/1.1 connection.
 //! - `body` reads request bodies within limits; `drain` discards what a peer still sends after a rejection.
-//! - [`tls`] and `stall` guard the listener. `service` combines all of them into a warp filter, which `sahasra up` embeds.
+//! - [`tls`] guards the listener. `service` combines all of them into a warp filter, which `sahasra up` embeds.
 
 #![warn(unreachable_pub)]
 
@@ -44,7 +44,6 @@ mod refusal;
 mod results;
 mod route;
 mod service;
-mod stall;
 pub mod stream;
 pub mod tls;
 pub mod token;

@@ -1,18 +1,20 @@
 //! Listener of the gateway: TLS on any address, or plain HTTP on loopback only.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, pin::Pin, time::Duration};
 
 use sahasra_service::{
     server::Handshake,
     tls::{Acceptor, Files, TlsError},
 };
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::stall::Unstalled;
-
-/// A client that accepts no data of an answer for this long is disconnected.
+/// A client that accepts no data of an answer for this long is disconnected, so that its buffered answer does not stay in memory.
 pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -55,20 +57,53 @@ impl PlainOrTls {
 }
 
 impl Handshake for PlainOrTls {
-    type Stream = Unstalled<Either<Box<TlsStream<TcpStream>>, TcpStream>>;
+    type Stream = Pin<Box<TimeoutStream<Either<Box<TlsStream<TcpStream>>, TcpStream>>>>;
 
     async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
         let stream = match &self.tls {
             None => Either::Right(stream),
             Some(acceptor) => Either::Left(acceptor.handshake(stream).await?),
         };
-        Ok(Unstalled::new(stream, self.stalled_for))
+        Ok(unstalled(stream, self.stalled_for))
     }
+}
+
+/// A connection on which every write fails that waits for longer than `limit`.
+fn unstalled<S: AsyncRead + AsyncWrite>(stream: S, limit: Duration) -> Pin<Box<TimeoutStream<S>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(limit));
+    Box::pin(stream)
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_write_fails_and_a_slow_one_does_not() {
+        let limit = Duration::from_secs(30);
+        let (near, mut far) = tokio::io::duplex(8);
+        let mut near = unstalled(near, limit);
+        // 20 s for each of 4 pieces, so 80 s in all.
+        let slow = tokio::spawn(async move {
+            let mut piece = [0; 8];
+            for _ in 0..4 {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                far.read_exact(&mut piece).await.unwrap();
+            }
+            far
+        });
+        near.write_all(&[1; 32]).await.unwrap();
+        let _far = slow.await.unwrap();
+        let began = Instant::now();
+        let error = near.write_all(&[1; 32]).await.unwrap_err();
+        assert_eq!((error.kind(), began.elapsed().as_secs()), (io::ErrorKind::TimedOut, 30));
+    }
 
     #[test]
     fn without_a_certificate_only_loopback_is_possible() {
