@@ -34,11 +34,7 @@ use tokio_tungstenite::{
 };
 use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
-use super::{
-    end::End,
-    metrics::StreamMetrics,
-    worker::{Worker, split},
-};
+use super::{end::End, metrics::StreamMetrics, worker::Worker};
 use crate::drain::drain;
 
 /// Maximum size of a client's message in bytes, because a message is buffered whole.
@@ -83,7 +79,7 @@ where
         .max_write_buffer_size(4 * PIECE_BYTES);
     let client = WebSocketStream::from_raw_socket(client, Role::Server, Some(config)).await;
     let (mut to_client, mut from_client) = client.split();
-    let (mut from_worker, mut to_worker, read) = split(worker);
+    let (mut from_worker, mut to_worker) = tokio::io::split(worker.stream);
 
     // Unanswered pings are counted rather than time measured: if this process is suspended for a while, its clients have not been silent.
     let (unanswered, listening) = (AtomicU32::new(0), AtomicBool::new(true));
@@ -127,7 +123,7 @@ where
         let copied = metrics.bytes.with_label_values(&["to_client"]);
         let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut buffer = BytesMut::from(&read[..]);
+        let mut buffer = BytesMut::from(&worker.read[..]);
         loop {
             if !buffer.is_empty() {
                 let size = buffer.len() as u64;

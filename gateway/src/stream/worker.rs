@@ -3,7 +3,6 @@
 
 use std::{io, time::Duration};
 
-use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Uri};
 use sahasra_service::{
     causes,
@@ -11,14 +10,7 @@ use sahasra_service::{
 };
 use sahasra_upgrade::{Request, UpgradeError, Upgraded, upgrade};
 use sahasra_wire::session::{PROTOCOL, keepalive::Keepalive};
-use tokio::{
-    io::{ReadHalf, WriteHalf},
-    net::{
-        TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    time::timeout,
-};
+use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
@@ -30,24 +22,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 pub(super) type Connection = Either<TcpStream, Box<TlsStream<TcpStream>>>;
-pub(super) type FromWorker = Either<OwnedReadHalf, ReadHalf<Box<TlsStream<TcpStream>>>>;
-pub(super) type ToWorker = Either<OwnedWriteHalf, WriteHalf<Box<TlsStream<TcpStream>>>>;
 pub(super) type Worker = Upgraded<Connection>;
-
-/// Splits a stream into its reading half, its writing half, and the bytes read already.
-pub(super) fn split(worker: Worker) -> (FromWorker, ToWorker, Bytes) {
-    let (from, to) = match worker.stream {
-        Either::Left(plain) => {
-            let (from, to) = plain.into_split();
-            (Either::Left(from), Either::Left(to))
-        }
-        Either::Right(tls) => {
-            let (from, to) = tokio::io::split(tls);
-            (Either::Right(from), Either::Right(to))
-        }
-    };
-    (from, to, worker.read)
-}
 
 /// Opens the stream of a session at its agent; `connector` is for agents that speak TLS. Fails with the agent's own rejection if the caller
 /// can act on it, with status 502 or 504 otherwise.
