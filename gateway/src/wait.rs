@@ -1,15 +1,20 @@
 //! Route of one object, with a long poll: answered when a condition is true, when the object has failed, or after a timeout.
 
-use std::time::Duration;
+use std::{error::Error, io, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use futures::TryStreamExt;
 use http::{Method, StatusCode};
-use http_body_util::BodyExt;
+use http_body_util::BodyDataStream;
 use hyper::body::Body;
 use sahasra_crds::conditions::{ACCEPTED, ADMITTED, COMPLETE, FAILED, PLACED, READY, SUSPENDED};
 use sahasra_service::answer::{self, Answer};
 use serde_json::Value;
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt},
+    time::{Instant, timeout_at},
+};
+use tokio_util::io::StreamReader;
 
 use crate::{
     api::{ApiServer, MAX_POLL_SECONDS, accepted},
@@ -23,7 +28,7 @@ use crate::{
 /// Timeout of a poll without `timeoutSeconds`.
 const DEFAULT_SECONDS: u64 = 30;
 /// Maximum size of a watch event, which is an object and a few more fields.
-const EVENT_BYTES: usize = 8 << 20;
+const EVENT_BYTES: u64 = 8 << 20;
 /// Delay between two watches when the first ends early: an API server that shuts down ends watches at once.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -75,9 +80,9 @@ pub(crate) async fn get(
             // The resource version has expired: read the object again.
             continue;
         }
-        let mut events = Events::new(accepted(watch)?.into_body());
+        let mut events = reader(accepted(watch)?.into_body());
         loop {
-            let Ok(event) = timeout_at(deadline, events.next()).await else {
+            let Ok(event) = timeout_at(deadline, next_event(&mut events)).await else {
                 let object = api.object(token, &path).await?;
                 return Ok(whole(&object));
             };
@@ -115,44 +120,26 @@ fn whole(object: &Value) -> Answer {
     answer::json(StatusCode::OK, object.to_string())
 }
 
-/// Reader of the events of a watch, one JSON object a line.
-struct Events<B> {
-    body: B,
-    read: BytesMut,
+/// Reads the next event of a watch, one JSON object a line. Returns `None` when the watch has ended or broken: the caller starts another one.
+async fn next_event(mut events: impl AsyncBufRead + Unpin) -> Result<Option<Value>, Refusal> {
+    let mut line = Vec::new();
+    let read = (&mut events).take(EVENT_BYTES).read_until(b'\n', &mut line).await;
+    if read.is_ok() && line.ends_with(b"\n") {
+        let event = serde_json::from_slice(&line);
+        return event.map(Some).map_err(|error| Refusal::ApiServerAnswer(error.to_string()));
+    }
+    if line.len() as u64 == EVENT_BYTES {
+        return Err(Refusal::ApiServerAnswer(format!("an event of more than {EVENT_BYTES} bytes")));
+    }
+    Ok(None)
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Events<B> {
-    fn new(body: B) -> Self {
-        Self {
-            body,
-            read: BytesMut::new(),
-        }
-    }
-
-    /// Returns the next event, or `None` when the watch has ended.
-    async fn next(&mut self) -> Result<Option<Value>, Refusal> {
-        let mut looked = 0;
-        loop {
-            if let Some(at) = self.read[looked..].iter().position(|byte| *byte == b'\n') {
-                let line = self.read.split_to(looked + at + 1);
-                let event = serde_json::from_slice(&line);
-                return event.map(Some).map_err(|error| Refusal::ApiServerAnswer(error.to_string()));
-            }
-            looked = self.read.len();
-            if looked > EVENT_BYTES {
-                return Err(Refusal::ApiServerAnswer(format!("an event of more than {EVENT_BYTES} bytes")));
-            }
-            match self.body.frame().await {
-                // A broken watch counts as ended: the caller starts another one.
-                None | Some(Err(_)) => return Ok(None),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.read.extend_from_slice(&data);
-                    }
-                }
-            }
-        }
-    }
+fn reader<B>(body: B) -> impl AsyncBufRead + Unpin
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    StreamReader::new(BodyDataStream::new(body).map_err(io::Error::other))
 }
 
 #[cfg(test)]
@@ -191,10 +178,10 @@ mod tests {
                 .map(|piece| Ok::<_, std::io::Error>(Bytes::copy_from_slice(piece)))
                 .collect();
             let stream = futures::StreamExt::map(futures::stream::iter(pieces), |piece| piece.map(hyper::body::Frame::data));
-            let mut events = Events::new(http_body_util::StreamBody::new(stream));
-            assert_eq!(events.next().await.unwrap().unwrap()["type"], "ADDED");
-            assert_eq!(events.next().await.unwrap().unwrap()["type"], "MODIFIED");
-            assert!(events.next().await.unwrap().is_none());
+            let mut events = reader(http_body_util::StreamBody::new(stream));
+            assert_eq!(next_event(&mut events).await.unwrap().unwrap()["type"], "ADDED");
+            assert_eq!(next_event(&mut events).await.unwrap().unwrap()["type"], "MODIFIED");
+            assert!(next_event(&mut events).await.unwrap().is_none());
         }
     }
 }
