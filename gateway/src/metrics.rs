@@ -2,7 +2,10 @@
 //! works.
 
 use http::StatusCode;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, register_histogram_vec_with_registry,
+    register_int_counter_vec_with_registry,
+};
 
 use crate::{route::Route, stream::StreamMetrics};
 
@@ -30,12 +33,10 @@ impl Metrics {
         let registry = sahasra_service::metrics::registry("gateway")?;
         let metrics = Self {
             streams: StreamMetrics::new(&registry)?,
+            requests: register_int_counter_vec_with_registry!(requests, &["route", "code"], registry)?,
+            seconds: register_histogram_vec_with_registry!(seconds, &["route"], registry)?,
             registry,
-            requests: IntCounterVec::new(requests, &["route", "code"])?,
-            seconds: HistogramVec::new(seconds, &["route"])?,
         };
-        metrics.registry.register(Box::new(metrics.requests.clone()))?;
-        metrics.registry.register(Box::new(metrics.seconds.clone()))?;
         for route in Route::METRICS {
             metrics.seconds.with_label_values(&[route]);
             for code in CODES {

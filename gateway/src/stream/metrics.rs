@@ -1,6 +1,6 @@
 //! Metrics of streams.
 
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounterVec, IntGauge, Registry, opts, register_int_counter_vec_with_registry, register_int_gauge_with_registry};
 
 use super::end::End;
 
@@ -13,16 +13,13 @@ pub(crate) struct StreamMetrics {
 
 impl StreamMetrics {
     pub(crate) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let bytes = Opts::new("sahasra_gateway_stream_bytes_total", "Bytes copied, by direction.");
-        let ended = Opts::new("sahasra_gateway_streams_closed_total", "Closed streams, by reason.");
+        let bytes = opts!("sahasra_gateway_stream_bytes_total", "Bytes copied, by direction.");
+        let ended = opts!("sahasra_gateway_streams_closed_total", "Closed streams, by reason.");
         let metrics = Self {
-            open: IntGauge::new("sahasra_gateway_streams", "Open streams of sessions.")?,
-            bytes: IntCounterVec::new(bytes, &["direction"])?,
-            ended: IntCounterVec::new(ended, &["reason"])?,
+            open: register_int_gauge_with_registry!("sahasra_gateway_streams", "Open streams of sessions.", registry)?,
+            bytes: register_int_counter_vec_with_registry!(bytes, &["direction"], registry)?,
+            ended: register_int_counter_vec_with_registry!(ended, &["reason"], registry)?,
         };
-        registry.register(Box::new(metrics.open.clone()))?;
-        registry.register(Box::new(metrics.bytes.clone()))?;
-        registry.register(Box::new(metrics.ended.clone()))?;
         for direction in ["to_client", "to_worker"] {
             metrics.bytes.with_label_values(&[direction]);
         }
