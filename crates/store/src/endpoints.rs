@@ -4,7 +4,7 @@
 //! user. So requests go only to the clouds' own stores and to endpoints that the administrator allows. This machine, link-local
 //! addresses and metadata services, which hand out an instance's credentials, have to be allowed by their exact names.
 
-use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
+use std::{net::IpAddr, str::FromStr, sync::Arc};
 
 use url::{Host, Url};
 
@@ -12,16 +12,10 @@ use url::{Host, Url};
 /// scheme's default port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    scheme: Scheme,
+    scheme: String,
     host: HostPattern,
     /// Allowed port; `None` matches any port (`:*`).
     port: Option<u16>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
-    Http,
-    Https,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,11 +35,10 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
         let wrong = || EndpointError(text.to_owned());
-        let (scheme, rest) = match text.split_once("://").ok_or_else(wrong)? {
-            ("http", rest) => (Scheme::Http, rest),
-            ("https", rest) => (Scheme::Https, rest),
-            _ => return Err(wrong()),
-        };
+        let (scheme, rest) = text
+            .split_once("://")
+            .filter(|(scheme, _)| matches!(*scheme, "http" | "https"))
+            .ok_or_else(wrong)?;
         let (rest, any_port) = rest.strip_suffix(":*").map_or((rest, false), |rest| (rest, true));
         // The URL parser validates hosts, but does not accept wildcards.
         let (plain, wild) = match rest.strip_prefix('*') {
@@ -54,7 +47,7 @@ impl FromStr for Endpoint {
             Some(_) => return Err(wrong()),
             None => (rest.to_owned(), false),
         };
-        let url = Url::parse(&format!("{}://{plain}", scheme.name())).map_err(|_| wrong())?;
+        let url = Url::parse(&format!("{scheme}://{plain}")).map_err(|_| wrong())?;
         let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
         let host = url
             .host_str()
@@ -67,39 +60,11 @@ impl FromStr for Endpoint {
             _ => HostPattern::Exactly(host),
         };
         let port = if any_port { None } else { url.port_or_known_default() };
-        Ok(Self { scheme, host, port })
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = self.scheme.name();
-        match &self.host {
-            HostPattern::Exactly(host) => write!(formatter, "{scheme}://{host}")?,
-            HostPattern::Below(domain) => write!(formatter, "{scheme}://*.{domain}")?,
-            HostPattern::Any => write!(formatter, "{scheme}://*")?,
-        }
-        match self.port {
-            None => formatter.write_str(":*"),
-            Some(port) if port == self.scheme.port() => Ok(()),
-            Some(port) => write!(formatter, ":{port}"),
-        }
-    }
-}
-
-impl Scheme {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
-
-    fn port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
-        }
+        Ok(Self {
+            scheme: scheme.to_owned(),
+            host,
+            port,
+        })
     }
 }
 
@@ -111,7 +76,7 @@ impl Endpoint {
             (HostPattern::Any, Some(_)) => true,
             (_, None) => false,
         };
-        host && url.scheme() == self.scheme.name() && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
+        host && url.scheme() == self.scheme && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
     }
 
     fn is_exactly(&self, host: &str) -> bool {
@@ -346,17 +311,19 @@ mod tests {
 
     #[test]
     fn endpoints_are_read_as_they_are_written() {
-        for text in [
-            "https://a.b",
-            "http://a:9000",
-            "https://*.b",
-            "http://*",
-            "https://*:*",
-            "http://a:*",
-            "http://[::1]:9000",
-            "http://10.0.0.1",
+        let exactly = |host: &str| HostPattern::Exactly(host.to_owned());
+        for (text, scheme, host, port) in [
+            ("https://a.b", "https", exactly("a.b"), Some(443)),
+            ("http://a:9000", "http", exactly("a"), Some(9000)),
+            ("https://*.b", "https", HostPattern::Below("b".to_owned()), Some(443)),
+            ("http://*", "http", HostPattern::Any, Some(80)),
+            ("https://*:*", "https", HostPattern::Any, None),
+            ("http://a:*", "http", exactly("a"), None),
+            ("http://[::1]:9000", "http", exactly("[::1]"), Some(9000)),
+            ("http://10.0.0.1", "http", exactly("10.0.0.1"), Some(80)),
         ] {
-            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+            let scheme = scheme.to_owned();
+            assert_eq!(text.parse(), Ok(Endpoint { scheme, host, port }), "{text}");
         }
         for text in [
             "a.b",
