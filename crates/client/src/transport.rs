@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{SinkExt, StreamExt, stream::SplitSink, stream::SplitStream};
+use futures::{SinkExt, StreamExt, future::ready, stream::SplitSink};
 use http::{Request, header};
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
@@ -25,7 +25,7 @@ use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{self, Message, protocol::WebSocketConfig},
 };
-use tokio_util::io::InspectReader;
+use tokio_util::io::{InspectReader, StreamReader};
 use url::Url;
 
 use crate::{Error, credentials::Token, rest::status_error};
@@ -186,13 +186,7 @@ pub(crate) enum Route {
     WebSocket,
 }
 
-pub(crate) enum Reader {
-    Bytes(Box<dyn AsyncRead + Send + Unpin>),
-    WebSocket {
-        stream: SplitStream<WebSocketStream<Box<dyn Io>>>,
-        current: Bytes,
-    },
-}
+pub(crate) struct Reader(Box<dyn AsyncRead + Send + Unpin>);
 
 pub(crate) enum Writer {
     Bytes(Box<dyn AsyncWrite + Send + Unpin>),
@@ -253,7 +247,7 @@ async fn direct(
     })?;
     let (read, write) = tokio::io::split(upgraded.stream);
     let read = AsyncReadExt::chain(io::Cursor::new(upgraded.read), read);
-    Ok((Reader::Bytes(Box::new(read)), Writer::Bytes(Box::new(write))))
+    Ok((Reader(Box::new(read)), Writer::Bytes(Box::new(write))))
 }
 
 async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
@@ -280,88 +274,57 @@ async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str,
     match tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await {
         Ok((stream, _)) => {
             let (write, read) = stream.split();
-            let reader = Reader::WebSocket {
-                stream: read,
-                current: Bytes::new(),
-            };
-            Ok((reader, Writer::WebSocket(write)))
+            let read = StreamReader::new(read.filter_map(|message| ready(data(message))));
+            Ok((Reader(Box::new(read)), Writer::WebSocket(write)))
         }
         Err(tungstenite::Error::Http(response)) => {
             let status = response.status();
             Err(status_error(status, response.body().as_deref().unwrap_or_default()))
         }
-        Err(tungstenite::Error::Io(error)) => Err(Error::unreachable(peer.authority(), error)),
-        Err(error) => Err(Error::unreachable(peer.authority(), io::Error::other(error))),
+        Err(error) => Err(Error::unreachable(peer.authority(), broken(error))),
     }
 }
 
 impl Reader {
     /// Appends the next bytes, at least one and about `most` at most.
     pub(crate) async fn read(&mut self, into: &mut BytesMut, most: usize) -> io::Result<()> {
-        match self {
-            Self::Bytes(stream) => {
-                into.reserve(most);
-                match stream.take(most as u64).read_buf(into).await? {
-                    0 => Err(io::ErrorKind::UnexpectedEof.into()),
-                    _ => Ok(()),
-                }
-            }
-            Self::WebSocket { stream, current } => {
-                if current.is_empty() {
-                    *current = next_message(stream).await?;
-                }
-                let taken = current.len().min(most);
-                into.extend_from_slice(&current[..taken]);
-                current.advance(taken);
-                Ok(())
-            }
+        into.reserve(most);
+        match (&mut self.0).take(most as u64).read_buf(into).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
         }
     }
 
     /// Appends exactly `bytes` bytes, for which `into` must have room.
-    pub(crate) async fn fill(&mut self, into: &mut Filling, mut bytes: usize) -> io::Result<()> {
-        match self {
-            Self::Bytes(stream) => {
-                let mut limited = stream.take(bytes as u64);
-                while limited.limit() > 0 {
-                    if limited.read_buf(into).await? == 0 {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
-                    }
-                }
-                Ok(())
-            }
-            Self::WebSocket { stream, current } => {
-                while bytes > 0 {
-                    if current.is_empty() {
-                        *current = next_message(stream).await?;
-                    }
-                    let taken = current.len().min(bytes);
-                    into.extend_from_slice(&current[..taken]);
-                    current.advance(taken);
-                    bytes -= taken;
-                }
-                Ok(())
+    pub(crate) async fn fill(&mut self, into: &mut Filling, bytes: usize) -> io::Result<()> {
+        let mut limited = (&mut self.0).take(bytes as u64);
+        while limited.limit() > 0 {
+            if limited.read_buf(into).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
+        Ok(())
     }
 }
 
-async fn next_message(stream: &mut SplitStream<WebSocketStream<Box<dyn Io>>>) -> io::Result<Bytes> {
-    loop {
-        match stream.next().await {
-            Some(Ok(Message::Binary(bytes))) if !bytes.is_empty() => return Ok(bytes),
-            Some(Ok(Message::Close(Some(close)))) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::ConnectionAborted,
-                    format!("the gateway closed the connection ({}): {}", u16::from(close.code), close.reason),
-                ));
-            }
-            Some(Ok(Message::Text(_))) => return Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected text message")),
-            Some(Ok(_)) => {}
-            Some(Err(tungstenite::Error::Io(error))) => return Err(error),
-            Some(Err(error)) => return Err(io::Error::other(error)),
-            None => return Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+/// Returns the data of a message, or `None` for a message without data.
+fn data(message: Result<Message, tungstenite::Error>) -> Option<io::Result<Bytes>> {
+    match message {
+        Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
+        Ok(Message::Close(Some(close))) => Some(Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            format!("the gateway closed the connection ({}): {}", u16::from(close.code), close.reason),
+        ))),
+        Ok(Message::Text(_)) => Some(Err(io::Error::new(io::ErrorKind::InvalidData, "unexpected text message"))),
+        Ok(_) => None,
+        Err(error) => Some(Err(broken(error))),
+    }
+}
+
+fn broken(error: tungstenite::Error) -> io::Error {
+    match error {
+        tungstenite::Error::Io(error) => error,
+        error => io::Error::other(error),
     }
 }
 
@@ -386,18 +349,14 @@ impl Writer {
                 stream.flush().await
             }
             Self::WebSocket(sink) => {
-                let failed = |error| match error {
-                    tungstenite::Error::Io(error) => error,
-                    error => io::Error::other(error),
-                };
                 while let Some(mut piece) = pieces.pop_front() {
                     while piece.len() > MESSAGE_BYTES {
                         let message = Message::Binary(piece.split_to(MESSAGE_BYTES));
-                        sink.feed(message).await.map_err(failed)?;
+                        sink.feed(message).await.map_err(broken)?;
                     }
-                    sink.feed(Message::Binary(piece)).await.map_err(failed)?;
+                    sink.feed(Message::Binary(piece)).await.map_err(broken)?;
                 }
-                sink.flush().await.map_err(failed)
+                sink.flush().await.map_err(broken)
             }
         }
     }
