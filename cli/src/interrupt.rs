@@ -3,47 +3,35 @@
 use std::io;
 
 use sahasra_service::shutdown::{EndSignal, EndSignals};
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 
 use crate::{exit::Exit, output};
 
-#[derive(Clone, Debug)]
-pub struct Interrupt(watch::Receiver<Option<Exit>>);
-
-impl Interrupt {
-    /// Installs the signal handlers. Executors end with this process, however it ends.
-    pub fn listen() -> io::Result<Self> {
-        let mut signals = EndSignals::listen()?;
-        let (told, hears) = watch::channel(None);
-        tokio::spawn(async move {
-            let mut ending = false;
-            loop {
-                let signal = signals.next().await;
-                if ends_at_once(ending, signal) {
-                    output::say("stopped at once: executors exit with this process");
-                    std::process::exit(i32::from(of(signal).code()));
-                }
-                if !ending {
-                    told.send_replace(Some(of(signal)));
-                    ending = true;
-                }
-            }
-        });
-        Ok(Self(hears))
-    }
-
-    /// Waits for the first signal and returns its exit code. Completes at once if the signal has arrived already.
-    pub async fn came(&mut self) -> Exit {
+/// Installs the signal handlers. The future waits for the first signal and returns its exit code. Executors end with this process, however it
+/// ends.
+pub fn listen() -> io::Result<impl Future<Output = Exit>> {
+    let mut signals = EndSignals::listen()?;
+    let (first, came) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut first = Some(first);
         loop {
-            if let Some(exit) = *self.0.borrow_and_update() {
-                return exit;
+            let signal = signals.next().await;
+            if ends_at_once(first.is_none(), signal) {
+                output::say("stopped at once: executors exit with this process");
+                std::process::exit(i32::from(of(signal).code()));
             }
-            if self.0.changed().await.is_err() {
-                // Unreachable while the runtime exists: the task that receives signals never ends.
-                std::future::pending::<()>().await;
+            if let Some(first) = first.take() {
+                let _ = first.send(of(signal));
             }
         }
-    }
+    });
+    Ok(async {
+        match came.await {
+            Ok(exit) => exit,
+            // Unreachable while the runtime exists: the task that receives signals never ends.
+            Err(_) => std::future::pending().await,
+        }
+    })
 }
 
 /// Whether a signal ends the process without a shutdown. A SIGHUP never does: when a terminal is closed, both the kernel and the shell send

@@ -28,8 +28,7 @@ use crate::{
     apply,
     args::{PoolArgs, RunArgs, RunOutput, Structure},
     exit::Exit,
-    interrupt::Interrupt,
-    leak_check,
+    interrupt, leak_check,
     manifests::{self, Kind, Manifest},
     output,
     pool::{Pool, PoolSettings, WorkerSettings, create_namespace},
@@ -70,7 +69,7 @@ fn prepare(arguments: &RunArgs) -> Result<(Vec<Manifest>, Option<Folder>), Strin
 }
 
 async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Manifest]) -> Exit {
-    let mut interrupt = match Interrupt::listen() {
+    let interrupt = match interrupt::listen() {
         Ok(interrupt) => interrupt,
         Err(error) => return Exit::Failed.because(&format!("failed to install signal handlers: {error}")),
     };
@@ -98,7 +97,7 @@ async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Mani
         };
         let stopped = tokio::select! {
             () = follow(&pool, &mut following) => None,
-            exit = interrupt.came() => {
+            exit = interrupt => {
                 output::say("\ninterrupted: releasing all slices (Ctrl-C again exits at once)");
                 Some(exit)
             }

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use sahasra_access::Access;
 use sahasra_crds::GpuSession;
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use sahasra_gateway::Gateway;
@@ -18,8 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::{UpArgs, state_folder},
     exit::Exit,
-    interrupt::Interrupt,
-    leak_check, output,
+    interrupt, leak_check, output,
     pool::{PROGRAM_CACHE_BYTES, Pool, PoolError, PoolSettings, WorkerSettings},
     run::{delete_all, delete_every},
 };
@@ -28,7 +28,7 @@ mod access;
 mod front;
 mod plugin;
 
-use access::{Access, AccessError, LockedFile};
+use access::{AccessError, Files, LockedFile};
 use front::{Front, TlsIfSpoken};
 use plugin::Serves;
 
@@ -69,7 +69,7 @@ pub fn run(arguments: &UpArgs) -> Exit {
 }
 
 /// Absolute paths of the kubeconfig and of the token file: they are printed for other shells, which have other current folders.
-fn files(arguments: &UpArgs, port: u16) -> io::Result<(PathBuf, PathBuf)> {
+fn paths(arguments: &UpArgs, port: u16) -> io::Result<(PathBuf, PathBuf)> {
     let kubeconfig = match &arguments.kubeconfig {
         Some(path) => std::path::absolute(path)?,
         None => state_folder().join(format!("kubeconfig-{port}")),
@@ -85,39 +85,21 @@ fn token_name(port: u16) -> String {
     format!("token-{port}")
 }
 
-/// Writes the kubeconfig and the token file, unless the user named a plugin that cannot be loaded.
-fn write(
-    access: &Access,
-    address: SocketAddr,
-    serves: &Serves,
-    is_named: bool,
-    (kubeconfig, token_file): (&mut LockedFile, &mut LockedFile),
-) -> Result<(), UpError> {
-    if let (true, Serves::Fails { plugin, reason }) = (is_named, serves) {
-        return Err(UpError::Plugin {
-            path: plugin.clone(),
-            reason: reason.clone(),
-        });
-    }
-    access.write_kubeconfig(kubeconfig, address)?;
-    Ok(access.write_token(token_file)?)
-}
-
 async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
-    let mut interrupt = Interrupt::listen().map_err(UpError::Signals)?;
+    let interrupt = interrupt::listen().map_err(UpError::Signals)?;
     // The port is taken first, so that a second `sahasra up` on the same port does not touch the files of the first.
     let listener = listen(arguments.port).await?;
     let address = listener.local_addr().map_err(|source| UpError::Listen {
         port: arguments.port,
         source,
     })?;
-    let access = Access::new()?;
-    let (kubeconfig, token_file) = files(arguments, address.port()).map_err(UpError::Folder)?;
+    let credentials = access::credentials()?;
+    let (kubeconfig, token_file) = paths(arguments, address.port()).map_err(UpError::Folder)?;
     if arguments.kubeconfig.is_none() {
         LockedFile::create_folder(&kubeconfig)?;
     }
-    let (mut kubeconfig, mut token_file) = LockedFile::take_both(&kubeconfig, &token_file)?;
-    let settings = settings(arguments, access.token());
+    let mut files = Files::take(&kubeconfig, &token_file)?;
+    let settings = settings(arguments, credentials.token());
     let plugin = settings.pjrt_plugin.clone();
     if let Some(folder) = &arguments.program_cache_dir
         && let Err(error) = ProgramCache::open(folder, PROGRAM_CACHE_BYTES)
@@ -130,26 +112,31 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let pool = match Pool::start(settings).await {
         Ok(pool) => pool,
         Err(error) => {
-            kubeconfig.remove(&access);
-            token_file.remove(&access);
+            files.remove(credentials.token());
             return Err(error.into());
         }
     };
     let serves = Serves::ask(&pool, plugin).await;
-    let is_named = named_plugin(arguments).is_some();
-    if let Err(error) = write(&access, address, &serves, is_named, (&mut kubeconfig, &mut token_file)) {
-        kubeconfig.remove(&access);
-        token_file.remove(&access);
+    // A plugin that the user named must serve; without one that does, a pool still runs kernels.
+    let ready = match &serves {
+        Serves::Fails { plugin, reason } if named_plugin(arguments).is_some() => Err(UpError::Plugin {
+            path: plugin.clone(),
+            reason: reason.clone(),
+        }),
+        _ => files.write(&credentials, address).map_err(UpError::Access),
+    };
+    if let Err(error) = ready {
+        files.remove(credentials.token());
         pool.stop().await;
         return Err(error);
     }
     let stop = CancellationToken::new();
     let operator = &pool.operator;
     let routes = operator_http::routes(operator.clone(), pool.readiness.clone());
-    let api = pool.control_plane.service().guarded(access.token());
+    let api = pool.control_plane.service().guarded(credentials.token());
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
-        sahasra_access::Access::token(access.token()),
+        Access::token(credentials.token()),
         // The operator serves `/workers`, without a token; these requests never reach the gateway.
         None,
         // No TLS: the workers are on loopback.
@@ -158,17 +145,17 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         stop.clone(),
     )
     .map_err(UpError::Gateway)?;
-    let front = Front::new(warp::service(routes), warp::service(gateway.routes()), api, token_file.path());
+    let front = Front::new(warp::service(routes), warp::service(gateway.routes()), api, files.token_file.path());
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };
-    let handshake = TlsIfSpoken(access.acceptor());
+    let handshake = TlsIfSpoken(credentials.acceptor());
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
-    let printed = welcome(&pool, address, &serves, kubeconfig.path(), token_file.path()).await;
+    let printed = welcome(&pool, address, &serves, files.kubeconfig.path(), files.token_file.path()).await;
 
     let exit = tokio::select! {
-        exit = interrupt.came() => exit,
+        exit = interrupt => exit,
         () = pool.stopped().cancelled() => Exit::Failed.because(&operator_ended(pool.end())),
     };
     output::say("\nshutting down: releasing all slices (Ctrl-C again exits at once)");
@@ -177,8 +164,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     pool.control_plane.close_watches();
     let _ = serving.await;
     let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
-    kubeconfig.remove(&access);
-    token_file.remove(&access);
+    files.remove(credentials.token());
     delete_all(&pool).await;
     let (text, proven) = leak_check::of(&pool).await;
     let printed = printed.or(output::print(&format!("\n{text}")));

@@ -13,7 +13,6 @@ use std::{
 
 use sahasra_local::{Credentials, CredentialsError};
 use tempfile::NamedTempFile;
-use tokio_rustls::TlsAcceptor;
 
 /// First line of the kubeconfig. A comment, which kubectl does not copy when it merges kubeconfigs.
 const MARK: &str = "# Written by `sahasra up`, which replaces and removes this file.";
@@ -72,6 +71,46 @@ impl Content {
     }
 }
 
+/// The kubeconfig and the token file, which only their owner can read.
+#[derive(Debug)]
+pub struct Files {
+    pub kubeconfig: LockedFile,
+    pub token_file: LockedFile,
+}
+
+impl Files {
+    /// Locks new files beside both paths, and removes files that an earlier run left behind. If the second path is rejected, the file at the
+    /// first path stays unchanged.
+    pub fn take(kubeconfig: &Path, token_file: &Path) -> Result<Self, AccessError> {
+        let kubeconfig = LockedFile::take(kubeconfig, Content::Kubeconfig)?;
+        if kubeconfig.is(token_file) {
+            return Err(AccessError::Same {
+                path: token_file.to_owned(),
+            });
+        }
+        let token_file = LockedFile::take(token_file, Content::Token)?;
+        for held in [&kubeconfig, &token_file] {
+            if held.earlier.is_some() {
+                fs::remove_file(&held.path).map_err(failed(&held.path))?;
+            }
+        }
+        Ok(Self { kubeconfig, token_file })
+    }
+
+    /// Writes a kubeconfig for the API at `address`, with namespace `default`, and the token.
+    pub fn write(&mut self, credentials: &Credentials, address: SocketAddr) -> Result<(), AccessError> {
+        let kubeconfig = credentials.kubeconfig(address, "default");
+        self.kubeconfig.write(&format!("{MARK}\n{kubeconfig}"))?;
+        self.token_file.write(&format!("{}\n", credentials.token()))
+    }
+
+    /// Removes both files, unless they contain another token than `token`.
+    pub fn remove(self, token: &str) {
+        self.kubeconfig.remove(token);
+        self.token_file.remove(token);
+    }
+}
+
 /// A file with the token, under an exclusive lock: no other `sahasra up` writes the path until the lock is dropped. The file appears at its
 /// path once it is complete, because scripts wait for it.
 #[derive(Debug)]
@@ -88,24 +127,6 @@ pub struct LockedFile {
 impl LockedFile {
     pub fn create_folder(path: &Path) -> Result<(), AccessError> {
         fs::create_dir_all(folder_of(path)).map_err(failed(path))
-    }
-
-    /// Takes the paths of the kubeconfig and of the token file: locks new files beside them, and removes files that an
-    /// earlier run left behind. If the second path is rejected, the file at the first path stays unchanged.
-    pub fn take_both(kubeconfig: &Path, token_file: &Path) -> Result<(Self, Self), AccessError> {
-        let kubeconfig = Self::take(kubeconfig, Content::Kubeconfig)?;
-        if kubeconfig.is(token_file) {
-            return Err(AccessError::Same {
-                path: token_file.to_owned(),
-            });
-        }
-        let token_file = Self::take(token_file, Content::Token)?;
-        for held in [&kubeconfig, &token_file] {
-            if held.earlier.is_some() {
-                fs::remove_file(&held.path).map_err(failed(&held.path))?;
-            }
-        }
-        Ok((kubeconfig, token_file))
     }
 
     /// Whether `path` names the same file as this one, also if neither file exists yet.
@@ -174,14 +195,14 @@ impl LockedFile {
         Ok(())
     }
 
-    /// Path as given to [`LockedFile::take_both`].
+    /// Path as given to [`Files::take`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file, unless it contains another token than that of `access`.
-    pub fn remove(self, access: &Access) {
-        let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(access.token()));
+    /// Removes the file, unless it contains another token than `token`.
+    fn remove(self, token: &str) {
+        let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(token));
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove the token file");
         }
@@ -216,32 +237,10 @@ fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
     }
 }
 
-pub struct Access(Credentials);
-
-impl Access {
-    pub fn new() -> Result<Self, AccessError> {
-        let token = crate::token::random().map_err(AccessError::Random)?;
-        let credentials = Credentials::new(Ipv4Addr::LOCALHOST.into(), token);
-        Ok(Self(credentials.map_err(AccessError::Certificate)?))
-    }
-
-    /// The bearer token: 64 hexadecimal digits.
-    pub fn token(&self) -> &str {
-        self.0.token()
-    }
-
-    pub fn acceptor(&self) -> TlsAcceptor {
-        self.0.acceptor()
-    }
-
-    /// Writes a kubeconfig for the API at `address`, with namespace `default`.
-    pub fn write_kubeconfig(&self, file: &mut LockedFile, address: SocketAddr) -> Result<(), AccessError> {
-        file.write(&format!("{MARK}\n{}", self.0.kubeconfig(address, "default")))
-    }
-
-    pub fn write_token(&self, file: &mut LockedFile) -> Result<(), AccessError> {
-        file.write(&format!("{}\n", self.token()))
-    }
+/// Generates a token of 64 hexadecimal digits and a certificate.
+pub fn credentials() -> Result<Credentials, AccessError> {
+    let token = crate::token::random().map_err(AccessError::Random)?;
+    Credentials::new(Ipv4Addr::LOCALHOST.into(), token).map_err(AccessError::Certificate)
 }
 
 #[cfg(test)]
@@ -257,38 +256,37 @@ mod tests {
         fs::create_dir_all(folder.path().join("below")).unwrap();
         fs::write(&path, format!("{MARK}\n{{}}")).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        let access = Access::new().unwrap();
-        let (mut file, _token) = LockedFile::take_both(&path, &folder.path().join("token")).unwrap();
-        access.write_kubeconfig(&mut file, "127.0.0.1:8000".parse().unwrap()).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let token_file = folder.path().join("token");
+        let access = credentials().unwrap();
+        let mut files = Files::take(&path, &token_file).unwrap();
+        files.write(&access, "127.0.0.1:8000".parse().unwrap()).unwrap();
+        for path in [&path, &token_file] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
         let written: serde_json::Value = sahasra_crds::yaml::parse(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(written["clusters"][0]["cluster"]["server"], "https://127.0.0.1:8000");
         assert_eq!(written["users"][0]["user"]["token"], access.token());
         assert_eq!(access.token().len(), TOKEN_DIGITS);
-        assert_ne!(access.token(), Access::new().unwrap().token());
-        file.remove(&access);
-        assert!(!path.exists());
-        let mut file = LockedFile::take(&path, Content::Token).unwrap();
-        access.write_token(&mut file).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", access.token()));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_ne!(access.token(), credentials().unwrap().token());
+        assert_eq!(fs::read_to_string(&token_file).unwrap(), format!("{}\n", access.token()));
+        files.remove(access.token());
+        assert!(!path.exists() && !token_file.exists());
     }
 
     #[test]
     fn the_file_of_a_running_pool_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubeconfig");
-        let access = Access::new().unwrap();
+        let token = crate::token::random().unwrap();
         let mut first = LockedFile::take(&path, Content::Token).unwrap();
-        access.write_token(&mut first).unwrap();
+        first.write(&token).unwrap();
         let refused = LockedFile::take(&path, Content::Token).unwrap_err().to_string();
         assert!(refused.contains("--kubeconfig"), "{refused}");
-        assert!(fs::read_to_string(&path).unwrap().contains(access.token()), "it is whole");
+        assert!(fs::read_to_string(&path).unwrap().contains(&token), "it is whole");
         // A killed process leaves its file, but no lock on it.
         drop(first);
         let second = LockedFile::take(&path, Content::Token).unwrap();
-        let other = Access::new().unwrap();
-        second.remove(&other);
+        second.remove(&crate::token::random().unwrap());
         assert!(path.exists(), "it holds another's token");
     }
 
@@ -296,8 +294,8 @@ mod tests {
     fn a_file_that_the_program_did_not_write_is_rejected_and_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let (kubeconfig, token_file) = (folder.path().join("config"), folder.path().join("token"));
-        let access = Access::new().unwrap();
-        let refused = || LockedFile::take_both(&kubeconfig, &token_file).unwrap_err().to_string();
+        let access = credentials().unwrap();
+        let refused = || Files::take(&kubeconfig, &token_file).unwrap_err().to_string();
         let theirs = format!("apiVersion: v1\nkind: Config\n{MARK}\n");
         fs::write(&kubeconfig, &theirs).unwrap();
         let told = refused();
@@ -316,22 +314,19 @@ mod tests {
         assert!(!kubeconfig.exists(), "what was created for this run is removed");
         fs::remove_file(&token_file).unwrap();
 
-        let told = LockedFile::take_both(&kubeconfig, &folder.path().join("./config"))
-            .unwrap_err()
-            .to_string();
+        let told = Files::take(&kubeconfig, &folder.path().join("./config")).unwrap_err().to_string();
         assert!(told.contains("--kubeconfig and --token-file name the same file"), "{told}");
         assert!(!kubeconfig.exists());
 
         // Files that a killed run left behind are taken over.
         let address = "127.0.0.1:8000".parse().unwrap();
         for _ in 0..2 {
-            let (mut config, mut token) = LockedFile::take_both(&kubeconfig, &token_file).unwrap();
+            let mut files = Files::take(&kubeconfig, &token_file).unwrap();
             assert!(
                 !kubeconfig.exists() && !token_file.exists(),
                 "they are not there before they are whole"
             );
-            access.write_kubeconfig(&mut config, address).unwrap();
-            access.write_token(&mut token).unwrap();
+            files.write(&access, address).unwrap();
         }
     }
 }
