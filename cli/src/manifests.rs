@@ -81,9 +81,7 @@ pub enum ManifestError {
     #[error("no object in {0}")]
     Empty(String),
     #[error("{origin}: {reason}")]
-    Syntax { origin: Origin, reason: String },
-    #[error("{origin}: {reason}")]
-    NoObject { origin: Origin, reason: String },
+    Invalid { origin: Origin, reason: String },
     #[error(
         "{origin}: no matches for kind {kind:?} in version {version:?}: a pool on this machine supports {}",
         known()
@@ -189,7 +187,7 @@ fn parse(file: &str, text: &str, namespace: &str, manifests: &mut Vec<Manifest>)
         file: file.to_owned(),
         document,
     };
-    let documents = sahasra_crds::yaml::documents(text).map_err(|(number, error)| ManifestError::Syntax {
+    let documents = sahasra_crds::yaml::documents(text).map_err(|(number, error)| ManifestError::Invalid {
         origin: origin(number),
         reason: std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string),
     })?;
@@ -206,7 +204,7 @@ fn parse(file: &str, text: &str, namespace: &str, manifests: &mut Vec<Manifest>)
 }
 
 fn manifest(origin: Origin, mut object: Value, namespace: &str) -> Result<Manifest, ManifestError> {
-    let no_object = |reason: &str| ManifestError::NoObject {
+    let no_object = |reason: &str| ManifestError::Invalid {
         origin: origin.clone(),
         reason: reason.to_owned(),
     };
