@@ -3,11 +3,13 @@
 use std::{fmt::Write as _, path::Path};
 
 use sahasra_names::Backend;
+use sahasra_ptx::EntryOutline;
+use serde_json::Value;
 
 use crate::{
     args::{CheckArgs, Structure},
     exit::Exit,
-    kernel::describe::{Description, Kernel, describe},
+    kernel::describe::{Description, cuda_version, devices},
     output::{self, Table},
 };
 
@@ -33,13 +35,10 @@ pub fn run(arguments: &CheckArgs) -> Exit {
             }
         }
         Structure::Json | Structure::Yaml => {
-            let value = match &described[..] {
-                [one] => serde_json::to_value(one),
-                many => serde_json::to_value(many),
-            };
-            match value {
-                Ok(value) if !described.is_empty() => exit = exit.or(output::structured(arguments.output, &value)),
-                _ => {}
+            let mut values: Vec<Value> = described.iter().map(Description::json).collect();
+            let value = if values.len() == 1 { values.remove(0) } else { Value::from(values) };
+            if !described.is_empty() {
+                exit = exit.or(output::structured(arguments.output, &value));
             }
         }
     }
@@ -49,15 +48,16 @@ pub fn run(arguments: &CheckArgs) -> Exit {
 fn read(path: &Path) -> Result<Description, String> {
     let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
     let text = String::from_utf8(bytes).map_err(|_| "invalid PTX: expected text, not a binary such as a cubin".to_owned())?;
-    describe(&path.display().to_string(), &text).map_err(|error| error.to_string())
+    Description::of(&path.display().to_string(), &text).map_err(|error| error.to_string())
 }
 
 /// Whether the requested backend, or any, can run the kernel, as an exit code. What was not checked does not count as a failure.
 fn verdict(description: &Description, backend: Option<Backend>) -> Exit {
-    let cuda = description.backends.cuda.runs != Some(false);
+    let cpu = description.refused.is_none();
+    let cuda = description.cuda_runs() != Some(false);
     let runs = match backend {
-        None => description.backends.cpu.runs || cuda,
-        Some(Backend::Cpu) => description.backends.cpu.runs,
+        None => cpu || cuda,
+        Some(Backend::Cpu) => cpu,
         Some(Backend::Cuda) => cuda,
     };
     if runs { Exit::Success } else { Exit::Refused }
@@ -66,22 +66,26 @@ fn verdict(description: &Description, backend: Option<Backend>) -> Exit {
 fn text(description: &Description) -> String {
     let mut text = format!(
         "{}: PTX {} for {}, {}-bit addresses\n\n",
-        description.file, description.ptx_version, description.target, description.address_bits
+        description.file,
+        description.ptx_version(),
+        description.target(),
+        description.outline.address_size
     );
     let mut backends = Table::new(&["BACKEND", "RUNS IT", "WHY"]);
-    let why = match &description.backends.cpu.refused {
-        None => "every instruction is known".to_owned(),
-        Some(refused) if refused.instruction.is_empty() => format!("line {}: {}", refused.line, refused.reason),
-        Some(refused) => format!("line {}: `{}`: {}", refused.line, refused.instruction, refused.reason),
+    let (runs, why) = match &description.refused {
+        None => ("yes", "every instruction is known".to_owned()),
+        Some(refused) if refused.instruction.is_empty() => ("no", format!("line {}: {}", refused.line, refused.reason())),
+        Some(refused) => (
+            "no",
+            format!("line {}: `{}`: {}", refused.line, refused.instruction, refused.reason()),
+        ),
     };
-    let runs = if description.backends.cpu.runs { "yes" } else { "no" };
     backends.row(["cpu".to_owned(), runs.to_owned(), why]);
-    let cuda = &description.backends.cuda;
-    let mut why = cuda.devices.clone();
-    if let Some(version) = &cuda.cuda_version {
+    let mut why = devices(description.target());
+    if let Some(version) = cuda_version(description.outline.version) {
         let _ = write!(why, ", a driver of CUDA {version} or newer");
     }
-    let runs = match cuda.runs {
+    let runs = match description.cuda_runs() {
         Some(true) => "yes",
         Some(false) => {
             why = "invalid PTX: see above".to_owned();
@@ -94,10 +98,10 @@ fn text(description: &Description) -> String {
     };
     backends.row(["cuda".to_owned(), runs.to_owned(), why]);
     text.push_str(&backends.to_string());
-    for entry in &description.entries {
+    for entry in &description.outline.entries {
         let _ = write!(text, "\n.entry {}\n", entry.name);
         let _ = writeln!(text, "  registers  {}", registers(entry));
-        let dynamic = if entry.dynamic_shared { " and what a launch adds" } else { "" };
+        let dynamic = if entry.has_dynamic_shared { " and what a launch adds" } else { "" };
         let _ = writeln!(text, "  shared     {} bytes a block{dynamic}", entry.shared_bytes);
         let _ = writeln!(text, "  constant   {} bytes", entry.constant_bytes);
         let _ = writeln!(text, "  local      {} bytes a thread", entry.local_bytes);
@@ -125,7 +129,7 @@ fn text(description: &Description) -> String {
     text
 }
 
-fn registers(entry: &Kernel) -> String {
+fn registers(entry: &EntryOutline) -> String {
     if entry.registers.is_empty() {
         return "none".to_owned();
     }
