@@ -7,14 +7,17 @@ use std::{
     time::Duration,
 };
 
-use sahasra_service::{clock::Clock, part::Part};
+use sahasra_service::clock::Clock;
 use sahasra_wire::grants::{
     AcquireRequest, AcquireResponse, Owner, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
 use sahasra_worker::agent::Agent;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::{World, locked};
+use crate::{
+    part::Part,
+    world::{World, locked},
+};
 
 /// Time after its end for which a grant without running chunks may still be counted as leased.
 const IDLE_WITHIN: Duration = Duration::from_millis(1_500);

@@ -26,6 +26,7 @@ pub mod kernel;
 pub mod maxima;
 pub mod model;
 pub mod network;
+pub mod part;
 pub mod parts;
 pub mod plan;
 pub mod run;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use sahasra_names::Backend;
 use sahasra_operator::{Operator, Settings, agents::AgentClient, fault::Faults};
-use sahasra_service::{clock::Clock, health::Readiness, part::Part};
+use sahasra_service::{clock::Clock, health::Readiness};
 use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_worker::{
     agent::{Agent, AgentLimits, Executors, Identity},
@@ -28,6 +28,7 @@ use crate::{
     book::Live,
     executor::Models,
     network::{Wire, endpoint},
+    part::Part,
     plan::{AgentPlan, SYSTEM},
     session_executor::SessionModels,
     store::Network,
