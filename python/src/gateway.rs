@@ -20,6 +20,17 @@ fn name_of(object: &Value) -> &str {
     object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
 }
 
+impl Gateway {
+    /// Runs a request, and returns the object of its answer as JSON text.
+    fn text<F>(&self, py: Python<'_>, request: impl FnOnce(sahasra_client::Gateway) -> F) -> PyResult<String>
+    where
+        F: Future<Output = Result<Value, Error>> + Send + 'static,
+    {
+        let request = request(self.0.clone());
+        run(py, async move { request.await.map(|object| object.to_string()) })
+    }
+}
+
 #[pymethods]
 impl Gateway {
     #[new]
@@ -43,20 +54,15 @@ impl Gateway {
     }
 
     fn workers(&self, py: Python<'_>) -> PyResult<String> {
-        let gateway = self.0.clone();
-        run(py, async move { gateway.workers().await.map(|value| value.to_string()) })
+        self.text(py, |gateway| async move { gateway.workers().await })
     }
 
     fn sessions(&self, py: Python<'_>, namespace: String) -> PyResult<String> {
-        let gateway = self.0.clone();
-        run(py, async move { gateway.sessions(&namespace).await.map(|value| value.to_string()) })
+        self.text(py, |gateway| async move { gateway.sessions(&namespace).await })
     }
 
     fn session(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<String> {
-        let gateway = self.0.clone();
-        run(py, async move {
-            gateway.session(&namespace, &name).await.map(|value| value.to_string())
-        })
+        self.text(py, |gateway| async move { gateway.session(&namespace, &name).await })
     }
 
     fn create_session(&self, py: Python<'_>, namespace: String, name: Option<String>, text: &str) -> PyResult<String> {
@@ -71,11 +77,8 @@ impl Gateway {
     }
 
     fn session_placed(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
-        let (gateway, time) = (self.0.clone(), duration(seconds));
-        run(py, async move {
-            let placed = gateway.session_placed(&namespace, &name, time).await;
-            placed.map(|value| value.to_string())
-        })
+        let time = duration(seconds);
+        self.text(py, |gateway| async move { gateway.session_placed(&namespace, &name, time).await })
     }
 
     fn delete_session(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<()> {
@@ -104,11 +107,8 @@ impl Gateway {
     }
 
     fn burst_over(&self, py: Python<'_>, namespace: String, name: String, seconds: f64) -> PyResult<String> {
-        let (gateway, time) = (self.0.clone(), duration(seconds));
-        run(py, async move {
-            let over = gateway.burst_over(&namespace, &name, time).await;
-            over.map(|value| value.to_string())
-        })
+        let time = duration(seconds);
+        self.text(py, |gateway| async move { gateway.burst_over(&namespace, &name, time).await })
     }
 
     fn burst_results_csv(&self, py: Python<'_>, namespace: String, name: String) -> PyResult<String> {
