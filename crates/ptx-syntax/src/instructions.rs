@@ -3,6 +3,8 @@
 //! A line names opcodes and their modifiers in order: `a|b` is a choice, `?` after it makes it optional, and `[level]` stands for any cache
 //! hints. A line that begins with `§` opens a family of the PTX ISA.
 
+mod forms;
+
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -10,260 +12,32 @@ use std::sync::OnceLock;
 use crate::error::{LoadError, LoadErrorKind};
 use crate::parser::collapse;
 use crate::syntax::{Source, Statement};
+use crate::types::ScalarType;
+use forms::{EARLIER, Earlier, FORMS, REFUSED, REFUSED_FORMS};
 
-const FORMS: &str = "
-§9.7.1 Integer arithmetic
-add,sub u16|s16|u32|s32|u64|s64
-add,sub sat s32
-add u16x2|s16x2
-mul,mad hi|lo u16|s16|u32|s32|u64|s64
-mul,mad wide u16|s16|u32|s32
-mad hi sat s32
-mul24,mad24 hi|lo u32|s32
-mad24 hi sat s32
-sad,div,rem u16|s16|u32|s32|u64|s64
-abs,neg s16|s32|s64
-min,max u16|s16|u32|s32|u64|s64|u16x2|s16x2
-min,max relu s16x2|s32
-min,max s16x2|s32 relu
-popc,clz,brev b32|b64
-bfind shiftamt? u32|s32|u64|s64
-bfe u32|s32|u64|s64
-bfi b32|b64
-szext clamp|wrap u32|s32
-bmsk clamp|wrap b32
-fns b32
-dp4a u32|s32 u32|s32
-dp2a lo|hi u32|s32 u32|s32
-§9.7.2 Extended-precision integer arithmetic
-add,sub cc u32|s32|u64|s64
-addc,subc cc? u32|s32|u64|s64
-mad hi|lo cc u32|s32|u64|s64
-madc hi|lo cc? u32|s32|u64|s64
-§9.7.3 Floating point
-testp finite|infinite|number|notanumber|normal|subnormal f32|f64
-copysign f32|f64
-add,sub,mul rn|rz|rm|rp? ftz? sat? f32
-add,sub,mul rn|rz|rm|rp? f64
-fma,mad rn|rz|rm|rp ftz? sat? f32
-fma,mad rn|rz|rm|rp f64
-div approx|full|rn|rz|rm|rp ftz? f32
-div rn|rz|rm|rp f64
-abs,neg ftz? f32
-abs,neg f64
-min,max ftz? NaN? f32
-min,max ftz? NaN? xorsign abs f32
-min,max f64
-rcp,sqrt approx|rn|rz|rm|rp ftz? f32
-rcp,sqrt rn|rz|rm|rp f64
-rcp approx ftz f64
-rsqrt approx ftz? f32|f64
-sin,cos,lg2,ex2 approx ftz? f32
-tanh approx f32
-§9.7.4 Half-precision floating point
-add,sub,mul rn? ftz? sat? f16|f16x2
-add,sub,mul rn? bf16|bf16x2
-fma rn ftz? sat? f16|f16x2
-fma rn ftz? relu f16|f16x2
-fma rn relu? bf16|bf16x2
-abs,neg ftz? f16|f16x2
-abs,neg bf16|bf16x2
-min,max ftz? NaN? f16|f16x2
-min,max ftz? NaN? xorsign abs f16|f16x2
-min,max NaN? bf16|bf16x2
-min,max NaN? xorsign abs bf16|bf16x2
-tanh approx f16|f16x2|bf16|bf16x2
-ex2 approx ftz? f16|f16x2
-ex2 approx ftz bf16|bf16x2
-§9.7.6 Comparison and selection
-setp eq|ne and|or|xor? b16|b32|b64
-setp eq|ne|lt|le|gt|ge|lo|ls|hi|hs and|or|xor? u16|u32|u64
-setp eq|ne|lt|le|gt|ge and|or|xor? s16|s32|s64
-setp eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? f32|f16|f16x2
-setp eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? f64|bf16|bf16x2
-set eq|ne and|or|xor? u32|s32|f32 b16|b32|b64
-set eq|ne|lt|le|gt|ge|lo|ls|hi|hs and|or|xor? u32|s32|f32 u16|u32|u64
-set eq|ne|lt|le|gt|ge and|or|xor? u32|s32|f32 s16|s32|s64
-set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? u32|s32|f32 f32
-set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? u32|s32|f32 f64
-set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? f16|u16|s16|u32|s32|f32 f16
-set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? bf16|u16|s16|u32|s32|f32 bf16
-set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? ftz? f16x2|u32|s32 f16x2
-set eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan and|or|xor? bf16x2|u32|s32 bf16x2
-selp b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64
-slct b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64 s32
-slct ftz? b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64 f32
-§9.7.8 Logic and shifts
-and,or,xor,not pred|b16|b32|b64
-cnot b16|b32|b64
-lop3 or|and? b32
-shf l|r wrap|clamp b32
-shl b16|b32|b64
-shr b16|b32|b64|u16|u32|u64|s16|s32|s64
-§9.7.9 Data movement and conversion
-mov pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2
-shfl sync up|down|bfly|idx b32
-prmt b32 f4e|b4e|rc8|ecl|ecr|rc16?
-ld weak|volatile|relaxed|acquire|mmio? relaxed? cta|gpu|sys? global|const|shared|shared::cta|local|param|param::entry|param::func? ca|cg|cs|lu|cv|nc? [level] nc? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
-ldu global? v2|v4? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
-st weak|volatile|relaxed|release|mmio? relaxed? cta|gpu|sys? global|shared|shared::cta|local|param|param::func? wb|cg|cs|wt? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
-prefetch global|local? L1|L2|L2::evict_last|L2::evict_normal
-prefetchu L1
-discard,applypriority global? [level]
-createpolicy fractional L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
-createpolicy range global? L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
-createpolicy cvt L2 b64
-isspacep global|local|shared|shared::cta|param|param::entry
-cvta to? global|const|shared|shared::cta|local|param|param::entry u64
-cvt sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64
-cvt rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f32|f16
-cvt rni|rzi|rmi|rpi sat? u8|u16|u32|u64|s8|s16|s32|s64 f64|bf16
-cvt rn|rz|rm|rp ftz? sat? f32 u8|u16|u32|u64|s8|s16|s32|s64
-cvt rn|rz|rm|rp sat? f64|f16 u8|u16|u32|u64|s8|s16|s32|s64
-cvt rn|rz|rm|rp bf16 u8|u16|u32|u64|s8|s16|s32|s64
-cvt rn|rni|rzi|rmi|rpi? ftz? sat? f32 f32
-cvt rn|rni|rzi|rmi|rpi? sat? f64 f64
-cvt ftz? sat? f64 f32
-cvt rn|rz|rm|rp ftz? sat? f32 f64
-cvt ftz? sat? f32 f16
-cvt f32|f64 bf16
-cvt sat? f64 f16
-cvt rn|rz ftz? sat? relu? satfinite? f16 f32
-cvt rm|rp ftz? sat? f16 f32
-cvt rn|rz relu? satfinite? bf16 f32
-cvt rm|rp bf16 f32
-cvt rn|rz|rm|rp sat? f16 f64
-cvt rn|rz|rm|rp bf16 f64
-cvt rn|rz|rni|rzi|rmi|rpi? ftz? sat? f16 f16
-cvt rni|rzi|rmi|rpi? bf16 bf16
-cvt rn|rz? f16|bf16 f16|bf16
-cvt rn|rz relu? satfinite? f16x2|bf16x2 f32
-cvt rna satfinite? tf32 f32
-cvt rn|rz relu? satfinite? tf32 f32
-cvt rn satfinite relu? e4m3x2|e5m2x2 f32|f16x2
-cvt rn relu? f16x2 e4m3x2|e5m2x2
-cp async ca|cg shared|shared::cta global [level]
-cp async commit_group|wait_group|wait_all
-cp async mbarrier arrive noinc? shared|shared::cta? b64
-§9.7.12 Control flow
-bra uni?
-brx idx uni?
-call uni?
-ret uni?
-exit
-§9.7.13 Synchronisation and communication
-bar,barrier cta? sync|arrive aligned?
-bar,barrier cta? red popc aligned? u32
-bar,barrier cta? red and|or aligned? pred
-bar warp sync
-membar cta|gl|sys
-fence sc|acq_rel|acquire|release? cta|gpu|sys
-fence cta|gpu|sys sc|acq_rel
-atom,red sem? scope? space? add [level] u32|s32|u64|s64|f32|f64
-atom,red sem? scope? space? add noftz [level] f16|f16x2|bf16|bf16x2
-atom,red sem? scope? space? add noftz? [level] v2|v4|v8 f16|f16x2|bf16|bf16x2|f32
-atom,red sem? scope? space? min|max [level] u32|s32|u64|s64
-atom,red sem? scope? space? inc|dec [level] u32
-atom,red sem? scope? space? and|or|xor [level] b32|b64
-atom sem? scope? space? exch [level] b32|b64
-atom sem? scope? space? cas [level] b16|b32|b64
-vote sync all|any|uni pred
-vote sync ballot b32
-match any|all sync b32|b64
-activemask b32
-elect sync
-redux sync add|min|max u32|s32
-redux sync and|or|xor b32
-mbarrier init|inval shared|shared::cta? b64
-mbarrier expect_tx|complete_tx relaxed? cta? shared|shared::cta? b64
-mbarrier arrive|arrive_drop expect_tx|noComplete? release|relaxed? cta? shared|shared::cta? b64
-mbarrier test_wait|try_wait parity? acquire|relaxed? cta? shared|shared::cta? b64
-mbarrier pending_count b64
-§9.7.14 Matrices
-mma sync aligned m16n8k8|m16n8k16 row col f16|f32 f16 f16 f16|f32
-mma sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32
-mma sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32
-mma sync aligned m16n8k16|m16n8k32 row col f16|f32 e4m3|e5m2 e4m3|e5m2 f16|f32
-mma sync aligned m8n8k16|m16n8k16|m16n8k32 row col satfinite? s32 s8|u8 s8|u8 s32
-mma sync aligned m8n8k4|m16n8k4|m16n8k8|m16n8k16 row col f64 f64 f64 f64
-wmma load a|b|c sync aligned row|col m16n16k16|m32n8k16|m8n32k16|m16n16k8|m8n8k4 global|shared|shared::cta? f16|bf16|tf32|f64|s8|u8|f32|s32
-wmma store d sync aligned row|col m16n16k16|m32n8k16|m8n32k16|m16n16k8|m8n8k4 global|shared|shared::cta? f16|f32|f64|s32
-wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 f16|f32 f16|f32
-wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 f32 bf16 bf16 f32
-wmma mma sync aligned row|col row|col m16n16k8 f32 tf32 tf32 f32
-wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 s32 s8|u8 s8|u8 s32 satfinite?
-wmma mma sync aligned row|col row|col m8n8k4 rn? f64 f64 f64 f64
-ldmatrix,stmatrix sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16
-movmatrix sync aligned m8n8 trans b16
-§9.7.18 Video instructions
-vadd2,vadd4,vsub2,vsub4,vavrg2,vavrg4,vabsdiff2,vabsdiff4,vmin2,vmin4,vmax2,vmax4 u32|s32 u32|s32 u32|s32 sat|add?
-vset2,vset4 u32|s32 u32|s32 eq|ne|lt|le|gt|ge add?
-§9.7.19 Miscellaneous
-trap
-nanosleep u32
-pmevent mask?
-griddepcontrol wait|launch_dependents
-";
+/// Version of the ISA and architecture that a text is written for. Some forms exist only in earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    pub version: (u32, u32),
+    /// Number of the `.target`, such as 80 for `sm_80` and `compute_80`.
+    pub architecture: u32,
+}
 
-/// Opcodes of the ISA that are rejected, and the feature they need. An opcode in neither table is unknown.
-const REFUSED: &[(&str, &str)] = &[
-    ("tex", "textures"),
-    ("tld4", "textures"),
-    ("txq", "textures"),
-    ("istypep", "textures and surfaces"),
-    ("suld", "surfaces"),
-    ("sust", "surfaces"),
-    ("sured", "surfaces"),
-    ("suq", "surfaces"),
-    ("wgmma", "asynchronous warpgroup matrices (wgmma, sm_90a)"),
-    ("tcgen05", "tensor memory (tcgen05, sm_100a)"),
-    ("tensormap", "tensor maps (TMA)"),
-    ("multimem", "multi-GPU memory"),
-    ("mapa", "thread block clusters"),
-    ("getctarank", "thread block clusters"),
-    ("clusterlaunchcontrol", "thread block clusters"),
-    ("setmaxnreg", "register reallocation (sm_90a)"),
-    ("alloca", "dynamic stack allocation"),
-    ("stacksave", "dynamic stack allocation"),
-    ("stackrestore", "dynamic stack allocation"),
-    ("brkpt", "breakpoints"),
-    ("vadd", "scalar video instructions"),
-    ("vsub", "scalar video instructions"),
-    ("vabsdiff", "scalar video instructions"),
-    ("vmin", "scalar video instructions"),
-    ("vmax", "scalar video instructions"),
-    ("vshl", "scalar video instructions"),
-    ("vshr", "scalar video instructions"),
-    ("vmad", "scalar video instructions"),
-    ("vset", "scalar video instructions"),
-];
+impl Dialect {
+    pub fn of(source: &Source<'_>) -> Self {
+        let digits = source.target.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
+        let digits = digits.rsplit('_').next().unwrap_or_default();
+        Self {
+            version: source.version,
+            architecture: digits.parse().unwrap_or(u32::MAX),
+        }
+    }
 
-/// Rejected forms of supported instructions: the opcode, the modifier that identifies the form, and the feature it needs.
-const REFUSED_FORMS: &[(&str, &str, &str)] = &[
-    ("mma", "sp", "sparse matrices"),
-    ("mma", "sp::ordered_metadata", "sparse matrices"),
-    ("mma", "block_scale", "scaled matrices (sm_120a)"),
-    ("mma", "kind::f8f6f4", "scaled matrices (sm_120a)"),
-    ("mma", "m8n8k4", "matrices of four threads each (m8n8k4 of f16, sm_70)"),
-    ("mma", "s4", "4-bit integers"),
-    ("mma", "u4", "4-bit integers"),
-    ("mma", "b1", "single-bit matrices"),
-    ("wmma", "s4", "4-bit integers"),
-    ("wmma", "u4", "4-bit integers"),
-    ("wmma", "b1", "single-bit matrices"),
-    ("ldmatrix", "b8", "8-bit matrices (sm_100a)"),
-    ("stmatrix", "b8", "8-bit matrices (sm_100a)"),
-    ("atom", "b128", "128-bit atomics"),
-    ("ld", "b128", "128-bit registers"),
-    ("st", "b128", "128-bit registers"),
-    ("mov", "b128", "128-bit registers"),
-    ("cvt", "rs", "stochastic rounding (sm_100a)"),
-    ("cvt", "e2m1x2", "4- and 6-bit floats (sm_100a)"),
-    ("cvt", "e2m3x2", "4- and 6-bit floats (sm_100a)"),
-    ("cvt", "e3m2x2", "4- and 6-bit floats (sm_100a)"),
-    ("cvt", "ue8m0x2", "scales of 8 bits (sm_100a)"),
-    ("redux", "f32", "reductions of f32 (sm_100a)"),
-];
+    /// Whether the target is of the first generation, whose f32 arithmetic flushes subnormal numbers (PTX ISA §9.7.3).
+    pub fn flushes(self) -> bool {
+        self.architecture < 20
+    }
+}
 
 /// One modifier of a form, or a choice between several.
 #[derive(Debug)]
@@ -276,7 +50,7 @@ enum Word {
     Level,
 }
 
-type Forms = HashMap<&'static str, Vec<Vec<Word>>>;
+type Forms = HashMap<&'static str, Vec<(Option<Earlier>, Vec<Word>)>>;
 
 /// Expands abbreviations of modifier lists that many lines share.
 fn expand(word: &'static str) -> &'static str {
@@ -305,10 +79,14 @@ fn forms() -> &'static Forms {
     static FOUND: OnceLock<Forms> = OnceLock::new();
     FOUND.get_or_init(|| {
         let mut found: Forms = HashMap::new();
-        for line in FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§')) {
+        let lines = FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§'));
+        for (earlier, line) in lines
+            .map(|line| (None, line))
+            .chain(EARLIER.iter().map(|(earlier, line)| (Some(*earlier), *line)))
+        {
             let opcodes = line.split(' ').next().unwrap_or_default();
             for opcode in opcodes.split(',') {
-                found.entry(opcode).or_default().push(words(line));
+                found.entry(opcode).or_default().push((earlier, words(line)));
             }
         }
         found
@@ -348,51 +126,140 @@ fn matches(words: &[Word], modifiers: &[&str]) -> bool {
     }
 }
 
-/// Returns the reason why a form is rejected, or `None` if it is in the table.
-pub fn refusal(opcode: &str, modifiers: &[&str]) -> Option<String> {
+/// Matches modifiers in any order, except that types keep theirs, as in the vendor's assembler: `cvt.f32.f64.rn`. Appends them to `found`
+/// in the order of the table.
+fn matches_unordered<'a>(words: &[Word], modifiers: &[&'a str], found: &mut Vec<&'a str>) -> bool {
+    let Some((word, rest)) = words.split_first() else {
+        return modifiers.is_empty();
+    };
+    let (of, is_optional) = match word {
+        Word::OneOf(of) => (of.as_slice(), false),
+        Word::Optional(of) => (of.as_slice(), true),
+        Word::Level => {
+            let is_hint = |word: &&str| word.starts_with("L1::") || word.starts_with("L2::");
+            let (hints, others): (Vec<&str>, Vec<&str>) = modifiers.iter().copied().partition(is_hint);
+            let before = found.len();
+            found.extend(&hints);
+            if matches_unordered(rest, &others, found) {
+                return true;
+            }
+            found.truncate(before);
+            return matches_unordered(rest, modifiers, found);
+        }
+    };
+    let is_type = |word: &str| ScalarType::from_name(word).is_some();
+    let first_type = modifiers.iter().position(|word| is_type(word));
+    let at = modifiers.iter().position(|word| of.contains(word));
+    if let Some(at) = at.filter(|at| !is_type(modifiers[*at]) || Some(*at) == first_type) {
+        let before = found.len();
+        found.push(modifiers[at]);
+        let others = [&modifiers[..at], &modifiers[at + 1..]].concat();
+        if matches_unordered(rest, &others, found) {
+            return true;
+        }
+        found.truncate(before);
+    }
+    is_optional && matches_unordered(rest, modifiers, found)
+}
+
+/// More modifiers than this are only matched in order.
+const UNORDERED_LIMIT: usize = 12;
+
+/// Returns the modifiers in the order of the table, or the reason why the table does not admit the form in this dialect.
+pub fn canonical<'a>(opcode: &str, modifiers: &[&'a str], dialect: Dialect) -> Result<Vec<&'a str>, String> {
+    let mut ordered = in_order(opcode, modifiers);
+    // Before version 6.3, `wmma` had no `.aligned`.
+    if opcode == "wmma" && dialect.version < (6, 3) && !ordered.contains(&"aligned") {
+        let behind = ordered.iter().position(|word| *word == "sync").map_or(0, |at| at + 1);
+        ordered.insert(behind, "aligned");
+    }
+    let admitted = forms().get(opcode).map(Vec::as_slice).unwrap_or_default();
+    let earlier_of = |(earlier, _): &(Option<Earlier>, Vec<Word>)| *earlier;
+    let mut found = admitted.iter().find(|(_, words)| matches(words, &ordered)).map(earlier_of);
+    if found.is_none() && ordered.len() <= UNORDERED_LIMIT {
+        let mut sorted = Vec::new();
+        found = admitted
+            .iter()
+            .find(|(_, words)| matches_unordered(words, &ordered, &mut sorted))
+            .map(earlier_of);
+        ordered = if found.is_some() { sorted } else { ordered };
+    }
+    match found {
+        Some(Some(earlier)) if !earlier.holds(dialect) => Err(format!(
+            "instruction form {}: it needs {}",
+            form(opcode, modifiers),
+            earlier.needs()
+        )),
+        Some(_) => Ok(ordered),
+        None => Err(refused(opcode, modifiers)),
+    }
+}
+
+fn form(opcode: &str, modifiers: &[&str]) -> String {
     let mut form = opcode.to_owned();
     for modifier in modifiers {
         form.push('.');
         form.push_str(modifier);
     }
-    if let Some(admitted) = forms().get(opcode)
-        && admitted.iter().any(|words| matches(words, &in_order(opcode, modifiers)))
-    {
-        return None;
-    }
+    form
+}
+
+/// Returns the reason why no table admits a form.
+fn refused(opcode: &str, modifiers: &[&str]) -> String {
+    let form = form(opcode, modifiers);
     let cluster = modifiers.iter().any(|word| word.contains("cluster"));
     let bulk = modifiers.contains(&"bulk");
     let word = REFUSED_FORMS
         .iter()
         .find(|(refused, word, _)| *refused == opcode && modifiers.contains(word));
     if let Some((_, _, reason)) = word {
-        return Some(format!("instruction form {form}: {reason}"));
+        return format!("instruction form {form}: {reason}");
     }
-    Some(match REFUSED.iter().find(|(refused, _)| *refused == opcode) {
+    match REFUSED.iter().find(|(refused, _)| *refused == opcode) {
         Some((_, reason)) => format!("instruction form {form}: {reason}"),
-        None if cluster => format!("instruction form {form}: thread block clusters"),
         None if bulk => format!("instruction form {form}: bulk copies (TMA)"),
+        None if cluster => format!("instruction form {form}: thread block clusters"),
         None => format!("instruction form {form}"),
-    })
+    }
 }
 
 /// Returns an error for the first instruction of a module whose form is not in the table.
 pub fn unsupported(source: &Source<'_>) -> Option<LoadError> {
-    fn first(statements: &[Statement<'_>]) -> Option<LoadError> {
+    fn first(statements: &[Statement<'_>], dialect: Dialect) -> Option<LoadError> {
         statements.iter().find_map(|statement| match statement {
-            Statement::Instruction(instruction) => refusal(instruction.opcode, &instruction.modifiers).map(|reason| {
+            Statement::Instruction(instruction) => canonical(instruction.opcode, &instruction.modifiers, dialect).err().map(|reason| {
                 let kind = LoadErrorKind::Unsupported(reason);
                 LoadError::new(instruction.position, collapse(instruction.text), kind)
             }),
-            Statement::Scope(statements) => first(statements),
+            Statement::Scope(statements) => first(statements, dialect),
             _ => None,
         })
     }
+    let dialect = Dialect::of(source);
     source
         .functions
         .iter()
         .filter_map(|function| function.body.as_deref())
-        .find_map(first)
+        .find_map(|body| first(body, dialect))
+}
+
+/// Returns the opcodes and modifiers of a line of the table as Markdown.
+fn printed(line: &'static str) -> (String, String) {
+    let (opcodes, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let mut form = String::new();
+    for word in rest.split(' ').filter(|word| !word.is_empty()) {
+        let word = expand(word);
+        let part = match (word, word.strip_suffix('?')) {
+            ("[level]", _) => "[.level…]".to_owned(),
+            (_, Some(optional)) => format!("[.{}]", optional.replace('|', " .")),
+            (word, None) if word.contains('|') => format!("{{.{}}}", word.replace('|', " .")),
+            (word, None) => format!(".{word}"),
+        };
+        form.push_str(&part);
+    }
+    let opcodes: Vec<String> = opcodes.split(',').map(|opcode| format!("`{opcode}`")).collect();
+    let form = if form.is_empty() { String::new() } else { format!("`{form}`") };
+    (opcodes.join(", "), form)
 }
 
 /// Returns the supported instructions as Markdown, with a table for each family, followed by the rejected instructions.
@@ -403,21 +270,13 @@ pub fn table() -> String {
             let _ = write!(text, "\n### {line}\n\n| Instruction | Forms |\n|---|---|\n");
             continue;
         }
-        let (opcodes, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let mut form = String::new();
-        for word in rest.split(' ').filter(|word| !word.is_empty()) {
-            let word = expand(word);
-            let part = match (word, word.strip_suffix('?')) {
-                ("[level]", _) => "[.level…]".to_owned(),
-                (_, Some(optional)) => format!("[.{}]", optional.replace('|', " .")),
-                (word, None) if word.contains('|') => format!("{{.{}}}", word.replace('|', " .")),
-                (word, None) => format!(".{word}"),
-            };
-            form.push_str(&part);
-        }
-        let opcodes: Vec<String> = opcodes.split(',').map(|opcode| format!("`{opcode}`")).collect();
-        let form = if form.is_empty() { String::new() } else { format!("`{form}`") };
-        let _ = writeln!(text, "| {} | {form} |", opcodes.join(", "));
+        let (opcodes, form) = printed(line);
+        let _ = writeln!(text, "| {opcodes} | {form} |");
+    }
+    text.push_str("\n### Earlier forms\n\n| Instruction | Forms | Needs |\n|---|---|---|\n");
+    for (earlier, line) in EARLIER {
+        let (opcodes, form) = printed(line);
+        let _ = writeln!(text, "| {opcodes} | {form} | {} |", earlier.needs());
     }
     text.push_str("\n### Refused\n\n| Instruction | Because it needs |\n|---|---|\n");
     for (opcode, reason) in REFUSED {
@@ -432,40 +291,4 @@ pub fn table() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn forms_are_matched_word_by_word() {
-        let admitted = |text: &str| {
-            let mut words = text.split('.');
-            let opcode = words.next().expect("an opcode");
-            refusal(opcode, &words.collect::<Vec<_>>()).is_none()
-        };
-        assert!(admitted("add.rn.ftz.sat.f32") && admitted("add.f32") && !admitted("add.ftz.rn.f32"));
-        assert!(admitted("ld.global.nc.L1::no_allocate.L2::128B.v4.f32") && !admitted("ld.global.L3::x.f32"));
-        assert!(admitted("atom.acq_rel.gpu.global.add.u32") && !admitted("red.exch.b32"));
-        assert!(admitted("atom.global.sys.add.f64") && admitted("red.add.relaxed.gpu.global.u32") && !admitted("red.sys.sys.add.u32"));
-        assert!(admitted("exit") && !admitted("exit.uni"));
-    }
-
-    #[test]
-    fn rejections_name_the_reason() {
-        let reason = refusal("wgmma", &["fence", "sync", "aligned"]).expect("refused");
-        assert_eq!(
-            reason,
-            "instruction form wgmma.fence.sync.aligned: asynchronous warpgroup matrices (wgmma, sm_90a)"
-        );
-        assert!(refusal("atom", &["global", "cas", "b128"]).expect("refused").contains("128-bit"));
-        assert!(refusal("cp", &["async", "bulk", "tensor"]).expect("refused").contains("TMA"));
-        assert!(refusal("barrier", &["cluster", "arrive"]).expect("refused").contains("clusters"));
-    }
-
-    #[test]
-    fn every_line_of_the_table_is_printed() {
-        let lines = FORMS.lines().filter(|line| !line.is_empty() && !line.starts_with('§')).count();
-        let table = table();
-        let printed = table.lines().filter(|line| line.starts_with("| `")).count();
-        assert_eq!(printed, lines + REFUSED.len() + REFUSED_FORMS.len() + 1);
-    }
-}
+mod tests;

@@ -104,6 +104,12 @@ impl<'a> Cursor<'a> {
                         self.at += 1;
                     }
                 }
+                // Debug data of old compilers, one line each: `@@DWARF .byte 0`.
+                (b'@', b'@') => {
+                    while self.at < self.bytes.len() && self.peek(0) != b'\n' {
+                        self.at += 1;
+                    }
+                }
                 (b'/', b'*') => {
                     let opened = self.position();
                     self.at += 2;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use self::read::{Body, Reader, Variable};
 use crate::error::LoadError;
 use crate::lexer::{Token, tokens};
+use crate::parser::PARAMETER_LISTS;
 
 /// Declarations of a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub struct Outline {
     pub version: (u32, u32),
     /// Target architecture, such as `sm_80`, followed by its options.
     pub targets: Vec<String>,
-    /// Size of an address in bits.
+    /// Size of an address in bits: 64 unless the text says otherwise.
     pub address_size: u32,
     /// Kernels in the order of the text.
     pub entries: Vec<EntryOutline>,
@@ -77,11 +78,12 @@ impl Outline {
             at: 0,
         };
         let mut outline = Self {
-            address_size: 32,
+            address_size: 64,
             ..Self::default()
         };
         let mut shared: Vec<Variable<'_>> = Vec::new();
         let mut constants: Vec<Variable<'_>> = Vec::new();
+        let mut locals: Vec<Variable<'_>> = Vec::new();
         let mut functions: HashMap<&str, Body<'_>> = HashMap::new();
         let mut entries: Vec<(&str, Vec<ParameterOutline>)> = Vec::new();
         loop {
@@ -102,28 +104,37 @@ impl Outline {
                 Token::Dot("section") => reader.skip_braces()?,
                 Token::Dot(kind @ ("entry" | "func")) => {
                     reader.at += 1;
-                    let (name, parameters, body) = reader.function()?;
+                    let (name, mut parameters, mut body) = reader.function()?;
+                    if let Some(body) = &mut body
+                        && outline.version < PARAMETER_LISTS
+                    {
+                        parameters.append(&mut body.parameters);
+                    }
                     // A function may be declared before it is defined.
                     if kind == "entry" && body.is_some() {
                         entries.push((name, laid_out(&parameters)));
                     }
                     if let Some(body) = body {
                         outline.global_bytes = outline.global_bytes.saturating_add(sum(&body.global));
+                        outline.constant_bytes = outline.constant_bytes.saturating_add(sum(&body.constant));
                         functions.insert(name, body);
                     }
                 }
                 Token::Dot("global") => outline.global_bytes = outline.global_bytes.saturating_add(sum(&reader.variables()?)),
                 Token::Dot("const") => constants.append(&mut reader.variables()?),
                 Token::Dot("shared" | "shared::cta") => shared.append(&mut reader.variables()?),
+                Token::Dot("local") => locals.append(&mut reader.variables()?),
                 _ => reader.at += 1,
             }
         }
         if outline.version == (0, 0) || outline.targets.is_empty() {
             return Err(reader.error("it has no .version and .target: this is not PTX"));
         }
-        outline.constant_bytes = sum(&constants);
+        outline.constant_bytes = outline.constant_bytes.saturating_add(sum(&constants));
         for (name, parameters) in entries {
-            outline.entries.push(entry(name, parameters, &functions, &shared, &constants));
+            outline
+                .entries
+                .push(entry(name, parameters, &functions, [&shared, &constants, &locals]));
         }
         Ok(outline)
     }
@@ -134,8 +145,7 @@ fn entry(
     name: &str,
     parameters: Vec<ParameterOutline>,
     functions: &HashMap<&str, Body<'_>>,
-    shared: &[Variable<'_>],
-    constants: &[Variable<'_>],
+    [shared, constants, locals]: [&[Variable<'_>]; 3],
 ) -> EntryOutline {
     let mut found = EntryOutline {
         name: name.to_owned(),
@@ -147,12 +157,14 @@ fn entry(
     let mut names: HashSet<&str> = HashSet::new();
     let mut own_shared: Vec<&Variable<'_>> = Vec::new();
     let mut local: u64 = 0;
+    let mut constant_bytes: u64 = 0;
     while let Some(body) = waiting.pop().and_then(|name| functions.get(name)) {
         for (scalar, count) in &body.registers {
             *found.registers.entry(scalar.clone()).or_default() += count;
         }
         own_shared.extend(&body.shared);
         local += end(body.local.iter());
+        constant_bytes = constant_bytes.saturating_add(sum(&body.constant));
         for called in body.names.iter().filter(|name| functions.contains_key(*name)) {
             if reached.insert(called) {
                 waiting.push(called);
@@ -169,8 +181,8 @@ fn entry(
     found.has_dynamic_shared = own_shared.iter().any(|variable| variable.is_open);
     found.shared_bytes = end(own_shared.into_iter());
     let constants = constants.iter().filter(|variable| names.contains(variable.name));
-    found.constant_bytes = constants.map(|variable| variable.bytes).sum();
-    found.local_bytes = local;
+    found.constant_bytes = constants.map(|variable| variable.bytes).fold(constant_bytes, u64::saturating_add);
+    found.local_bytes = local + end(locals.iter().filter(|variable| names.contains(variable.name)));
     found
 }
 

@@ -1,13 +1,14 @@
 //! Parser: builds a [`Source`] from tokens (PTX ISA §4.3 statements, §11 directives). It never panics: every malformed text is a
 //! [`LoadError`].
 
+mod constant;
 mod statement;
 pub use statement::collapse;
 mod variable;
 
 use crate::error::{LoadError, LoadErrorKind, Position};
 use crate::lexer::{Spanned, Token, tokens};
-use crate::syntax::{Function, Source, ThreadLimit};
+use crate::syntax::{Function, Linkage, Source, Statement, ThreadLimit, Variable};
 use crate::types::Space;
 
 /// Maximum nesting of scopes and parentheses, so that no text can exhaust the stack.
@@ -18,6 +19,25 @@ pub struct Parser<'a> {
     tokens: Vec<Spanned<'a>>,
     at: usize,
     depth: u32,
+    /// Whether parentheses enclose a list of arguments, and not a part of an expression.
+    in_call: bool,
+    /// Collects [`Source::statics`].
+    statics: Vec<Variable<'a>>,
+}
+
+/// Version of the ISA from which on kernels have parameter lists. In earlier texts, `.param` variables of the body are the parameters.
+pub(crate) const PARAMETER_LISTS: (u32, u32) = (1, 4);
+
+/// Makes the `.param` variables of a kernel's body its parameters.
+fn parameters_of_body(function: &mut Function<'_>) {
+    let Some(body) = &mut function.body else { return };
+    let declared = std::mem::take(body);
+    for statement in declared {
+        match statement {
+            Statement::Variable(variable) if variable.space == Space::Parameter => function.parameters.push(variable),
+            other => body.push(other),
+        }
+    }
 }
 
 /// Parses a whole module.
@@ -27,6 +47,8 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
         tokens: tokens(text)?,
         at: 0,
         depth: 0,
+        in_call: false,
+        statics: Vec::new(),
     }
     .source()
 }
@@ -74,7 +96,18 @@ impl<'a> Parser<'a> {
         if self.accept(mark) {
             Ok(())
         } else {
-            Err(self.error(format!("expected `{}`", char::from(mark))))
+            let mut error = self.error(format!("expected `{}`", char::from(mark)));
+            // What is missing at the end of a line is reported there, and not at the line that follows.
+            if let Some(last) = self.at.checked_sub(1).map(|at| self.tokens[at.min(self.tokens.len() - 1)])
+                && last.position.line < error.line
+            {
+                error.line = last.position.line;
+                error.column = last
+                    .position
+                    .column
+                    .saturating_add(u32::try_from(last.end - last.start).unwrap_or(u32::MAX));
+            }
+            Err(error)
         }
     }
 
@@ -103,15 +136,6 @@ impl<'a> Parser<'a> {
                 Ok(value)
             }
             _ => Err(self.error("expected an integer")),
-        }
-    }
-
-    /// Parses an integer with an optional sign, in two's complement.
-    fn signed(&mut self) -> Result<u64, LoadError> {
-        if self.accept(b'-') {
-            Ok(self.integer()?.wrapping_neg())
-        } else {
-            self.integer()
         }
     }
 
@@ -167,7 +191,17 @@ impl<'a> Parser<'a> {
                 Token::Dot("loc") => {
                     self.location()?;
                 }
-                Token::Dot("alias") => return Err(self.unsupported(".alias")),
+                Token::Dot("alias") => {
+                    self.at += 1;
+                    let name = self.name()?;
+                    self.expect(b',')?;
+                    source.aliases.push((name, self.name()?));
+                    self.expect(b';')?;
+                }
+                Token::Dot("reg") => {
+                    self.at += 1;
+                    source.registers.append(&mut self.registers()?);
+                }
                 Token::Mark(b';') => self.at += 1,
                 _ => self.declaration(&mut source)?,
             }
@@ -178,6 +212,7 @@ impl<'a> Parser<'a> {
         if source.address_size != 64 {
             return Err(self.unsupported(".address_size other than 64"));
         }
+        source.statics = self.statics;
         Ok(source)
     }
 
@@ -224,42 +259,40 @@ impl<'a> Parser<'a> {
 
     /// Parses `.visible .entry …`, `.func …` or a module-scope variable.
     fn declaration(&mut self, source: &mut Source<'a>) -> Result<(), LoadError> {
-        let mut is_external = false;
+        let mut linkage = Linkage::Private;
         loop {
-            match self.peek() {
-                Token::Dot("visible" | "weak" | "common") => self.at += 1,
-                Token::Dot("extern") => {
-                    is_external = true;
-                    self.at += 1;
-                }
+            linkage = match self.peek() {
+                Token::Dot("visible") => Linkage::Visible,
+                Token::Dot("weak") => Linkage::Weak,
+                Token::Dot("common") => Linkage::Common,
+                Token::Dot("extern") => Linkage::External,
                 _ => break,
-            }
+            };
+            self.at += 1;
         }
         let position = self.position();
         if self.accept_dot("entry") {
-            let function = self.function(true, position)?;
+            let mut function = self.function(true, position, linkage)?;
+            if source.version < PARAMETER_LISTS {
+                parameters_of_body(&mut function);
+            }
             source.functions.push(function);
         } else if self.accept_dot("func") {
-            let function = self.function(false, position)?;
+            let function = self.function(false, position, linkage)?;
             source.functions.push(function);
         } else {
-            for variable in self.variables(is_external)? {
-                match variable.space {
-                    Space::Global | Space::Constant | Space::Shared => source.variables.push(variable),
-                    _ => {
-                        return Err(LoadError::new(
-                            position,
-                            "",
-                            LoadErrorKind::Invalid("only .global, .const and .shared variables stand at module scope".into()),
-                        ));
-                    }
+            for variable in self.variables(linkage)? {
+                if variable.space == Space::Parameter {
+                    let reason = LoadErrorKind::Invalid("a .param variable does not stand at module scope".into());
+                    return Err(LoadError::new(position, "", reason));
                 }
+                source.variables.push(variable);
             }
         }
         Ok(())
     }
 
-    fn function(&mut self, is_entry: bool, position: Position) -> Result<Function<'a>, LoadError> {
+    fn function(&mut self, is_entry: bool, position: Position, linkage: Linkage) -> Result<Function<'a>, LoadError> {
         self.accept_dot("noreturn");
         let results = if !is_entry && self.peek() == Token::Mark(b'(') {
             self.parameters()?
@@ -282,18 +315,21 @@ impl<'a> Parser<'a> {
                         required: word == "reqntid",
                     });
                 }
-                Token::Dot("minnctapersm" | "maxnreg" | "maxnctapersm" | "abi_preserve" | "abi_preserve_control") => {
+                Token::Dot("minnctapersm" | "maxnreg" | "maxnctapersm" | "maxclusterrank" | "abi_preserve" | "abi_preserve_control") => {
                     self.at += 1;
                     self.integer()?;
                 }
                 Token::Dot("noreturn") => self.at += 1,
                 Token::Dot("pragma") => self.skip_to_semicolon()?,
-                Token::Dot(word @ ("reqnctapercluster" | "explicitcluster" | "maxclusterrank")) => {
-                    return Err(self.unsupported(format!(".{word}: thread block clusters")));
+                // A cluster of one block is a block.
+                Token::Dot("reqnctapercluster") => {
+                    self.at += 1;
+                    if self.extent()? != [1; 3] {
+                        return Err(self.unsupported(".reqnctapercluster: thread block clusters"));
+                    }
                 }
-                Token::Dot(word) => {
-                    return Err(self.unsupported(format!("function directive .{word}")));
-                }
+                Token::Dot("explicitcluster") => return Err(self.unsupported(".explicitcluster: thread block clusters")),
+                // The prototypes of nvopencc have no semicolon, so any other directive may follow.
                 _ => break,
             }
         }
@@ -307,6 +343,7 @@ impl<'a> Parser<'a> {
             name,
             position,
             is_entry,
+            linkage,
             results,
             parameters,
             body,

@@ -11,7 +11,24 @@ pub struct Source<'a> {
     pub address_size: u32,
     pub functions: Vec<Function<'a>>,
     pub variables: Vec<Variable<'a>>,
+    /// `.global` and `.const` variables declared in functions, which [`Statement::Static`] names.
+    pub statics: Vec<Variable<'a>>,
+    /// Module-scope `.reg` declarations. Each thread has one such register for all functions.
+    pub registers: Vec<Registers<'a>>,
+    /// `.alias`: a name for a function, and the function.
+    pub aliases: Vec<(&'a str, &'a str)>,
     pub files: Vec<(u64, &'a str)>,
+}
+
+/// Linking directive of a function or variable (PTX ISA §11.6). Names without a directive are private to their text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Linkage {
+    #[default]
+    Private,
+    Visible,
+    External,
+    Weak,
+    Common,
 }
 
 /// `.entry` or `.func` (PTX ISA §5.4 kernel and function directives). A body of `None` is a declaration.
@@ -20,6 +37,7 @@ pub struct Function<'a> {
     pub name: &'a str,
     pub position: Position,
     pub is_entry: bool,
+    pub linkage: Linkage,
     /// Results, as in `.func (…) name`.
     pub results: Vec<Variable<'a>>,
     pub parameters: Vec<Variable<'a>>,
@@ -45,13 +63,17 @@ pub struct Variable<'a> {
     pub elements: Option<u64>,
     pub alignment: u64,
     pub is_pointer: bool,
-    pub is_external: bool,
+    pub linkage: Linkage,
     /// A `.reg` parameter or result of a function.
     pub is_register: bool,
     pub initial: Vec<Initial<'a>>,
 }
 
 impl Variable<'_> {
+    pub fn is_external(&self) -> bool {
+        self.linkage == Linkage::External
+    }
+
     /// Returns the size in bytes, 0 for an open array, or `None` if the size does not fit in 64 bits.
     pub fn bytes(&self) -> Option<u64> {
         self.elements.unwrap_or(0).checked_mul(self.scalar.bytes() as u64)
@@ -72,6 +94,8 @@ pub enum InitialValue<'a> {
     Address {
         name: &'a str,
         addend: i64,
+        /// Bits of the address that are stored, shifted down to bit 0.
+        mask: u64,
     },
 }
 
@@ -111,6 +135,11 @@ pub enum Statement<'a> {
     Instruction(Instruction<'a>),
     Registers(Registers<'a>),
     Variable(Variable<'a>),
+    /// A `.global` or `.const` variable of a function: its name, and its index in [`Source::statics`].
+    Static {
+        name: &'a str,
+        index: usize,
+    },
     /// `.loc`: file index and line of the source that follows.
     Location {
         file: u64,
@@ -140,10 +169,12 @@ pub enum Statement<'a> {
 pub struct Registers<'a> {
     pub name: &'a str,
     pub scalar: ScalarType,
+    /// Number of elements: 2 or 4 for `.v2` and `.v4`, else 1.
+    pub elements: u8,
     pub count: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Instruction<'a> {
     pub position: Position,
     /// Text of the statement, for errors and faults.
@@ -166,7 +197,7 @@ pub struct Guard<'a> {
 pub enum Operand<'a> {
     /// Register, label, variable or function, plus an addend in bytes. The kind is determined when names are resolved.
     Name(&'a str, i64),
-    /// Component of a special register, such as `%tid.x`.
+    /// Component of a special register or of a vector register, such as `%tid.x`, or part of a register, such as `%r1.b0`.
     Component(&'a str, &'a str),
     Constant(Constant),
     /// Negated predicate, such as `!p`.
@@ -176,6 +207,10 @@ pub enum Operand<'a> {
         base: Option<&'a str>,
         addend: i64,
     },
+    /// Address with coordinates or further names, such as `[texture, {x, y}]`.
+    Coordinates(Vec<Operand<'a>>),
+    /// Negated operand of `vmad`, such as `-a`.
+    Minus(Box<Operand<'a>>),
     /// Vector, such as `{a, b}`.
     Vector(Vec<Operand<'a>>),
     /// Pair of destinations, such as `p|q`.

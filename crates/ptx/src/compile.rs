@@ -9,6 +9,7 @@ pub(crate) mod ir;
 pub(crate) mod lower;
 mod place;
 mod promote;
+pub(crate) mod texts;
 mod uniform;
 
 use std::collections::HashMap;
@@ -16,19 +17,19 @@ use std::collections::HashMap;
 use calls::CallGraph;
 use code::Code;
 use sahasra_ptx_syntax::error::LoadError;
-use sahasra_ptx_syntax::syntax::{self, Function, Source};
+use texts::Texts;
 
 /// Compiles the kernel at `index` among the module's functions. `parameters` maps each name to its offset and size in bytes.
+///
+/// # Errors
+/// The first error, and the index of its text.
 pub(crate) fn compile<'a>(
-    source: &'a Source<'a>,
-    symbols: &'a HashMap<&'a str, u32>,
-    graph: &'a CallGraph<'a>,
+    texts: &'a Texts<'a>,
+    graph: &'a CallGraph,
     index: usize,
-    function: &'a Function<'a>,
-    body: &'a [syntax::Statement<'a>],
     parameters: HashMap<&'a str, (u32, u32)>,
-) -> Result<Code, LoadError> {
-    let mut lowered = lower::lower(source, symbols, graph, index, function, body, parameters)?;
+) -> Result<Code, (usize, LoadError)> {
+    let mut lowered = lower::lower(texts, graph, index, parameters)?;
     promote::promote(&mut lowered);
     let uniform = uniform::analyse(&lowered);
     let flow = flow::analyse(&lowered, &uniform);

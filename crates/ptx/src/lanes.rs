@@ -36,6 +36,7 @@ pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod memory;
 pub(crate) mod narrow;
+pub(crate) mod pair;
 pub(crate) mod rounding;
 pub(crate) mod select;
 pub(crate) mod transcendental;

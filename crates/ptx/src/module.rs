@@ -1,29 +1,24 @@
 //! Loaded modules, their kernels, and the arguments of a launch.
 
 mod arguments;
+mod link;
 mod variable;
 
-use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 pub use arguments::ArgumentList;
+pub use link::LinkError;
 use variable::Variable;
 
 use crate::cancel::Cancel;
-use crate::compile::calls::CallGraph;
 use crate::compile::code::Code;
-use crate::compile::compile;
 use crate::execute::{self, Launch, LaunchStatistics, Program, volume};
 use crate::fault::Fault;
 use crate::memory::{DevicePointer, Memory, MemoryError};
-use sahasra_ptx_syntax::parser::parse;
-use sahasra_ptx_syntax::syntax::{self, ThreadLimit};
-use sahasra_ptx_syntax::types::{ScalarType, Space};
-use sahasra_ptx_syntax::{
-    PARAMETER_LIMIT,
-    error::{LoadError, LoadErrorKind},
-};
+use sahasra_ptx_syntax::error::LoadError;
+use sahasra_ptx_syntax::syntax::ThreadLimit;
+use sahasra_ptx_syntax::types::ScalarType;
 
 /// A kernel parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,82 +68,23 @@ impl fmt::Debug for Module {
     }
 }
 
-/// Maximum number of operations of all kernels of a module, unless its text has more bytes than that. A function is compiled for each
-/// kernel that calls it, so the length of the text alone does not bound the operations. A million operations take about two seconds.
-const OPERATION_LIMIT: usize = 1 << 20;
-
 impl Module {
     /// Parses, checks and compiles PTX text. A trailing NUL is ignored.
     ///
     /// # Errors
     /// The first error or unsupported feature in the text, with its position.
     pub fn load(ptx: &str) -> Result<Self, LoadError> {
-        let source = parse(ptx)?;
-        let mut symbols: HashMap<&str, u32> = HashMap::new();
-        for (index, variable) in source.variables.iter().enumerate() {
-            symbols.insert(variable.name, index as u32);
-        }
-        let graph = CallGraph::new(&source);
-        let variables = source
-            .variables
-            .iter()
-            .map(|variable| match variable.space {
-                Space::Global | Space::Constant if !variable.is_external => Variable::new(variable, &symbols, &graph).map(Some),
-                _ => Ok(None),
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut names_seen = HashSet::new();
-        let mut operations = 0usize;
-        for (index, function) in source.functions.iter().enumerate().filter(|(_, function)| function.is_entry) {
-            let Some(body) = &function.body else { continue };
-            let invalid = |reason: String| {
-                LoadError::new(
-                    function.position,
-                    format!(".entry {}", function.name),
-                    LoadErrorKind::Invalid(reason),
-                )
-            };
-            if !names_seen.insert(function.name) {
-                return Err(invalid("declared twice".into()));
-            }
-            let parameters = layout(&function.parameters);
-            let parameter_bytes = parameters.last().map_or(0, |last| last.offset + last.size);
-            if parameter_bytes > PARAMETER_LIMIT {
-                return Err(invalid(format!("{parameter_bytes} bytes of parameters, at most {PARAMETER_LIMIT}")));
-            }
-            let names = function
-                .parameters
-                .iter()
-                .zip(&parameters)
-                .map(|(declared, placed)| (declared.name, (placed.offset as u32, placed.size as u32)))
-                .collect();
-            let code = compile(&source, &symbols, &graph, index, function, body, names)?;
-            operations += code.instructions.len();
-            let limit = OPERATION_LIMIT.max(ptx.len());
-            if operations > limit {
-                return Err(invalid(format!(
-                    "more than {limit} operations in the module, functions counted once a kernel"
-                )));
-            }
-            entries.push(Entry {
-                name: function.name.to_owned(),
-                parameters,
-                parameter_bytes,
-                thread_limit: function.thread_limit,
-                code,
-            });
-        }
-        let files = source.files.iter().map(|(index, name)| (*index, (*name).to_owned())).collect();
-        let is_global = |variable: &syntax::Variable<'_>| variable.space == Space::Global && !variable.is_external;
-        Ok(Self(Arc::new(Inner {
-            entries,
-            variables,
-            has_globals: source.variables.iter().any(is_global),
-            declares_malloc: source.functions.iter().any(|function| function.name == "malloc"),
-            declares_printf: source.functions.iter().any(|function| function.name == "vprintf"),
-            files,
-        })))
+        Self::link(&[ptx]).map_err(|error| error.error)
+    }
+
+    /// Links texts to one module: what a text declares `.extern`, or declares without defining it, is what another text defines as
+    /// `.visible`, `.weak` or `.common` (PTX ISA §11.6). Of several weak definitions, the first one is taken.
+    ///
+    /// # Errors
+    /// The first error or unsupported feature, and the text that has it.
+    pub fn link(texts: &[&str]) -> Result<Self, LinkError> {
+        let inner = link::link(texts).map_err(|(text, error)| LinkError { text, error })?;
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Returns the module's kernels in the order of the text.
@@ -223,9 +159,9 @@ impl Module {
             for (offset, bytes) in &variable.initial {
                 memory.write(start.offset(*offset), bytes)?;
             }
-            for (offset, target, addend) in &variable.addresses {
-                let value = symbols[*target as usize].wrapping_add_signed(*addend);
-                memory.write(start.offset(*offset), &value.to_le_bytes())?;
+            for address in &variable.addresses {
+                let value = address.value(symbols[address.target]);
+                memory.write(start.offset(address.offset), &value.to_le_bytes()[..address.bytes])?;
             }
         }
         Ok(LoadedModule {
@@ -240,30 +176,6 @@ fn release(memory: &Memory, symbols: &[u64]) {
         // Fails only if the variable is already freed.
         let _ = memory.free(DevicePointer(*address));
     }
-}
-
-/// Lays out parameters as the CUDA driver packs arguments: each at its own alignment.
-fn layout(declared: &[syntax::Variable<'_>]) -> Vec<Parameter> {
-    let mut end = 0usize;
-    declared
-        .iter()
-        .map(|variable| {
-            let align = variable.alignment as usize;
-            let size = usize::try_from(variable.bytes().unwrap_or(0))
-                .unwrap_or(usize::MAX / 4)
-                .min(usize::MAX / 4);
-            let offset = end.next_multiple_of(align.max(1));
-            end = offset.saturating_add(size).min(usize::MAX / 4);
-            Parameter {
-                name: variable.name.to_owned(),
-                scalar: variable.scalar,
-                size,
-                align,
-                offset,
-                is_pointer: variable.is_pointer,
-            }
-        })
-        .collect()
 }
 
 /// A module whose variables have storage in a [`Memory`]. Clones share it.
@@ -297,6 +209,16 @@ impl LoadedModule {
             .position(|variable| variable.as_ref().is_some_and(|variable| variable.name == name))?;
         let bytes = self.module.0.variables[position].as_ref()?.bytes;
         Some((DevicePointer(self.symbols[position]), bytes))
+    }
+
+    /// Returns the variables in the order of the text: name, address, and size in bytes. Their values persist from launch to launch, until
+    /// the module is unloaded.
+    pub fn symbols(&self) -> impl Iterator<Item = (&str, DevicePointer, u64)> {
+        let variables = self.module.0.variables.iter().zip(self.symbols.iter());
+        variables.filter_map(|(variable, address)| {
+            let variable = variable.as_ref()?;
+            Some((variable.name.as_str(), DevicePointer(*address), variable.bytes))
+        })
     }
 
     /// Frees the variables' storage.

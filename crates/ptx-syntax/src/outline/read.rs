@@ -26,6 +26,9 @@ pub(super) struct Variable<'a> {
 pub(super) struct Body<'a> {
     pub(super) registers: BTreeMap<String, u64>,
     pub(super) global: Vec<Variable<'a>>,
+    pub(super) constant: Vec<Variable<'a>>,
+    /// `.param` variables between the outer braces, which are the kernel's parameters in texts of early versions.
+    pub(super) parameters: Vec<Variable<'a>>,
     pub(super) shared: Vec<Variable<'a>>,
     pub(super) local: Vec<Variable<'a>>,
     pub(super) names: HashSet<&'a str>,
@@ -240,6 +243,12 @@ impl<'a> Reader<'a> {
                         .ok_or_else(|| self.error("expected a name"));
                 }
                 Token::End => return Err(self.error("a function has no body")),
+                Token::Dot(word) if begins_declaration(word) => {
+                    // The prototypes of nvopencc have no semicolon.
+                    return name
+                        .map(|name| (name, parameters, None))
+                        .ok_or_else(|| self.error("expected a name"));
+                }
                 _ => self.at += 1,
             }
         }
@@ -288,6 +297,8 @@ impl<'a> Reader<'a> {
                 Token::Dot("global") if begins => body.global.append(&mut self.variables()?),
                 Token::Dot("shared" | "shared::cta") if begins => body.shared.append(&mut self.variables()?),
                 Token::Dot("local") if begins => body.local.append(&mut self.variables()?),
+                Token::Dot("const") if begins => body.constant.append(&mut self.variables()?),
+                Token::Dot("param") if begins && open == 1 => body.parameters.append(&mut self.variables()?),
                 Token::End => return Err(self.error("a function is not closed")),
                 token => {
                     self.at += 1;
@@ -332,6 +343,14 @@ impl<'a> Reader<'a> {
             }
         }
     }
+}
+
+/// Whether a directive begins a module-scope declaration.
+fn begins_declaration(word: &str) -> bool {
+    matches!(
+        word,
+        "visible" | "extern" | "weak" | "common" | "entry" | "func" | "global" | "const" | "shared" | "local" | "tex" | "reg" | "file"
+    )
 }
 
 /// Returns the size of a type in bytes; 0 if the type has no size or is unknown.

@@ -1,9 +1,10 @@
 //! Statements inside a function body: labels, instructions, operands (PTX ISA §4.3.2, §6, §8.1).
 
 use super::Parser;
-use crate::error::{LoadError, LoadErrorKind};
+use crate::error::LoadError;
 use crate::lexer::Token;
-use crate::syntax::{Guard, Instruction, Operand, Statement};
+use crate::syntax::{Guard, Instruction, Linkage, Operand, Statement, Variable};
+use crate::types::Space;
 
 impl<'a> Parser<'a> {
     /// Parses statements up to and including the closing brace.
@@ -33,9 +34,15 @@ impl<'a> Parser<'a> {
                 Token::Dot("pragma") => self.skip_to_semicolon()?,
                 Token::Dot("extern") => {
                     self.at += 1;
-                    found.extend(self.variables(true)?.into_iter().map(Statement::Variable));
+                    for variable in self.variables(Linkage::External)? {
+                        found.push(self.local_declaration(variable));
+                    }
                 }
-                Token::Dot(_) => found.extend(self.variables(false)?.into_iter().map(Statement::Variable)),
+                Token::Dot(_) => {
+                    for variable in self.variables(Linkage::Private)? {
+                        found.push(self.local_declaration(variable));
+                    }
+                }
                 Token::Name(name) if self.peek_at(1) == Token::Mark(b':') => {
                     let position = self.position();
                     self.at += 2;
@@ -62,6 +69,16 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
+    /// Returns the statement that declares a variable in a function.
+    fn local_declaration(&mut self, variable: Variable<'a>) -> Statement<'a> {
+        if !matches!(variable.space, Space::Global | Space::Constant) {
+            return Statement::Variable(variable);
+        }
+        let (name, index) = (variable.name, self.statics.len());
+        self.statics.push(variable);
+        Statement::Static { name, index }
+    }
+
     /// Parses the names after `.branchtargets` or `.calltargets`.
     fn target_list(&mut self) -> Result<Vec<&'a str>, LoadError> {
         self.at += 1;
@@ -86,7 +103,16 @@ impl<'a> Parser<'a> {
         } else {
             Vec::new()
         };
-        while self.accept_dot("noreturn") {}
+        loop {
+            match self.peek() {
+                Token::Dot("noreturn") => self.at += 1,
+                Token::Dot("abi_preserve" | "abi_preserve_control") => {
+                    self.at += 1;
+                    self.integer()?;
+                }
+                _ => break,
+            }
+        }
         self.expect(b';')?;
         Ok(Statement::Prototype { name, results, parameters })
     }
@@ -149,6 +175,7 @@ impl<'a> Parser<'a> {
             return Err(self.error("expected an instruction"));
         };
         self.at += 1;
+        self.in_call = opcode == "call";
         let mut modifiers = Vec::new();
         while let Token::Dot(word) = self.peek() {
             modifiers.push(word);
@@ -165,19 +192,6 @@ impl<'a> Parser<'a> {
             self.expect(b';')?;
         }
         Ok((guard, opcode, modifiers, operands))
-    }
-
-    fn addend(&mut self) -> Result<i64, LoadError> {
-        let mut sum = 0i64;
-        loop {
-            if self.accept(b'+') {
-                sum = sum.wrapping_add(self.signed()? as i64);
-            } else if self.accept(b'-') {
-                sum = sum.wrapping_sub(self.integer()? as i64);
-            } else {
-                return Ok(sum);
-            }
-        }
     }
 
     fn operand(&mut self) -> Result<Operand<'a>, LoadError> {
@@ -213,7 +227,7 @@ impl<'a> Parser<'a> {
                 }
                 Ok(Operand::Name(name, self.addend()?))
             }
-            Token::Mark(b'!') => {
+            Token::Mark(b'!') if matches!(self.peek_at(1), Token::Name(_)) => {
                 self.at += 1;
                 Ok(Operand::Not(self.name()?))
             }
@@ -225,22 +239,19 @@ impl<'a> Parser<'a> {
                 } else {
                     None
                 };
-                let addend = if base.is_some() {
-                    self.addend()?
-                } else {
-                    (self.signed()? as i64).wrapping_add(self.addend()?)
-                };
-                if self.peek() == Token::Mark(b',') {
-                    return Err(LoadError::new(
-                        self.position(),
-                        "",
-                        LoadErrorKind::Unsupported("tensor addresses".into()),
-                    ));
+                let addend = if base.is_some() { self.addend()? } else { self.expression(0)? };
+                if self.peek() != Token::Mark(b',') {
+                    self.expect(b']')?;
+                    return Ok(Operand::Address { base, addend });
+                }
+                let mut parts = vec![Operand::Address { base, addend }];
+                while self.accept(b',') {
+                    parts.push(self.operand()?);
                 }
                 self.expect(b']')?;
-                Ok(Operand::Address { base, addend })
+                Ok(Operand::Coordinates(parts))
             }
-            Token::Mark(open @ (b'{' | b'(')) => {
+            Token::Mark(open @ (b'{' | b'(')) if open == b'{' || self.in_call => {
                 self.at += 1;
                 let close = if open == b'{' { b'}' } else { b')' };
                 let mut elements = Vec::new();
@@ -258,6 +269,10 @@ impl<'a> Parser<'a> {
                 } else {
                     Operand::List(elements)
                 })
+            }
+            Token::Mark(b'-') if matches!(self.peek_at(1), Token::Name(_)) => {
+                self.at += 1;
+                Ok(Operand::Minus(Box::new(self.operand()?)))
             }
             _ => Ok(Operand::Constant(self.constant()?)),
         }

@@ -3,7 +3,7 @@
 use super::Parser;
 use crate::error::LoadError;
 use crate::lexer::Token;
-use crate::syntax::{Constant, Initial, InitialValue, Registers, Variable};
+use crate::syntax::{Initial, InitialValue, Linkage, Registers, Variable};
 use crate::types::{ScalarType, Space};
 
 impl<'a> Parser<'a> {
@@ -28,12 +28,12 @@ impl<'a> Parser<'a> {
                     elements: Some(1),
                     alignment: scalar.bytes().max(1) as u64,
                     is_pointer: false,
-                    is_external: false,
+                    linkage: Linkage::Private,
                     is_register: true,
                     initial: Vec::new(),
                 });
             } else {
-                let mut declared = self.declarators(false)?;
+                let mut declared = self.declarators(Linkage::Private)?;
                 if declared.len() != 1 {
                     return Err(self.error("expected one parameter"));
                 }
@@ -48,8 +48,8 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses a whole declaration with its semicolon, which may declare several names.
-    pub(super) fn variables(&mut self, is_external: bool) -> Result<Vec<Variable<'a>>, LoadError> {
-        let mut found = self.declarators(is_external)?;
+    pub(super) fn variables(&mut self, linkage: Linkage) -> Result<Vec<Variable<'a>>, LoadError> {
+        let mut found = self.declarators(linkage)?;
         while self.accept(b',') {
             let Some(first) = found.first().cloned() else {
                 break;
@@ -68,6 +68,8 @@ impl<'a> Parser<'a> {
             Token::Dot("shared" | "shared::cta") => Space::Shared,
             Token::Dot("local") => Space::Local,
             Token::Dot("param") => Space::Parameter,
+            // `.tex .u64 name` is the old form of `.global .texref name` (§5.3).
+            Token::Dot("tex") => Space::Global,
             _ => return None,
         };
         self.at += 1;
@@ -76,13 +78,15 @@ impl<'a> Parser<'a> {
 
     fn scalar_type(&mut self) -> Result<ScalarType, LoadError> {
         match self.peek() {
-            Token::Dot(name) => match ScalarType::from_name(name) {
-                Some(scalar) => {
-                    self.at += 1;
-                    Ok(scalar)
-                }
-                None => Err(self.unsupported(format!("type .{name}"))),
-            },
+            Token::Dot(name) => {
+                let scalar = match name {
+                    // Opaque types (§5.3) hold a handle.
+                    "texref" | "samplerref" | "surfref" => ScalarType::B64,
+                    _ => ScalarType::from_name(name).ok_or_else(|| self.unsupported(format!("type .{name}")))?,
+                };
+                self.at += 1;
+                Ok(scalar)
+            }
             _ => Err(self.error("expected a type")),
         }
     }
@@ -96,9 +100,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn declarators(&mut self, is_external: bool) -> Result<Vec<Variable<'a>>, LoadError> {
+    fn declarators(&mut self, linkage: Linkage) -> Result<Vec<Variable<'a>>, LoadError> {
         let position = self.position();
-        let space = self.space().ok_or_else(|| self.error("expected a directive or a state space"))?;
+        let space = self.space().ok_or_else(|| match self.peek() {
+            Token::Dot(word) => self.error(format!("no declaration begins with .{word}")),
+            _ => self.error("expected a directive or a state space"),
+        })?;
         let mut alignment = None;
         let mut width = 1u64;
         let mut scalar = None;
@@ -148,7 +155,7 @@ impl<'a> Parser<'a> {
             elements: Some(width),
             alignment: alignment.unwrap_or_else(|| (scalar.bytes() as u64 * width).max(1).next_power_of_two()),
             is_pointer,
-            is_external,
+            linkage,
             is_register: false,
             initial: Vec::new(),
         };
@@ -171,7 +178,7 @@ impl<'a> Parser<'a> {
                 dimensions.push(1);
                 continue;
             }
-            dimensions.push(self.integer()?);
+            dimensions.push(self.dimension()?);
             self.expect(b']')?;
         }
         let mut elements = variable.elements.unwrap_or(1);
@@ -196,6 +203,11 @@ impl<'a> Parser<'a> {
             variable.elements = None;
         }
         Ok(variable)
+    }
+
+    fn dimension(&mut self) -> Result<u64, LoadError> {
+        let size = self.expression(0)?;
+        u64::try_from(size).map_err(|_| self.error("the size of an array is negative"))
     }
 
     /// Parses initial values from `offset` on. Returns the offset after the last value.
@@ -236,46 +248,41 @@ impl<'a> Parser<'a> {
     }
 
     fn initial_value(&mut self) -> Result<InitialValue<'a>, LoadError> {
+        // `0xff00(name)` is the part of an address that the mask selects.
+        let mut mask = u64::MAX;
+        if let (Token::Integer(selected), Token::Mark(b'(')) = (self.peek(), self.peek_at(1)) {
+            self.at += 2;
+            mask = selected;
+        }
         if let Token::Name(name) = self.peek() {
             self.at += 1;
             let name = if name == "generic" && self.accept(b'(') {
                 let inner = self.name()?;
                 self.expect(b')')?;
                 inner
-            } else if name.starts_with("mask") {
-                return Err(self.unsupported("mask() in an initialiser"));
             } else {
                 name
             };
-            let addend = if self.accept(b'+') {
-                self.signed()? as i64
-            } else if self.accept(b'-') {
-                (self.integer()? as i64).wrapping_neg()
-            } else {
-                0
-            };
-            return Ok(InitialValue::Address { name, addend });
+            let addend = self.addend()?;
+            if mask != u64::MAX {
+                self.expect(b')')?;
+            }
+            return Ok(InitialValue::Address { name, addend, mask });
+        }
+        if mask != u64::MAX {
+            return Err(self.error("expected a name"));
         }
         Ok(InitialValue::Constant(self.constant()?))
     }
 
-    pub(super) fn constant(&mut self) -> Result<Constant, LoadError> {
-        let negative = self.accept(b'-');
-        let constant = match self.peek() {
-            Token::Integer(value) => Constant::Integer(if negative { value.wrapping_neg() } else { value }),
-            Token::Single(bits) => Constant::Single(if negative { bits ^ (1 << 31) } else { bits }),
-            Token::Double(bits) => Constant::Double(if negative { bits ^ (1 << 63) } else { bits }),
-            _ => return Err(self.error("expected a constant")),
-        };
-        self.at += 1;
-        Ok(constant)
-    }
-
     /// Parses `.reg .b32 %r<8>, %x;`, starting at the type.
     pub(super) fn registers(&mut self) -> Result<Vec<Registers<'a>>, LoadError> {
-        if matches!(self.peek(), Token::Dot("v2" | "v4")) {
-            return Err(self.unsupported("vector registers"));
-        }
+        let elements = match self.peek() {
+            Token::Dot("v2") => 2,
+            Token::Dot("v4") => 4,
+            _ => 1,
+        };
+        self.at += usize::from(elements > 1);
         let scalar = self.scalar_type()?;
         let mut found = Vec::new();
         loop {
@@ -287,7 +294,12 @@ impl<'a> Parser<'a> {
             } else {
                 None
             };
-            found.push(Registers { name, scalar, count });
+            found.push(Registers {
+                name,
+                scalar,
+                elements,
+                count,
+            });
             if !self.accept(b',') {
                 break;
             }

@@ -4,9 +4,10 @@
 //! addresses in local memory. Every other function (recursive, or called through a pointer) takes a frame from a stack in local memory.
 //! Results and parameters are at the start of the frame, so that a caller can locate them without knowing the callee.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use sahasra_ptx_syntax::syntax::{Function, InitialValue, Operand, Source, Statement, Variable};
+use super::texts::Texts;
+use sahasra_ptx_syntax::syntax::{InitialValue, Instruction, Operand, Statement, Variable};
 
 /// Base of the addresses of functions as values, above every generic address of memory.
 pub(crate) const FUNCTION_ADDRESSES: u64 = 0xf << 60;
@@ -45,9 +46,7 @@ pub(crate) fn frame_layout(results: &[Variable<'_>], parameters: &[Variable<'_>]
 }
 
 /// Properties of a module's functions that are known before any function is compiled.
-pub(crate) struct CallGraph<'a> {
-    /// Indices of the functions with a body, by name.
-    pub(crate) defined: HashMap<&'a str, usize>,
+pub(crate) struct CallGraph {
     callees: Vec<Vec<usize>>,
     calls_indirectly: Vec<bool>,
     pub(crate) address_taken: Vec<bool>,
@@ -55,79 +54,71 @@ pub(crate) struct CallGraph<'a> {
     pub(crate) recursive: Vec<bool>,
 }
 
-impl<'a> CallGraph<'a> {
-    pub(crate) fn new(source: &'a Source<'a>) -> Self {
-        let mut defined = HashMap::new();
-        for (index, function) in source.functions.iter().enumerate() {
-            if function.body.is_some() || !defined.contains_key(function.name) {
-                defined.insert(function.name, index);
-            }
-        }
-        defined.retain(|_, index| source.functions[*index].body.is_some() && !source.functions[*index].is_entry);
-        let count = source.functions.len();
+/// Index of the callee among the operands of a `call`.
+pub(crate) fn callee_at(instruction: &Instruction<'_>) -> usize {
+    usize::from(matches!(instruction.operands.first(), Some(Operand::List(_))))
+}
+
+impl CallGraph {
+    pub(crate) fn new(texts: &Texts<'_>) -> Self {
+        let count = texts.functions.len();
         let mut graph = Self {
-            defined,
             callees: vec![Vec::new(); count],
             calls_indirectly: vec![false; count],
             address_taken: vec![false; count],
             recursive: vec![false; count],
         };
-        for variable in &source.variables {
+        for (variable, text) in &texts.variables {
             for initial in &variable.initial {
                 if let InitialValue::Address { name, .. } = initial.value
-                    && let Some(index) = graph.defined.get(name)
+                    && let Some(index) = texts.function(*text, name)
                 {
-                    graph.address_taken[*index] = true;
+                    graph.address_taken[index] = true;
                 }
             }
         }
-        for (index, function) in source.functions.iter().enumerate() {
-            graph.scan(index, function);
+        for (index, (function, text)) in texts.functions.iter().enumerate() {
+            if let Some(body) = &function.body {
+                graph.walk(texts, *text, index, body, &mut HashSet::new());
+            }
         }
         graph.find_recursive();
         graph
     }
 
-    fn scan(&mut self, index: usize, function: &Function<'a>) {
-        // The recursion is bounded, because the parser limits how deep scopes nest.
-        fn walk<'a>(graph: &mut CallGraph<'a>, index: usize, statements: &[Statement<'a>], seen: &mut HashSet<usize>) {
-            for statement in statements {
-                match statement {
-                    Statement::Scope(inner) => walk(graph, index, inner, seen),
-                    Statement::Instruction(instruction) => {
-                        let is_call = instruction.opcode == "call";
-                        let mut callee_at = None;
-                        if is_call {
-                            let at = usize::from(matches!(instruction.operands.first(), Some(Operand::List(_))));
-                            if let Some(Operand::Name(name, 0)) = instruction.operands.get(at) {
-                                callee_at = Some(at);
-                                match graph.defined.get(name) {
-                                    Some(callee) => {
-                                        if seen.insert(*callee) {
-                                            graph.callees[index].push(*callee);
-                                        }
-                                    }
-                                    None => graph.calls_indirectly[index] |= name.starts_with('%'),
-                                }
-                            }
-                        }
-                        for (at, operand) in instruction.operands.iter().enumerate() {
-                            if Some(at) == callee_at {
-                                continue;
-                            }
-                            if let Operand::Name(name, _) = operand
-                                && let Some(taken) = graph.defined.get(name)
-                            {
-                                graph.address_taken[*taken] = true;
-                            }
-                        }
-                    }
-                    _ => {}
-                }
+    /// Records the calls of a function. The recursion is bounded, because the parser limits how deep scopes nest.
+    fn walk(&mut self, texts: &Texts<'_>, text: usize, index: usize, statements: &[Statement<'_>], seen: &mut HashSet<usize>) {
+        for statement in statements {
+            match statement {
+                Statement::Scope(inner) => self.walk(texts, text, index, inner, seen),
+                Statement::Instruction(instruction) => self.instruction(texts, text, index, instruction, seen),
+                _ => {}
             }
         }
-        if let Some(body) = &function.body {
-            walk(self, index, body, &mut HashSet::new());
+    }
+
+    fn instruction(&mut self, texts: &Texts<'_>, text: usize, index: usize, instruction: &Instruction<'_>, seen: &mut HashSet<usize>) {
+        let callee_at = (instruction.opcode == "call").then(|| callee_at(instruction));
+        if let Some(Operand::Name(name, 0)) = callee_at.and_then(|at| instruction.operands.get(at)) {
+            // A prototype or a list of targets, which is the last operand, makes it a call through a register, whatever its name.
+            let prototype =
+                instruction.operands.len() > 1 && matches!(instruction.operands.last(), Some(Operand::Name(last, _)) if last != name);
+            match texts.function(text, name) {
+                Some(callee) if !prototype => {
+                    if seen.insert(callee) {
+                        self.callees[index].push(callee);
+                    }
+                }
+                _ => self.calls_indirectly[index] |= prototype || !texts.declares(text, name),
+            }
+        }
+        for (at, operand) in instruction.operands.iter().enumerate() {
+            if Some(at) != callee_at
+                && let Operand::Name(name, _) = operand
+                && let Some(taken) = texts.function(text, name)
+            {
+                self.address_taken[taken] = true;
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod asynchronous;
+mod at;
 mod atomic;
 mod bits;
 mod call;
@@ -11,23 +12,29 @@ mod convert;
 mod convert_narrow;
 mod data;
 mod float;
+mod float_pairs;
 mod function;
 mod matrix;
 mod names;
+mod registers;
 mod special;
 mod transaction;
 mod video;
+mod video_scalar;
 mod warp;
 
 use std::collections::HashMap;
 
+use at::At;
+
 use super::calls::{CallGraph, frame_layout, function_address};
 use super::ir::{Action, FunctionBody, LabelId, Lowered, Operation, Origin, Register, RegisterId, Special, Statement, Width};
+use super::texts::Texts;
 use crate::lanes::{LaneFunction, logic, select};
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
+use sahasra_ptx_syntax::instructions::{self, Dialect};
 use sahasra_ptx_syntax::parser::collapse;
-use sahasra_ptx_syntax::syntax::{self, Function, Instruction, Operand, Source, Variable};
-use sahasra_ptx_syntax::types::ScalarType;
+use sahasra_ptx_syntax::syntax::{self, Instruction, Operand, Variable};
 
 /// Maximum local memory of a thread in bytes (CUDA's limit on every device).
 const LOCAL_LIMIT: u64 = 512 << 10;
@@ -35,20 +42,26 @@ const LOCAL_LIMIT: u64 = 512 << 10;
 const SPACE_LIMIT: u64 = 1 << 31;
 
 pub(crate) struct Lowering<'a> {
-    source: &'a Source<'a>,
-    /// Module-scope variables by name.
-    symbols: &'a HashMap<&'a str, u32>,
+    texts: &'a Texts<'a>,
+    /// Index of the text of the function that is being lowered, and its dialect.
+    text: usize,
+    dialect: Dialect,
     parameters: HashMap<&'a str, (u32, u32)>,
     scopes: Vec<Scope<'a>>,
     fixed: HashMap<(Width, Origin), RegisterId>,
-    module_shared: HashMap<&'a str, u64>,
+    /// Module-scope `.shared` and `.local` variables that have an address: by index, with their start.
+    module_places: HashMap<usize, u64>,
+    /// Module-scope registers that a function has named, by text. All functions share them.
+    module_registers: HashMap<(usize, &'a str), registers::Elements>,
+    /// Whether there are vector registers in scope, or were.
+    has_vectors: bool,
     label_positions: Vec<Option<usize>>,
     location: Option<(u64, u32)>,
     statement: u32,
     guard: Option<(RegisterId, bool)>,
     /// Register of the condition code `CC.CF` in this function, once an instruction has used it.
     carry: Option<RegisterId>,
-    pub(super) graph: &'a CallGraph<'a>,
+    pub(super) graph: &'a CallGraph,
     /// The function whose body is being lowered.
     context: function::Context,
     /// Indices of the module's functions, in the order of [`Lowered::functions`].
@@ -64,8 +77,10 @@ pub(crate) struct Lowering<'a> {
 #[derive(Default)]
 struct Scope<'a> {
     registers: HashMap<&'a str, RegisterId>,
-    /// Families such as `.reg .b32 %r<8>`: count and type by prefix. Their registers are created on first use.
-    families: HashMap<&'a str, (u64, ScalarType)>,
+    /// Families such as `.reg .b32 %r<8>` by prefix. Their registers are created on first use.
+    families: HashMap<&'a str, registers::Family>,
+    /// Elements of vector registers, once an instruction has named them.
+    vectors: HashMap<&'a str, registers::Elements>,
     variables: HashMap<&'a str, names::Place>,
     labels: HashMap<&'a str, LabelId>,
     /// Sizes in bytes of the `.param` variables among `variables`.
@@ -73,79 +88,6 @@ struct Scope<'a> {
     branch_targets: HashMap<&'a str, Vec<&'a str>>,
     prototypes: HashMap<&'a str, (&'a [Variable<'a>], &'a [Variable<'a>])>,
     call_targets: HashMap<&'a str, &'a [&'a str]>,
-}
-
-/// Statement that is being lowered. Provides the position of errors.
-#[derive(Clone, Copy)]
-pub(crate) struct At<'a, 'b> {
-    instruction: &'b Instruction<'a>,
-}
-
-impl<'a> At<'a, '_> {
-    fn error(&self, kind: LoadErrorKind) -> LoadError {
-        LoadError::new(self.instruction.position, collapse(self.instruction.text), kind)
-    }
-
-    pub(crate) fn unsupported(&self, what: impl Into<String>) -> LoadError {
-        self.error(LoadErrorKind::Unsupported(what.into()))
-    }
-
-    pub(crate) fn invalid(&self, what: impl Into<String>) -> LoadError {
-        self.error(LoadErrorKind::Invalid(what.into()))
-    }
-
-    pub(crate) fn undeclared(&self, name: &str) -> LoadError {
-        self.error(LoadErrorKind::Undeclared(name.to_owned()))
-    }
-
-    /// Error for an instruction form that this engine does not support.
-    pub(crate) fn form(&self) -> LoadError {
-        let mut form = self.instruction.opcode.to_owned();
-        for modifier in &self.instruction.modifiers {
-            form.push('.');
-            form.push_str(modifier);
-        }
-        self.unsupported(format!("instruction form {form}"))
-    }
-
-    pub(crate) fn modifiers(&self) -> &[&'a str] {
-        &self.instruction.modifiers
-    }
-
-    /// Returns the operands, of which there must be exactly `N`.
-    pub(crate) fn operands<const N: usize>(&self) -> Result<&[Operand<'a>; N], LoadError> {
-        self.instruction
-            .operands
-            .as_slice()
-            .try_into()
-            .map_err(|_| self.invalid(format!("expected {N} operands, found {}", self.instruction.operands.len())))
-    }
-
-    /// Returns the operands without the cache policy that `.L2::cache_hint` adds. Exactly `N` must remain.
-    pub(crate) fn operands_before_policy<const N: usize>(&self) -> Result<&[Operand<'a>; N], LoadError> {
-        let operands = self.instruction.operands.as_slice();
-        let hinted = self.instruction.modifiers.contains(&"L2::cache_hint");
-        let kept = &operands[..operands.len().saturating_sub(usize::from(hinted))];
-        kept.try_into()
-            .map_err(|_| self.invalid(format!("expected {N} operands, found {}", kept.len())))
-    }
-
-    pub(crate) fn all_operands(&self) -> &[Operand<'a>] {
-        &self.instruction.operands
-    }
-
-    /// Partitions the modifiers into those in `known`, such as `.rn`, and the rest.
-    pub(crate) fn split(&self, known: &[&str]) -> (Vec<&'a str>, Vec<&'a str>) {
-        self.instruction.modifiers.iter().partition(|word| known.contains(word))
-    }
-
-    /// Parses `rest`, which must be a single type.
-    pub(crate) fn one_type(&self, rest: &[&str]) -> Result<ScalarType, LoadError> {
-        match rest {
-            [name] => ScalarType::from_name(name).ok_or_else(|| self.form()),
-            _ => Err(self.form()),
-        }
-    }
 }
 
 /// Whether the operand is this register or contains it.
@@ -158,23 +100,29 @@ fn names(operand: &Operand<'_>, register: &str) -> bool {
     }
 }
 
-/// Lowers one kernel and the device functions that it may call.
+/// Lowers the kernel at `index` and the device functions that it may call.
+///
+/// # Errors
+/// The first error, and the index of its text.
 pub(crate) fn lower<'a>(
-    source: &'a Source<'a>,
-    symbols: &'a HashMap<&'a str, u32>,
-    graph: &'a CallGraph<'a>,
+    texts: &'a Texts<'a>,
+    graph: &'a CallGraph,
     index: usize,
-    function: &'a Function<'a>,
-    body: &'a [syntax::Statement<'a>],
     parameters: HashMap<&'a str, (u32, u32)>,
-) -> Result<Lowered, LoadError> {
+) -> Result<Lowered, (usize, LoadError)> {
     let mut lowering = Lowering {
-        source,
-        symbols,
+        texts,
+        text: 0,
+        dialect: texts.dialect(0),
         parameters,
         scopes: Vec::new(),
         fixed: HashMap::new(),
-        module_shared: HashMap::new(),
+        module_places: HashMap::new(),
+        module_registers: HashMap::new(),
+        has_vectors: texts
+            .sources
+            .iter()
+            .any(|source| source.registers.iter().any(|registers| registers.elements > 1)),
         label_positions: Vec::new(),
         location: None,
         statement: 0,
@@ -190,50 +138,72 @@ pub(crate) fn lower<'a>(
             ..Lowered::default()
         },
     };
-    lowering.functions()?;
-    let entry = lowering.new_label();
-    lowering.place_label(entry);
-    lowering.result.entry = entry;
-    lowering.begin_statement(format!(".entry {}", function.name), function.position);
-    // The base of the stack is known once all fixed addresses are assigned.
-    let stack_base = lowering.result.stack_pointer.map(|pointer| {
-        let base = lowering.new_register(Width::W64);
-        lowering.emit(Action::Copy, vec![pointer], vec![base]);
-        base
-    });
-    lowering.scope(body)?;
-    // The end of the body acts as `ret` (PTX ISA §9.7.12.1 requires one, but compilers omit it after `trap`).
-    lowering.begin_statement("}".to_owned(), function.position);
-    lowering.emit(Action::Exit, vec![], vec![]);
-    let end = lowering.result.operations.len() - 1;
-    lowering.result.labels = lowering.label_positions.iter().map(|position| position.unwrap_or(end)).collect();
-    lowering.result.local_bytes = lowering.result.local_bytes.next_multiple_of(32);
-    if let Some(base) = stack_base {
-        lowering.result.registers[base as usize].origin = Origin::Constant(lowering.result.local_bytes);
+    match lowering.kernel(index) {
+        Ok(()) => Ok(lowering.result),
+        Err(error) => Err((lowering.text, error)),
     }
-    for (number, size) in std::mem::take(&mut lowering.frame_sizes) {
-        let bytes = lowering.result.functions[number].frame_bytes;
-        lowering.result.registers[size as usize].origin = Origin::Constant(bytes);
-    }
-    let kernel = lowering.result.functions.len() as u32;
-    lowering.result.owners.resize(lowering.result.registers.len(), kernel);
-    let refuse = |what: &str| {
-        let reason = LoadErrorKind::Unsupported(what.to_owned());
-        Err(LoadError::new(function.position, format!(".entry {}", function.name), reason))
-    };
-    if lowering.result.static_shared_bytes > crate::execute::SHARED_LIMIT {
-        return refuse("more than 227 KiB of shared memory");
-    }
-    if lowering.result.local_bytes > LOCAL_LIMIT {
-        return refuse("more than 512 KiB of local memory a thread");
-    }
-    Ok(lowering.result)
+}
+
+/// Index of a file among the files of all texts.
+pub(crate) fn file_key(text: usize, file: u64) -> u64 {
+    (text as u64) << 48 | file & ((1 << 48) - 1)
 }
 
 impl<'a> Lowering<'a> {
+    fn kernel(&mut self, index: usize) -> Result<(), LoadError> {
+        let lowering = self;
+        let (function, text) = lowering.texts.functions[index];
+        lowering.functions()?;
+        lowering.enter_text(text);
+        let entry = lowering.new_label();
+        lowering.place_label(entry);
+        lowering.result.entry = entry;
+        lowering.begin_statement(format!(".entry {}", function.name), function.position);
+        // The base of the stack is known once all fixed addresses are assigned.
+        let stack_base = lowering.result.stack_pointer.map(|pointer| {
+            let base = lowering.new_register(Width::W64);
+            lowering.emit(Action::Copy, vec![pointer], vec![base]);
+            base
+        });
+        lowering.scope(function.body.as_deref().unwrap_or_default())?;
+        // The end of the body acts as `ret` (PTX ISA §9.7.12.1 requires one, but compilers omit it after `trap`).
+        lowering.begin_statement("}".to_owned(), function.position);
+        lowering.emit(Action::Exit, vec![], vec![]);
+        let end = lowering.result.operations.len() - 1;
+        lowering.result.labels = lowering.label_positions.iter().map(|position| position.unwrap_or(end)).collect();
+        lowering.result.local_bytes = lowering.result.local_bytes.next_multiple_of(32);
+        if let Some(base) = stack_base {
+            lowering.result.registers[base as usize].origin = Origin::Constant(lowering.result.local_bytes);
+        }
+        for (number, size) in std::mem::take(&mut lowering.frame_sizes) {
+            let bytes = lowering.result.functions[number].frame_bytes;
+            lowering.result.registers[size as usize].origin = Origin::Constant(bytes);
+        }
+        let kernel = lowering.result.functions.len() as u32;
+        lowering.result.owners.resize(lowering.result.registers.len(), kernel);
+        let refuse = |what: &str| {
+            let reason = LoadErrorKind::Unsupported(what.to_owned());
+            Err(LoadError::new(function.position, format!(".entry {}", function.name), reason))
+        };
+        if lowering.result.static_shared_bytes > crate::execute::SHARED_LIMIT {
+            return refuse("more than 227 KiB of shared memory");
+        }
+        if lowering.result.local_bytes > LOCAL_LIMIT {
+            return refuse("more than 512 KiB of local memory a thread");
+        }
+        Ok(())
+    }
+
+    /// Begins with a function of a text.
+    fn enter_text(&mut self, text: usize) {
+        if self.text != text {
+            self.text = text;
+            self.dialect = self.texts.dialect(text);
+        }
+    }
+
     /// Lowers every device function that the kernel may call.
     fn functions(&mut self) -> Result<(), LoadError> {
-        let source = self.source;
         for index in self.function_indices.clone() {
             let label = self.new_label();
             self.result.functions.push(FunctionBody {
@@ -244,7 +214,7 @@ impl<'a> Lowering<'a> {
                 frame_bytes: 0,
             });
             if !self.graph.has_frame(index) {
-                let function = &source.functions[index];
+                let (function, _) = self.texts.functions[index];
                 let (_, _, bytes) = frame_layout(&function.results, &function.parameters);
                 let start = self.result.local_bytes.next_multiple_of(16);
                 self.fixed_frames.insert(index, start);
@@ -310,8 +280,15 @@ impl<'a> Lowering<'a> {
                 }
                 syntax::Statement::Registers(registers) => self.declare_registers(registers),
                 syntax::Statement::Variable(variable) => self.declare_variable(variable)?,
+                syntax::Statement::Static { name, index } => {
+                    let place = names::Place::Static(self.texts.static_variable(self.text, *index));
+                    if let Some(scope) = self.scopes.last_mut() {
+                        scope.variables.insert(name, place);
+                    }
+                }
                 syntax::Statement::Location { file, line } => {
-                    self.location = u32::try_from(*line).ok().filter(|line| *line > 0).map(|line| (*file, line));
+                    let file = file_key(self.text, *file);
+                    self.location = u32::try_from(*line).ok().filter(|line| *line > 0).map(|line| (file, line));
                 }
                 syntax::Statement::Scope(inner) => self.scope(inner)?,
                 syntax::Statement::Instruction(instruction) => self.instruction(instruction)?,
@@ -332,7 +309,18 @@ impl<'a> Lowering<'a> {
     }
 
     fn instruction(&mut self, instruction: &'a Instruction<'a>) -> Result<(), LoadError> {
-        let at = At { instruction };
+        let form = instructions::canonical(instruction.opcode, &instruction.modifiers, self.dialect);
+        let elements = self.expand_vectors(instruction);
+        let changed = match &form {
+            Ok(form) if elements.is_some() || *form != instruction.modifiers => Some(Instruction {
+                modifiers: form.clone(),
+                ..elements.unwrap_or_else(|| instruction.clone())
+            }),
+            _ => None,
+        };
+        let at = At {
+            instruction: changed.as_ref().unwrap_or(instruction),
+        };
         self.statement = self.result.statements.len() as u32;
         self.result.statements.push(Statement {
             text: collapse(instruction.text),
@@ -353,7 +341,7 @@ impl<'a> Lowering<'a> {
             }
             None => None,
         };
-        if let Some(reason) = sahasra_ptx_syntax::instructions::refusal(instruction.opcode, &instruction.modifiers) {
+        if let Err(reason) = form {
             return Err(at.unsupported(reason));
         }
         match instruction.opcode {
@@ -387,6 +375,7 @@ impl<'a> Lowering<'a> {
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.warp(at),
             "vadd2" | "vsub2" | "vavrg2" | "vabsdiff2" | "vmin2" | "vmax2" | "vset2" | "vadd4" | "vsub4" | "vavrg4" | "vabsdiff4"
             | "vmin4" | "vmax4" | "vset4" => self.video(at),
+            "vadd" | "vsub" | "vabsdiff" | "vmin" | "vmax" | "vshl" | "vshr" | "vset" | "vmad" => self.scalar_video(at),
             _ => Err(at.form()),
         }
     }

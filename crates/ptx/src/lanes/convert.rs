@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::Unary;
 use super::float::Float;
 use super::rounding::{Direction, Down, TowardZero, Up};
+use super::{Ternary, Unary};
 
 /// Integer conversion between register widths: truncates, or extends according to the sign of the source.
 pub(crate) struct Resize<S, D>(PhantomData<(S, D)>);
@@ -73,6 +73,20 @@ clamp! {
     i64 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, u32 as u32, i32 as u32, u64 as u64;
     u64 => u8 as u16, i8 as u16, u16 as u16, i16 as u16, u32 as u32, i32 as u32, i64 as u64;
 }
+
+/// `cvt.pack` (PTX ISA §9.7.9.22): two integers clamped to `BITS` bits, b below a. The lower bits of c fill what is left above them.
+pub(crate) struct PackSaturated<const BITS: u32, const SIGNED: bool>;
+on_words!(Ternary [const BITS: u32, const SIGNED: bool] PackSaturated<BITS, SIGNED> = |a, b, c| {
+    let clamp = |value: u32| {
+        let (low, high) = if SIGNED {
+            (-(1 << (BITS - 1)), (1 << (BITS - 1)) - 1)
+        } else {
+            (0, (1 << BITS) - 1)
+        };
+        (value as i32).clamp(low, high) as u32 & ((1 << BITS) - 1)
+    };
+    c.checked_shl(2 * BITS).unwrap_or(0) | clamp(a) << BITS | clamp(b)
+});
 
 /// Conversion of an integer to a float, rounded to nearest.
 pub(crate) struct FromInteger<S, F>(PhantomData<(S, F)>);

@@ -1,5 +1,7 @@
 //! SIMD video instructions (PTX ISA §9.7.18.2): two or four narrow integers in 32 bits.
 
+pub(crate) mod scalar;
+
 use std::marker::PhantomData;
 
 use super::Ternary;

@@ -111,7 +111,7 @@ fn pairs() -> Vec<(u64, u64)> {
     values.iter().flat_map(|a| values.iter().map(move |b| (*a, *b))).collect()
 }
 
-fn check(body: &str, expected: impl Fn(u64, u64) -> u64) {
+pub(crate) fn check(body: &str, expected: impl Fn(u64, u64) -> u64) {
     let inputs = pairs();
     for ((a, b), found) in inputs.iter().zip(evaluate(body, &inputs)) {
         let expected = expected(*a, *b);

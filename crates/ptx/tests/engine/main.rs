@@ -3,9 +3,13 @@
 mod barriers;
 mod calls;
 mod divergence;
+mod early;
 mod faults;
 mod instruction_sets;
 mod instructions;
+mod linking;
 mod loading;
 mod outline;
 mod transactions;
+mod vectors;
+mod video;

@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::compile::calls::CallGraph;
+use crate::compile::texts::Texts;
 use crate::compile::{lower, uniform};
 use sahasra_ptx_syntax::parser::parse;
 
@@ -13,10 +14,9 @@ fn lowered(body: &str) -> Lowered {
          .reg .pred %p<2>; .reg .b32 %r<10000>; .reg .b64 %rd<2>;\n{body}\n}}"
     );
     let source = parse(&text).expect("parses");
-    let (symbols, graph) = (HashMap::new(), CallGraph::new(&source));
-    let function = &source.functions[0];
-    let statements = function.body.as_ref().expect("a body");
-    lower::lower(&source, &symbols, &graph, 0, function, statements, HashMap::new()).expect("lowers")
+    let texts = Texts::new(std::slice::from_ref(&source)).unwrap_or_else(|(_, error)| panic!("{error}"));
+    let graph = CallGraph::new(&texts);
+    lower::lower(&texts, &graph, 0, HashMap::new()).expect("lowers")
 }
 
 /// Returns the live sets unless the limit is exceeded, the work done, and the number of blocks.

@@ -45,6 +45,9 @@ impl<'a> Lowering<'a> {
         if at.modifiers().iter().any(|word| matches!(*word, "u16x2" | "s16x2")) {
             return self.halves(at);
         }
+        if at.modifiers().contains(&"f32x2") {
+            return self.float_pairs(at);
+        }
         let float = at.modifiers().iter().filter_map(|word| T::from_name(word)).any(T::is_float);
         if float {
             return self.float_arithmetic(at);

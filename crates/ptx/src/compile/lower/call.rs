@@ -5,6 +5,9 @@ use super::names::Place;
 use super::{At, Lowering};
 use crate::compile::calls::{Slot, frame_layout};
 use crate::compile::ir::{Access, Action, Callee, RegisterId, SystemCall, Width};
+use crate::lanes::integer as int;
+use crate::lanes::select::Select;
+use crate::lanes::{relation, select};
 use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::syntax::{Operand, Variable};
 use sahasra_ptx_syntax::types::{ScalarType as T, Space};
@@ -46,6 +49,15 @@ fn width_of(bytes: u64) -> Width {
     Width::of_bytes(bytes as usize).unwrap_or(Width::W64)
 }
 
+/// Width of the register in which a value is passed.
+fn passed(variable: &Variable<'_>, slot: Slot) -> Width {
+    if variable.scalar == T::Pred {
+        Width::Predicate
+    } else {
+        width_of(slot.bytes)
+    }
+}
+
 impl<'a> Lowering<'a> {
     pub(super) fn base_address(&mut self, base: Base) -> RegisterId {
         match base {
@@ -64,6 +76,29 @@ impl<'a> Lowering<'a> {
     pub(super) fn store_piece(&mut self, base: Base, offset: u64, bytes: u64, value: RegisterId) {
         let register = self.base_address(base);
         self.emit(Action::Store(access(bytes, offset as i64)), vec![], vec![register, value]);
+    }
+
+    /// Loads a value that is passed in a register. A predicate is passed as a byte, 0 or 1.
+    pub(super) fn load_value(&mut self, base: Base, slot: Slot, target: RegisterId) {
+        if self.width(target) == Width::Predicate {
+            let byte = self.load_piece(base, slot.offset, slot.bytes);
+            let zero = self.zero(Width::W16);
+            self.lane(relation::<int::NotEqual<u16>>(), target, &[byte, zero]);
+            return;
+        }
+        let register = self.base_address(base);
+        self.emit(Action::Load(access(slot.bytes, slot.offset as i64)), vec![target], vec![register]);
+    }
+
+    /// Stores a value that is passed in a register.
+    pub(super) fn store_value(&mut self, base: Base, slot: Slot, value: RegisterId) {
+        let mut stored = value;
+        if self.width(value) == Width::Predicate {
+            stored = self.new_register(Width::W16);
+            let (one, zero) = (self.constant(Width::W16, 1), self.zero(Width::W16));
+            self.lane(select::<Select<u16>>(), stored, &[one, zero, value]);
+        }
+        self.store_piece(base, slot.offset, slot.bytes, stored);
     }
 
     /// `call (results), function, (arguments)[, prototype];`
@@ -98,13 +133,13 @@ impl<'a> Lowering<'a> {
             "free" => Some((SystemCall::Free, &[T::U64][..])),
             _ => None,
         }
-        .filter(|_| !self.graph.defined.contains_key(name))
+        .filter(|_| self.texts.function(self.text, name).is_none())
         {
             return self.skippable(|lowering| lowering.system_call(at, system.0, system.1, results, arguments));
         }
-        let Some(index) = self.graph.defined.get(name).copied() else {
-            return Err(if self.source.functions.iter().any(|function| function.name == *name) {
-                at.unsupported(format!("external function {name}"))
+        let Some(index) = self.texts.function(self.text, name) else {
+            return Err(if self.texts.declares(self.text, name) {
+                at.unsupported(format!("external function {name}, which no text of the module defines"))
             } else {
                 at.undeclared(name)
             });
@@ -115,7 +150,7 @@ impl<'a> Lowering<'a> {
             .position(|other| *other == index)
             .ok_or_else(|| at.undeclared(name))?;
         self.skippable(|lowering| {
-            let function = &lowering.source.functions[index];
+            let (function, _) = lowering.texts.functions[index];
             let layout = (function.results.as_slice(), function.parameters.as_slice());
             let base = match lowering.fixed_frames.get(&index) {
                 Some(offset) => Base::Fixed(*offset),
@@ -143,11 +178,13 @@ impl<'a> Lowering<'a> {
             .rev()
             .find_map(|scope| scope.call_targets.get(prototype))
             .copied();
-        let source = self.source;
-        let listed = named.and_then(|names| names.first()).and_then(|name| self.graph.defined.get(name));
+        let texts = self.texts;
+        let listed = named
+            .and_then(|names| names.first())
+            .and_then(|name| texts.function(self.text, name));
         let layout = layout
             .or_else(|| {
-                let function = &source.functions[*listed?];
+                let (function, _) = texts.functions[listed?];
                 Some((function.results.as_slice(), function.parameters.as_slice()))
             })
             .ok_or_else(|| at.undeclared(prototype))?;
@@ -184,16 +221,16 @@ impl<'a> Lowering<'a> {
                 }
                 None => {
                     let value = self.any_source(at, argument, variable.scalar)?;
-                    if self.width(value) != width_of(slot.bytes) || slot.bytes > 8 {
+                    if self.width(value) != passed(variable, *slot) || slot.bytes > 8 {
                         return Err(at.invalid("an argument does not have the parameter's size"));
                     }
-                    self.store_piece(base, slot.offset, slot.bytes, value);
+                    self.store_value(base, *slot, value);
                 }
             }
         }
         call(self);
         self.emit(Action::Restore, vec![], vec![]);
-        for (result, slot) in results.iter().zip(&result_slots) {
+        for ((result, slot), variable) in results.iter().zip(&result_slots).zip(declared_results) {
             match self.parameter_variable(result) {
                 Some((to, bytes)) => {
                     if bytes < slot.bytes {
@@ -205,12 +242,11 @@ impl<'a> Lowering<'a> {
                     }
                 }
                 None => {
-                    let target = self.any_target(at, result, width_of(slot.bytes))?;
-                    if self.width(target) != width_of(slot.bytes) || slot.bytes > 8 {
+                    let target = self.any_target(at, result, passed(variable, *slot))?;
+                    if self.width(target) != passed(variable, *slot) || slot.bytes > 8 {
                         return Err(at.invalid("a result does not have the register's size"));
                     }
-                    let register = self.base_address(base);
-                    self.emit(Action::Load(access(slot.bytes, slot.offset as i64)), vec![target], vec![register]);
+                    self.load_value(base, *slot, target);
                 }
             }
         }

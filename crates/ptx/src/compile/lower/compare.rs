@@ -87,7 +87,8 @@ impl<'a> Lowering<'a> {
         rest_operands: &[Operand<'a>],
     ) -> Result<(RegisterId, Option<(LaneFunction, RegisterId)>), LoadError> {
         let name = flags.iter().find(|word| COMPARISONS.contains(word)).ok_or_else(|| at.form())?;
-        let function = comparison(name, scalar, flags.contains(&"ftz")).ok_or_else(|| at.form())?;
+        let ftz = flags.contains(&"ftz") || (scalar == T::F32 && self.dialect.flushes());
+        let function = comparison(name, scalar, ftz).ok_or_else(|| at.form())?;
         let combine = match flags.iter().find(|word| matches!(**word, "and" | "or" | "xor")) {
             Some(&"and") => Some(logic::<select::PredicateAnd>()),
             Some(&"or") => Some(logic::<select::PredicateOr>()),

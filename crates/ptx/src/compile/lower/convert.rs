@@ -7,7 +7,7 @@ use crate::lanes::convert as cv;
 use crate::lanes::float as fl;
 use crate::lanes::half::Half;
 use crate::lanes::rounding::{Down, TowardZero, Up};
-use crate::lanes::{LaneFunction, select, unary};
+use crate::lanes::{LaneFunction, select, ternary, unary};
 use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::types::ScalarType as T;
 
@@ -99,7 +99,39 @@ macro_rules! clamp {
 }
 
 impl<'a> Lowering<'a> {
+    /// `cvt.pack` (PTX ISA §9.7.9.22).
+    fn packing_conversion(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let function = match at.modifiers() {
+            ["pack", "sat", to, "s32", ..] => match *to {
+                "u16" => ternary::<cv::PackSaturated<16, false>>(),
+                "s16" => ternary::<cv::PackSaturated<16, true>>(),
+                "u8" => ternary::<cv::PackSaturated<8, false>>(),
+                "s8" => ternary::<cv::PackSaturated<8, true>>(),
+                "u4" => ternary::<cv::PackSaturated<4, false>>(),
+                "s4" => ternary::<cv::PackSaturated<4, true>>(),
+                "u2" => ternary::<cv::PackSaturated<2, false>>(),
+                "s2" => ternary::<cv::PackSaturated<2, true>>(),
+                _ => return Err(at.form()),
+            },
+            _ => return Err(at.form()),
+        };
+        let (target, a, b, c) = if at.modifiers().len() == 5 {
+            let [target, a, b, c] = at.operands()?;
+            (target, a, b, self.source(at, c, T::B32)?)
+        } else {
+            let [target, a, b] = at.operands()?;
+            (target, a, b, self.zero(Width::W32))
+        };
+        let sources = [self.source(at, a, T::S32)?, self.source(at, b, T::S32)?, c];
+        let target = self.target(at, target, Width::W32)?;
+        self.lane(function, target, &sources);
+        Ok(())
+    }
+
     pub(super) fn conversion(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        if at.modifiers().first() == Some(&"pack") {
+            return self.packing_conversion(at);
+        }
         let (flags, rest) = at.split(&[
             "rn",
             "rz",

@@ -13,9 +13,12 @@ use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 impl<'a> Lowering<'a> {
     /// `mov` (PTX ISA §9.7.9.3), and its packing and unpacking forms (§9.7.9.4).
     pub(super) fn mov(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let scalar = at.one_type(at.modifiers())?;
+        let (_, rest) = at.split(&["v2", "v4"]);
+        let scalar = at.one_type(&rest)?;
         let [target, source] = at.operands()?;
         match (target, source) {
+            (Operand::Vector(targets), Operand::Vector(sources)) => self.move_elements(at, scalar, targets, sources),
+            _ if rest.len() != at.modifiers().len() => Err(at.invalid("expected two vectors")),
             (Operand::Vector(parts), _) => self.unpack(at, scalar, parts, source),
             (_, Operand::Vector(parts)) => self.pack(at, scalar, target, parts),
             _ => {
@@ -28,6 +31,32 @@ impl<'a> Lowering<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Copies vectors. All sources are read before any target is written.
+    fn move_elements(&mut self, at: At<'a, '_>, scalar: T, targets: &[Operand<'a>], sources: &[Operand<'a>]) -> Result<(), LoadError> {
+        let count = match at.modifiers().first() {
+            Some(&"v2") => 2,
+            Some(&"v4") => 4,
+            _ => return Err(at.invalid("a vector is moved by `.v2` or `.v4`")),
+        };
+        if targets.len() != count || sources.len() != count {
+            return Err(at.invalid("the vector does not have the instruction's width"));
+        }
+        let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
+        let guard = self.guard.take();
+        let mut values = Vec::new();
+        for source in sources {
+            let (value, source) = (self.new_register(width), self.source(at, source, scalar)?);
+            self.emit(Action::Copy, vec![value], vec![source]);
+            values.push(value);
+        }
+        self.guard = guard;
+        for (target, value) in targets.iter().zip(values) {
+            let target = self.target(at, target, width)?;
+            self.emit(Action::Copy, vec![target], vec![value]);
+        }
+        Ok(())
     }
 
     fn part_type(at: At<'a, '_>, scalar: T, parts: usize) -> Result<(T, Width), LoadError> {

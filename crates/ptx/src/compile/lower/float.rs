@@ -133,10 +133,23 @@ impl<'a> Lowering<'a> {
         if rounding.next().is_some() || !scalar.is_float() || has("xorsign") != has("abs") {
             return Err(at.form());
         }
+        let opcode = at.instruction.opcode;
+        let mut approximate = has("approx") || has("full");
+        let mut first = first;
+        if first.is_none() && !approximate {
+            let unrounded = self.dialect.version < (1, 4);
+            match (opcode, scalar) {
+                ("rcp" | "sqrt" | "div", T::F32) | ("sin" | "cos" | "ex2" | "lg2" | "rsqrt", _) => approximate = unrounded,
+                ("rcp" | "sqrt" | "div" | "mad", T::F64) if unrounded => first = Some("rn"),
+                // GPUs since sm_20 run it as `fma.rn.ftz.f32` (§9.7.3.7).
+                ("mad", T::F32) => first = Some("rn"),
+                _ => {}
+            }
+        }
         Ok(Modifiers {
-            ftz: has("ftz"),
+            ftz: has("ftz") || (scalar == T::F32 && self.dialect.flushes() && opcode != "copysign"),
             sat: has("sat"),
-            approximate: has("approx") || has("full"),
+            approximate,
             nan: has("NaN"),
             relu: has("relu"),
             xor_sign: has("xorsign"),

@@ -1,6 +1,6 @@
 //! Bodies of device functions (PTX ISA §7.1): frames, locations of parameters and results, and `ret` (§9.7.12.6).
 
-use super::call::{Base, access};
+use super::call::Base;
 use super::names::Place;
 use super::{Lowering, Scope};
 use crate::compile::calls::{Slot, frame_layout};
@@ -9,7 +9,6 @@ use crate::lanes::binary;
 use crate::lanes::integer as int;
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
 use sahasra_ptx_syntax::syntax::Function;
-use sahasra_ptx_syntax::types::ScalarType as T;
 
 /// State of the function whose body is being lowered.
 pub(super) struct Context {
@@ -18,8 +17,8 @@ pub(super) struct Context {
     /// Register that holds the start of the frame, if the function has one.
     pub(super) frame: Option<RegisterId>,
     pub(super) frame_bytes: u64,
-    /// Results declared as registers, with their slots in the frame and their types.
-    results: Vec<(RegisterId, Slot, T)>,
+    /// Results declared as registers, with and their slots in the frame.
+    results: Vec<(RegisterId, Slot)>,
 }
 
 impl Context {
@@ -48,8 +47,8 @@ impl<'a> Lowering<'a> {
 
     /// Lowers the device function at `index` in the module, which is `number` among the lowered functions.
     pub(super) fn device_function(&mut self, index: usize, number: usize) -> Result<(), LoadError> {
-        let source = self.source;
-        let function = &source.functions[index];
+        let (function, text) = self.texts.functions[index];
+        self.enter_text(text);
         let Some(body) = &function.body else { return Ok(()) };
         let (results, parameters, frame_bytes) = frame_layout(&function.results, &function.parameters);
         let fixed = self.fixed_frames.get(&index).copied();
@@ -92,17 +91,15 @@ impl<'a> Lowering<'a> {
                     scope.variables.insert(variable.name, place);
                     continue;
                 }
-                let Some(width) = Width::of_bytes(variable.scalar.bytes()).filter(|width| *width != Width::Predicate) else {
+                let Some(width) = Width::of_bytes(variable.scalar.bytes()) else {
                     return Err(self.refused(function, "a register parameter of this type"));
                 };
                 let register = self.new_register(width);
                 scope.registers.insert(variable.name, register);
                 if std::ptr::eq(variables, &function.results) {
-                    self.context.results.push((register, *slot, variable.scalar));
+                    self.context.results.push((register, *slot));
                 } else {
-                    let address = self.base_address(base);
-                    let load = access(variable.scalar.bytes() as u64, slot.offset as i64);
-                    self.emit(Action::Load(load), vec![register], vec![address]);
+                    self.load_value(base, *slot, register);
                 }
             }
         }
@@ -135,9 +132,9 @@ impl<'a> Lowering<'a> {
             Some(frame) => Base::Register(frame),
             None => Base::Fixed(self.fixed_frames.get(&self.function_indices[number]).copied().unwrap_or(0)),
         };
-        for (register, slot, scalar) in std::mem::take(&mut self.context.results) {
-            self.store_piece(base, slot.offset, scalar.bytes() as u64, register);
-            self.context.results.push((register, slot, scalar));
+        for (register, slot) in std::mem::take(&mut self.context.results) {
+            self.store_value(base, slot, register);
+            self.context.results.push((register, slot));
         }
         if let Some(frame) = self.context.frame {
             let pointer = self.stack_pointer();

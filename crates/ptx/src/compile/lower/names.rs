@@ -4,7 +4,7 @@ use super::{At, Lowering};
 use crate::compile::calls::function_address;
 use crate::compile::ir::{Origin, RegisterId, Width};
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
-use sahasra_ptx_syntax::syntax::{Operand, Registers, Variable};
+use sahasra_ptx_syntax::syntax::{Operand, Variable};
 use sahasra_ptx_syntax::types::{ScalarType, Space};
 
 /// Location of a variable of the function.
@@ -15,6 +15,8 @@ pub(crate) enum Place {
     Local(u64),
     /// Offset in bytes from the start of this activation's frame.
     Frame(u64),
+    /// Index of a variable with static storage.
+    Static(usize),
 }
 
 /// Resolved operand in brackets.
@@ -28,23 +30,6 @@ pub(crate) struct Address {
 }
 
 impl<'a> Lowering<'a> {
-    pub(super) fn declare_registers(&mut self, registers: &Registers<'a>) {
-        let width = Width::of_bytes(registers.scalar.bytes());
-        let scope_index = self.scopes.len() - 1;
-        match (registers.count, width) {
-            (None, Some(width)) => {
-                let id = self.new_register(width);
-                self.scopes[scope_index].registers.insert(registers.name, id);
-            }
-            // Registers of 128 bits are rejected where they are used.
-            (count, _) => {
-                self.scopes[scope_index]
-                    .families
-                    .insert(registers.name, (count.unwrap_or(0), registers.scalar));
-            }
-        }
-    }
-
     pub(super) fn declare_variable(&mut self, variable: &Variable<'a>) -> Result<(), LoadError> {
         let refused = |reason: &str| LoadError::new(variable.position, variable.name, LoadErrorKind::Unsupported(reason.to_owned()));
         let place = match variable.space {
@@ -105,38 +90,6 @@ impl<'a> Lowering<'a> {
         Ok(start)
     }
 
-    /// Returns the register declared with this name in any enclosing scope, or its type if the engine has no registers of this type.
-    pub(crate) fn register(&mut self, name: &'a str) -> Option<Result<RegisterId, ScalarType>> {
-        for index in (0..self.scopes.len()).rev() {
-            if let Some(found) = self.scopes[index].registers.get(name) {
-                return Some(Ok(*found));
-            }
-            // `%r<8>` declares %r0 to %r7; compilers write the numbers without leading zeros.
-            let letters = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).len();
-            // A number of 64 bits has at most 20 digits.
-            let first = letters.max(name.len().saturating_sub(20));
-            let family = (first..=name.len()).rev().find_map(|split| {
-                let (prefix, digits) = name.split_at(split);
-                let (count, scalar) = self.scopes[index].families.get(prefix)?;
-                let inside = if digits.is_empty() {
-                    *count == 0
-                } else {
-                    digits.parse::<u64>().is_ok_and(|number| number < *count)
-                };
-                inside.then_some(*scalar)
-            });
-            if let Some(scalar) = family {
-                let Some(width) = Width::of_bytes(scalar.bytes()) else {
-                    return Some(Err(scalar));
-                };
-                let id = self.new_register(width);
-                self.scopes[index].registers.insert(name, id);
-                return Some(Ok(id));
-            }
-        }
-        None
-    }
-
     /// Returns the declared register, or an error if there is none or its type is unsupported.
     pub(crate) fn named_register(&mut self, at: At<'a, '_>, name: &'a str) -> Result<RegisterId, LoadError> {
         match self.register(name) {
@@ -159,6 +112,11 @@ impl<'a> Lowering<'a> {
     pub(crate) fn target(&mut self, at: At<'a, '_>, operand: &Operand<'a>, width: Width) -> Result<RegisterId, LoadError> {
         match operand {
             Operand::Name(name, 0) => self.typed_register(at, name, width),
+            Operand::Component(name, component) => match self.element(name, component) {
+                Some(id) if self.width(id) == width => Ok(id),
+                Some(_) => Err(at.invalid(format!("register {name}.{component} does not have the instruction's width"))),
+                None => Err(at.undeclared(name)),
+            },
             Operand::Sink => Ok(self.new_register(width)),
             _ => Err(at.invalid("the destination is not a register")),
         }
@@ -168,6 +126,7 @@ impl<'a> Lowering<'a> {
     pub(crate) fn any_target(&mut self, at: At<'a, '_>, operand: &Operand<'a>, sink: Width) -> Result<RegisterId, LoadError> {
         match operand {
             Operand::Name(name, 0) => self.named_register(at, name),
+            Operand::Component(name, component) => self.element(name, component).ok_or_else(|| at.undeclared(name)),
             Operand::Sink => Ok(self.new_register(sink)),
             _ => Err(at.invalid("the destination is not a register")),
         }
@@ -207,10 +166,16 @@ impl<'a> Lowering<'a> {
                 }
                 self.variable_address(at, name, *addend, width)
             }
-            Operand::Component(name, component) => match self.special(at, name, Some(component), width)? {
-                Some(found) => Ok(found),
-                None => Err(at.unsupported(format!("{name}.{component}"))),
-            },
+            Operand::Component(name, component) => {
+                if let Some(found) = self.element(name, component) {
+                    return Ok(found);
+                }
+                match self.special(at, name, Some(component), width)? {
+                    Some(found) => Ok(found),
+                    None if self.register(name).is_some() => Err(at.invalid(format!("{name} has no part .{component} here"))),
+                    None => Err(at.undeclared(name)),
+                }
+            }
             Operand::Not(name) if width == Width::Predicate => {
                 let register = self.typed_register(at, name, Width::Predicate)?;
                 let inverted = self.new_register(Width::Predicate);
@@ -237,9 +202,9 @@ impl<'a> Lowering<'a> {
             return Ok(address);
         }
         if self.scopes.iter().all(|scope| !scope.variables.contains_key(name))
-            && let Some(index) = self.graph.defined.get(name)
+            && let Some(index) = self.texts.function(self.text, name)
         {
-            return Ok(self.constant(width, function_address(*index).wrapping_add(addend as u64)));
+            return Ok(self.constant(width, function_address(index).wrapping_add(addend as u64)));
         }
         self.address_taken(name);
         match self.variable(at, name, addend)? {
@@ -276,34 +241,54 @@ impl<'a> Lowering<'a> {
                 Place::Shared(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Shared),
                 Place::Local(offset) | Place::Frame(offset) => (Origin::Constant(offset.wrapping_add(addend as u64)), Space::Local),
                 Place::DynamicShared => (Origin::DynamicShared { addend }, Space::Shared),
+                Place::Static(index) => self.static_address(at, name, index, addend)?,
             }));
         }
-        let Some(index) = self.symbols.get(name).copied() else {
-            return Ok(None);
-        };
-        let source = self.source;
-        let variable = &source.variables[index as usize];
+        match self.texts.variable(self.text, name) {
+            Some(index) => self.static_address(at, name, index, addend).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the origin of the address of a variable outside functions, or with static storage, and its state space.
+    fn static_address(&mut self, at: At<'a, '_>, name: &str, index: usize, addend: i64) -> Result<(Origin, Space), LoadError> {
+        let (variable, _) = self.texts.variables[index];
+        if variable.space == Space::Local {
+            let start = match self.module_places.get(&index) {
+                Some(start) => *start,
+                None => {
+                    let bytes = variable.bytes().filter(|bytes| *bytes < super::SPACE_LIMIT);
+                    let bytes = bytes.ok_or_else(|| at.unsupported("local variable beyond 2 GiB"))?;
+                    let start = self.result.local_bytes.next_multiple_of(variable.alignment.max(1));
+                    self.result.local_bytes = start + bytes;
+                    self.module_places.insert(index, start);
+                    start
+                }
+            };
+            return Ok((Origin::Constant(start.wrapping_add(addend as u64)), Space::Local));
+        }
         if variable.space == Space::Shared {
             if variable.elements.is_none() {
                 self.result.uses_dynamic_shared = true;
                 self.result.shared_alignment = self.result.shared_alignment.max(variable.alignment);
-                return Ok(Some((Origin::DynamicShared { addend }, Space::Shared)));
+                return Ok((Origin::DynamicShared { addend }, Space::Shared));
             }
-            let start = match self.module_shared.get(name) {
+            let start = match self.module_places.get(&index) {
                 Some(start) => *start,
                 None => {
                     let start = self.reserve_shared(variable)?;
-                    self.module_shared.insert(name, start);
+                    self.module_places.insert(index, start);
                     start
                 }
             };
-            return Ok(Some((Origin::Constant(start.wrapping_add(addend as u64)), Space::Shared)));
+            return Ok((Origin::Constant(start.wrapping_add(addend as u64)), Space::Shared));
         }
-        if variable.is_external {
-            return Err(at.unsupported(format!("external variable {name}")));
+        if variable.is_external() {
+            return Err(at.unsupported(format!("external variable {name}, which no text of the module defines")));
         }
         self.result.uses_symbols = true;
-        Ok(Some((Origin::Symbol { index, addend }, variable.space)))
+        let index = index as u32;
+        Ok((Origin::Symbol { index, addend }, variable.space))
     }
 
     /// Resolves an operand `[…]` to a register plus an offset.

@@ -1,12 +1,20 @@
 //! Warp operations (PTX ISA §9.7.9.6 shfl, §9.7.13.9-14 vote, match, activemask, redux).
 
 use super::{At, Lowering};
-use crate::compile::ir::{Action, Origin, Reduction, Shuffle, Special, Vote, Width};
+use crate::compile::ir::{Action, Origin, Reduction, RegisterId, Shuffle, Special, Vote, Width};
 use crate::lanes::integer as int;
 use crate::lanes::{relation, unary};
 use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::syntax::Operand;
 use sahasra_ptx_syntax::types::ScalarType as T;
+
+/// Returns whether an operation has `.sync`, and its other modifiers.
+fn synchronised<'a, 'b>(at: At<'a, 'b>) -> (bool, &'b [&'a str]) {
+    match at.instruction.modifiers.as_slice() {
+        ["sync", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    }
+}
 
 impl<'a> Lowering<'a> {
     pub(super) fn warp(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
@@ -29,14 +37,21 @@ impl<'a> Lowering<'a> {
     }
 
     fn shuffle(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let mode = match at.modifiers() {
-            ["sync", "up", "b32"] => Shuffle::Up,
-            ["sync", "down", "b32"] => Shuffle::Down,
-            ["sync", "bfly", "b32"] => Shuffle::Butterfly,
-            ["sync", "idx", "b32"] => Shuffle::Index,
+        let (synchronised, words) = synchronised(at);
+        let mode = match words {
+            ["up", "b32"] => Shuffle::Up,
+            ["down", "b32"] => Shuffle::Down,
+            ["bfly", "b32"] => Shuffle::Butterfly,
+            ["idx", "b32"] => Shuffle::Index,
             _ => return Err(at.form()),
         };
-        let [target, value, lane, clamp, mask] = at.operands()?;
+        let ([target, value, lane, clamp], mask) = if synchronised {
+            let [target, value, lane, clamp, mask] = at.operands()?;
+            ([target, value, lane, clamp], Some(mask))
+        } else {
+            let [target, value, lane, clamp] = at.operands()?;
+            ([target, value, lane, clamp], None)
+        };
         let (first, second) = match target {
             Operand::Pair(first, second) => (&**first, Some(&**second)),
             single => (single, None),
@@ -46,26 +61,54 @@ impl<'a> Lowering<'a> {
             targets.push(self.target(at, second, Width::Predicate)?);
         }
         let mut sources = Vec::new();
-        for operand in [mask, value, lane, clamp] {
+        for operand in [value, lane, clamp] {
             sources.push(self.source(at, operand, T::B32)?);
         }
-        self.emit_skippable(Action::Shuffle(mode), targets, sources);
+        self.emit_with_mask(at, Action::Shuffle(mode), targets, mask, sources)
+    }
+
+    /// Emits a warp operation. Without a member mask, the lanes that execute it together take part.
+    fn emit_with_mask(
+        &mut self,
+        at: At<'a, '_>,
+        action: Action,
+        targets: Vec<RegisterId>,
+        mask: Option<&Operand<'a>>,
+        mut sources: Vec<RegisterId>,
+    ) -> Result<(), LoadError> {
+        let Some(mask) = mask else {
+            self.skippable(|lowering| {
+                let here = lowering.new_register(Width::W32);
+                lowering.emit(Action::ActiveMask, vec![here], vec![]);
+                sources.insert(0, here);
+                lowering.emit(action, targets, sources);
+            });
+            return Ok(());
+        };
+        sources.insert(0, self.source(at, mask, T::B32)?);
+        self.emit_skippable(action, targets, sources);
         Ok(())
     }
 
     fn vote(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let (vote, width) = match at.modifiers() {
-            ["sync", "all", "pred"] => (Vote::All, Width::Predicate),
-            ["sync", "any", "pred"] => (Vote::Any, Width::Predicate),
-            ["sync", "uni", "pred"] => (Vote::Uniform, Width::Predicate),
-            ["sync", "ballot", "b32"] => (Vote::Ballot, Width::W32),
+        let (synchronised, words) = synchronised(at);
+        let (vote, width) = match words {
+            ["all", "pred"] => (Vote::All, Width::Predicate),
+            ["any", "pred"] => (Vote::Any, Width::Predicate),
+            ["uni", "pred"] => (Vote::Uniform, Width::Predicate),
+            ["ballot", "b32"] => (Vote::Ballot, Width::W32),
             _ => return Err(at.form()),
         };
-        let [target, predicate, mask] = at.operands()?;
-        let sources = vec![self.source(at, mask, T::B32)?, self.source(at, predicate, T::Pred)?];
+        let (target, predicate, mask) = if synchronised {
+            let [target, predicate, mask] = at.operands()?;
+            (target, predicate, Some(mask))
+        } else {
+            let [target, predicate] = at.operands()?;
+            (target, predicate, None)
+        };
+        let predicate = self.source(at, predicate, T::Pred)?;
         let target = self.target(at, target, width)?;
-        self.emit_skippable(Action::Vote(vote), vec![target], sources);
-        Ok(())
+        self.emit_with_mask(at, Action::Vote(vote), vec![target], mask, vec![predicate])
     }
 
     /// `elect.sync` (PTX ISA §9.7.13.12): the lowest of the participating threads is the leader.
