@@ -56,8 +56,8 @@ type Forms = HashMap<&'static str, Vec<(Option<Earlier>, Vec<Word>)>>;
 fn expand(word: &'static str) -> &'static str {
     match word {
         "sem?" => "relaxed|acquire|release|acq_rel?",
-        "scope?" => "cta|gpu|sys?",
-        "space?" => "global|shared|shared::cta?",
+        "scope?" => "cta|cluster|gpu|sys?",
+        "space?" => "global|shared|shared::cta|shared::cluster?",
         other => other,
     }
 }
@@ -100,8 +100,8 @@ fn in_order<'a>(opcode: &str, modifiers: &[&'a str]) -> Vec<&'a str> {
     if matches!(opcode, "atom" | "red") {
         ordered.sort_by_key(|word| match *word {
             "relaxed" | "acquire" | "release" | "acq_rel" => 0,
-            "cta" | "gpu" | "sys" => 1,
-            "global" | "shared" | "shared::cta" => 2,
+            "cta" | "cluster" | "gpu" | "sys" => 1,
+            "global" | "shared" | "shared::cta" | "shared::cluster" => 2,
             _ => 3,
         });
     }
@@ -162,10 +162,19 @@ fn matches_unordered<'a>(words: &[Word], modifiers: &[&'a str], found: &mut Vec<
     is_optional && matches_unordered(rest, modifiers, found)
 }
 
+/// Returns the scope or space of a block for that of a cluster.
+fn of_one_block(word: &str) -> &str {
+    match word {
+        "cluster" => "cta",
+        "shared::cluster" => "shared::cta",
+        other => other,
+    }
+}
+
 /// More modifiers than this are only matched in order.
 const UNORDERED_LIMIT: usize = 12;
 
-/// Returns the modifiers in the order of the table, or the reason why the table does not admit the form in this dialect.
+/// Returns the modifiers in the order of the table, without clusters, since a block is a cluster of its own; or the reason why the table does not admit the form in this dialect.
 pub fn canonical<'a>(opcode: &str, modifiers: &[&'a str], dialect: Dialect) -> Result<Vec<&'a str>, String> {
     let mut ordered = in_order(opcode, modifiers);
     // Before version 6.3, `wmma` had no `.aligned`.
@@ -190,7 +199,7 @@ pub fn canonical<'a>(opcode: &str, modifiers: &[&'a str], dialect: Dialect) -> R
             form(opcode, modifiers),
             earlier.needs()
         )),
-        Some(_) => Ok(ordered),
+        Some(_) => Ok(ordered.into_iter().map(of_one_block).collect()),
         None => Err(refused(opcode, modifiers)),
     }
 }
@@ -285,7 +294,7 @@ pub fn table() -> String {
     for (opcode, word, reason) in REFUSED_FORMS {
         let _ = writeln!(text, "| `{opcode}….{word}` | {reason} |");
     }
-    text.push_str("| anything `.cluster` or `.shared::cluster` | thread block clusters |\n");
+    text.push_str("| anything else with `cluster` | thread block clusters |\n");
     text.push_str("| `cp….bulk`, `cp.reduce`, `cp….tensor` | bulk copies (TMA) |\n");
     text
 }

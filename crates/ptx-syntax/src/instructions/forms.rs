@@ -94,21 +94,23 @@ shf l|r wrap|clamp b32
 shl b16|b32|b64
 shr b16|b32|b64|u16|u32|u64|s16|s32|s64
 §9.7.9 Data movement and conversion
-mov pred|b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2
+mov pred|b16|b32|b64|b128|u16|u32|u64|s16|s32|s64|f32|f64|f16|f16x2|bf16|bf16x2
 mov v2|v4 b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64
 shfl sync up|down|bfly|idx b32
 prmt b32 f4e|b4e|rc8|ecl|ecr|rc16?
-ld weak|volatile|relaxed|acquire|mmio? relaxed? cta|gpu|sys? global|const|shared|shared::cta|local|param|param::entry|param::func? ca|cg|cs|lu|cv|nc? [level] nc? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+ld weak|volatile|relaxed|acquire|mmio? relaxed? cta|cluster|gpu|sys? global|const|shared|shared::cta|shared::cluster|local|param|param::entry|param::func? ca|cg|cs|lu|cv|nc? [level] nc? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+ld,st weak? global|local|shared|shared::cta? ca|cg|cs|lu|cv|nc|wb|wt? [level] b128
 ldu global? v2|v4? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
-st weak|volatile|relaxed|release|mmio? relaxed? cta|gpu|sys? global|shared|shared::cta|local|param|param::func? wb|cg|cs|wt? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+st weak|volatile|relaxed|release|mmio? relaxed? cta|cluster|gpu|sys? global|shared|shared::cta|shared::cluster|local|param|param::func? wb|cg|cs|wt? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
 prefetch global|local? L1|L2|L2::evict_last|L2::evict_normal
 prefetchu L1
-discard,applypriority global? [level]
+discard global? L2
+applypriority global? L2::evict_normal
 createpolicy fractional L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
 createpolicy range global? L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged L2::evict_first|L2::evict_unchanged? b64
 createpolicy cvt L2 b64
-isspacep global|local|shared|shared::cta|param|param::entry
-cvta to? global|const|shared|shared::cta|local|param|param::entry u64
+isspacep global|const|local|shared|shared::cta|shared::cluster|param|param::entry
+cvta to? global|const|shared|shared::cta|shared::cluster|local|param|param::entry u64
 cvt sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64
 cvt rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f32|f16
 cvt rni|rzi|rmi|rpi sat? u8|u16|u32|u64|s8|s16|s32|s64 f64|bf16
@@ -153,8 +155,10 @@ bar,barrier cta? red popc aligned? u32
 bar,barrier cta? red and|or aligned? pred
 bar warp sync
 membar cta|gl|sys
-fence sc|acq_rel|acquire|release? cta|gpu|sys
-fence cta|gpu|sys sc|acq_rel
+membar proxy alias
+fence sc|acq_rel|acquire|release? cta|cluster|gpu|sys
+fence proxy alias|async global|shared::cta|shared::cluster?
+fence mbarrier_init release cluster
 atom,red sem? scope? space? add [level] u32|s32|u64|s64|f32|f64
 atom,red sem? scope? space? add noftz [level] f16|f16x2|bf16|bf16x2
 atom,red sem? scope? space? add noftz? [level] v2|v4|v8 f16|f16x2|bf16|bf16x2|f32
@@ -171,9 +175,9 @@ elect sync
 redux sync add|min|max u32|s32
 redux sync and|or|xor b32
 mbarrier init|inval shared|shared::cta? b64
-mbarrier expect_tx|complete_tx relaxed? cta? shared|shared::cta? b64
-mbarrier arrive|arrive_drop expect_tx|noComplete? release|relaxed? cta? shared|shared::cta? b64
-mbarrier test_wait|try_wait parity? acquire|relaxed? cta? shared|shared::cta? b64
+mbarrier expect_tx|complete_tx relaxed? cta|cluster? shared|shared::cta|shared::cluster? b64
+mbarrier arrive|arrive_drop expect_tx|noComplete? release|relaxed? cta|cluster? shared|shared::cta|shared::cluster? b64
+mbarrier test_wait|try_wait parity? acquire|relaxed? cta|cluster? shared|shared::cta|shared::cluster? b64
 mbarrier pending_count b64
 §9.7.14 Matrices
 mma sync aligned m16n8k8|m16n8k16 row col f16|f32 f16 f16 f16|f32
@@ -200,6 +204,7 @@ vadd2,vadd4,vsub2,vsub4,vavrg2,vavrg4,vabsdiff2,vabsdiff4,vmin2,vmin4,vmax2,vmax
 vset2,vset4 u32|s32 u32|s32 eq|ne|lt|le|gt|ge add?
 §9.7.19 Miscellaneous
 trap
+brkpt
 nanosleep u32
 pmevent mask?
 griddepcontrol wait|launch_dependents
@@ -226,7 +231,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("alloca", "dynamic stack allocation"),
     ("stacksave", "dynamic stack allocation"),
     ("stackrestore", "dynamic stack allocation"),
-    ("brkpt", "breakpoints"),
 ];
 
 /// Rejected forms of supported instructions: the opcode, the modifier that identifies the form, and the feature it needs.
@@ -245,9 +249,6 @@ pub(super) const REFUSED_FORMS: &[(&str, &str, &str)] = &[
     ("ldmatrix", "b8", "8-bit matrices (sm_100a)"),
     ("stmatrix", "b8", "8-bit matrices (sm_100a)"),
     ("atom", "b128", "128-bit atomics"),
-    ("ld", "b128", "128-bit registers"),
-    ("st", "b128", "128-bit registers"),
-    ("mov", "b128", "128-bit registers"),
     ("cvt", "rs", "stochastic rounding (sm_100a)"),
     ("cvt", "e2m1x2", "4- and 6-bit floats (sm_100a)"),
     ("cvt", "e2m3x2", "4- and 6-bit floats (sm_100a)"),

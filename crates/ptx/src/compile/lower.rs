@@ -119,10 +119,7 @@ pub(crate) fn lower<'a>(
         fixed: HashMap::new(),
         module_places: HashMap::new(),
         module_registers: HashMap::new(),
-        has_vectors: texts
-            .sources
-            .iter()
-            .any(|source| source.registers.iter().any(|registers| registers.elements > 1)),
+        has_vectors: texts.has_vectors,
         label_positions: Vec::new(),
         location: None,
         statement: 0,

@@ -9,6 +9,7 @@ use std::ops::Range;
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
 use sahasra_ptx_syntax::instructions::Dialect;
 use sahasra_ptx_syntax::syntax::{Function, Linkage, Registers, Source, Variable};
+use sahasra_ptx_syntax::types::ScalarType;
 
 /// A function or variable, and the index of its text.
 type Of<'a, T> = (&'a T, usize);
@@ -18,6 +19,8 @@ pub(crate) struct Texts<'a> {
     pub(crate) functions: Vec<Of<'a, Function<'a>>>,
     /// Variables with static storage. Those of a text at module scope precede those that its functions declare.
     pub(crate) variables: Vec<Of<'a, Variable<'a>>>,
+    /// Whether a text declares vector registers, or registers of 128 bits, at module scope.
+    pub(crate) has_vectors: bool,
     places: Vec<Places>,
     names: Vec<Names<'a>>,
 }
@@ -55,6 +58,7 @@ impl<'a> Texts<'a> {
             sources,
             functions: Vec::new(),
             variables: Vec::new(),
+            has_vectors: false,
             places: Vec::new(),
             names: Vec::new(),
         };
@@ -69,6 +73,8 @@ impl<'a> Texts<'a> {
             });
             texts.variables.extend(source.statics.iter().map(|variable| (variable, text)));
         }
+        let mut registers = sources.iter().flat_map(|source| &source.registers);
+        texts.has_vectors = registers.any(|registers| registers.elements > 1 || registers.scalar == ScalarType::B128);
         let (functions, variables) = texts.shared()?;
         texts.names = (0..sources.len()).map(|text| texts.seen_by(text, &functions, &variables)).collect();
         Ok(texts)

@@ -70,6 +70,33 @@ fn vector_registers_are_read_and_written_by_element_and_whole() {
 }
 
 #[test]
+fn bytes_are_packed_and_registers_of_128_bits_are_pairs() {
+    let found = words(&kernel(
+        ".global .align 16 .b64 data[2] = {0x1111, 0x2222}; .global .align 16 .b64 copy[2]; .reg .b128 outer;",
+        ".reg .b8 %b<4>; .reg .b16 %h; .reg .b128 %q<2>;
+         mov.b32 %r2, 0x80ff0102; mov.b32 {%b0, %b1, %b2, %b3}, %r2; mov.b32 %r3, {%b3, %b0, %b1, %b2};
+         mov.b16 %h, {%b0, %b2}; mov.b16 {%b1, _}, %h; cvt.u32.u8 %r4, %b1;
+         ld.global.b128 %q1, [data]; mov.b128 outer, %q1; mov.b128 {%rd2, %rd3}, outer; mov.b128 %q0, {%rd3, %rd2}; st.global.b128 [copy], %q0;
+         ld.global.u32 %r5, [copy]; ld.global.u32 %r6, [copy+8]; mad.lo.u32 %r5, %r5, 7, %r6;
+         xor.b32 %r9, %r3, %r4; xor.b32 %r9, %r9, %r5;",
+    ));
+    assert_eq!(found[0], 0xff01_0280 ^ 2 ^ (7 * 0x2222 + 0x1111));
+}
+
+#[test]
+fn a_block_is_a_cluster_of_its_own() {
+    let found = words(&kernel(
+        ".shared .align 4 .b32 word;",
+        "mov.u64 %rd2, word; cvta.shared::cluster.u64 %rd3, %rd2; isspacep.shared::cluster %p1, %rd3; selp.u32 %r9, 1, 0, %p1;
+         isspacep.const %p1, %rd3; @%p1 trap; st.shared::cluster.u32 [word], 0; bar.sync 0; atom.relaxed.cluster.shared::cluster.add.u32 %r2, [word], 1; fence.acq_rel.cluster; fence.proxy.async; bar.sync 0;
+         ld.relaxed.cluster.u32 %r2, [%rd3]; mad.lo.u32 %r9, %r2, 10, %r9;
+         mov.u32 %r2, %cluster_nctaid.x; mov.u32 %r3, %nclusterid.x; add.u32 %r2, %r2, %r3; mov.u32 %r3, %cluster_ctarank; add.u32 %r2, %r2, %r3;
+         mad.lo.u32 %r9, %r2, 1000, %r9; mov.pred %p2, %is_explicit_cluster; @%p2 trap; mov.u32 %r2, %envreg7; add.u32 %r9, %r9, %r2;",
+    ));
+    assert_eq!(found, of_thread(|_| 2000 + 320 + 1));
+}
+
+#[test]
 fn registers_and_local_memory_of_the_module_belong_to_each_thread() {
     let found = words(&kernel(
         ".reg .b32 shared_register, %many<4>; .reg .v2 .b32 pair; .local .align 4 .b32 slot[2];

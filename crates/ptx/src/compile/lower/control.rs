@@ -22,7 +22,8 @@ impl<'a> Lowering<'a> {
                 self.emit(Action::Exit, vec![], vec![]);
                 Ok(())
             }
-            "trap" => {
+            // Without a debugger, a breakpoint ends the kernel.
+            "trap" | "brkpt" => {
                 self.emit(Action::Trap, vec![], vec![]);
                 Ok(())
             }
@@ -104,7 +105,22 @@ impl<'a> Lowering<'a> {
 
     /// `membar`, `fence` (PTX ISA §9.7.13.4): one strong fence implements all scopes and orders.
     pub(super) fn fence(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let known = ["cta", "gl", "sys", "gpu", "sc", "acq_rel", "acquire", "release"];
+        let known = [
+            "cta",
+            "gl",
+            "sys",
+            "gpu",
+            "sc",
+            "acq_rel",
+            "acquire",
+            "release",
+            "proxy",
+            "alias",
+            "async",
+            "global",
+            "shared::cta",
+            "mbarrier_init",
+        ];
         if at.modifiers().iter().all(|word| known.contains(word)) && at.all_operands().is_empty() {
             self.emit(Action::Fence, vec![], vec![]);
             Ok(())

@@ -36,13 +36,14 @@ impl<'a> Lowering<'a> {
     /// Copies vectors. All sources are read before any target is written.
     fn move_elements(&mut self, at: At<'a, '_>, scalar: T, targets: &[Operand<'a>], sources: &[Operand<'a>]) -> Result<(), LoadError> {
         let count = match at.modifiers().first() {
-            Some(&"v2") => 2,
+            Some(&"v2" | &"b128") => 2,
             Some(&"v4") => 4,
             _ => return Err(at.invalid("a vector is moved by `.v2` or `.v4`")),
         };
         if targets.len() != count || sources.len() != count {
             return Err(at.invalid("the vector does not have the instruction's width"));
         }
+        let scalar = if scalar == T::B128 { T::B64 } else { scalar };
         let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.form())?;
         let guard = self.guard.take();
         let mut values = Vec::new();
@@ -61,6 +62,7 @@ impl<'a> Lowering<'a> {
 
     fn part_type(at: At<'a, '_>, scalar: T, parts: usize) -> Result<(T, Width), LoadError> {
         match (scalar.bytes(), parts) {
+            (2, 2) | (4, 4) => Ok((T::B8, Width::W16)),
             (4, 2) | (8, 4) => Ok((T::B16, Width::W16)),
             (8, 2) => Ok((T::B32, Width::W32)),
             _ => Err(at.form()),
@@ -68,8 +70,11 @@ impl<'a> Lowering<'a> {
     }
 
     fn unpack(&mut self, at: At<'a, '_>, scalar: T, parts: &[Operand<'a>], source: &Operand<'a>) -> Result<(), LoadError> {
-        let (_, width) = Self::part_type(at, scalar, parts.len())?;
+        let (part, width) = Self::part_type(at, scalar, parts.len())?;
         let source = self.source(at, source, scalar)?;
+        if part == T::B8 {
+            return self.unpack_bytes(at, scalar, parts, source);
+        }
         let targets = parts
             .iter()
             .map(|part| self.target(at, part, width))
@@ -100,8 +105,61 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
+    /// `mov.b32 {a, b, c, d}, e` and `mov.b16 {a, b}, e`, with bytes.
+    fn unpack_bytes(&mut self, at: At<'a, '_>, scalar: T, parts: &[Operand<'a>], source: RegisterId) -> Result<(), LoadError> {
+        let guard = self.guard.take();
+        let mut word = source;
+        if scalar.bytes() == 2 {
+            word = self.new_register(Width::W32);
+            self.lane(unary::<crate::lanes::convert::Resize<u16, u32>>(), word, &[source]);
+        }
+        let mut bytes = Vec::new();
+        for index in 0..parts.len() as u64 {
+            let (shifted, byte) = (self.new_register(Width::W32), self.new_register(Width::W16));
+            let (amount, mask) = (self.constant(Width::W32, 8 * index), self.constant(Width::W32, 0xff));
+            self.lane(binary::<int::ShiftRight<u32>>(), shifted, &[word, amount]);
+            let kept = self.new_register(Width::W32);
+            self.lane(binary::<int::And<u32>>(), kept, &[shifted, mask]);
+            self.lane(unary::<crate::lanes::convert::Resize<u32, u16>>(), byte, &[kept]);
+            bytes.push(byte);
+        }
+        self.guard = guard;
+        for (part, byte) in parts.iter().zip(bytes) {
+            let target = self.target(at, part, Width::W16)?;
+            self.emit(Action::Copy, vec![target], vec![byte]);
+        }
+        Ok(())
+    }
+
+    fn pack_bytes(&mut self, at: At<'a, '_>, scalar: T, target: &Operand<'a>, parts: &[Operand<'a>]) -> Result<(), LoadError> {
+        let guard = self.guard.take();
+        let mut word = self.zero(Width::W32);
+        for (index, part) in parts.iter().enumerate() {
+            let byte = self.source(at, part, T::B8)?;
+            let [wide, kept, shifted, joined] = [(); 4].map(|()| self.new_register(Width::W32));
+            let (amount, mask) = (self.constant(Width::W32, 8 * index as u64), self.constant(Width::W32, 0xff));
+            self.lane(unary::<crate::lanes::convert::Resize<u16, u32>>(), wide, &[byte]);
+            self.lane(binary::<int::And<u32>>(), kept, &[wide, mask]);
+            self.lane(binary::<int::ShiftLeft<u32>>(), shifted, &[kept, amount]);
+            self.lane(binary::<int::Or<u32>>(), joined, &[word, shifted]);
+            word = joined;
+        }
+        self.guard = guard;
+        if scalar.bytes() == 2 {
+            let target = self.target(at, target, Width::W16)?;
+            self.lane(unary::<crate::lanes::convert::Resize<u32, u16>>(), target, &[word]);
+            return Ok(());
+        }
+        let target = self.target(at, target, Width::W32)?;
+        self.emit(Action::Copy, vec![target], vec![word]);
+        Ok(())
+    }
+
     fn pack(&mut self, at: At<'a, '_>, scalar: T, target: &Operand<'a>, parts: &[Operand<'a>]) -> Result<(), LoadError> {
         let (part, width) = Self::part_type(at, scalar, parts.len())?;
+        if part == T::B8 {
+            return self.pack_bytes(at, scalar, target, parts);
+        }
         let mut values = parts
             .iter()
             .map(|operand| self.source(at, operand, part))
@@ -167,6 +225,11 @@ impl<'a> Lowering<'a> {
         let (below, from) = (relation::<int::Less<u64>>(), relation::<int::GreaterOrEqual<u64>>());
         match *space {
             "global" => self.lane(below, target, &[source, shared]),
+            // Constants are in global memory here.
+            "const" => {
+                let never = self.constant(Width::Predicate, 0);
+                self.emit(Action::Copy, vec![target], vec![never]);
+            }
             "param" | "param::entry" => self.lane(from, target, &[source, parameter]),
             "local" | "shared" | "shared::cta" => {
                 let (start, end) = if *space == "local" { (local, parameter) } else { (shared, local) };
@@ -220,6 +283,8 @@ impl<'a> Lowering<'a> {
                 "v8" => access.count = 8,
                 // Cache hints change no values. A cache policy is an additional operand.
                 hint if hint.starts_with("L1::") || hint.starts_with("L2::") => {}
+                // Registers of 128 bits are pairs of 64.
+                "b128" => (scalar, access.count) = (Some(T::B64), 2),
                 other => match T::from_name(other) {
                     Some(found) if scalar.is_none() && found.bytes() <= 8 && found != T::Pred => scalar = Some(found),
                     _ => return Err(at.form()),

@@ -19,10 +19,15 @@ pub(crate) struct Family {
 
 impl Family {
     fn of(registers: &Registers<'_>) -> Self {
+        // A register of 128 bits is a pair of 64.
+        let (scalar, elements) = match registers.scalar {
+            ScalarType::B128 => (ScalarType::B64, 2 * registers.elements),
+            scalar => (scalar, registers.elements),
+        };
         Self {
             count: registers.count,
-            scalar: registers.scalar,
-            elements: registers.elements,
+            scalar,
+            elements,
         }
     }
 
@@ -52,7 +57,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn declare_registers(&mut self, registers: &Registers<'a>) {
         let width = Width::of_bytes(registers.scalar.bytes());
         let scope_index = self.scopes.len() - 1;
-        self.has_vectors |= registers.elements > 1;
+        self.has_vectors |= registers.elements > 1 || registers.scalar == ScalarType::B128;
         match (registers.count, width) {
             (None, Some(width)) if registers.elements == 1 => {
                 let id = self.new_register(width);
