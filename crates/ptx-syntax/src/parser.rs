@@ -186,7 +186,10 @@ impl<'a> Parser<'a> {
                     }
                     source.files.push((index, name));
                 }
-                Token::Dot("section") => self.section()?,
+                Token::Dot("section") => {
+                    self.at += 1;
+                    self.section()?;
+                }
                 Token::Dot("pragma") => self.skip_to_semicolon()?,
                 Token::Dot("loc") => {
                     self.location()?;
@@ -230,9 +233,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips a section of debug data, up to the brace that closes it.
+    /// Skips a word, such as the name of a section of debug data, and what the braces behind it enclose.
     fn section(&mut self) -> Result<(), LoadError> {
-        self.at += 1;
         self.at += 1;
         self.expect(b'{')?;
         let mut open = 1u32;

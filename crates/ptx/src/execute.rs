@@ -17,6 +17,7 @@ mod pattern;
 mod print;
 mod scratch;
 mod system;
+mod texture;
 mod transaction;
 mod warp;
 mod worker;

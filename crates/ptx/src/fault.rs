@@ -50,6 +50,12 @@ pub enum FaultKind {
     /// `free` of an address that `malloc` did not return, or that was already freed.
     #[error("free of what is not allocated")]
     InvalidFree,
+    /// A texture or surface instruction whose handle is not the address of a [`Texture`](crate::Texture) descriptor.
+    #[error("{handle:#x} is not the handle of a texture or surface")]
+    InvalidTexture {
+        /// Value of the handle.
+        handle: u64,
+    },
     /// A thread executes a `.sync` operation whose member mask does not include it, or differs from another thread's mask.
     #[error("member masks of a .sync operation do not match: {0}")]
     SyncMaskMismatch(String),

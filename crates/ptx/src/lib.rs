@@ -39,6 +39,7 @@ mod fault;
 mod lanes;
 mod memory;
 mod module;
+mod texture;
 
 pub use cache::{CacheStatistics, ModuleCache};
 pub use cancel::Cancel;
@@ -51,3 +52,4 @@ pub use sahasra_ptx_syntax::PARAMETER_LIMIT;
 pub use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
 pub use sahasra_ptx_syntax::outline::{EntryOutline, Outline, ParameterOutline};
 pub use sahasra_ptx_syntax::types::ScalarType;
+pub use texture::{AddressMode, Channel, Texture};

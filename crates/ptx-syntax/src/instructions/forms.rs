@@ -143,6 +143,13 @@ cvt pack sat u8|s8|u4|s4|u2|s2 s32 b32
 cp async ca|cg shared|shared::cta global [level]
 cp async commit_group|wait_group|wait_all
 cp async mbarrier arrive noinc? shared|shared::cta? b64
+§9.7.10 Textures
+tex base|level|grad? 1d|2d|3d|a1d|a2d v4 u32|s32|f32 s32|f32
+txq width|height|depth|array_size b32
+§9.7.11 Surfaces
+suld b 1d|2d|3d|a1d|a2d ca|cg|cs|cv? v2|v4? b8|b16|b32|b64 trap|clamp|zero
+sust b 1d|2d|3d|a1d|a2d wb|cg|cs|wt? v2|v4? b8|b16|b32|b64 trap|clamp|zero
+suq width|height|depth|array_size b32
 §9.7.12 Control flow
 bra uni?
 brx idx uni?
@@ -212,14 +219,14 @@ griddepcontrol wait|launch_dependents
 
 /// Opcodes of the ISA that are rejected, and the feature they need. An opcode in neither table is unknown.
 pub(super) const REFUSED: &[(&str, &str)] = &[
-    ("tex", "textures"),
-    ("tld4", "textures"),
-    ("txq", "textures"),
+    ("tex", "textures of this shape or type, or levels of detail"),
+    ("tld4", "gathers of four texels"),
+    ("txq", "attributes of textures"),
     ("istypep", "textures and surfaces"),
-    ("suld", "surfaces"),
-    ("sust", "surfaces"),
-    ("sured", "surfaces"),
-    ("suq", "surfaces"),
+    ("suld", "surfaces of this shape or type"),
+    ("sust", "surfaces of this shape or type, or formatted stores"),
+    ("sured", "atomics on surfaces"),
+    ("suq", "attributes of surfaces"),
     ("wgmma", "asynchronous warpgroup matrices (wgmma, sm_90a)"),
     ("tcgen05", "tensor memory (tcgen05, sm_100a)"),
     ("tensormap", "tensor maps (TMA)"),

@@ -189,7 +189,11 @@ impl<'a> Parser<'a> {
         if variable.bytes().is_none_or(|bytes| bytes > 1 << 46) {
             return Err(self.error("array is too large"));
         }
-        if self.accept(b'=') {
+        let is_opaque = matches!(self.peek_at(2), Token::Name(_)) && self.peek_at(3) == Token::Mark(b'=');
+        if self.peek() == Token::Mark(b'=') && self.peek_at(1) == Token::Mark(b'{') && is_opaque {
+            // Sampling of an opaque variable, such as `{ filter_mode = linear }`, which the host sets.
+            self.section()?;
+        } else if self.accept(b'=') {
             let end = self.initialiser(&mut variable, &dimensions, 0)?;
             if is_open {
                 variable.elements = Some(end / variable.scalar.bytes().max(1) as u64);

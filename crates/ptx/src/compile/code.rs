@@ -168,7 +168,7 @@ pub(crate) struct Function {
 pub(crate) struct SystemDetail {
     pub(crate) call: SystemCall,
     pub(crate) sources: Vec<Place>,
-    pub(crate) target: Option<Place>,
+    pub(crate) targets: Vec<Place>,
 }
 
 /// Value that is written to a register before the code runs.

@@ -270,7 +270,7 @@ impl Encoder<'_> {
                 self.code.systems.push(SystemDetail {
                     call: *call,
                     sources: operation.sources.iter().map(|register| self.place(*register)).collect(),
-                    target: operation.targets.first().map(|register| self.place(*register)),
+                    targets: operation.targets.iter().map(|register| self.place(*register)).collect(),
                 });
                 Instruction {
                     detail: self.code.systems.len() as u32 - 1,

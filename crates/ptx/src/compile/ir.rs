@@ -170,7 +170,7 @@ pub(crate) enum Callee {
     Pointer,
 }
 
-/// Functions of CUDA's device runtime, which every kernel may call.
+/// Functions of CUDA's device runtime, which every kernel may call, and accesses to textures, lane by lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemCall {
     /// sources: format, arguments. targets: number of conversions.
@@ -181,6 +181,36 @@ pub(crate) enum SystemCall {
     Allocate,
     /// sources: address.
     Free,
+    /// sources: handles of the texture and of the sampler, then layer and coordinates. targets: four words.
+    Fetch(Geometry),
+    /// sources: handle, layer and coordinates, and for stores the values. targets of loads: the values.
+    Surface {
+        geometry: Geometry,
+        /// Size of each value in bytes, and their number.
+        element: u8,
+        count: u8,
+        store: bool,
+        outside: Outside,
+    },
+    /// sources: handle. targets: the extent along an axis.
+    Extent(u8),
+}
+
+/// Shape of a texture or surface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) dimensions: u8,
+    pub(crate) is_layered: bool,
+    /// Whether coordinates are integers, in texels.
+    pub(crate) is_integer: bool,
+}
+
+/// Treatment of surface coordinates that are out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outside {
+    Trap,
+    Clamp,
+    Zero,
 }
 
 /// `barrier.red` (PTX ISA §9.7.13.1).

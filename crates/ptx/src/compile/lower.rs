@@ -18,6 +18,7 @@ mod matrix;
 mod names;
 mod registers;
 mod special;
+mod texture;
 mod transaction;
 mod video;
 mod video_scalar;
@@ -367,6 +368,7 @@ impl<'a> Lowering<'a> {
             "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(at),
             "cp" => self.copy_async(at),
             "mbarrier" => self.transaction_barrier(at),
+            "tex" | "txq" | "suq" | "suld" | "sust" => self.texture(at),
             "isspacep" => self.is_space(at),
             "createpolicy" => self.create_policy(at),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.warp(at),

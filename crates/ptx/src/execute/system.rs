@@ -47,8 +47,8 @@ impl Worker<'_> {
                 if let Some(output) = &self.session.launch.output {
                     output.append(&text);
                 }
-                if let Some(target) = detail.target {
-                    self.set_element(target, Width::W32, lane, u64::from(conversions));
+                if let Some(target) = detail.targets.first() {
+                    self.set_element(*target, Width::W32, lane, u64::from(conversions));
                 }
                 Ok(())
             }
@@ -64,8 +64,17 @@ impl Worker<'_> {
             SystemCall::Allocate => {
                 let bytes = word(self, 0, Width::W64);
                 let address = self.heap().allocate(self.session.memory, bytes).map_or(0, |pointer| pointer.0);
-                if let Some(target) = detail.target {
-                    self.set_element(target, Width::W64, lane, address);
+                if let Some(target) = detail.targets.first() {
+                    self.set_element(*target, Width::W64, lane, address);
+                }
+                Ok(())
+            }
+            SystemCall::Fetch(geometry) => self.fetch(detail, geometry, lane),
+            SystemCall::Surface { .. } => self.surface(detail, lane),
+            SystemCall::Extent(axis) => {
+                let texture = self.texture(lane, word(self, 0, Width::W64))?;
+                if let Some(target) = detail.targets.first() {
+                    self.set_element(*target, Width::W32, lane, u64::from(texture.extent[usize::from(axis)]));
                 }
                 Ok(())
             }
@@ -96,7 +105,7 @@ impl Worker<'_> {
         Ok(text)
     }
 
-    fn byte(&mut self, lane: usize, address: u64) -> Result<u8, (FaultKind, Option<u64>)> {
+    pub(super) fn byte(&mut self, lane: usize, address: u64) -> Result<u8, (FaultKind, Option<u64>)> {
         let pointer = self
             .host_address(Space::Generic, lane, address, 1)
             .map_err(|kind| (kind, Some(address)))?;

@@ -10,6 +10,7 @@ mod instructions;
 mod linking;
 mod loading;
 mod outline;
+mod textures;
 mod transactions;
 mod vectors;
 mod video;
