@@ -209,6 +209,8 @@ pub enum Operand<'a> {
     },
     /// Address with coordinates or further names, such as `[texture, {x, y}]`.
     Coordinates(Vec<Operand<'a>>),
+    /// Element of an array, such as `table[3]` (PTX ISA §6.4.2).
+    Element(&'a str, i64),
     /// Negated operand of `vmad`, such as `-a`.
     Minus(Box<Operand<'a>>),
     /// Vector, such as `{a, b}`.

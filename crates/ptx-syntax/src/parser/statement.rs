@@ -217,13 +217,13 @@ impl<'a> Parser<'a> {
                     self.at += 1;
                     return Ok(Operand::Component(name, component));
                 }
-                // `array[0]` is the array itself (§6.4.2).
-                if self.peek() == Token::Mark(b'[') {
-                    self.at += 1;
-                    if self.integer()? != 0 {
-                        return Err(self.unsupported("an array element as operand"));
+                if self.accept(b'[') {
+                    if let Token::Name(index) = self.peek() {
+                        return Err(self.unsupported(format!("the register {index} as index of an array")));
                     }
+                    let index = self.expression(0)?;
                     self.expect(b']')?;
+                    return Ok(Operand::Element(name, index));
                 }
                 Ok(Operand::Name(name, self.addend()?))
             }

@@ -84,6 +84,8 @@ struct Scope<'a> {
     vectors: HashMap<&'a str, registers::Elements>,
     variables: HashMap<&'a str, names::Place>,
     labels: HashMap<&'a str, LabelId>,
+    /// Sizes in bytes of the elements of `variables`.
+    element_bytes: HashMap<&'a str, u64>,
     /// Sizes in bytes of the `.param` variables among `variables`.
     parameter_bytes: HashMap<&'a str, u64>,
     branch_targets: HashMap<&'a str, Vec<&'a str>>,
@@ -282,6 +284,8 @@ impl<'a> Lowering<'a> {
                     let place = names::Place::Static(self.texts.static_variable(self.text, *index));
                     if let Some(scope) = self.scopes.last_mut() {
                         scope.variables.insert(name, place);
+                        let (variable, _) = self.texts.variables[self.texts.static_variable(self.text, *index)];
+                        scope.element_bytes.insert(name, variable.scalar.bytes() as u64);
                     }
                 }
                 syntax::Statement::Location { file, line } => {

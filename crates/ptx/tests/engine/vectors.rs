@@ -161,6 +161,19 @@ fn constants_are_expressions() {
 }
 
 #[test]
+fn registers_have_offsets_and_arrays_have_elements() {
+    let found = words(&kernel(
+        ".global .b32 table[4] = {10, 20, 30, 40}; .global .b64 wide[2] = {1, 2};",
+        ".shared .b32 own[64]; add.u32 %r2, %r1+1, %r1+-2; setp.eq.u32 %p1, %r1+3, 5; selp.u32 %r3, 100, 0, %p1;
+         ld.global.u32 %r4, table[2]; mov.u64 %rd2, wide[1]; ld.global.u64 %rd3, [%rd2]; cvt.u32.u64 %r5, %rd3;
+         mov.v2.u32 {%r6, %r7}, %tid; add.u32 %r8, %r6, %r7; st.shared.u32 own[31+1], %r8; ld.shared.u32 %r8, own[16*2];
+         add.u32 %r9, %r2, %r3; add.u32 %r9, %r9, %r4; add.u32 %r9, %r9, %r5; add.u32 %r9, %r9, %r8;",
+    ));
+    assert_eq!(found, of_thread(|thread| 2 * thread + 31 + if thread == 2 { 100 } else { 0 } + 31));
+    assert!(Module::load(&kernel("", "mov.u32 %r9, missing[1];")).is_err());
+}
+
+#[test]
 fn addresses_are_initial_values_in_parts() {
     let found = words(&kernel(
         ".global .b8 target[8]; .global .align 8 .b8 parts[8] = {0xff(target), 0xff00(target), 0xff0000(target), 0xff000000(target),

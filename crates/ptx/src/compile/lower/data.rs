@@ -18,6 +18,11 @@ impl<'a> Lowering<'a> {
         let [target, source] = at.operands()?;
         match (target, source) {
             (Operand::Vector(targets), Operand::Vector(sources)) => self.move_elements(at, scalar, targets, sources),
+            (Operand::Vector(targets), Operand::Name(name, 0)) if matches!(*name, "%tid" | "%ntid" | "%ctaid" | "%nctaid") => {
+                let parts = ["x", "y", "z", "w"].into_iter().take(targets.len());
+                let sources: Vec<_> = parts.map(|part| Operand::Component(name, part)).collect();
+                self.move_elements(at, scalar, targets, &sources)
+            }
             _ if rest.len() != at.modifiers().len() => Err(at.invalid("expected two vectors")),
             (Operand::Vector(parts), _) => self.unpack(at, scalar, parts, source),
             (_, Operand::Vector(parts)) => self.pack(at, scalar, target, parts),

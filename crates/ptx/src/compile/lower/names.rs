@@ -72,6 +72,7 @@ impl<'a> Lowering<'a> {
         };
         if let Some(scope) = self.scopes.last_mut() {
             scope.variables.insert(variable.name, place);
+            scope.element_bytes.insert(variable.name, variable.scalar.bytes() as u64);
         }
         Ok(())
     }
@@ -157,7 +158,7 @@ impl<'a> Lowering<'a> {
                 if let Some(found) = self.register(name) {
                     return match (found, addend) {
                         (Ok(id), 0) => Ok(id),
-                        (Ok(_), _) => Err(at.invalid("a register with an offset is no operand here")),
+                        (Ok(id), addend) => self.register_plus(at, id, *addend),
                         (Err(scalar), _) => Err(at.unsupported(format!("registers of type {scalar}"))),
                     };
                 }
@@ -176,6 +177,10 @@ impl<'a> Lowering<'a> {
                     None => Err(at.undeclared(name)),
                 }
             }
+            Operand::Element(name, index) => {
+                let offset = self.element_offset(at, name, *index)?;
+                self.variable_address(at, name, offset, width)
+            }
             Operand::Not(name) if width == Width::Predicate => {
                 let register = self.typed_register(at, name, Width::Predicate)?;
                 let inverted = self.new_register(Width::Predicate);
@@ -186,6 +191,35 @@ impl<'a> Lowering<'a> {
             }
             _ => Err(at.invalid("this operand has no place here")),
         }
+    }
+
+    /// Returns the sum of a register and a constant.
+    fn register_plus(&mut self, at: At<'a, '_>, register: RegisterId, addend: i64) -> Result<RegisterId, LoadError> {
+        use crate::lanes::{binary, integer::Add};
+        let width = self.width(register);
+        let add = match width {
+            Width::W16 => binary::<Add<u16>>(),
+            Width::W32 => binary::<Add<u32>>(),
+            Width::W64 => binary::<Add<u64>>(),
+            Width::Predicate => return Err(at.invalid("a predicate has no offset")),
+        };
+        let (sum, addend) = (self.new_register(width), self.constant(width, addend as u64));
+        let guard = self.guard.take();
+        self.lane(add, sum, &[register, addend]);
+        self.guard = guard;
+        Ok(sum)
+    }
+
+    /// Returns the offset in bytes of an element of an array.
+    fn element_offset(&self, at: At<'a, '_>, name: &str, index: i64) -> Result<i64, LoadError> {
+        let local = self.scopes.iter().rev().find_map(|scope| scope.element_bytes.get(name)).copied();
+        let module = || {
+            self.texts
+                .variable(self.text, name)
+                .map(|index| self.texts.variables[index].0.scalar.bytes() as u64)
+        };
+        let bytes = local.or_else(module).ok_or_else(|| at.undeclared(name))?;
+        Ok(index.wrapping_mul(bytes as i64))
     }
 
     /// Returns the address of a variable as a value.
@@ -293,11 +327,13 @@ impl<'a> Lowering<'a> {
 
     /// Resolves an operand `[…]` to a register plus an offset.
     pub(crate) fn address(&mut self, at: At<'a, '_>, operand: &Operand<'a>) -> Result<Address, LoadError> {
-        let Operand::Address { base, addend } = operand else {
-            return Err(at.invalid("expected an address in brackets"));
+        let (base, addend) = match operand {
+            Operand::Address { base, addend } => (*base, *addend),
+            Operand::Element(name, index) => (Some(*name), self.element_offset(at, name, *index)?),
+            _ => return Err(at.invalid("expected an address in brackets")),
         };
-        let Some(name) = *base else {
-            let register = self.constant(Width::W64, *addend as u64);
+        let Some(name) = base else {
+            let register = self.constant(Width::W64, addend as u64);
             return Ok(Address {
                 register,
                 offset: 0,
@@ -312,7 +348,7 @@ impl<'a> Lowering<'a> {
                 }
                 return Ok(Address {
                     register,
-                    offset: *addend,
+                    offset: addend,
                     space: None,
                     parameter: None,
                 });
@@ -331,7 +367,7 @@ impl<'a> Lowering<'a> {
         if !matches!(at.instruction.opcode, "ld" | "st") {
             self.address_taken(name);
         }
-        if let Some((origin, space)) = self.variable(at, name, *addend)? {
+        if let Some((origin, space)) = self.variable(at, name, addend)? {
             let register = self.fixed(Width::W64, origin);
             return Ok(Address {
                 register,
@@ -343,8 +379,8 @@ impl<'a> Lowering<'a> {
         match self.parameters.get(name).copied() {
             Some((offset, bytes)) => {
                 let start = i64::from(offset) + addend;
-                let inside = u32::try_from(*addend).is_ok_and(|addend| addend < bytes);
-                let parameter = inside.then(|| (start as u32, bytes - *addend as u32));
+                let inside = u32::try_from(addend).is_ok_and(|addend| addend < bytes);
+                let parameter = inside.then(|| (start as u32, bytes - addend as u32));
                 let register = self.constant(Width::W64, start as u64);
                 Ok(Address {
                     register,
