@@ -121,6 +121,10 @@ impl Outline {
                     }
                 }
                 Token::Dot("global") => outline.global_bytes = outline.global_bytes.saturating_add(sum(&reader.variables()?)),
+                Token::Dot("tex") => {
+                    let handles = 8 * reader.variables()?.len() as u64;
+                    outline.global_bytes = outline.global_bytes.saturating_add(handles);
+                }
                 Token::Dot("const") => constants.append(&mut reader.variables()?),
                 Token::Dot("shared" | "shared::cta") => shared.append(&mut reader.variables()?),
                 Token::Dot("local") => locals.append(&mut reader.variables()?),
@@ -294,6 +298,7 @@ mod tests {
             29
         );
         assert_eq!(global_bytes(".extern .global .b8 elsewhere[];"), 0);
+        assert_eq!(global_bytes(".tex .u32 first, second; .global .texref third;"), 24);
         assert_eq!(
             global_bytes(".global .b8 a[18446744073709551615]; .global .b64 b[2305843009213693952], c;"),
             u64::MAX

@@ -106,6 +106,8 @@ impl<'a> Parser<'a> {
             Token::Dot(word) => self.error(format!("no declaration begins with .{word}")),
             _ => self.error("expected a directive or a state space"),
         })?;
+        // The type of a `.tex` variable is that of an address, of 64 bits here.
+        let is_texture = self.tokens[self.at - 1].token == Token::Dot("tex");
         let mut alignment = None;
         let mut width = 1u64;
         let mut scalar = None;
@@ -147,6 +149,7 @@ impl<'a> Parser<'a> {
             }
         }
         let scalar = scalar.ok_or_else(|| self.error("expected a type"))?;
+        let scalar = if is_texture { ScalarType::B64 } else { scalar };
         let template = Variable {
             name: "",
             position,

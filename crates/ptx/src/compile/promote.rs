@@ -133,6 +133,7 @@ mod tests {
     use super::*;
     use crate::compile::calls::CallGraph;
     use crate::compile::lower;
+    use crate::compile::texts::Texts;
     use sahasra_ptx_syntax::parser::parse;
 
     /// Counts the local accesses before and after promotion in a kernel that calls a function, given its body and the call.
@@ -149,10 +150,9 @@ mod tests {
              }}"
         );
         let source = parse(&text).expect("parses");
-        let (symbols, graph) = (HashMap::new(), CallGraph::new(&source));
-        let kernel = &source.functions[1];
-        let body = kernel.body.as_ref().expect("a body");
-        let mut lowered = lower::lower(&source, &symbols, &graph, 1, kernel, body, HashMap::new()).expect("lowers");
+        let texts = Texts::new(std::slice::from_ref(&source)).unwrap_or_else(|(_, error)| panic!("{error}"));
+        let graph = CallGraph::new(&texts);
+        let mut lowered = lower::lower(&texts, &graph, 1, HashMap::new()).expect("lowers");
         let count = |lowered: &Lowered| {
             let local = |operation: &&Operation| matches!(&operation.action, Action::Load(access) | Action::Store(access) if access.space == Space::Local);
             lowered.operations.iter().filter(local).count()
