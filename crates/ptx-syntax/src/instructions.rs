@@ -5,6 +5,7 @@
 
 mod forms;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -174,15 +175,23 @@ fn of_one_block(word: &str) -> &str {
 /// More modifiers than this are only matched in order.
 const UNORDERED_LIMIT: usize = 12;
 
-/// Returns the modifiers in the order of the table, without clusters, since a block is a cluster of its own; or the reason why the table does not admit the form in this dialect.
-pub fn canonical<'a>(opcode: &str, modifiers: &[&'a str], dialect: Dialect) -> Result<Vec<&'a str>, String> {
+/// Returns the modifiers in the order of the table, without clusters, since a block is a cluster of its own.
+///
+/// # Errors
+/// The reason why the table does not admit the form in this dialect.
+pub fn canonical<'a, 'm>(opcode: &str, modifiers: &'m [&'a str], dialect: Dialect) -> Result<Cow<'m, [&'a str]>, String> {
+    let admitted = forms().get(opcode).map(Vec::as_slice).unwrap_or_default();
     let mut ordered = in_order(opcode, modifiers);
+    let has_cluster = modifiers.iter().any(|word| word.contains("cluster"));
+    let as_is = |(earlier, words): &(Option<Earlier>, Vec<Word>)| earlier.is_none() && matches(words, &ordered);
+    if !has_cluster && admitted.iter().any(as_is) {
+        return Ok(Cow::Borrowed(modifiers));
+    }
     // Before version 6.3, `wmma` had no `.aligned`.
     if opcode == "wmma" && dialect.version < (6, 3) && !ordered.contains(&"aligned") {
         let behind = ordered.iter().position(|word| *word == "sync").map_or(0, |at| at + 1);
         ordered.insert(behind, "aligned");
     }
-    let admitted = forms().get(opcode).map(Vec::as_slice).unwrap_or_default();
     let earlier_of = |(earlier, _): &(Option<Earlier>, Vec<Word>)| *earlier;
     let mut found = admitted.iter().find(|(_, words)| matches(words, &ordered)).map(earlier_of);
     if found.is_none() && ordered.len() <= UNORDERED_LIMIT {
@@ -199,7 +208,7 @@ pub fn canonical<'a>(opcode: &str, modifiers: &[&'a str], dialect: Dialect) -> R
             form(opcode, modifiers),
             earlier.needs()
         )),
-        Some(_) => Ok(ordered.into_iter().map(of_one_block).collect()),
+        Some(_) => Ok(Cow::Owned(ordered.into_iter().map(of_one_block).collect())),
         None => Err(refused(opcode, modifiers)),
     }
 }

@@ -24,6 +24,7 @@ mod video;
 mod video_scalar;
 mod warp;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use at::At;
@@ -314,11 +315,11 @@ impl<'a> Lowering<'a> {
         let form = instructions::canonical(instruction.opcode, &instruction.modifiers, self.dialect);
         let elements = self.expand_vectors(instruction);
         let changed = match &form {
-            Ok(form) if elements.is_some() || *form != instruction.modifiers => Some(Instruction {
+            Ok(Cow::Owned(form)) => Some(Instruction {
                 modifiers: form.clone(),
                 ..elements.unwrap_or_else(|| instruction.clone())
             }),
-            _ => None,
+            _ => elements,
         };
         let at = At {
             instruction: changed.as_ref().unwrap_or(instruction),
