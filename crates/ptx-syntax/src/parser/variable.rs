@@ -181,7 +181,7 @@ impl<'a> Parser<'a> {
                 dimensions.push(1);
                 continue;
             }
-            dimensions.push(self.dimension()?);
+            dimensions.push(self.integer()?);
             self.expect(b']')?;
         }
         let mut elements = variable.elements.unwrap_or(1);
@@ -210,11 +210,6 @@ impl<'a> Parser<'a> {
             variable.elements = None;
         }
         Ok(variable)
-    }
-
-    fn dimension(&mut self) -> Result<u64, LoadError> {
-        let size = self.expression(0)?;
-        u64::try_from(size).map_err(|_| self.error("the size of an array is negative"))
     }
 
     /// Parses initial values from `offset` on. Returns the offset after the last value.

@@ -152,7 +152,7 @@ fn registers_of_any_name_hold_functions_to_call() {
 #[test]
 fn constants_are_expressions() {
     let found = words(&kernel(
-        ".global .b32 table[2*4] = {1, 1+1, (1<<3) | 1, ~0 & 0xff, -5 + 6*7, 7/2 % 2, 3 > 2 ? 10 : 20, !0};",
+        ".global .b32 table[8] = {1, 1+1, (1<<3) | 1, ~0 & 0xff, -5 + 6*7, 7/2 % 2, 3 > 2 ? 10 : 20, !0};",
         "ld.global.u32 %r2, [table + 2*4]; mov.u32 %r3, (3+4)*2 - -1; add.u32 %r9, %r2, %r3; ld.global.u32 %r4, [table+12];
          add.u32 %r9, %r9, %r4; ld.global.u32 %r4, [table+4*4]; add.u32 %r9, %r9, %r4; ld.global.u32 %r4, [table+6*4];
          mad.lo.u32 %r9, %r4, 1 << 10, %r9; ld.global.u32 %r4, [table+28]; mad.lo.u32 %r9, %r4, 1024*WARP_SZ, %r9;",
