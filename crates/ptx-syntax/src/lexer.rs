@@ -105,7 +105,7 @@ impl<'a> Cursor<'a> {
                     }
                 }
                 // Debug data of old compilers, one line each: `@@DWARF .byte 0`.
-                (b'@', b'@') => {
+                (b'@', b'@') if self.text[self.line_start..self.at].trim_ascii().is_empty() => {
                     while self.at < self.bytes.len() && self.peek(0) != b'\n' {
                         self.at += 1;
                     }

@@ -242,8 +242,10 @@ impl<'a> Reader<'a> {
                         .map(|name| (name, parameters, None))
                         .ok_or_else(|| self.error("expected a name"));
                 }
-                Token::End => return Err(self.error("a function has no body")),
-                Token::Dot(word) if begins_declaration(word) => {
+                // The semicolon of a pragma is not that of a prototype.
+                Token::Dot("pragma") => while !matches!(self.next(), Token::Mark(b';') | Token::End) {},
+                Token::End if name.is_none() => return Err(self.error("a function has no name")),
+                token if token == Token::End || matches!(token, Token::Dot(word) if begins_declaration(word)) => {
                     // The prototypes of nvopencc have no semicolon.
                     return name
                         .map(|name| (name, parameters, None))

@@ -16,6 +16,28 @@ fn ptx_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
+fn the_outline_ends_kernels_where_the_engine_does() {
+    let head = ".version 8.0 .target sm_80 .address_size 64";
+    for (text, names) in [
+        (
+            ".entry a() .maxntid 32 .pragma \"nounroll\"; { ret; } .entry b() { ret; }",
+            &["a", "b"][..],
+        ),
+        (".func f .entry a { ret; } .func g", &["a"]),
+        (".entry a() { .pragma \"x\"; .param .b32 p; ret; } .global .b32 x;", &["a"]),
+        (".entry a .local .b32 y; .entry b { ret; }", &["b"]),
+    ] {
+        let text = format!("{head} {text}");
+        let outline = Outline::of(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let module = Module::load(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let outlined: Vec<_> = outline.entries.iter().map(|entry| entry.name.clone()).collect();
+        let loaded: Vec<_> = module.entries().map(|kernel| kernel.name().to_owned()).collect();
+        assert_eq!((&outlined[..], &loaded[..]), (&loaded[..], &outlined[..]), "{text}");
+        assert_eq!(outlined, names, "{text}");
+    }
+}
+
+#[test]
 fn the_outline_agrees_with_the_engine_on_all_that_it_loads() {
     let mut files = Vec::new();
     ptx_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus"), &mut files);
