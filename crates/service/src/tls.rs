@@ -9,7 +9,7 @@
 //! updated by replacing a symbolic link to a directory. Open connections keep the certificates of their handshake.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -55,7 +55,7 @@ pub enum TlsError {
 }
 
 /// A list of files, and the value built from their contents.
-trait Source {
+pub trait Source {
     type Made: Clone;
     fn paths(&self) -> Vec<&Path>;
     /// Builds the value from the contents of the files, in the order of [`Source::paths`].
@@ -65,15 +65,22 @@ trait Source {
 /// Contents of the files of a [`Source`], in the order of [`Source::paths`]. Compared to detect changes.
 type Contents = Vec<Vec<u8>>;
 
-/// The latest valid value of a [`Source`]. Clones share it.
+/// The latest valid value of a [`Source`], such as the certificates in a list of files. Clones share it.
 #[derive(Clone)]
-struct Renewing<S: Source> {
+pub struct Renewing<S: Source> {
     source: Arc<S>,
     current: Arc<RwLock<(Contents, S::Made)>>,
 }
 
+impl<S: Source + fmt::Debug> fmt::Debug for Renewing<S> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Renewing").field(&self.source).finish()
+    }
+}
+
 impl<S: Source> Renewing<S> {
-    fn new(source: S) -> Result<Self, TlsError> {
+    /// Reads the files.
+    pub fn new(source: S) -> Result<Self, TlsError> {
         let contents = read(&source)?;
         let made = source.make(&contents)?;
         Ok(Self {
@@ -86,9 +93,9 @@ impl<S: Source> Renewing<S> {
         self.current.read().1.clone()
     }
 
-    /// Reads the files every `interval` and replaces the value if they have changed. If the new contents are invalid, the previous value
-    /// stays, and a warning is logged once for these contents.
-    async fn renew(&self, interval: Duration) {
+    /// Reads the files every `interval`, until the future is dropped, and replaces the value if they have changed. If the new contents are
+    /// invalid, the previous value stays, and a warning is logged once for these contents.
+    pub async fn renew(&self, interval: Duration) {
         let files = self
             .source
             .paths()

@@ -5,7 +5,6 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use rustls::{AlertDescription as Alert, CertificateError, ClientConfig, pki_types::ServerName};
@@ -60,34 +59,17 @@ impl Source for Trust {
     }
 }
 
-/// Performs TLS handshakes as a client, with the current certificates. Clones share the certificates.
-#[derive(Clone)]
-pub struct Connector(Renewing<Trust>);
-
-impl std::fmt::Debug for Connector {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("Connector").field(&self.0.source).finish()
-    }
-}
+/// Performs TLS handshakes as a client, with the current certificates.
+pub type Connector = Renewing<Trust>;
 
 impl Connector {
-    /// Reads the files of `trust`.
-    pub fn new(trust: Trust) -> Result<Self, TlsError> {
-        Renewing::new(trust).map(Self)
-    }
-
-    /// Reloads the files every `interval` until the future is dropped. New connections use the reloaded certificates.
-    pub async fn renew(&self, interval: Duration) {
-        self.0.renew(interval).await;
-    }
-
     pub fn config(&self) -> Arc<ClientConfig> {
-        self.0.current()
+        self.current()
     }
 
     /// Name that a server's certificate must be valid for, if its URL has this host: a name or an address, IPv6 also in brackets.
     pub fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
-        if let Some(name) = &self.0.source.server_name {
+        if let Some(name) = &self.source.server_name {
             return Ok(name.clone());
         }
         let host = host.trim_matches(['[', ']']);

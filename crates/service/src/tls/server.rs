@@ -4,7 +4,6 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use rustls::{ServerConfig, server::WebPkiClientVerifier};
@@ -58,20 +57,8 @@ impl Source for Files {
     }
 }
 
-/// Performs TLS handshakes as a server, with the current certificate. Clones share the certificate.
-#[derive(Clone)]
-pub struct Acceptor(Renewing<Files>);
-
-impl Acceptor {
-    pub fn new(files: Files) -> Result<Self, TlsError> {
-        Renewing::new(files).map(Self)
-    }
-
-    /// Reloads the files every `interval` until the future is dropped. New connections use the reloaded certificate.
-    pub async fn renew(&self, interval: Duration) {
-        self.0.renew(interval).await;
-    }
-}
+/// Performs TLS handshakes as a server, with the current certificate.
+pub type Acceptor = Renewing<Files>;
 
 impl Handshake for TlsAcceptor {
     type Stream = Box<TlsStream<TcpStream>>;
@@ -85,7 +72,7 @@ impl Handshake for Acceptor {
     type Stream = Box<TlsStream<TcpStream>>;
 
     async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
-        self.0.current().handshake(stream).await
+        self.current().handshake(stream).await
     }
 
     fn is_certified(stream: &Self::Stream) -> bool {
