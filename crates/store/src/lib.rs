@@ -335,36 +335,36 @@ fn open_parsed(
     missing: Missing,
 ) -> Result<Arc<dyn ObjectStore>, OpenError> {
     let url = parsed.as_str();
-    let scheme = || OpenError::Scheme(url.to_owned());
-    let (kind, folder) = ObjectStoreScheme::parse(parsed).map_err(|_| scheme())?;
-    // Prefixes of the settings, all settings, and those without which requests are anonymous.
-    let (prefixes, known, rights): (&[&str], &[&str], &[&str]) = match kind {
-        ObjectStoreScheme::Local => return open_folder(policy, parsed, missing),
-        ObjectStoreScheme::AmazonS3 => (&["aws_"], S3_SETTINGS, &["access_key_id"]),
-        ObjectStoreScheme::GoogleCloudStorage => (&["google_"], GCS_SETTINGS, &["service_account_key", "bearer_token"]),
-        ObjectStoreScheme::MicrosoftAzure => (&["azure_", "storage_"], AZURE_SETTINGS, AZURE_RIGHTS),
-        _ => return Err(scheme()),
-    };
-    let settings = checked(options, prefixes, known)?;
-    check_endpoints(&policy.endpoints, &settings)?;
+    let (kind, folder) = ObjectStoreScheme::parse(parsed).map_err(|_| OpenError::Scheme(url.to_owned()))?;
+    // The builder, the prefixes of the settings, all settings, and those without which requests are anonymous.
     macro_rules! built {
-        ($builder:ident) => {{
+        ($builder:ident, $prefixes:expr, $known:expr, $rights:expr) => {{
+            let settings = checked(options, $prefixes, $known)?;
+            check_endpoints(&policy.endpoints, &settings)?;
             let mut builder = $builder::new().with_url(url).with_retry(retries());
             builder = builder.with_http_connector(policy.connector.clone());
             for (name, value) in &settings {
                 builder = builder.with_config(name.parse()?, value);
             }
-            if !rights.iter().any(|right| settings.contains_key(*right)) {
+            if !$rights.iter().any(|right| settings.contains_key(*right)) {
                 builder = builder.with_skip_signature(true);
             }
             Ok(Arc::new(PrefixStore::new(builder.build()?, folder)))
         }};
     }
     match kind {
-        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder),
-        ObjectStoreScheme::GoogleCloudStorage => built!(GoogleCloudStorageBuilder),
-        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder),
-        _ => Err(scheme()),
+        ObjectStoreScheme::Local => open_folder(policy, parsed, missing),
+        ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder, &["aws_"], S3_SETTINGS, ["access_key_id"]),
+        ObjectStoreScheme::GoogleCloudStorage => {
+            built!(
+                GoogleCloudStorageBuilder,
+                &["google_"],
+                GCS_SETTINGS,
+                ["service_account_key", "bearer_token"]
+            )
+        }
+        ObjectStoreScheme::MicrosoftAzure => built!(MicrosoftAzureBuilder, &["azure_", "storage_"], AZURE_SETTINGS, AZURE_RIGHTS),
+        _ => Err(OpenError::Scheme(url.to_owned())),
     }
 }
 
