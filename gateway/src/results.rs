@@ -1,6 +1,6 @@
 //! Route of a burst's results, read from the ConfigMap in which the operator keeps them.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, iter};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -51,7 +51,7 @@ pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &
         ))
     })?;
     Ok(if as_json {
-        pieces("application/json", JsonRows::new(lines))
+        pieces("application/json", json_rows(lines))
     } else {
         pieces("text/csv; charset=utf-8", lines)
     })
@@ -160,56 +160,21 @@ fn pieces(content_type: &'static str, texts: impl Iterator<Item = String> + Send
     answer::stream(response)
 }
 
-/// Iterator over the text of a JSON array of objects, one for each row. Numbers keep their digits; values that JSON has no number for (`NaN`,
-/// `inf`) become strings.
-struct JsonRows<I> {
-    lines: I,
-    /// Column names, as JSON strings.
-    names: Vec<String>,
-    /// Number of rows written so far; `None` after the end of the array was written.
-    written: Option<u64>,
-}
-
-impl<I: Iterator<Item = String>> JsonRows<I> {
-    fn new(mut lines: I) -> Self {
-        let header = lines.next().unwrap_or_default();
-        let names = header.trim_end().split(',').map(|name| Value::from(name).to_string()).collect();
-        Self {
-            lines,
-            names,
-            written: Some(0),
-        }
-    }
-}
-
-impl<I: Iterator<Item = String>> Iterator for JsonRows<I> {
-    type Item = String;
-
-    fn next(&mut self) -> Option<String> {
-        let written = self.written?;
-        let before = if written == 0 { "[" } else { "," };
-        let Some(line) = self.lines.next() else {
-            self.written = None;
-            let before = if written == 0 { "[" } else { "" };
-            return Some(format!("{before}\n]\n"));
-        };
-        self.written = Some(written + 1);
-        let mut text = format!("{before}\n{{");
-        for (place, (name, value)) in self.names.iter().zip(line.trim_end().split(',')).enumerate() {
-            if place > 0 {
-                text.push(',');
-            }
-            text.push_str(name);
-            text.push(':');
-            if is_number(value) {
-                text.push_str(value);
-            } else {
-                text.push_str(&Value::from(value).to_string());
-            }
-        }
-        text.push('}');
-        Some(text)
-    }
+/// Returns the text of a JSON array of objects, one for each row. Numbers keep their digits; values that JSON has no number for (`NaN`, `inf`)
+/// become strings.
+fn json_rows(mut lines: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    let header = lines.next().unwrap_or_default();
+    let names: Vec<String> = header.trim_end().split(',').map(|name| Value::from(name).to_string()).collect();
+    let rows = lines.enumerate().map(move |(place, line)| {
+        let values = line.trim_end().split(',').map(|value| match is_number(value) {
+            true => value.to_owned(),
+            false => Value::from(value).to_string(),
+        });
+        let fields: Vec<String> = names.iter().zip(values).map(|(name, value)| format!("{name}:{value}")).collect();
+        let before = if place == 0 { "" } else { "," };
+        format!("{before}\n{{{}}}", fields.join(","))
+    });
+    iter::once("[".to_owned()).chain(rows).chain(iter::once("\n]\n".to_owned()))
 }
 
 fn is_number(text: &str) -> bool {
@@ -227,7 +192,7 @@ mod tests {
         let csv = "index,rate,output0,output1[0]\n0,0.1,NaN,18446744073709551615\n2,1e-7,inf,-3\n";
         let rows = |csv: &str| {
             let lines: Vec<String> = csv.split_inclusive('\n').map(str::to_owned).collect();
-            JsonRows::new(lines.into_iter()).collect::<String>()
+            json_rows(lines.into_iter()).collect::<String>()
         };
         let text = rows(csv);
         let read: Value = serde_json::from_str(&text).unwrap();
