@@ -71,6 +71,15 @@ type Welcomed = (String, String, String, String, u64, String);
 /// Fields of `Compiled` in their order, with the results as (element type, dimensions).
 type Costs = (bool, u64, Vec<(String, Vec<i64>)>, u64, u64, u64, u64, u64, Option<f64>, u64, u64);
 
+impl Session {
+    /// Submits an operation as soon as the queue has space. Releases the GIL, because another thread may have filled the queue meanwhile.
+    fn submit<T: Send>(&self, py: Python<'_>, operation: impl FnOnce(&sahasra_client::Session) -> Result<T, Error> + Send) -> PyResult<T> {
+        let session = self.0.get(py)?;
+        room(py, session)?;
+        py.detach(|| operation(session)).map_err(|error| raise(py, &error))
+    }
+}
+
 #[pymethods]
 impl Session {
     /// Connects through the gateway, or directly to the worker if `endpoint` is given.
@@ -102,29 +111,30 @@ impl Session {
                 return Err(raise(py, &Error::Invalid(message)));
             }
         };
-        let target = match (gateway, endpoint) {
-            (gateway, Some(endpoint)) => {
-                let token = token.map_or_else(
-                    || Token::find(gateway.map_or(endpoint, |gateway| gateway.0.url())),
-                    |token| Ok(Token::text(token)),
-                );
-                let target = token.and_then(|token| Target::direct(endpoint, token, authority, namespace, name));
-                let target = target.and_then(|target| match server_name {
-                    Some(server_name) => target.named(server_name),
-                    None => Ok(target),
-                });
-                target.map(|target| match gateway {
-                    Some(gateway) => target.explained_by(&gateway.0, namespace, name),
-                    None => target,
-                })
+        let target = || {
+            let mut target = match (gateway, endpoint) {
+                (gateway, Some(endpoint)) => {
+                    let token = match token {
+                        Some(token) => Token::text(token),
+                        None => Token::find(gateway.map_or(endpoint, |gateway| gateway.0.url()))?,
+                    };
+                    let mut target = Target::direct(endpoint, token, authority, namespace, name)?;
+                    if let Some(server_name) = server_name {
+                        target = target.named(server_name)?;
+                    }
+                    match gateway {
+                        Some(gateway) => target.explained_by(&gateway.0, namespace, name),
+                        None => target,
+                    }
+                }
+                (Some(gateway), None) => Target::through(&gateway.0, namespace, name)?,
+                (None, None) => return Err(Error::Invalid("neither a gateway nor an endpoint is specified".to_owned())),
+            };
+            if let Some(worker) = worker {
+                target = target.on(worker);
             }
-            (Some(gateway), None) => Target::through(&gateway.0, namespace, name),
-            (None, None) => Err(Error::Invalid("neither a gateway nor an endpoint is specified".to_owned())),
+            Ok(target)
         };
-        let target = target.map(|target| match worker {
-            Some(worker) => target.on(worker),
-            None => target,
-        });
         let options = Options {
             connect: duration(connect),
             grace: duration(grace),
@@ -132,7 +142,7 @@ impl Session {
             compression,
             ..Options::default()
         };
-        let begun = target.and_then(|target| sahasra_client::Session::begin(target, options));
+        let begun = target().and_then(|target| sahasra_client::Session::begin(target, options));
         let (session, connected) = begun.map_err(|error| raise(py, &error))?;
         wait(py, &connected)?;
         Ok(Self(Own::new(session)))
@@ -186,7 +196,6 @@ impl Session {
         dimensions: Vec<i64>,
         copy: bool,
     ) -> PyResult<Tensor> {
-        let session = self.0.get(py)?;
         let data = if copy {
             // SAFETY: The package passes the address of the array's data. The array is an argument of this call.
             let copied = py.detach(|| unsafe { array::copy(address, bytes) });
@@ -195,33 +204,23 @@ impl Session {
             // SAFETY: The package passes the address of the data of an array that it holds and that is immutable or a copy of its own.
             unsafe { array::borrow(owner, address, bytes) }
         };
-        room(py, session)?;
-        let put = py.detach(|| session.put(data, element_type, &dimensions));
-        put.map(tensor).map_err(|error| raise(py, &error))
+        self.submit(py, |session| session.put(data, element_type, &dimensions)).map(tensor)
     }
 
     fn allocate(&self, py: Python<'_>, element_type: &str, dimensions: Vec<i64>) -> PyResult<Tensor> {
-        let session = self.0.get(py)?;
-        room(py, session)?;
-        let allocated = py.detach(|| session.allocate(element_type, &dimensions));
-        allocated.map(tensor).map_err(|error| raise(py, &error))
+        self.submit(py, |session| session.allocate(element_type, &dimensions)).map(tensor)
     }
 
     fn compile(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<Program> {
-        let (session, kind) = (self.0.get(py)?, format(py, kind)?);
-        room(py, session)?;
-        let compiled = py.detach(|| session.compile(name, kind, code));
-        compiled
-            .map(|program| Program(Own::new(program)))
-            .map_err(|error| raise(py, &error))
+        let kind = format(py, kind)?;
+        let program = self.submit(py, |session| session.compile(name, kind, code))?;
+        Ok(Program(Own::new(program)))
     }
 
     /// Compiles a program and waits until it is compiled.
     fn compile_and_ask(&self, py: Python<'_>, name: &str, kind: &str, code: Vec<u8>) -> PyResult<(Program, Costs)> {
-        let (session, kind) = (self.0.get(py)?, format(py, kind)?);
-        room(py, session)?;
-        let compiled = py.detach(|| session.compile_and_ask(name, kind, code));
-        let (program, costs) = compiled.map_err(|error| raise(py, &error))?;
+        let kind = format(py, kind)?;
+        let (program, costs) = self.submit(py, |session| session.compile_and_ask(name, kind, code))?;
         let costs = wait(py, &costs)?;
         let outputs = costs
             .outputs
@@ -252,12 +251,9 @@ impl Session {
         outputs: usize,
         donated: Vec<u32>,
     ) -> PyResult<Vec<Tensor>> {
-        let (session, program) = (self.0.get(py)?, program.0.get(py)?);
+        let program = program.0.get(py)?;
         let arguments: Vec<_> = arguments.iter().map(|tensor| tensor.0.get(py)).collect::<PyResult<_>>()?;
-        room(py, session)?;
-        // Releases the GIL, because another thread may have filled the queue.
-        let executed = py.detach(|| session.execute(program, &arguments, outputs, &donated));
-        let results = executed.map_err(|error| raise(py, &error))?;
+        let results = self.submit(py, |session| session.execute(program, &arguments, outputs, &donated))?;
         Ok(results.into_iter().map(tensor).collect())
     }
 
@@ -272,7 +268,7 @@ impl Session {
         shared_bytes: u32,
         arguments: Vec<Passed<'_>>,
     ) -> PyResult<()> {
-        let (session, program) = (self.0.get(py)?, program.0.get(py)?);
+        let program = program.0.get(py)?;
         let arguments: Vec<_> = arguments
             .iter()
             .map(|argument| match argument {
@@ -280,9 +276,7 @@ impl Session {
                 Passed::Scalar(bytes) => Ok(Argument::Scalar(bytes)),
             })
             .collect::<PyResult<_>>()?;
-        room(py, session)?;
-        let launched = py.detach(|| session.launch(program, entry, grid, block, shared_bytes, &arguments));
-        launched.map_err(|error| raise(py, &error))
+        self.submit(py, |session| session.launch(program, entry, grid, block, shared_bytes, &arguments))
     }
 
     fn synchronise(&self, py: Python<'_>) -> PyResult<()> {
