@@ -4,7 +4,7 @@
 //! 12 and 13; unchanged since CUDA 8).
 
 use std::{
-    ffi::{CStr, CString, OsStr, c_char, c_int, c_void},
+    ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     ptr,
@@ -107,30 +107,27 @@ impl Nvrtc {
             };
         }
         let folders = folders();
-        for path in folders.iter().flat_map(|folder| libraries(folder)) {
-            if let Ok(functions) = Functions::load(path.as_os_str()) {
-                return Ok(Self {
-                    functions,
-                    path: Some(path),
-                });
+        let files = folders
+            .iter()
+            .flat_map(|folder| libraries(folder))
+            .map(|path| (path.clone().into_os_string(), Some(path)));
+        let mut candidates = files.chain(NAMES.map(|name| (name.into(), None)));
+        let load = |(name, path): (OsString, _)| {
+            Some(Self {
+                functions: Functions::load(&name).ok()?,
+                path,
+            })
+        };
+        candidates.find_map(load).ok_or_else(|| {
+            let looked: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+            let looked = if looked.is_empty() {
+                "no other folder".to_owned()
+            } else {
+                looked.join(", ")
+            };
+            NvrtcError::Missing {
+                looked: format!("{} among the system's libraries and in {looked}", NAMES[0]),
             }
-        }
-        for name in NAMES {
-            if let Ok(functions) = Functions::load(name.as_ref()) {
-                return Ok(Self { functions, path: None });
-            }
-        }
-        let looked: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        Err(NvrtcError::Missing {
-            looked: format!(
-                "{} among the system's libraries and in {}",
-                NAMES[0],
-                if looked.is_empty() {
-                    "no other folder".to_owned()
-                } else {
-                    looked.join(", ")
-                }
-            ),
         })
     }
 
