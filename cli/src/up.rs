@@ -29,7 +29,7 @@ mod front;
 mod plugin;
 
 use access::{AccessError, Files, LockedFile};
-use front::{Front, TlsIfSpoken};
+use front::TlsIfSpoken;
 use plugin::Serves;
 
 /// Drain timeout of open requests and streams at shutdown.
@@ -145,7 +145,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         stop.clone(),
     )
     .map_err(UpError::Gateway)?;
-    let front = Front::new(warp::service(routes), warp::service(gateway.routes()), api, files.token_file.path());
+    let front = front::service(warp::service(routes), warp::service(gateway.routes()), api, files.token_file.path());
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()

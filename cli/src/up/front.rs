@@ -7,15 +7,7 @@
 //! TLS and plain HTTP share the port, distinguished by the first byte of a connection. kubectl sends its token only over TLS; `curl
 //! http://127.0.0.1:8000/workers` needs neither token nor TLS.
 
-use std::{
-    convert::Infallible,
-    io,
-    net::IpAddr,
-    path::Path,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{convert::Infallible, io, net::IpAddr, path::Path, sync::Arc};
 
 use http::{HeaderValue, Method, Request, StatusCode, header, uri::Authority};
 use hyper::body::Incoming;
@@ -28,14 +20,12 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
-use tower_service::Service;
+use tower::Service;
 
 /// First byte of a TLS connection, the type of a handshake record (RFC 8446 §5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 /// Paths that the operator serves without a token.
 const OPEN: [&str; 4] = ["/workers", "/metrics", "/healthz", "/readyz"];
-
-type BoxAnswer = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 
 /// Accepts TLS and plain HTTP on one port: TLS where the first byte of a connection is [`TLS_HANDSHAKE`].
 #[derive(Clone)]
@@ -54,61 +44,41 @@ impl Handshake for TlsIfSpoken {
     }
 }
 
-#[derive(Clone)]
-pub struct Front<W, G> {
+/// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the token are
+/// answered with the path of `token_file`.
+pub fn service<W, G>(
     operator: W,
     gateway: G,
     api: ApiService,
-    token_file: Arc<str>,
-}
-
-impl<W, G> Front<W, G> {
-    /// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the
-    /// token are answered with the path of `token_file`.
-    pub fn new(operator: W, gateway: G, api: ApiService, token_file: &Path) -> Self {
-        Self {
-            operator,
-            gateway,
-            api,
-            token_file: token_file.display().to_string().into(),
-        }
-    }
-}
-
-impl<W, G> Service<Request<Incoming>> for Front<W, G>
+    token_file: &Path,
+) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<W, G>
 where
-    W: Service<Request<Incoming>, Response = Answer, Error = Infallible>,
-    W::Future: Send + 'static,
-    G: Service<Request<Incoming>, Response = Answer, Error = Infallible>,
-    G::Future: Send + 'static,
+    W: Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send,
+    G: Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send,
 {
-    type Response = Answer;
-    type Error = Infallible;
-    type Future = BoxAnswer;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        if !is_for_loopback(&request) {
-            return Box::pin(std::future::ready(Ok(misdirected())));
+    let token_file: Arc<str> = token_file.display().to_string().into();
+    tower::service_fn(move |mut request: Request<Incoming>| {
+        let (mut operator, mut gateway, mut api, token_file) = (operator.clone(), gateway.clone(), api.clone(), token_file.clone());
+        async move {
+            if !is_for_loopback(&request) {
+                return Ok(misdirected());
+            }
+            let path = request.uri().path();
+            if OPEN.contains(&path) {
+                // The HTTP server omits the body of the answer to a HEAD request.
+                if request.method() == Method::HEAD {
+                    *request.method_mut() = Method::GET;
+                }
+                return operator.call(request).await;
+            }
+            let answer = if path.starts_with("/v1/") || path == "/openapi.json" {
+                gateway.call(request).await?
+            } else {
+                answer::stream(api.call(request).await?)
+            };
+            Ok(with_remedy(answer, &token_file))
         }
-        // The HTTP server omits the body of the answer to a HEAD request.
-        if request.method() == Method::HEAD && OPEN.contains(&request.uri().path()) {
-            *request.method_mut() = Method::GET;
-        }
-        if OPEN.contains(&request.uri().path()) {
-            return Box::pin(self.operator.call(request));
-        }
-        let path = request.uri().path();
-        if path.starts_with("/v1/") || path == "/openapi.json" {
-            let (answer, token_file) = (self.gateway.call(request), self.token_file.clone());
-            return Box::pin(async move { Ok(with_remedy(answer.await?, &token_file)) });
-        }
-        let (answer, token_file) = (self.api.call(request), self.token_file.clone());
-        Box::pin(async move { Ok(with_remedy(answer::stream(answer.await?), &token_file)) })
-    }
+    })
 }
 
 /// Whether the request's host is this machine: by DNS rebinding, a web page may point a name of its own at this port.
