@@ -11,6 +11,7 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, future::ready, stream::SplitSink};
 use http::{Request, header};
+use parking_lot::Mutex;
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
 use sahasra_upgrade::UpgradeError;
@@ -30,10 +31,6 @@ use url::Url;
 
 use crate::{Error, credentials::Token, rest::status_error};
 
-mod pulse;
-
-pub(crate) use pulse::Pulse;
-
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Number of pieces per system call. Linux accepts 1,024.
@@ -41,6 +38,20 @@ const GATHERED: usize = 64;
 /// Maximum length of a sent WebSocket message in bytes. A gateway accepts at most 16 MiB and holds each message in memory until it is
 /// complete.
 const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Time at which bytes last arrived on a connection, be it data of the stream or only a pong; before that, the time of its creation.
+#[derive(Debug)]
+pub(crate) struct Pulse(Mutex<std::time::Instant>);
+
+impl Pulse {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(std::time::Instant::now())))
+    }
+
+    pub(crate) fn last_received(&self) -> std::time::Instant {
+        *self.0.lock()
+    }
+}
 
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
@@ -208,7 +219,7 @@ pub(crate) async fn open(
     let pulse = pulse.clone();
     let stream: Box<dyn Io> = Box::new(InspectReader::new(stream, move |read| {
         if !read.is_empty() {
-            pulse.beat();
+            *pulse.0.lock() = std::time::Instant::now();
         }
     }));
     match route {
