@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Limited};
 use kube::{
     Client, Config,
     client::Body,
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use sahasra_service::{
     answer::{self, Answer},
@@ -39,20 +39,16 @@ const TURN_WITHIN: Duration = Duration::from_secs(5);
 const OBJECT_BYTES: usize = 8 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ApiServerError {
-    #[error("API server not found: set --api-server-url URL and --api-server-ca-file FILE, or KUBECONFIG")]
-    Unknown(#[source] Box<kube::config::KubeconfigError>),
-    #[error("failed to create the API client")]
-    Client(#[source] Box<kube::Error>),
-}
+#[error("API server not found: set --api-server-url URL and --api-server-ca-file FILE, or KUBECONFIG")]
+pub(crate) struct UnknownApiServer(#[source] Box<KubeconfigError>);
 
 /// Returns the address and certificate authority of the API server. Credentials of a kubeconfig, client certificates included, are dropped:
 /// callers must not act with them.
-pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
+pub(crate) async fn config(args: &Args) -> Result<Config, UnknownApiServer> {
     let mut config = match &args.api_server_url {
         Some(url) => Config::new(url.clone()),
         None => {
-            let unknown = |error| ApiServerError::Unknown(Box::new(error));
+            let unknown = |error| UnknownApiServer(Box::new(error));
             let kubeconfig = Kubeconfig::read().map_err(unknown)?;
             let theirs = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
                 .await
@@ -74,10 +70,6 @@ pub(crate) async fn config(args: &Args) -> Result<Config, ApiServerError> {
     // A create request that is retried may create two objects.
     config.default_retry = false;
     Ok(config)
-}
-
-pub(crate) fn client(config: Config) -> Result<Client, ApiServerError> {
-    sahasra_kubernetes::client(config).map_err(|error| ApiServerError::Client(Box::new(error)))
 }
 
 /// Client of the API server that sends every request with its caller's token.

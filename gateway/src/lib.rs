@@ -87,7 +87,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let config = api::config(&args).await?;
-    let client = api::client(config.clone())?;
+    let client = sahasra_kubernetes::client(config.clone()).context("failed to create the API client")?;
     let access = Access::of_api_server(config).context("failed to create the client of access reviews")?;
     let operator = args.operator_url.as_ref().map(Operator::new).transpose()?;
     let workers = args.worker_ca_file.as_ref().map(|authority| {
@@ -111,26 +111,21 @@ pub async fn serve(
         drain_timeout: DRAIN_TIMEOUT,
         ..server::Limits::default()
     };
-    let watching = tokio::spawn({
-        let gateway = gateway.clone();
-        async move { gateway.watch_api_server().await }
-    });
-    let renewing = tokio::spawn({
-        let handshake = handshake.clone();
-        async move {
-            let trusting = async {
-                if let Some(workers) = workers {
-                    workers.renew(RENEW_EVERY).await;
-                }
-            };
-            tokio::join!(handshake.renew(RENEW_EVERY), trusting);
+    let renewing = async {
+        match &workers {
+            Some(workers) => workers.renew(RENEW_EVERY).await,
+            None => std::future::pending().await,
         }
-    });
-    server::serve(listener, handshake, warp::service(gateway.routes()), limits, stop).await;
+    };
+    // The server ends at shutdown, the others never.
+    tokio::select! {
+        () = server::serve(listener, handshake.clone(), warp::service(gateway.routes()), limits, stop) => {}
+        () = gateway.watch_api_server() => {}
+        () = handshake.renew(RENEW_EVERY) => {}
+        () = renewing => {}
+    }
     if tokio::time::timeout(DRAIN_TIMEOUT, gateway.streams_ended()).await.is_err() {
         tracing::info!("closed open streams at shutdown");
     }
-    watching.abort();
-    renewing.abort();
     Ok(())
 }
