@@ -81,7 +81,6 @@ pub struct PoolSettings {
     /// Folder below which jobs may access files; none when `None`.
     pub file_store_root: Option<PathBuf>,
     pub pjrt_plugin: Option<PathBuf>,
-    /// Folder in which compiled programs of sessions are cached.
     pub program_cache: Option<PathBuf>,
     /// Token that opens streams of sessions; when `None`, every stream is rejected.
     pub token: Option<String>,

@@ -30,7 +30,6 @@ pub enum NvrtcError {
     /// The library given by `--nvrtc-library` cannot be loaded, or lacks a function.
     #[error("failed to load {}: {source}", path.display())]
     Load { path: PathBuf, source: libloading::Error },
-    /// A name, an option or the source contains a NUL byte.
     #[error("{0} contains a NUL byte")]
     Nul(&'static str),
     #[error("the source does not compile:\n{log}")]

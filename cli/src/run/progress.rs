@@ -19,9 +19,7 @@ pub struct Snapshot {
     pub held: u64,
     pub total: u64,
     pub done: u64,
-    /// Chunks that failed permanently.
     pub failed: u64,
-    /// Attempts beyond the first of each chunk.
     pub retried: u64,
     /// Message of an object that waits while no slice is held, or whose progress cannot be saved.
     pub waiting: Option<String>,

@@ -200,7 +200,6 @@ impl LockedFile {
         &self.path
     }
 
-    /// Removes the file, unless it contains another token than `token`.
     fn remove(self, token: &str) {
         let ours = fs::read_to_string(&self.path).is_ok_and(|text| text.contains(token));
         if ours && let Err(error) = fs::remove_file(&self.path) {
@@ -209,7 +208,6 @@ impl LockedFile {
     }
 }
 
-/// Returns device and inode number of an existing file.
 fn identity(found: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     found.ok().map(|found| (found.dev(), found.ino()))
 }

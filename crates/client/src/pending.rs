@@ -101,7 +101,6 @@ impl<T> Promise<T> {
 }
 
 impl<T> Pending<T> {
-    /// Blocks the thread until the answer arrives.
     pub fn wait(self) -> Result<T, Error> {
         match self.block(None) {
             Some(answer) => answer,

@@ -35,7 +35,6 @@ impl Clock {
         }
     }
 
-    /// Time since the origin.
     pub fn now(&self) -> Duration {
         let elapsed = self.origin.elapsed();
         match self.gain {

@@ -79,7 +79,6 @@ impl<S: Source + fmt::Debug> fmt::Debug for Renewing<S> {
 }
 
 impl<S: Source> Renewing<S> {
-    /// Reads the files.
     pub fn new(source: S) -> Result<Self, TlsError> {
         let contents = read(&source)?;
         let made = source.make(&contents)?;
