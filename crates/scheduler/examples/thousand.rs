@@ -40,7 +40,6 @@ fn burst(index: usize, slice_bytes: u64, min: u32, max: u32) -> Claim {
         engine: Some(Engine::Ptx),
         priority: 0,
         since: Duration::from_millis(index as u64),
-        pinned: None,
         refused: Vec::new(),
     }
 }

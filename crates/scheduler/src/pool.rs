@@ -62,7 +62,7 @@ struct GroupKey<'a> {
     unit: u64,
     kind: ClaimKind,
     priority: i32,
-    /// Id of a claim that is pinned or has current rejections: such a claim forms a group of its own.
+    /// Id of a claim that has current rejections: such a claim forms a group of its own.
     own: Option<&'a str>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Pool<'a> {
                     },
                     group: 0,
                 };
-                let own = claim.pinned.is_some() || claim.refused.iter().any(|refused| refused.until > now);
+                let own = claim.refused.iter().any(|refused| refused.until > now);
                 let key = GroupKey {
                     class: claim.class.as_deref(),
                     engine: claim.engine,
@@ -400,8 +400,7 @@ fn ranked(claims: &[Claim]) -> Vec<&Claim> {
 /// Whether `device` can take new slices of `demand`, regardless of free bytes and reservations.
 fn accepts(device: &Device, demand: &Demand, now: Duration) -> bool {
     let claim = demand.claim;
-    claim.pinned.as_ref().is_none_or(|pinned| *pinned == device.id)
-        && claim.class.as_ref().is_none_or(|class| *class == device.class)
+    claim.class.as_ref().is_none_or(|class| *class == device.class)
         && claim.engine.is_none_or(|engine| device.engines.contains(&engine))
         && device.usable.is_ok()
         && demand.unit() <= device.allocatable_bytes

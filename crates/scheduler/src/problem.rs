@@ -94,8 +94,6 @@ pub struct Claim {
     pub priority: i32,
     /// Start of waiting, on the clock of `now`.
     pub since: Duration,
-    /// The device of a session that has been placed: the session cannot move to another one. Absent before placement and for other kinds.
-    pub pinned: Option<DeviceId>,
     /// Devices whose agents recently rejected a proposal for this claim.
     pub refused: Vec<Refused>,
 }

@@ -2,16 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
+use sahasra_names::{ClassName, Engine, OwnerUid};
 
 /// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
-    /// The session is on another device and cannot move.
-    PinnedTo {
-        /// Device of the session.
-        device: DeviceId,
-    },
     /// The claim requires another class.
     ClassMismatch {
         wanted: ClassName,
@@ -60,7 +55,6 @@ impl WhyNot {
     /// The reason as one CamelCase word, for a condition or a metric label.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::PinnedTo { .. } => "PinnedElsewhere",
             Self::ClassMismatch { .. } => "ClassMismatch",
             Self::EngineUnsupported { .. } => "EngineUnsupported",
             Self::NotReady => "NotReady",
@@ -77,7 +71,6 @@ impl WhyNot {
     /// Adjective for a count of devices with this reason: "2 full, 1 not ready".
     pub(crate) fn adjective(&self) -> &'static str {
         match self {
-            Self::PinnedTo { .. } => "not the session's device",
             Self::ClassMismatch { .. } => "of another class",
             Self::EngineUnsupported { .. } => "without the engine",
             Self::NotReady => "not ready",
@@ -104,7 +97,6 @@ impl WhyNot {
             Self::TooSmall { .. } => 7,
             Self::EngineUnsupported { .. } => 8,
             Self::ClassMismatch { .. } => 9,
-            Self::PinnedTo { .. } => 10,
         }
     }
 }
@@ -112,7 +104,6 @@ impl WhyNot {
 impl fmt::Display for WhyNot {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::PinnedTo { device } => write!(formatter, "the session is placed on {device}"),
             Self::ClassMismatch { wanted, has } => write!(formatter, "class is {has}, wanted {wanted}"),
             Self::EngineUnsupported { wanted } => match wanted.requirement() {
                 Some(missing) => write!(formatter, "has no engine {wanted}: its worker has no {missing}"),

@@ -60,7 +60,6 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
     let now = NOW.as_millis() as u64;
     let since = prop_oneof![time(0..20), time(now - 20..now)];
     let refused = proptest::collection::vec((0..devices.max(1), time(now - 5..now + 5)), 0..2);
-    let pinned = prop_oneof![9 => Just(None), 1 => (0..devices.max(1)).prop_map(Some)];
     (
         kind,
         1..10_u64,
@@ -70,30 +69,26 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
         -1..3_i32,
         since,
         refused,
-        pinned,
         prop::bool::weighted(0.2),
     )
-        .prop_map(
-            move |(kind, slice_bytes, min, more, class, priority, since, refused, pinned, xla)| Claim {
-                id: format!("claim-{index}").into(),
-                kind,
-                slice_bytes,
-                min,
-                max: min + more,
-                class: class.map(Into::into),
-                engine: xla.then_some(Engine::Xla),
-                priority,
-                since,
-                pinned: pinned.filter(|_| kind == ClaimKind::Session).map(device_id),
-                refused: refused
-                    .into_iter()
-                    .map(|(device, until)| Refused {
-                        device: device_id(device),
-                        until,
-                    })
-                    .collect(),
-            },
-        )
+        .prop_map(move |(kind, slice_bytes, min, more, class, priority, since, refused, xla)| Claim {
+            id: format!("claim-{index}").into(),
+            kind,
+            slice_bytes,
+            min,
+            max: min + more,
+            class: class.map(Into::into),
+            engine: xla.then_some(Engine::Xla),
+            priority,
+            since,
+            refused: refused
+                .into_iter()
+                .map(|(device, until)| Refused {
+                    device: device_id(device),
+                    until,
+                })
+                .collect(),
+        })
 }
 
 fn problem() -> impl Strategy<Value = Problem> {
@@ -121,7 +116,7 @@ fn uniform_problem() -> impl Strategy<Value = Problem> {
     problem().prop_map(|mut problem| {
         problem.devices.iter_mut().for_each(|device| device.usable = Ok(()));
         for claim in &mut problem.claims {
-            (claim.slice_bytes, claim.class, claim.engine, claim.pinned) = (2, None, None, None);
+            (claim.slice_bytes, claim.class, claim.engine) = (2, None, None);
             claim.refused.clear();
         }
         problem

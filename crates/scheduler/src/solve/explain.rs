@@ -96,9 +96,6 @@ fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: Duration)
 fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceIndex, now: Duration) -> WhyNot {
     let (demand, device): (_, &Device) = (pool.demand(claim), pool.devices[index as usize]);
     let wish = demand.claim;
-    if let Some(pinned) = wish.pinned.as_ref().filter(|pinned| **pinned != device.id) {
-        return WhyNot::PinnedTo { device: pinned.clone() };
-    }
     if let Some(wanted) = wish.class.as_ref().filter(|wanted| **wanted != device.class) {
         return WhyNot::ClassMismatch {
             wanted: wanted.clone(),

@@ -55,8 +55,7 @@ fn standing(pool: &Pool, previous: &[Assignment]) -> BTreeMap<Rank, BTreeMap<Dev
             // The client's connection may keep a session alive even while the operator cannot see its worker.
             Err(Unusable::NotReady | Unusable::Unhealthy) => demand.is_session(),
         };
-        let at_home = demand.claim.pinned.as_ref().is_none_or(|pinned| *pinned == assignment.device);
-        if stands && at_home && assignment.slices > 0 {
+        if stands && assignment.slices > 0 {
             let slices = standing.entry(claim).or_default().entry(device).or_insert(0);
             *slices = slices.saturating_add(assignment.slices);
         }

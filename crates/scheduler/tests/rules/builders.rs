@@ -36,7 +36,6 @@ pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
         engine: None,
         priority: 0,
         since: Duration::ZERO,
-        pinned: None,
         refused: Vec::new(),
     }
 }

@@ -68,16 +68,6 @@ fn a_session_stays_on_its_device_even_if_the_device_fails() {
 }
 
 #[test]
-fn a_session_whose_device_was_removed_is_not_placed_again() {
-    let pinned = Claim {
-        pinned: Some(id("a/gpu0")),
-        ..session("s", 1)
-    };
-    let solution = solve(&pool(&[gpu("b/gpu0", 8)], &[pinned]), &[], Duration::ZERO);
-    assert_eq!(why_not(&solution, "s", "b/gpu0"), WhyNot::PinnedTo { device: id("a/gpu0") });
-}
-
-#[test]
 fn a_cordoned_device_keeps_what_it_has_and_gets_nothing_new() {
     let cordoned = Device {
         usable: Err(Unusable::Cordoned),

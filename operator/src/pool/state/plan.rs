@@ -105,7 +105,6 @@ impl State {
                 engine: claim.request.engine,
                 priority: claim.request.priority,
                 since: claim.since,
-                pinned: None,
                 refused: (claim.refused.iter())
                     .map(|(device, (until, _))| Refused {
                         device: device.clone(),
