@@ -20,7 +20,7 @@
 //!   help. Of two claims with equally many slices the older is served first.
 //! - **Sticky.** Slices stay where they are held unless a rule above takes them. Solving again with the solution as the previous state
 //!   gives the same solution, because every step depends on the present state only, not on the path to that state.
-//! - **A session is pinned.** All slices of a session are on one device. The session never leaves that device, even if the device fails:
+//! - **A session is never moved.** All slices of a session are on one device. They stay there even if the device fails:
 //!   the caller of `solve` decides when a session is lost.
 //! - **Backfill without starvation.** A claim that waits because no device has enough free memory does not hold back other claims that fit.
 //!   But a claim that has waited for [`RESERVE_AFTER`] reserves enough devices for its minimum, and until it has started, no less important

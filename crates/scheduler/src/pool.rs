@@ -47,13 +47,9 @@ impl Demand<'_> {
     }
 }
 
-/// Claims that have the same eligible devices and the same terms. If one claim of a group finds no room, no other claim of the group with
-/// an equal or larger minimum does.
-#[derive(Debug, Default)]
-pub(crate) struct Group {
-    /// Devices that can take new slices of this group, idlest first.
-    pub eligible: Vec<DeviceIndex>,
-}
+/// Claims that have the same eligible devices and the same terms: their eligible devices, idlest first. If one claim of a group finds no
+/// room, no other claim of the group with an equal or larger minimum does.
+type Group = Vec<DeviceIndex>;
 
 #[derive(PartialEq, Eq, Hash)]
 struct GroupKey<'a> {
@@ -103,7 +99,7 @@ impl<'a> Pool<'a> {
         let mut idlest_first: Vec<DeviceIndex> = (0..devices.len() as DeviceIndex).collect();
         idlest_first.sort_by_key(|&device| devices[device as usize].load);
 
-        let mut groups = Vec::new();
+        let mut groups: Vec<Group> = Vec::new();
         let mut known: HashMap<GroupKey, usize> = HashMap::new();
         let demands: Vec<Demand> = claims
             .into_iter()
@@ -131,9 +127,7 @@ impl<'a> Pool<'a> {
                 };
                 demand.group = *known.entry(key).or_insert_with(|| {
                     let fits = |&device: &DeviceIndex| accepts(devices[device as usize], &demand, now);
-                    groups.push(Group {
-                        eligible: idlest_first.iter().copied().filter(fits).collect(),
-                    });
+                    groups.push(idlest_first.iter().copied().filter(fits).collect());
                     groups.len() - 1
                 });
                 demand
@@ -193,7 +187,7 @@ impl<'a> Pool<'a> {
 
     /// Devices that can take new slices of `claim`, idlest first.
     pub fn eligible(&self, claim: Rank) -> &[DeviceIndex] {
-        &self.groups[self.demand(claim).group].eligible
+        &self.groups[self.demand(claim).group]
     }
 
     /// Free bytes of `device`.

@@ -4,6 +4,8 @@ use std::{fmt, time::Duration};
 
 use sahasra_names::{ClassName, Engine, OwnerUid};
 
+use crate::Unusable;
+
 /// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
@@ -15,12 +17,8 @@ pub enum WhyNot {
     },
     /// The device does not have the engine that the claim requires.
     EngineUnsupported { wanted: Engine },
-    /// The worker's heartbeat has stopped.
-    NotReady,
-    /// The device reported an error that requires a reset.
-    Unhealthy,
-    /// The device is being emptied.
-    Cordoned,
+    /// The device takes no new slices.
+    Unusable(Unusable),
     /// Even the empty device would be too small.
     TooSmall {
         /// Bytes that the claim needs on this device.
@@ -52,51 +50,20 @@ pub enum WhyNot {
 }
 
 impl WhyNot {
-    /// The reason as one CamelCase word, for a condition or a metric label.
-    pub fn reason(&self) -> &'static str {
+    /// How close the device is to serving the claim, closest first, and an adjective for a count of such devices: "2 full, 1 not ready". A
+    /// summary names the device with the lowest number.
+    pub(crate) fn rank(&self) -> (u8, &'static str) {
         match self {
-            Self::ClassMismatch { .. } => "ClassMismatch",
-            Self::EngineUnsupported { .. } => "EngineUnsupported",
-            Self::NotReady => "NotReady",
-            Self::Unhealthy => "Unhealthy",
-            Self::Cordoned => "Cordoned",
-            Self::TooSmall { .. } => "TooSmall",
-            Self::RejectedRecently { .. } => "RejectedRecently",
-            Self::ReservedFor { .. } => "Reserved",
-            Self::InsufficientVram { .. } => "InsufficientVram",
-            Self::TooFewSlices { .. } => "TooFewSlices",
-        }
-    }
-
-    /// Adjective for a count of devices with this reason: "2 full, 1 not ready".
-    pub(crate) fn adjective(&self) -> &'static str {
-        match self {
-            Self::ClassMismatch { .. } => "of another class",
-            Self::EngineUnsupported { .. } => "without the engine",
-            Self::NotReady => "not ready",
-            Self::Unhealthy => "unhealthy",
-            Self::Cordoned => "cordoned",
-            Self::TooSmall { .. } => "too small",
-            Self::RejectedRecently { .. } => "rejected recently",
-            Self::ReservedFor { .. } => "reserved",
-            Self::InsufficientVram { .. } => "full",
-            Self::TooFewSlices { .. } => "with too few free slices",
-        }
-    }
-
-    /// Rank of the reason by how close the device is to serving the claim, closest first. A summary names the device with the lowest rank.
-    pub(crate) fn distance(&self) -> u8 {
-        match self {
-            Self::TooFewSlices { .. } => 0,
-            Self::InsufficientVram { .. } => 1,
-            Self::ReservedFor { .. } => 2,
-            Self::RejectedRecently { .. } => 3,
-            Self::Cordoned => 4,
-            Self::NotReady => 5,
-            Self::Unhealthy => 6,
-            Self::TooSmall { .. } => 7,
-            Self::EngineUnsupported { .. } => 8,
-            Self::ClassMismatch { .. } => 9,
+            Self::TooFewSlices { .. } => (0, "with too few free slices"),
+            Self::InsufficientVram { .. } => (1, "full"),
+            Self::ReservedFor { .. } => (2, "reserved"),
+            Self::RejectedRecently { .. } => (3, "rejected recently"),
+            Self::Unusable(Unusable::Cordoned) => (4, "cordoned"),
+            Self::Unusable(Unusable::NotReady) => (5, "not ready"),
+            Self::Unusable(Unusable::Unhealthy) => (6, "unhealthy"),
+            Self::TooSmall { .. } => (7, "too small"),
+            Self::EngineUnsupported { .. } => (8, "without the engine"),
+            Self::ClassMismatch { .. } => (9, "of another class"),
         }
     }
 }
@@ -109,9 +76,9 @@ impl fmt::Display for WhyNot {
                 Some(missing) => write!(formatter, "has no engine {wanted}: its worker has no {missing}"),
                 None => write!(formatter, "has no engine {wanted}"),
             },
-            Self::NotReady => formatter.write_str("worker is not ready"),
-            Self::Unhealthy => formatter.write_str("device is unhealthy"),
-            Self::Cordoned => formatter.write_str("worker is cordoned"),
+            Self::Unusable(Unusable::NotReady) => formatter.write_str("worker is not ready"),
+            Self::Unusable(Unusable::Unhealthy) => formatter.write_str("device is unhealthy"),
+            Self::Unusable(Unusable::Cordoned) => formatter.write_str("worker is cordoned"),
             Self::TooSmall { slice, allocatable } => {
                 write!(
                     formatter,

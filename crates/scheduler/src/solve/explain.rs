@@ -2,26 +2,17 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
 use sahasra_names::DeviceId;
 
 use crate::{
-    Assignment, Bytes, Device, Refusal, Solution, Unusable, WhyNot,
+    Assignment, Bytes, Device, Refusal, Solution, WhyNot,
     pool::{DeviceIndex, Pool, Rank},
 };
 
 use super::{RESERVE_AFTER, Reservations};
-
-/// Reasons of one claim, independent of its id, so that claims can share them.
-#[derive(Clone)]
-struct Reasons {
-    why_not: Arc<[(DeviceId, WhyNot)]>,
-    nearest: Option<usize>,
-    summary: Arc<str>,
-}
 
 /// Builds the assignments, and for each claim without slices the reason for every device.
 pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: Duration) -> Solution {
@@ -29,7 +20,7 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: Duration) -
         revisit_at: revisit_at(pool, now),
         ..Solution::default()
     };
-    let mut known: HashMap<(usize, u32, usize), Reasons> = HashMap::new();
+    let mut known: HashMap<(usize, u32, usize), Refusal> = HashMap::new();
     let mut by_id: Vec<Rank> = pool.ranks().collect();
     by_id.sort_unstable_by_key(|&claim| &pool.demand(claim).claim.id);
     for claim in by_id {
@@ -37,15 +28,10 @@ pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: Duration) -
         if pool.held(claim) == 0 {
             // The reasons depend on these three values of a claim only.
             let terms = (demand.group, demand.min, reservations.before(claim));
-            let reasons = known
-                .entry(terms)
-                .or_insert_with(|| reasons(pool, reservations, claim, now))
-                .clone();
+            let same = known.entry(terms).or_insert_with(|| refusal(pool, reservations, claim, now));
             solution.refusals.push(Refusal {
                 claim: demand.claim.id.clone(),
-                why_not: reasons.why_not,
-                nearest: reasons.nearest,
-                summary: reasons.summary,
+                ..same.clone()
             });
         }
         // Devices are numbered in the order of ids, so the assignments are pushed in sorted order.
@@ -76,7 +62,7 @@ fn revisit_at(pool: &Pool, now: Duration) -> Option<Duration> {
 }
 
 /// The reason for every device, and their summary.
-fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: Duration) -> Reasons {
+fn refusal(pool: &Pool, reservations: &Reservations, claim: Rank, now: Duration) -> Refusal {
     let why_not: Vec<(DeviceId, WhyNot)> = (0..pool.devices.len() as DeviceIndex)
         .map(|device| {
             (
@@ -85,8 +71,9 @@ fn reasons(pool: &Pool, reservations: &Reservations, claim: Rank, now: Duration)
             )
         })
         .collect();
-    let nearest = (0..why_not.len()).min_by_key(|&place| (why_not[place].1.distance(), shortfall(&why_not[place].1)));
-    Reasons {
+    let nearest = (0..why_not.len()).min_by_key(|&place| (why_not[place].1.rank(), shortfall(&why_not[place].1)));
+    Refusal {
+        claim: pool.demand(claim).claim.id.clone(),
         summary: summary(pool, claim, &why_not, nearest).into(),
         why_not: why_not.into(),
         nearest,
@@ -105,11 +92,8 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
     if let Some(wanted) = wish.engine.filter(|wanted| !device.engines.contains(wanted)) {
         return WhyNot::EngineUnsupported { wanted };
     }
-    match device.usable {
-        Ok(()) => {}
-        Err(Unusable::NotReady) => return WhyNot::NotReady,
-        Err(Unusable::Unhealthy) => return WhyNot::Unhealthy,
-        Err(Unusable::Cordoned) => return WhyNot::Cordoned,
+    if let Err(unusable) = device.usable {
+        return WhyNot::Unusable(unusable);
     }
     if demand.unit() > device.allocatable_bytes {
         return WhyNot::TooSmall {
@@ -155,7 +139,7 @@ fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Op
     }
     let mut counts: BTreeMap<(u8, &str), usize> = BTreeMap::new();
     for (_, why_not) in why_not {
-        *counts.entry((why_not.distance(), why_not.adjective())).or_default() += 1;
+        *counts.entry(why_not.rank()).or_default() += 1;
     }
     let counts: Vec<String> = counts
         .iter()

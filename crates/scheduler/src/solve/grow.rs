@@ -109,7 +109,7 @@ fn share(
         }
         let group = pool.demand(claim).group;
         let turn = turns[group].get_or_insert_with(|| {
-            let eligible = pool.groups[group].eligible.iter().copied();
+            let eligible = pool.groups[group].iter().copied();
             let mut devices: Vec<DeviceIndex> = eligible.filter(|&device| reservations.may_grow(pool, claim, device)).collect();
             if pool.demand(claim).claim.kind == ClaimKind::Lease {
                 // No load metric shows the slices of leases, so without this order every lease would begin at the same device.

@@ -76,7 +76,7 @@ fn a_cordoned_device_keeps_what_it_has_and_gets_nothing_new() {
     let problem = pool(&[cordoned], &[burst("old", 1, 1, 100), burst("new", 1, 1, 1)]);
     let solution = solve(&problem, &[held("old", "a/gpu0", 3)], Duration::ZERO);
     assert_eq!(solution.slices_of("old"), 3);
-    assert_eq!(why_not(&solution, "new", "a/gpu0"), WhyNot::Cordoned);
+    assert_eq!(why_not(&solution, "new", "a/gpu0"), WhyNot::Unusable(Unusable::Cordoned));
 }
 
 #[test]
