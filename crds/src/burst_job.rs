@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::{CustomResource, KubeSchema};
 use sahasra_parameters::MAX_CHUNKS;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     number,
@@ -35,6 +36,7 @@ const MAX_URL_LENGTH: usize = 1_024;
 /// Specification of a burst: its kernel, its chunks, the slices that it uses, and the handling of its results.
 ///
 /// All fields except `suspend`, `priority`, `slices` and `ttlSecondsAfterFinished` are immutable.
+#[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -88,10 +90,8 @@ pub struct BurstJobSpec {
     #[schemars(range(min = 0, max = MAX_CHUNKS))]
     pub max_failed_chunks: i64,
     /// Aggregate of all results. If not specified, none is computed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<Aggregate>,
     /// Object store for results that exceed 512 KiB in total, and for the parts of the checkpoint that do not fit into a ConfigMap.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<OutputSpec>,
     /// Results of chunks that are kept in addition to the aggregate. Results that are not kept need no store and have no size limit.
     #[serde(default)]
@@ -104,12 +104,12 @@ pub struct BurstJobSpec {
     #[schemars(range(min = -MAX_PRIORITY, max = MAX_PRIORITY))]
     pub priority: i32,
     /// Time after the burst finished after which the object is deleted, in seconds. If not specified, the object is kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<i64>,
 }
 
 /// Number of slices that a burst holds at the same time.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.max) || self.min <= self.max").message(ORDERED_SLICES).field_path(".min"))]
@@ -119,7 +119,6 @@ pub struct BurstSlices {
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,
     /// Maximum number of slices. Defaults to the number of chunks, up to 100,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub max: Option<i64>,
 }
@@ -203,6 +202,7 @@ pub struct OutputSpec {
 }
 
 /// Object store, identified by its URL.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = rules::secret_for_remote_store())]
@@ -212,7 +212,6 @@ pub struct StoreSpec {
     #[x_kube(validation = store_url())]
     pub url: String,
     /// Secret in the job's namespace. Its keys are settings of the store, such as `aws_access_key_id` and `aws_endpoint`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretReference>,
 }
 

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use sahasra_names::Engine;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     VramQuantity, number,
@@ -21,6 +22,7 @@ pub(crate) const MAX_SESSION_SECONDS: u32 = 2_592_000;
 const MAX_IDLE_SECONDS: u32 = 604_800;
 
 /// Specification of a session: the requested VRAM and its lifetime.
+#[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -51,7 +53,6 @@ const MAX_IDLE_SECONDS: u32 = 604_800;
 #[x_kube(validation = Rule::new("self.idleTimeoutSeconds <= self.ttlSeconds").message("idleTimeoutSeconds must not exceed ttlSeconds: lower it or raise ttlSeconds").field_path(".idleTimeoutSeconds"))]
 pub struct GpuSessionSpec {
     /// Class of the device, such as `g5`. If not specified, a device of any class is used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = class_name())]
     pub class: Option<String>,
@@ -83,6 +84,7 @@ impl GpuSessionSpec {
 }
 
 /// Status of a session.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuSessionStatus {
@@ -91,26 +93,20 @@ pub struct GpuSessionStatus {
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// `metadata.generation` of the spec that this status is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Summary of the conditions, for `kubectl get`: `Pending`, `Placed`, `Ready`, `Failed`. The conditions are authoritative.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub state: Option<String>,
     /// Name of the `GpuWorker` of the session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub worker: Option<String>,
     /// Name of the device on the worker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub device: Option<String>,
     /// Name of the `VramLease` that holds its slice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub lease: Option<String>,
     /// URL at which a client inside the cluster reaches the session's worker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
     /// Number of tensors that the session stores.
@@ -126,9 +122,7 @@ pub struct GpuSessionStatus {
     #[schemars(range(min = 0))]
     pub active_executions: i64,
     /// Time at which the session got its device.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed_at: Option<Time>,
     /// Time at which the session ends at the latest.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 }

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use sahasra_names::Engine;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_with::skip_serializing_none;
 
 /// Specification of a worker: the node that it serves.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -43,6 +44,7 @@ pub struct GpuWorkerSpec {
 }
 
 /// Status of a worker, as its agent reports it: at most every 5 s, and only after a change.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuWorkerStatus {
@@ -51,15 +53,12 @@ pub struct GpuWorkerStatus {
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// URL at which the operator reaches the agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
     /// Identifier of one run of the agent. Grants of an earlier run are invalid.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
     /// Version of the agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
     /// Devices of the node, in the agent's order.
@@ -67,7 +66,6 @@ pub struct GpuWorkerStatus {
     #[schemars(length(max = 64))]
     pub devices: Vec<DeviceStatus>,
     /// Sums over the devices, for the columns of `kubectl get`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<WorkerSummary>,
 }
 

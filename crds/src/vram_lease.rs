@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use sahasra_names::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use crate::{
     VramQuantity,
@@ -30,6 +31,7 @@ pub const MAX_GRANTS: usize = 512;
 pub(crate) const TTL_SECONDS: i64 = 60;
 
 /// Specification of a lease: the requested slices, their owner and their lifetime.
+#[skip_serializing_none]
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "sahasra.dev",
@@ -70,7 +72,7 @@ pub struct VramLeaseSpec {
     pub slice: SliceSpec,
     /// Engine that the devices must support. If not specified, any device is suitable.
     // The schema of an optional enum would have the description of the enum.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     #[schemars(with = "Engine")]
     pub engine: Option<Engine>,
     /// Minimum and maximum number of slices.
@@ -85,7 +87,6 @@ pub struct VramLeaseSpec {
     pub renewal: Renewal,
     /// Maximum time for which a connected client keeps its slice, in seconds since the grant, even if the lease is not renewed. Only leases of
     /// sessions have this field.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = MIN_SESSION_SECONDS, max = MAX_SESSION_SECONDS))]
     pub keep_seconds: Option<i64>,
 }
@@ -101,28 +102,27 @@ impl VramLeaseSpec {
 }
 
 /// Owner of a lease. If empty, the `VramLease` object itself is the owner.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.kind) || has(self.name)").message("an owner of a kind needs a name: set name").field_path(".name").reason(Reason::FieldValueRequired))]
 pub struct LeaseOwner {
     /// Kind of the owner: `BurstJob`, `GpuSession`, or empty.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub kind: Option<String>,
     /// Name of the owner in the same namespace. Without `kind`, an arbitrary text that identifies the owner for users.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub name: Option<String>,
 }
 
 /// Size and class of one slice.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceSpec {
     /// VRAM of one slice, such as `512Mi`.
     pub vram: VramQuantity,
     /// Class of the devices, such as `g5` or `cpu`. If not specified, devices of any class are used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = class_name())]
     pub class: Option<String>,
@@ -163,6 +163,7 @@ pub enum Renewal {
 }
 
 /// Status of a lease: the granted slices.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct VramLeaseStatus {
@@ -171,7 +172,6 @@ pub struct VramLeaseStatus {
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// `metadata.generation` of the spec that this status is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Term of the coordinator that acts for this lease. It never decreases; agents reject requests with a lower one.
     #[serde(default)]
@@ -191,14 +191,11 @@ pub struct VramLeaseStatus {
     #[schemars(length(max = MAX_GRANTS))]
     pub grants: Vec<GrantStatus>,
     /// Time of the first grant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted_at: Option<Time>,
     /// Time at which a lease that is not renewed ends, by the operator's clock. The clocks of the agents are decisive. Not set if
     /// `spec.renewal` is `Automatic`, because renewals do not update the object.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
     /// Most recent loss of slices that the lease should have kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_loss: Option<LeaseLoss>,
 }
 

@@ -7,6 +7,7 @@ use sahasra_parameters::{
     spec::MAX_NAME_LENGTH,
 };
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::{MAX_URL_LENGTH, ScalarType, rules};
 use crate::{
@@ -140,13 +141,13 @@ pub struct OutputArgument {
 }
 
 /// Bytes of which every chunk gets a copy, or a part.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct InputArgument {
     /// Source of the bytes.
     pub from: BytesSource,
     /// Number of bytes for each chunk: chunk i gets those from i × this number on. If not specified, each chunk gets all bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_INPUT_BYTES))]
     pub bytes_per_chunk: Option<i64>,
 }

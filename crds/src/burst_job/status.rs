@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
+use serde_with::skip_serializing_none;
 
 use super::aggregate::{MAX_BEST, MAX_ELEMENTS};
 
@@ -17,6 +18,7 @@ pub const MAX_INDEXES_BYTES: usize = 4_096;
 pub const MAX_MESSAGE_BYTES: usize = 1_024;
 
 /// Status of a burst, which only the operator writes: a summary of the checkpoint in the ConfigMap that `results` names.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BurstJobStatus {
@@ -25,14 +27,11 @@ pub struct BurstJobStatus {
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// `metadata.generation` of the spec that this status is about.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Summary of the conditions, for `kubectl get`: `Pending`, `Running`, `Suspended`, `Complete`, `Failed`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub state: Option<String>,
     /// Reason of the condition from which `state` follows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub reason: Option<String>,
     /// Term of the coordinator that acts for this job. It never decreases; agents reject requests with a lower one.
@@ -41,42 +40,34 @@ pub struct BurstJobStatus {
     #[x_kube(validation = crate::rules::only_grows())]
     pub term: i64,
     /// SHA-256 of the accepted PTX, in hexadecimal digits after `sha256:`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 80))]
     pub kernel_digest: Option<String>,
     /// Counts of chunks.
     #[serde(default)]
     pub chunks: ChunkCounts,
     /// Indices of succeeded chunks, as ranges: `0-41,43`. Cut at 4 KiB; the checkpoint has all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_INDEXES_BYTES))]
     pub completed_indexes: Option<String>,
     /// Indices of chunks that failed and are not retried, in the same form.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_INDEXES_BYTES))]
     pub failed_indexes: Option<String>,
     /// Slices of VRAM that the burst holds and has held.
     #[serde(default)]
     pub slices: SliceCounts,
     /// Name of the `VramLease` of this job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub lease: Option<String>,
     /// Aggregate (`spec.aggregate`) of the results counted so far.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<AggregateStatus>,
     /// Places and size of the results.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results: Option<ResultsStatus>,
     /// The first failed chunks, at most 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_FAILURES))]
     pub failures: Vec<ChunkFailure>,
     /// Time at which the burst first held slices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
     /// Time at which the job completed or failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
 }
 
@@ -109,12 +100,12 @@ pub struct SliceCounts {
 }
 
 /// Aggregate of the results counted so far.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AggregateStatus {
     /// Summary for `kubectl get`: value and index of the best chunk (`0.0312 @ 417`), or the first element of the other aggregates; and the number
     /// of NaN results.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub summary: Option<String>,
     /// Best chunks, starting with the best: one for argmin and argmax, k for topK.
@@ -158,6 +149,7 @@ fn is_zero(number: &i64) -> bool {
 }
 
 /// One of the best chunks by `argmin`, `argmax` or `topK`.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BestChunk {
@@ -165,10 +157,8 @@ pub struct BestChunk {
     #[schemars(range(min = 0))]
     pub index: i64,
     /// Aggregated output. Not set if it is infinite.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
     /// Aggregated output as exact text, where `value` is not exact: an integer beyond 2^53, `inf`, `-inf`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub exact: Option<String>,
     /// Parameters of the chunk, by name.
@@ -182,16 +172,15 @@ pub struct BestChunk {
 }
 
 /// Places and size of the results.
+#[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ResultsStatus {
     /// ConfigMap with the checkpoint, and with the results when they are small: key `results.csv` once complete; with `results: Failed`
     /// key `failed.csv`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub config_map: Option<String>,
     /// With an object store: URL of the manifest that lists the segments; with `results: Failed`, URL of `failed.csv`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub url: Option<String>,
     /// Bytes of all stored results.
