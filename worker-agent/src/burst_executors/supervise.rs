@@ -53,6 +53,8 @@ pub(super) struct Supervisor {
     /// Number of consecutive processes that ended without ending a chunk.
     fruitless: u32,
     idle_since: Option<Instant>,
+    /// Time since which every check found chunks to start and none running.
+    stalled_since: Option<Instant>,
     /// Time of the last [`Supervisor::poll`].
     polled: Instant,
     /// The process starts nothing more and ends with its last chunk, because it is another namespace's turn.
@@ -76,6 +78,7 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
         timeouts: HashMap::new(),
         fruitless: 0,
         idle_since: None,
+        stalled_since: None,
         polled: Instant::now(),
         makes_room: false,
         shut_down: false,
@@ -262,6 +265,7 @@ impl Supervisor {
         self.timeouts.clear();
         self.process = Some(process);
         self.idle_since = Some(Instant::now());
+        self.stalled_since = None;
         for id in self.runs.keys().copied().collect::<Vec<_>>() {
             self.hand_over(id);
         }
@@ -351,7 +355,9 @@ impl Supervisor {
             .runs
             .values()
             .any(|run| run.concurrency > 0 && run.shared.outstanding() > 0 && !run.shared.is_paused());
-        if process.ready && startable && active == 0 && process.last_heard.elapsed() > SILENCE + config.grace {
+        // An executor without work is silent too: silence counts from the first check that found work and no running chunk.
+        self.stalled_since = (process.ready && startable && active == 0).then(|| self.stalled_since.unwrap_or(self.polled));
+        if (self.stalled_since).is_some_and(|since| since.max(process.last_heard).elapsed() > SILENCE + config.grace) {
             cause = Some(Cause::Hung);
         }
         let idle_timeout = config.idle_timeout;

@@ -3,4 +3,5 @@
 mod hostile;
 mod played;
 mod revoked;
+mod silence;
 mod turns;
