@@ -21,7 +21,7 @@ pub struct Parser<'a> {
     depth: u32,
     /// Whether parentheses enclose a list of arguments, and not a part of an expression.
     in_call: bool,
-    /// Collects [`Source::statics`].
+    /// Variables declared in functions so far, for [`Source::statics`].
     statics: Vec<Variable<'a>>,
 }
 

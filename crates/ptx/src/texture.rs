@@ -60,7 +60,7 @@ const MODES: [AddressMode; 4] = [AddressMode::Clamp, AddressMode::Wrap, AddressM
 /// `.samplerref` variable, whose 8 bytes the host sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Texture {
-    /// First texel.
+    /// Address of the first texel.
     pub address: DevicePointer,
     /// Width in texels, height in rows, and depth, or number of layers. Dimensions that a texture lacks are 1.
     pub extent: [u32; 3],

@@ -14,6 +14,9 @@ use sahasra_ptx_syntax::types::ScalarType;
 /// A function or variable, and the index of its text.
 type Of<'a, T> = (&'a T, usize);
 
+/// Definitions by name.
+type Definitions<'a> = HashMap<&'a str, Definition>;
+
 pub(crate) struct Texts<'a> {
     pub(crate) sources: &'a [Source<'a>],
     pub(crate) functions: Vec<Of<'a, Function<'a>>>,
@@ -80,9 +83,8 @@ impl<'a> Texts<'a> {
         Ok(texts)
     }
 
-    /// Collects the definitions that other texts may name.
-    #[allow(clippy::type_complexity, reason = "functions and variables, taken apart by the only caller")]
-    fn shared(&self) -> Result<(HashMap<&'a str, Definition>, HashMap<&'a str, Definition>), (usize, LoadError)> {
+    /// Collects the functions and the variables that other texts may name.
+    fn shared(&self) -> Result<(Definitions<'a>, Definitions<'a>), (usize, LoadError)> {
         let (mut functions, mut variables) = (HashMap::new(), HashMap::new());
         for (index, (function, text)) in self.functions.iter().enumerate() {
             if function.body.is_some() && !function.is_entry {
@@ -96,7 +98,7 @@ impl<'a> Texts<'a> {
         Ok((functions, variables))
     }
 
-    fn seen_by(&self, text: usize, functions: &HashMap<&str, Definition>, variables: &HashMap<&str, Definition>) -> Names<'a> {
+    fn seen_by(&self, text: usize, functions: &Definitions<'_>, variables: &Definitions<'_>) -> Names<'a> {
         let mut names = Names::default();
         for index in self.places[text].functions.clone() {
             let (function, _) = self.functions[index];
