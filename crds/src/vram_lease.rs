@@ -136,7 +136,7 @@ pub const ORDERED_SLICES: &str = "min must not exceed max: lower min or raise ma
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.min <= self.max").message(ORDERED_SLICES).field_path(".min"))]
 pub struct SliceBounds {
-    /// Minimum number of slices with which work can start.
+    /// Minimum number of slices with which work can start. If it is raised, the lease keeps its slices while it waits for the others.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 1, max = MAX_SLICES))]
     pub min: i64,

@@ -237,6 +237,34 @@ async fn a_lease_survives_a_restart_of_the_operator() {
         .expect("a lease");
     assert_eq!(after.data["status"]["grants"], before.data["status"]["grants"], "the same grants");
     assert_eq!(lent(&pool).await, Some(4.0));
+
+    // More slices than the pool has: the lease keeps those that it holds, also across a restart.
+    let raise = r#"{"spec": {"slices": {"min": 100000, "max": 100000}}}"#;
+    kubectl(&pool, &["patch", "vramlease", "lasting", "--type=merge", "--patch", raise]).await;
+    let waits = |term| {
+        move |lease: Option<&DynamicObject>| {
+            lease.is_some_and(|lease| {
+                number(lease, "/status/term") == term
+                    && condition(lease, "Granted").is_some_and(|granted| granted["reason"] == "WaitingForMoreSlices")
+            })
+        }
+    };
+    for term in [2, 3] {
+        let waiting = pool
+            .control_plane
+            .wait_until("VramLease", "default", "lasting", WITHIN, waits(term))
+            .await
+            .expect("it waits")
+            .expect("a lease");
+        let message = condition(&waiting, "Granted").expect("a condition")["message"].to_string();
+        assert!(message.contains("needs 99996 more slices of 64 MiB"), "{message}");
+        assert_eq!(waiting.data["status"]["grants"], before.data["status"]["grants"], "the same grants");
+        assert_eq!(lent(&pool).await, Some(4.0));
+        if term == 2 {
+            pool.operator.process.kill().await.expect("killed");
+            pool.operator.process.start().await.expect("it starts again");
+        }
+    }
     kubectl(&pool, &["delete", "vramlease", "lasting", "--timeout=60s"]).await;
     pool.nothing_held(FREE_WITHIN).await.expect("everything is given back");
 }

@@ -134,7 +134,7 @@ impl Pool {
 
     /// Changes the minimum, maximum and priority of a claim.
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
-        self.state.lock().resize(uid, min, max, priority);
+        self.state.lock().resize(uid, min, max, priority, self.clock.now());
         self.changed.notify_one();
     }
 

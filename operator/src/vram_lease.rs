@@ -168,10 +168,12 @@ fn is_served_once(lease: &VramLease) -> bool {
     lease.spec.renewal == Renewal::Never || is_a_sessions(lease)
 }
 
-/// Whether the lease held its slices when its status was last written.
+/// Whether the lease held its slices, perhaps fewer than a raised minimum, when its status was last written.
 fn was_granted(lease: &VramLease) -> bool {
     let status = lease.status.as_ref();
-    status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
+    status.is_some_and(|VramLeaseStatus { conditions, .. }| {
+        conditions::is_true(conditions, GRANTED) || GrantedReason::WaitingForMoreSlices.is_in(conditions)
+    })
 }
 
 impl Reconciler {
@@ -268,8 +270,9 @@ impl Reconciler {
             self.context.pool.forget(&uid);
             return Ok(Action::requeue(Duration::from_secs(1)));
         }
-        if view.acquiring && view.slices() == 0 {
-            // An agent will answer soon.
+        let is_decided = view.why_not.is_some() || is_served_once(lease);
+        if view.acquiring && view.slices() == 0 || view.keeps_fewer && !is_decided {
+            // An agent will answer soon, or the next plan.
             return Ok(Action::await_change());
         }
         let ended = granted && is_served_once(lease) && view.slices() == 0;

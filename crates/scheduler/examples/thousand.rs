@@ -35,6 +35,7 @@ fn burst(index: usize, slice_bytes: u64, min: u32, max: u32) -> Claim {
         kind: ClaimKind::Burst,
         slice_bytes,
         min,
+        floor: 0,
         max,
         class: None,
         engine: Some(Engine::Ptx),

@@ -2,14 +2,14 @@
 //!
 //! [`solve`] is a pure function. Its input is a [`Problem`] (the devices with their load, and the claims of bursts, sessions and leases),
 //! the previous [`Assignment`]s and the current time. Its output, a [`Solution`], contains the target assignments, and for every claim
-//! without slices the reason for each device. The crate does no input or output and knows neither Kubernetes nor a clock. A solution is a
+//! without its minimum the reason for each device. The crate does no input or output and knows neither Kubernetes nor a clock. A solution is a
 //! proposal: only agents grant slices, and an agent's rejection is an input of the next call, in [`Claim::refused`].
 //!
 //! # Rules
 //!
 //! - **Capacity.** Slices on a device, times their size, plus [`Device::foreign_bytes`], never exceed the device's allocatable bytes.
 //! - **Minimum or nothing.** A claim holds 0 slices or at least [`Claim::min`]. The slices above the minimum are the claim's *surplus*. A
-//!   session has none.
+//!   session has none. A claim whose minimum was raised keeps its slices, at least [`Claim::floor`], until the rest is granted at once.
 //! - **Importance.** Claims are ordered by priority (higher first), then by waiting time (longer first), then by id (smaller first). Minima
 //!   are served in this order.
 //! - **A minimum outranks every surplus** of the same or a lower priority. The minimum of a session outranks the surplus of every burst.

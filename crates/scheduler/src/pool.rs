@@ -26,6 +26,8 @@ pub(crate) struct Demand<'a> {
     pub slice: u64,
     /// Minimum number of slices, at least 1.
     pub min: u32,
+    /// Number of slices below which the claim keeps none: `min`, or less if `min` has been raised.
+    pub floor: u32,
     /// Maximum number of slices: at least `min`, and equal to `min` for a session.
     pub max: u32,
     /// Index into [`Pool::groups`].
@@ -105,10 +107,12 @@ impl<'a> Pool<'a> {
             .into_iter()
             .map(|claim| {
                 let min = claim.min.max(1);
+                let raised = claim.floor > 0 && claim.kind != ClaimKind::Session;
                 let mut demand = Demand {
                     claim,
                     slice: claim.slice_bytes.max(1),
                     min,
+                    floor: if raised { claim.floor.min(min) } else { min },
                     max: if claim.kind == ClaimKind::Session {
                         min
                     } else {
@@ -258,6 +262,11 @@ impl<'a> Pool<'a> {
         self.held[claim as usize]
     }
 
+    /// Number of slices that `claim` lacks of its minimum.
+    pub fn missing(&self, claim: Rank) -> u32 {
+        self.demand(claim).min.saturating_sub(self.held(claim))
+    }
+
     /// Number of slices that `claim` holds above its minimum.
     pub fn surplus(&self, claim: Rank) -> u32 {
         self.held(claim).saturating_sub(self.demand(claim).min)
@@ -374,7 +383,7 @@ impl<'a> Pool<'a> {
                 let (demand, held) = (self.demand(claim), self.held(claim));
                 let sum: u32 = self.holdings(claim).values().sum();
                 let pinned = !demand.is_session() || self.holdings(claim).len() <= 1;
-                sum == held && (held == 0 || (demand.min..=demand.max).contains(&held)) && pinned
+                sum == held && (held == 0 || (demand.floor..=demand.max).contains(&held)) && pinned
             })
     }
 }

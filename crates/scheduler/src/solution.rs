@@ -11,7 +11,7 @@ use crate::{Assignment, WhyNot};
 pub struct Solution {
     /// Target slices, sorted by claim and device, without duplicate pairs of claim and device.
     pub assignments: Vec<Assignment>,
-    /// Claims without slices, sorted by claim.
+    /// Claims that do not hold their minimum, sorted by claim.
     pub refusals: Vec<Refusal>,
     /// Next time at which the solution may change by the passage of time alone, on the clock of `now`: a rejection by an agent
     /// expires, or a claim has waited for [`crate::RESERVE_AFTER`].
@@ -32,7 +32,7 @@ impl Solution {
             .take_while(move |assignment| &*assignment.claim == claim)
     }
 
-    /// Reason why `claim` received no slices in this solution, or `None` if it received some or is unknown.
+    /// Reason why `claim` did not receive its minimum in this solution, or `None` if it received it or is unknown.
     pub fn refusal_of(&self, claim: &str) -> Option<&Refusal> {
         self.refusals
             .binary_search_by(|refusal| (*refusal.claim).cmp(claim))
@@ -41,7 +41,7 @@ impl Solution {
     }
 }
 
-/// Reason why a claim received no slices.
+/// Reason why a claim did not receive its minimum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub claim: OwnerUid,

@@ -63,7 +63,7 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
     (
         kind,
         1..10_u64,
-        0..7_u32,
+        (0..7_u32, prop_oneof![3 => Just(0), 1 => 1..7_u32]),
         0..20_u32,
         class,
         -1..3_i32,
@@ -71,24 +71,27 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
         refused,
         prop::bool::weighted(0.2),
     )
-        .prop_map(move |(kind, slice_bytes, min, more, class, priority, since, refused, xla)| Claim {
-            id: format!("claim-{index}").into(),
-            kind,
-            slice_bytes,
-            min,
-            max: min + more,
-            class: class.map(Into::into),
-            engine: xla.then_some(Engine::Xla),
-            priority,
-            since,
-            refused: refused
-                .into_iter()
-                .map(|(device, until)| Refused {
-                    device: device_id(device),
-                    until,
-                })
-                .collect(),
-        })
+        .prop_map(
+            move |(kind, slice_bytes, (min, floor), more, class, priority, since, refused, xla)| Claim {
+                id: format!("claim-{index}").into(),
+                kind,
+                slice_bytes,
+                min,
+                floor,
+                max: min + more,
+                class: class.map(Into::into),
+                engine: xla.then_some(Engine::Xla),
+                priority,
+                since,
+                refused: refused
+                    .into_iter()
+                    .map(|(device, until)| Refused {
+                        device: device_id(device),
+                        until,
+                    })
+                    .collect(),
+            },
+        )
 }
 
 fn problem() -> impl Strategy<Value = Problem> {
@@ -135,6 +138,15 @@ fn min_of(claim: &Claim) -> u64 {
     u64::from(claim.min.max(1))
 }
 
+/// Number of slices below which a claim holds none.
+fn floor_of(claim: &Claim) -> u64 {
+    match claim.floor {
+        0 => min_of(claim),
+        _ if claim.kind == ClaimKind::Session => min_of(claim),
+        floor => min_of(claim).min(floor.into()),
+    }
+}
+
 fn check_rules(problem: &Problem, solution: &Solution) -> Result<(), TestCaseError> {
     for device in &problem.devices {
         let held: u64 = solution
@@ -172,7 +184,7 @@ fn check_rules(problem: &Problem, solution: &Solution) -> Result<(), TestCaseErr
         } else {
             u64::from(claim.max).max(min_of(claim))
         };
-        prop_assert!(held == 0 || (min_of(claim)..=max).contains(&held), "{} holds {held}", claim.id);
+        prop_assert!(held == 0 || (floor_of(claim)..=max).contains(&held), "{} holds {held}", claim.id);
         prop_assert_eq!(held, solution.slices_of(&claim.id));
         if claim.kind == ClaimKind::Session {
             prop_assert!(
@@ -182,7 +194,7 @@ fn check_rules(problem: &Problem, solution: &Solution) -> Result<(), TestCaseErr
             );
         }
         let refusal = solution.refusal_of(&claim.id);
-        prop_assert_eq!(refusal.is_some(), held == 0, "{} holds {}", claim.id, held);
+        prop_assert_eq!(refusal.is_some(), held < min_of(claim), "{} holds {}", claim.id, held);
         if let Some(refusal) = refusal {
             let devices: BTreeSet<_> = problem.devices.iter().map(|device| &device.id).collect();
             let explained: BTreeSet<_> = refusal.why_not.iter().map(|(device, _)| device).collect();
@@ -229,7 +241,7 @@ proptest! {
         check_rules(&rest, &after)?;
         prop_assert_eq!(after.slices_of(&removed.id), 0);
         let newly_served = |than: i32| rest.claims.iter().any(|claim| {
-            claim.priority > than && before.slices_of(&claim.id) == 0 && after.slices_of(&claim.id) > 0
+            claim.priority > than && before.refusal_of(&claim.id).is_some() && after.refusal_of(&claim.id).is_none()
         });
         for claim in &rest.claims {
             let (held, holds) = (before.slices_of(&claim.id), after.slices_of(&claim.id));
@@ -287,6 +299,40 @@ proptest! {
     }
 
     #[test]
+    fn a_lease_keeps_its_slices_while_it_waits_for_a_raised_minimum(mut problem in problem(), which in any::<prop::sample::Index>(), more in 1..9_u32) {
+        problem.claims.iter_mut().for_each(|claim| claim.floor = 0);
+        // A burst may be preempted meanwhile.
+        for burst in problem.claims.iter_mut().filter(|claim| claim.kind == ClaimKind::Burst).step_by(2) {
+            burst.kind = ClaimKind::Lease;
+        }
+        let before = solve(&problem, &[], NOW);
+        let mut served: Vec<&mut Claim> = (problem.claims.iter_mut())
+            .filter(|claim| claim.kind == ClaimKind::Lease && before.slices_of(&claim.id) > 0)
+            .collect();
+        if served.is_empty() {
+            return Ok(());
+        }
+        let place = which.index(served.len());
+        let raised = &mut served[place];
+        let held = before.slices_of(&raised.id);
+        // Without a surplus, none of the slices yields to another claim.
+        raised.floor = raised.min.max(1);
+        raised.min = held as u32 + more;
+        raised.max = raised.min;
+        let raised = raised.clone();
+        let after = solve(&problem, &before.assignments, NOW);
+        check_rules(&problem, &after)?;
+        let stays = |held: &Assignment| {
+            let now = after.assignments_of(&raised.id).find(|now| now.device == held.device);
+            u64::from(now.map_or(0, |now| now.slices.min(held.slices)))
+        };
+        let stayed: u64 = before.assignments_of(&raised.id).map(stays).sum();
+        prop_assert_eq!(stayed, held, "{} kept {} in place", raised.id, stayed);
+        let holds = after.slices_of(&raised.id);
+        prop_assert!(holds == held || holds == u64::from(raised.min), "all of the missing slices or none of them");
+    }
+
+    #[test]
     fn bursts_fall_below_their_minimum_only_for_a_higher_priority(problem in problem(), late in claim(99, 7)) {
         let before = solve(&problem, &[], NOW);
         let mut crowded = problem.clone();
@@ -309,7 +355,7 @@ proptest! {
                 _ => 0,
             }).sum();
             let claim = problem.claims.iter().find(|claim| claim.id == refusal.claim).expect("a known claim");
-            prop_assert!(fits < min_of(claim), "{} would fit: {}", claim.id, refusal.summary);
+            prop_assert!(solution.slices_of(&claim.id) + fits < min_of(claim), "{} would fit: {}", claim.id, refusal.summary);
         }
     }
 
@@ -332,7 +378,7 @@ proptest! {
             }
             rest.claims.retain(|claim| claim.id == reserving || (claim.kind != ClaimKind::Burst && solution.slices_of(&claim.id) > 0));
             let after = solve(&rest, &solution.assignments, NOW);
-            prop_assert!(after.slices_of(&reserving) > 0, "{reserving} reserved for nothing");
+            prop_assert!(after.refusal_of(&reserving).is_none(), "{reserving} reserved for nothing");
         }
     }
 

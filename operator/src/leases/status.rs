@@ -17,6 +17,8 @@ pub(crate) enum GrantedReason {
     SlicesGranted,
     /// The pool has no slices for the claim.
     WaitingForSlices,
+    /// The claim keeps its slices, and waits for those that a raised minimum adds.
+    WaitingForMoreSlices,
     WaitingForAgents,
     /// The slices were not renewed in time, or the lease is not renewed and its time is over.
     Expired,
@@ -29,6 +31,7 @@ impl GrantedReason {
     pub(crate) fn of(view: &ClaimView, min: u64) -> Self {
         match &view.why_not {
             _ if view.slices() >= min => Self::SlicesGranted,
+            _ if view.keeps_fewer => Self::WaitingForMoreSlices,
             Some(_) => Self::WaitingForSlices,
             None => Self::WaitingForAgents,
         }
@@ -38,6 +41,7 @@ impl GrantedReason {
         match self {
             Self::SlicesGranted => "SlicesGranted",
             Self::WaitingForSlices => "WaitingForSlices",
+            Self::WaitingForMoreSlices => "WaitingForMoreSlices",
             Self::WaitingForAgents => "WaitingForAgents",
             Self::Expired => "Expired",
             Self::Lost => "WorkerLost",

@@ -20,7 +20,7 @@ pub struct ClaimRequest {
     pub class: Option<ClassName>,
     /// Engine that the device must have; `None` matches any device.
     pub engine: Option<Engine>,
-    /// The claim holds either none or at least this many slices.
+    /// The claim holds either none or at least this many slices. While a minimum that was raised waits, the former one counts.
     pub min: u32,
     pub max: u32,
     /// Claims with a higher priority are served first.
@@ -30,7 +30,8 @@ pub struct ClaimRequest {
     /// Drain timeout: time for which running work may continue after its grant has ended.
     pub grace: Duration,
     pub renewed: bool,
-    /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`].
+    /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`]. Such a claim keeps the slices that it
+    /// adopts, unless some are lost.
     pub served: bool,
     pub lost: Option<Lost>,
     /// The session that the claim is for: its name, its engine and its timeouts, which the agent needs.
@@ -78,7 +79,9 @@ impl ClaimRequest {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimView {
     pub grants: Vec<HeldGrant>,
-    /// Reason why the claim holds no slices, with the reason for each device.
+    /// Whether the claim holds fewer slices than its minimum, which was raised after they were granted.
+    pub keeps_fewer: bool,
+    /// Reason why the claim does not hold its minimum, with the reason for each device.
     pub why_not: Option<String>,
     /// Whether an agent has seen a higher term of the owner. If so, this coordinator must stop.
     pub fenced: bool,

@@ -143,6 +143,9 @@ struct ClaimState {
     limits: Option<BTreeMap<DeviceId, u32>>,
     /// Whether the claim has ever held its minimum.
     served: bool,
+    /// Minimum that the claim has held since it last held no slices: while a raised one waits, the claim keeps its slices. 0 if it has held
+    /// none.
+    floor: u32,
     /// The last loss. `losses` counts the lost grants.
     lost: Option<Lost>,
     losses: u64,
@@ -293,8 +296,11 @@ impl State {
             renew_at: now,
             renewing: false,
         });
+        let grants: Vec<Held> = grants.collect();
+        let keeps = request.served && request.lost.is_none();
         let state = ClaimState {
-            grants: grants.collect(),
+            floor: if keeps { slices_of(&grants) } else { 0 },
+            grants,
             since: now,
             acquiring: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -322,10 +328,14 @@ impl State {
         receiver
     }
 
-    /// Changes the minimum, maximum and priority of a claim.
-    pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32) {
+    /// Changes the minimum, maximum and priority of a claim. A raised minimum waits from `now` on.
+    pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32, now: Duration) {
         if let Some(claim) = self.claims.get_mut(uid) {
+            if claim.floor > 0 && min > claim.request.min && min > slices_of(&claim.grants) {
+                claim.since = now;
+            }
             (claim.request.min, claim.request.max, claim.request.priority) = (min, max, priority);
+            self.publish(&uid.into());
         }
     }
 
@@ -409,7 +419,12 @@ impl State {
     /// Publishes the claim's view if it has changed.
     fn publish(&mut self, id: &OwnerUid) {
         let Some(claim) = self.claims.get_mut(id) else { return };
-        claim.served |= claim.grants.iter().map(|held| held.slices).sum::<u32>() >= claim.request.min;
+        let slices = slices_of(&claim.grants);
+        if slices >= claim.request.min {
+            (claim.served, claim.floor) = (true, claim.request.min);
+        } else if slices == 0 && claim.acquiring.is_empty() {
+            claim.floor = 0;
+        }
         if claim.is_spent() {
             claim.why_not = None;
         }
@@ -425,6 +440,7 @@ impl State {
         });
         let view = ClaimView {
             grants: grants.collect(),
+            keeps_fewer: claim.floor > 0 && (claim.floor..claim.request.min).contains(&slices),
             why_not: claim.why_not.clone(),
             fenced: claim.fenced,
             acquiring: !claim.acquiring.is_empty(),
@@ -437,6 +453,11 @@ impl State {
             changed
         });
     }
+}
+
+/// Number of slices of all grants.
+fn slices_of(grants: &[Held]) -> u32 {
+    grants.iter().map(|held| held.slices).sum()
 }
 
 impl ClaimState {

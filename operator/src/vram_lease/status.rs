@@ -7,7 +7,7 @@ use sahasra_crds::{
     vram_lease::{LeaseLoss, Renewal},
 };
 
-use super::was_granted;
+use super::{is_served_once, was_granted};
 use crate::{
     clock::timestamp,
     leases::{self, GrantedReason},
@@ -33,7 +33,13 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
     let granted = match (&view.lost, worker_lost) {
         _ if !ended => match GrantedReason::of(view, u64::try_from(lease.spec.slices.min).unwrap_or_default()) {
             GrantedReason::WaitingForAgents => (GrantedReason::WaitingForSlices, "waiting for agents to respond".to_owned()),
-            GrantedReason::WaitingForSlices => (GrantedReason::WaitingForSlices, view.why_not.clone().unwrap_or_default()),
+            GrantedReason::WaitingForMoreSlices if is_served_once(lease) => (
+                GrantedReason::SlicesGranted,
+                "the slices are held; no slices are added while renewal is Never: create another VramLease".to_owned(),
+            ),
+            waits @ (GrantedReason::WaitingForSlices | GrantedReason::WaitingForMoreSlices) => {
+                (waits, view.why_not.clone().unwrap_or_default())
+            }
             granted => (granted, "the slices are held".to_owned()),
         },
         (_, Some(lost)) => (GrantedReason::Lost, loss_message(lost)),
@@ -73,8 +79,10 @@ pub(super) fn events(lease: &VramLease, next: &VramLeaseStatus, lost: Option<&Lo
         let reason = if lost.why == Loss::Expired { "SlicesExpired" } else { "SlicesLost" };
         events.push((true, reason, loss_message(lost)));
     }
+    let more = GrantedReason::WaitingForMoreSlices;
+    let waited = lease.status.as_ref().is_some_and(|status| more.is_in(&status.conditions));
     let (is_granted, was_granted) = (conditions::is_true(&next.conditions, GRANTED), was_granted(lease));
-    if is_granted && !was_granted {
+    if is_granted && (!was_granted || waited) {
         let (slices, devices) = (next.slices, next.devices);
         events.push((
             false,
@@ -83,6 +91,9 @@ pub(super) fn events(lease: &VramLease, next: &VramLeaseStatus, lost: Option<&Lo
         ));
     }
     let granted = conditions::get(&next.conditions, GRANTED);
+    if let Some(waits) = granted.filter(|granted| granted.reason == more.reason() && !waited) {
+        events.push((false, more.reason(), waits.message.clone()));
+    }
     if let Some(ended) = granted.filter(|granted| was_granted && lost.is_none() && granted.reason == GrantedReason::Expired.reason()) {
         events.push((false, GrantedReason::Expired.reason(), ended.message.clone()));
     }

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     clock::timestamp,
-    pool::{Loss, Lost},
+    pool::{HeldGrant, Loss, Lost},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use sahasra_crds::{
@@ -87,6 +87,45 @@ fn waiting_is_explained() {
     assert_eq!(
         (granted.reason.as_str(), granted.message.as_str()),
         ("WaitingForSlices", "0 of 1 devices can serve: 1 full")
+    );
+}
+
+#[test]
+fn a_lease_whose_minimum_was_raised_keeps_its_slices_and_waits_for_more() {
+    let mut lease = lease();
+    let view = ClaimView {
+        grants: vec![HeldGrant {
+            id: GrantId::default(),
+            worker: "node-a".into(),
+            device: "gpu-0".into(),
+            endpoint: String::new(),
+            slices: 1,
+        }],
+        keeps_fewer: true,
+        why_not: Some("needs 1 more slice".into()),
+        ..ClaimView::default()
+    };
+    lease.spec.renewal = Renewal::Automatic;
+    let status = next_status(&lease, &view, 1, false, None);
+    let granted = conditions::get(&status.conditions, GRANTED).unwrap().clone();
+    assert_eq!(
+        (granted.reason.as_str(), granted.message.as_str()),
+        ("WaitingForMoreSlices", "needs 1 more slice")
+    );
+    let told = events(&lease, &status, None);
+    assert_eq!(told, [(false, "WaitingForMoreSlices", "needs 1 more slice".to_owned())]);
+    // The next operator knows from the status that the slices are kept.
+    lease.status = Some(status.clone());
+    assert!(was_granted(&lease));
+    assert_eq!(events(&lease, &status, None), []);
+    // Without renewal, slices are granted once.
+    lease.spec.renewal = Renewal::Never;
+    let status = next_status(&lease, &view, 1, false, None);
+    assert!(
+        conditions::get(&status.conditions, GRANTED)
+            .unwrap()
+            .message
+            .contains("create another VramLease")
     );
 }
 

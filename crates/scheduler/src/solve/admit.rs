@@ -13,31 +13,32 @@ use crate::{
 
 use super::{Reservations, keep::Lost, reclaim::make_room};
 
-/// Tries to serve the minimum of every claim without slices. A claim that is not served and has waited too long reserves devices. Returns
+/// Tries to serve the minimum of every claim that does not hold it. A claim that is not served and has waited too long reserves devices. Returns
 /// whether any claim was served.
 pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut Lost, now: Duration) -> bool {
     let mut served = false;
-    // Per group: the smallest minimum that found no room. Claims of the group with an equal or larger minimum are skipped.
+    // Per group: the smallest number of slices that found no room. Claims of the group that miss as many or more are skipped.
     let mut hopeless: Vec<u32> = vec![u32::MAX; pool.groups.len()];
     for claim in pool.ranks() {
-        if pool.held(claim) > 0 {
+        let (group, missing, held) = (pool.demand(claim).group, pool.missing(claim), pool.held(claim));
+        if missing == 0 {
             continue;
         }
-        let (group, min) = (pool.demand(claim).group, pool.demand(claim).min);
-        if min < hopeless[group] {
-            let before: Vec<DeviceIndex> = lost.get(&claim).into_iter().flat_map(|devices| devices.keys().copied()).collect();
+        if missing < hopeless[group] {
+            let before = lost.get(&claim).unwrap_or(pool.holdings(claim));
+            let before: Vec<DeviceIndex> = before.keys().copied().collect();
             let admitted = match pool.demand(claim).claim.kind {
                 ClaimKind::Session => admit_session(pool, reservations, lost, claim, &before),
                 ClaimKind::Burst | ClaimKind::Lease => admit_gang(pool, reservations, lost, claim, &before),
             };
             if admitted {
-                debug_assert_eq!(pool.held(claim), min, "all of the minimum");
+                debug_assert_eq!(pool.missing(claim), 0, "all of the minimum");
                 served = true;
                 continue;
             }
-            hopeless[group] = min;
+            hopeless[group] = missing;
         }
-        debug_assert_eq!(pool.held(claim), 0, "or nothing");
+        debug_assert_eq!(pool.held(claim), held, "or nothing more");
         reservations.reserve(pool, claim, now);
     }
     served
@@ -180,7 +181,7 @@ fn push_out(pool: &mut Pool, lost: &mut Lost, claim: Rank, device: DeviceIndex, 
     debug_assert!(made, "the price was affordable");
 }
 
-/// Assigns the whole minimum of a burst or lease, over any number of devices, or nothing.
+/// Assigns all that a burst or lease lacks of its minimum, over any number of devices, or nothing.
 fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, claim: Rank, before: &[DeviceIndex]) -> bool {
     let min = pool.demand(claim).min;
     let devices = candidates(pool, reservations, claim, before);
@@ -227,13 +228,13 @@ fn admit_gang(pool: &mut Pool, reservations: &Reservations, lost: &mut Lost, cla
     true
 }
 
-/// Whether the minimum would fit if every claim yielded all slices that it can. A cheap check before the exact one.
+/// Whether the missing part of the minimum would fit if every claim yielded all slices that it can. A cheap check before the exact one.
 fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
-    let (slice, min) = (pool.demand(claim).slice, u64::from(pool.demand(claim).min));
+    let (slice, missing) = (pool.demand(claim).slice, u64::from(pool.missing(claim)));
     let mut fits = 0_u64;
     for &device in devices {
         fits += pool.free(device) / slice;
-        if fits >= min {
+        if fits >= missing {
             return true;
         }
     }
@@ -248,7 +249,7 @@ fn within_reach(pool: &Pool, claim: Rank, devices: &[DeviceIndex]) -> bool {
             u64::from(slices) * pool.demand(holder).slice
         });
         fits += (pool.free(device) + yielding.sum::<u64>()) / slice;
-        if fits >= min {
+        if fits >= missing {
             return true;
         }
     }

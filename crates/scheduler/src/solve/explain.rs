@@ -14,20 +14,20 @@ use crate::{
 
 use super::{RESERVE_AFTER, Reservations};
 
-/// Builds the assignments, and for each claim without slices the reason for every device.
+/// Builds the assignments, and for each claim without its minimum the reason for every device.
 pub(crate) fn explain(pool: &Pool, reservations: &Reservations, now: Duration) -> Solution {
     let mut solution = Solution {
         revisit_at: revisit_at(pool, now),
         ..Solution::default()
     };
-    let mut known: HashMap<(usize, u32, usize), Refusal> = HashMap::new();
+    let mut known: HashMap<(usize, u32, u32, usize), Refusal> = HashMap::new();
     let mut by_id: Vec<Rank> = pool.ranks().collect();
     by_id.sort_unstable_by_key(|&claim| &pool.demand(claim).claim.id);
     for claim in by_id {
         let demand = pool.demand(claim);
-        if pool.held(claim) == 0 {
-            // The reasons depend on these three values of a claim only.
-            let terms = (demand.group, demand.min, reservations.before(claim));
+        if pool.missing(claim) > 0 {
+            // The reasons depend on these values of a claim only.
+            let terms = (demand.group, demand.min, pool.held(claim), reservations.before(claim));
             let same = known.entry(terms).or_insert_with(|| refusal(pool, reservations, claim, now));
             solution.refusals.push(Refusal {
                 claim: demand.claim.id.clone(),
@@ -52,7 +52,7 @@ fn revisit_at(pool: &Pool, now: Duration) -> Option<Duration> {
     pool.ranks()
         .filter(|&claim| pool.held(claim) < pool.demand(claim).max)
         .flat_map(|claim| {
-            let waiting = pool.held(claim) == 0;
+            let waiting = pool.missing(claim) > 0;
             let claim = pool.demand(claim).claim;
             let reserve_at = waiting.then(|| claim.since.saturating_add(RESERVE_AFTER));
             claim.refused.iter().map(|refused| refused.until).chain(reserve_at)
@@ -116,7 +116,7 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
     if pool.free(index) >= demand.unit() && !demand.is_session() {
         return WhyNot::TooFewSlices {
             fit: pool.fit(claim, index),
-            needed: demand.min,
+            needed: pool.missing(claim),
         };
     }
     WhyNot::InsufficientVram {
@@ -129,8 +129,10 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
 /// slice needs 8 GiB".
 fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Option<usize>) -> String {
     let demand = pool.demand(claim);
-    let plural = if demand.min == 1 { "" } else { "s" };
-    let mut text = format!("needs {} slice{plural} of {}", demand.min, Bytes(demand.slice));
+    let missing = pool.missing(claim);
+    let more = if pool.held(claim) > 0 { " more" } else { "" };
+    let plural = if missing == 1 { "" } else { "s" };
+    let mut text = format!("needs {missing}{more} slice{plural} of {}", Bytes(demand.slice));
     if demand.is_session() && demand.min > 1 {
         text += " on one device";
     }

@@ -92,7 +92,7 @@ fn share(
 ) -> bool {
     let mut given = false;
     let mut turns: Vec<Option<VecDeque<DeviceIndex>>> = (0..pool.groups.len()).map(|_| None).collect();
-    let wants_more = |pool: &Pool, claim: Rank| pool.held(claim) > 0 && pool.held(claim) < pool.demand(claim).max;
+    let wants_more = |pool: &Pool, claim: Rank| pool.missing(claim) == 0 && pool.held(claim) < pool.demand(claim).max;
     let mut hungry: BinaryHeap<Reverse<(Reverse<i32>, u32, Rank)>> = pool
         .ranks()
         .filter(|&claim| wants_more(pool, claim))

@@ -23,13 +23,13 @@ pub(crate) fn keep(pool: &mut Pool, previous: &[Assignment]) -> Lost {
             .filter(|&claim| pool.demand(claim).claim.kind == kind)
             .collect();
         for claim in claims {
-            let min = pool.demand(claim).min;
+            let (min, floor) = (pool.demand(claim).min, pool.demand(claim).floor);
             if kind == ClaimKind::Session {
                 keep_on_one_device(pool, claim, &wanted[&claim]);
             } else {
                 keep_up_to(pool, claim, &wanted[&claim], min);
             }
-            if pool.held(claim) < min {
+            if pool.held(claim) < floor {
                 pool.evict(claim);
                 lost.insert(claim, wanted.remove(&claim).unwrap_or_default());
             }

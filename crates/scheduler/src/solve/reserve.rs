@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::pool::{DeviceIndex, Pool, Rank};
+use crate::{
+    ClaimKind,
+    pool::{DeviceIndex, Pool, Rank},
+};
 
 /// Time without its minimum after which a claim reserves devices. One minute, because most bursts take less, so that devices
 /// usually become free without a reservation. An endless stream of small claims delays a claim by at most this time plus the time
@@ -76,7 +79,13 @@ impl Reservations {
                 .allocatable_bytes
                 .saturating_sub(stuck[device as usize])
         };
-        let chosen = enough(&candidates, demand.unit(), demand.min, demand.is_session(), room);
+        let needed = match demand.claim.kind {
+            ClaimKind::Session => 1,
+            ClaimKind::Lease => pool.missing(claim),
+            // What a burst holds itself is part of the room.
+            ClaimKind::Burst => demand.min,
+        };
+        let chosen = enough(&candidates, demand.unit(), needed, room);
         for device in chosen.unwrap_or_default() {
             self.holder[device as usize] = Some(claim);
             self.unreserved -= 1;
@@ -84,10 +93,8 @@ impl Reservations {
     }
 }
 
-/// The first candidates whose room adds up to `min` units (to one unit for a session), or `None` if all candidates together have too
-/// little.
-fn enough(candidates: &[DeviceIndex], unit: u64, min: u32, session: bool, room: impl Fn(DeviceIndex) -> u64) -> Option<Vec<DeviceIndex>> {
-    let needed = if session { 1 } else { u64::from(min) };
+/// The first candidates whose room adds up to `needed` units, or `None` if all candidates together have too little.
+fn enough(candidates: &[DeviceIndex], unit: u64, needed: u32, room: impl Fn(DeviceIndex) -> u64) -> Option<Vec<DeviceIndex>> {
     let (mut sum, mut chosen) = (0_u64, Vec::new());
     for &device in candidates {
         let fits = room(device) / unit;
@@ -95,7 +102,7 @@ fn enough(candidates: &[DeviceIndex], unit: u64, min: u32, session: bool, room: 
             sum = sum.saturating_add(fits);
             chosen.push(device);
         }
-        if sum >= needed {
+        if sum >= u64::from(needed) {
             return Some(chosen);
         }
     }

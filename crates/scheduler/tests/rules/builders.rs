@@ -31,6 +31,7 @@ pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
         kind: ClaimKind::Burst,
         slice_bytes: gib * GIB,
         min,
+        floor: 0,
         max,
         class: None,
         engine: None,

@@ -164,3 +164,29 @@ fn draining_slices_are_not_assigned() {
     let solution = solve(&pool(&[draining], &[burst("b", 1, 1, 100)]), &[], Duration::ZERO);
     assert_eq!(solution.slices_of("b"), 3);
 }
+
+#[test]
+fn a_raised_minimum_is_added_to_the_held_slices_or_waits() {
+    let lease = |min, floor| Claim {
+        kind: ClaimKind::Lease,
+        floor,
+        ..burst("lease", 1, min, 8)
+    };
+    let devices = [gpu("a/gpu0", 4), gpu("b/gpu0", 4), gpu("c/gpu0", 4)];
+    let previous = [held("lease", "a/gpu0", 4)];
+    // Without the floor, the minimum would be spread again.
+    let solution = solve(&pool(&devices, &[lease(5, 4)]), &previous, Duration::ZERO);
+    assert_eq!(on(&solution, "lease", "a/gpu0"), 4);
+    let full = [gpu("a/gpu0", 4)];
+    let solution = solve(&pool(&full, &[lease(6, 4), burst("next", 1, 1, 8)]), &previous, Duration::ZERO);
+    assert_eq!(on(&solution, "lease", "a/gpu0"), 4);
+    let refusal = solution.refusal_of("lease").expect("two slices are missing");
+    assert_eq!(
+        &*refusal.summary,
+        "needs 2 more slices of 1 GiB; a/gpu0: 0 B free, slice needs 1 GiB"
+    );
+    // A device that is lost takes the claim below its former minimum, and thus all of its slices.
+    let held_on_two = [held("lease", "a/gpu0", 2), held("lease", "lost/gpu0", 2)];
+    let solution = solve(&pool(&full, &[lease(6, 4)]), &held_on_two, Duration::ZERO);
+    assert_eq!(solution.slices_of("lease"), 0);
+}

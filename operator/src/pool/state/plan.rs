@@ -100,6 +100,7 @@ impl State {
                 kind: claim.request.kind,
                 slice_bytes: claim.request.slice_bytes,
                 min,
+                floor: claim.floor,
                 max,
                 class: claim.request.class.clone(),
                 engine: claim.request.engine,

@@ -4,15 +4,14 @@ use std::time::Duration;
 
 use sahasra_scheduler::ClaimKind;
 
-use super::State;
+use super::{State, slices_of};
 
 impl State {
     /// Kind of each claim that waits for its minimum, and the time since it was registered.
     pub(in crate::pool) fn waiting(&self, now: Duration) -> Vec<(ClaimKind, Duration)> {
         let waits = self.claims.values().filter(|claim| {
-            let held: u64 = claim.grants.iter().map(|held| u64::from(held.slices)).sum();
             let is_over = claim.ending || claim.fenced || claim.limits.is_some() || (claim.served && claim.request.is_served_once());
-            !is_over && held < u64::from(claim.request.min)
+            !is_over && slices_of(&claim.grants) < claim.request.min
         });
         waits.map(|claim| (claim.request.kind, now.saturating_sub(claim.since))).collect()
     }

@@ -55,7 +55,7 @@ fn an_unanswered_partial_release_is_repeated_while_the_rest_is_held() {
     let mut state = state();
     state.claim(request("one", 1, 8), Vec::new(), after(0));
     granted(&mut state, "one", after(0));
-    state.resize("one", 1, 3, 0);
+    state.resize("one", 1, 3, 0, after(0));
     let release = releases(&state.plan(after(10)).0).remove(0);
     assert_eq!(release.keep_slices, 3);
     state.release_failed(&"a".into(), &release, after(10));
