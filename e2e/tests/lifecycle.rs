@@ -189,6 +189,7 @@ async fn a_lease_of_a_users_own_is_granted_renewed_and_released() {
         .expect("it ends")
         .expect("a lease");
     println!("{}", condition(&fleeting, "Granted").expect("a condition"));
+    assert_eq!(fleeting.data["status"].get("grants"), None, "no grant is left");
     // The agents' clocks decide about expiry, and may do so later than the operator's.
     let left = eventually(FREE_WITHIN, async || (lent(&pool).await == Some(3.0)).then_some(()));
     left.await.expect("the first is still held, and alone");

@@ -90,7 +90,7 @@ async fn mark(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Cont
         return Ok(());
     }
     let version = object.metadata.resource_version.as_deref();
-    objects::write_status(api, &worker.name, version, json!({"conditions": conditions})).await?;
+    objects::write_status_fields(api, &worker.name, version, json!({"conditions": conditions})).await?;
     let mut reference = kube::Resource::object_ref(&object, &());
     reference.namespace = None;
     context.event(reference, !ready, reason, message);

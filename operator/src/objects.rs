@@ -8,7 +8,7 @@ use kube::{
 };
 use sahasra_crds::FINALIZER;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A number as an integer of the API, which is signed.
 pub(crate) fn integer(value: u64) -> i64 {
@@ -93,12 +93,32 @@ where
     }
 }
 
-/// Writes fields of the status of the object with this name, if it still has this resource version.
+/// Replaces the status of the object with this name, if it still has this resource version. A merge patch would keep the fields that `status`
+/// leaves out.
+///
+/// # Errors
+///
+/// 409 if the object has another resource version, 404 if it does not exist.
 pub(crate) async fn write_status<K>(api: &Api<K>, name: &str, version: Option<&str>, status: impl Serialize) -> Result<K, kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+    let version = version.map(|version| json!({"op": "add", "path": "/metadata/resourceVersion", "value": version}));
+    let status = json!({"op": "add", "path": "/status", "value": status});
+    let patch = serde_json::from_value(version.into_iter().chain([status]).collect()).map_err(kube::Error::SerdeError)?;
+    api.patch_status(name, &PatchParams::default(), &Patch::<()>::Json(patch)).await
+}
+
+/// Writes these fields of the status of the object with this name, if it still has this resource version.
+///
+/// # Errors
+///
+/// 409 if the object has another resource version, 404 if it does not exist.
+pub(crate) async fn write_status_fields<K>(api: &Api<K>, name: &str, version: Option<&str>, fields: Value) -> Result<K, kube::Error>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let patch = json!({"metadata": {"resourceVersion": version}, "status": fields});
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 

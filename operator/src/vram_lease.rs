@@ -204,7 +204,7 @@ impl Reconciler {
         let current = objects::hold(&api_of, lease).await.map_err(api("add the finalizer"))?;
         let term = current.status.as_ref().map_or(0, |status| status.term) + 1;
         let version = current.metadata.resource_version.as_deref();
-        let taken = objects::write_status(&api_of, &name, version, json!({"term": term})).await;
+        let taken = objects::write_status_fields(&api_of, &name, version, json!({"term": term})).await;
         taken.map_err(api("write the new term to the status"))?;
         let term = u64::try_from(term).unwrap_or_default();
         let slice_bytes = lease.spec.slice.vram.bytes()?;

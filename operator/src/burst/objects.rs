@@ -9,13 +9,12 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::{ByteString, api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, ObjectMeta, PostParams},
 };
 use sahasra_crds::{
     BurstJob, BurstJobStatus, VramLease, VramLeaseSpec, VramLeaseStatus,
     vram_lease::{LeaseOwner, Renewal, SliceBounds},
 };
-use serde_json::json;
 
 use super::checkpoint::Contents;
 use crate::{
@@ -282,8 +281,7 @@ impl Objects {
     /// Writes the lease's status, which contains the coordinator's term. Returns the lease's generation, or `None` if the lease does not
     /// exist.
     pub async fn write_lease_status(&self, name: &str, status: &VramLeaseStatus) -> Result<Option<i64>, WriteError> {
-        let patch = Patch::Merge(json!({"status": status}));
-        match self.leases.patch_status(name, &PatchParams::default(), &patch).await {
+        match objects::write_status(&self.leases, name, None, status).await {
             Ok(written) => Ok(written.metadata.generation),
             Err(error) if code(&error) == 404 => Ok(None),
             Err(error) => Err(api("write the VramLease's status")(error)),
