@@ -49,7 +49,7 @@ pub enum Command {
 #[derive(Clone, Debug, ClapArgs)]
 pub struct PoolArgs {
     /// Allocatable VRAM of each device. Memory is allocated only when a chunk uses it.
-    #[arg(long, default_value = "8Gi", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
+    #[arg(long, default_value = "8Gi", value_parser = at_least_one_mebibyte, value_name = "SIZE", allow_hyphen_values = true)]
     pub vram: u64,
     /// Classes of devices, such as g5 or g5,h100. Each class gets a worker.
     #[arg(long, value_delimiter = ',', value_parser = class, value_name = "CLASS")]

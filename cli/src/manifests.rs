@@ -87,6 +87,8 @@ pub enum ManifestError {
         known()
     )]
     UnknownKind { origin: Origin, kind: String, version: String },
+    #[error("{origin}: a {kind} needs a pool that stays up: start one with `sahasra up`, then kubectl apply")]
+    OfUp { origin: Origin, kind: String },
     #[error("{second}: duplicate {kind} {name:?}, already defined in {first}")]
     Twice {
         first: Origin,
@@ -223,6 +225,9 @@ fn manifest(origin: Origin, mut object: Value, namespace: &str) -> Result<Manife
     }
     if name.is_empty() {
         return Err(no_object("metadata.name: Required value: name is required"));
+    }
+    if version == "sahasra.dev/v1alpha1" && kind == "GpuSession" {
+        return Err(ManifestError::OfUp { origin, kind });
     }
     let Some((known, ..)) = KINDS.iter().find(|row| row.1 == version && row.2 == kind) else {
         return Err(ManifestError::UnknownKind { origin, kind, version });

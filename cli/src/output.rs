@@ -3,20 +3,25 @@
 use std::{
     fmt,
     io::{self, Write},
+    sync::Once,
 };
 
 use serde_json::Value;
 
 use crate::{args::Structure, exit::Exit};
 
-/// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is reported and returned as
-/// [`Exit::Failed`].
+/// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is returned as [`Exit::Failed`], and the
+/// first one is reported.
 pub fn print(text: &str) -> Exit {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Exit::Success,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-        Err(error) => Exit::Failed.because(&format!("failed to write to standard output: {error}")),
+        Err(error) => {
+            static REPORTED: Once = Once::new();
+            REPORTED.call_once(|| complain(&format!("failed to write to standard output: {error}")));
+            Exit::Failed
+        }
     }
 }
 

@@ -228,7 +228,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: O
         let job = following.bursts().find(|(known, _)| *known == key);
         match (job, ending) {
             (Some((_, job)), _) => {
-                let text = report::burst(job, ending);
+                let text = report::burst(job, ending, arguments.results.as_deref());
                 if arguments.output == RunOutput::Table {
                     exit = exit.or(output::print(&format!("\n{text}")));
                 } else if *ending != Ending::Complete {

@@ -17,6 +17,9 @@ pub fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ParseError
     Ok(serde_yaml::from_str(text)?)
 }
 
+/// Editors on Windows begin UTF-8 files with it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 /// Reads every document of a text, or JSON objects that follow each other without a mark between them, as kubectl takes them; up to the first that does not read; empty ones are left out. Each comes with its number, from 1. Whole numbers such as 1e3 are integers, as in kubectl.
 ///
 /// A key that occurs twice in a map is an error.
@@ -24,6 +27,7 @@ pub fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ParseError
 /// # Errors
 /// [`ParseError`] and the number of that document.
 pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, ParseError)> {
+    let text = text.trim_start_matches(BYTE_ORDER_MARK);
     if text.trim_start().starts_with('{') {
         let objects = serde_json::Deserializer::from_str(text).into_iter();
         let objects: Result<Vec<serde_json::Value>, _> = objects.map(|object| object.map(|Manifest(value)| value)).collect();
@@ -90,6 +94,7 @@ mod tests {
         let found = documents("# first\na: 1\n---\n# nothing\n---\nb: [2]\n").unwrap();
         assert_eq!(found, [(1, serde_json::json!({"a": 1})), (3, serde_json::json!({"b": [2]}))]);
         assert_eq!(documents("").unwrap(), []);
+        assert_eq!(documents("\u{feff}a: 1\n").unwrap(), [(1, serde_json::json!({"a": 1}))]);
         let found = documents("{\"a\": 1}\n{\"b\": 2} {\"c\": 3}\n").unwrap();
         assert_eq!(found.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(documents("{\"a\": 1}\n---\n{b: 2}\n").unwrap().len(), 2);

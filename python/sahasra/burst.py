@@ -72,8 +72,10 @@ def spec_of(
         shapes = ", ".join(f"{name} has the shape {column.shape}" for name, column in columns.items()) or "no columns"
         raise InvalidArgumentError(f"parameters are columns of one length: a DataFrame or a dict of one-dimensional arrays. Here, {shapes}")
     count = next(iter(lengths))[0]
-    if not 1 <= count <= MAX_VALUES:
-        raise InvalidArgumentError(f"a burst takes 1 to {MAX_VALUES:,} rows, not {count:,}: write a BurstJob with formulas for more")
+    if count == 0:
+        raise InvalidArgumentError("parameters has no rows: a burst has one chunk per row, at least 1")
+    if count > MAX_VALUES:
+        raise InvalidArgumentError(f"a burst takes at most {MAX_VALUES:,} rows, not {count:,}: write a BurstJob with formulas for more")
     is_list = isinstance(args, Sequence) and not isinstance(args, (str, bytes)) and all(isinstance(arg, (str, Mapping)) for arg in args)
     if args is not None and not is_list:
         raise InvalidArgumentError(

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::{
     args::{CheckArgs, Structure},
     exit::Exit,
-    kernel::describe::{Description, cuda_version, devices},
+    kernel::describe::{Description, NEWEST_MAJOR, cuda_version, devices},
     output::{self, Table},
 };
 
@@ -82,8 +82,14 @@ fn text(description: &Description) -> String {
     };
     backends.row(["cpu".to_owned(), runs.to_owned(), why]);
     let mut why = devices(description.target());
-    if let Some(version) = cuda_version(description.outline.version) {
-        let _ = write!(why, ", a driver of CUDA {version} or newer");
+    match cuda_version(description.outline.version) {
+        Some(version) => {
+            let _ = write!(why, ", a driver of CUDA {version} or newer");
+        }
+        None if description.outline.version.0 > NEWEST_MAJOR => {
+            let _ = write!(why, "; PTX {} is newer than this program knows", description.ptx_version());
+        }
+        None => {}
     }
     let runs = match description.cuda_runs() {
         Some(true) => "yes",
@@ -91,6 +97,7 @@ fn text(description: &Description) -> String {
             why = "invalid PTX: see above".to_owned();
             "no"
         }
+        None if description.refused.is_none() => "not checked",
         None => {
             why = format!("unknown statement: see above; if it is valid PTX: {why}");
             "not checked"
@@ -98,6 +105,9 @@ fn text(description: &Description) -> String {
     };
     backends.row(["cuda".to_owned(), runs.to_owned(), why]);
     text.push_str(&backends.to_string());
+    if description.outline.entries.is_empty() {
+        text.push_str("\nno .entry: there is no kernel to launch\n");
+    }
     for entry in &description.outline.entries {
         let _ = write!(text, "\n.entry {}\n", entry.name);
         let _ = writeln!(text, "  registers  {}", registers(entry));

@@ -9,7 +9,7 @@ pub fn run(arguments: &CompileArgs) -> Exit {
     match compile(arguments) {
         Ok(exit) => exit,
         Err(error) => {
-            output::complain(&format!("{}: {error}", arguments.file.display()));
+            output::complain(&format!("{}: {}", arguments.file.display(), sahasra_service::causes(&error)));
             match error {
                 CompileError::Nvrtc(NvrtcError::Compile { .. }) | CompileError::Read(_) => Exit::Refused,
                 _ => Exit::Failed,

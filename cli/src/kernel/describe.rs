@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 /// Prefix of a target, followed by the compute capability: two or three digits, of which the last is the minor version.
 const TARGET: &str = "sm_";
 
+/// Newest major version of PTX that this program knows (PTX ISA, release notes).
+pub const NEWEST_MAJOR: u32 = 9;
+
 /// A PTX file, and whether the backends can run it.
 #[derive(Debug)]
 pub struct Description {
@@ -29,6 +32,7 @@ impl Description {
     /// program does not know, which may be one of a newer PTX or none at all.
     pub fn cuda_runs(&self) -> Option<bool> {
         match self.refused.as_ref().map(|error| &error.kind) {
+            None if self.outline.version.0 > NEWEST_MAJOR => None,
             None => Some(true),
             Some(LoadErrorKind::Unsupported(_)) => None,
             Some(_) => Some(false),

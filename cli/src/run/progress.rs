@@ -127,6 +127,8 @@ impl Progress {
 
     pub fn end(&mut self, snapshot: &Snapshot, now: Instant) {
         if self.shown.as_ref().is_none_or(|(_, last)| last != snapshot) {
+            // Without a rate and a remaining time.
+            self.counted.clear();
             self.draw(snapshot, now);
         }
         if self.live {

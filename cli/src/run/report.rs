@@ -1,6 +1,6 @@
 //! Report of a finished burst as text for the terminal.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use sahasra_crds::{
     BurstJob,
@@ -17,7 +17,8 @@ use crate::output::amount;
 /// Maximum number of elements of a sum or mean that are shown; the status has all of them.
 const SHOWN_ELEMENTS: usize = 8;
 
-pub fn burst(job: &BurstJob, ending: &Ending) -> String {
+/// The report on a burst. `folder`: where `--results` puts its results.
+pub fn burst(job: &BurstJob, ending: &Ending, folder: Option<&Path>) -> String {
     let name = format!(
         "{}/{}",
         job.metadata.namespace.as_deref().unwrap_or_default(),
@@ -51,14 +52,22 @@ pub fn burst(job: &BurstJob, ending: &Ending) -> String {
             failure.message
         );
     }
+    let listed = i64::try_from(status.failures.len()).unwrap_or_default();
+    if chunks.failed > listed && listed > 0 {
+        let _ = writeln!(text, "              and {} more: -o yaml has their indexes", chunks.failed - listed);
+    }
     if let Some(url) = status.results.as_ref().and_then(|results| results.url.as_ref()) {
         let _ = writeln!(text, "  results     {url}");
     } else if let Some(results) = status.results.as_ref().filter(|results| results.bytes > 0 && are_kept(job, chunks)) {
         let bytes = u64::try_from(results.bytes).unwrap_or_default();
         let _ = writeln!(
             text,
-            "  results     {}B: -o csv prints them, --results FOLDER keeps them",
-            amount(bytes)
+            "  results     {}B: {}",
+            amount(bytes),
+            folder.map_or_else(
+                || "-o csv prints them, --results FOLDER keeps them".to_owned(),
+                |folder| format!("in {}", folder.display())
+            )
         );
     }
     text
@@ -88,7 +97,9 @@ fn headline(job: &BurstJob, ending: &Ending) -> String {
         Ending::Failed(why) => format!("FAILED: {why}"),
         Ending::Refused(why) => format!("rejected: {why}"),
         Ending::Unplaceable(why) => {
-            format!("cannot start here: {why}\n  --class, --vram and --devices say what devices this pool has")
+            format!(
+                "cannot start here: {why}\n  --class, --vram and --devices give this pool other devices; spec.slice and spec.slices.min ask for less"
+            )
         }
         Ending::Gone => "deleted by its own ttlSecondsAfterFinished".to_owned(),
     }
@@ -104,10 +115,13 @@ fn aggregate(aggregate: &AggregateStatus) -> String {
     }
     for (element, value) in aggregate.values.iter().take(SHOWN_ELEMENTS).enumerate() {
         let label = if element == 0 { "aggregate" } else { "" };
-        let interval = aggregate.confidence95.get(element).copied().flatten();
-        let interval = interval.map(|half| format!(" ± {} (95 %)", rounded(half)));
-        let value = shown(aggregate.exact.get(element), *value);
-        let _ = writeln!(text, "  {label:<11} {value}{}", interval.unwrap_or_default());
+        let half = aggregate.confidence95.get(element).copied().flatten();
+        let value = match (aggregate.exact.get(element), value, half) {
+            (None, Some(value), Some(half)) => format!("{value:.*} ± {} (95 %)", decimals(half), rounded(half)),
+            (exact, value, Some(half)) => format!("{} ± {} (95 %)", shown(exact, *value), rounded(half)),
+            (exact, value, None) => shown(exact, *value),
+        };
+        let _ = writeln!(text, "  {label:<11} {value}");
     }
     if aggregate.values.len() > SHOWN_ELEMENTS {
         let _ = writeln!(
@@ -148,13 +162,20 @@ fn number(value: f64) -> String {
     shortest.to_string()
 }
 
-/// Formats a number with three significant digits: the width of an interval is itself an estimate.
-fn rounded(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return number(value);
+/// Formats half the width of an interval with three significant digits: it is itself an estimate.
+fn rounded(half: f64) -> String {
+    if half == 0.0 || !half.is_finite() {
+        return number(half);
     }
-    let decimals = (2.0 - value.abs().log10().floor()).max(0.0) as usize;
-    format!("{value:.decimals$}")
+    format!("{half:.*}", decimals(half))
+}
+
+/// Number of decimals of an interval of this half width, and of the value in its middle.
+fn decimals(half: f64) -> usize {
+    if half == 0.0 || !half.is_finite() {
+        return 3;
+    }
+    (2.0 - half.abs().log10().floor()).max(0.0) as usize
 }
 
 #[cfg(test)]
@@ -177,7 +198,8 @@ mod tests {
             }))
             .unwrap()
         };
-        let offered = |job: &BurstJob| burst(job, &Ending::Failed("why".to_owned())).contains("-o csv prints them");
+        let shown = |job: &BurstJob, folder| burst(job, &Ending::Failed("why".to_owned()), folder);
+        let offered = |job: &BurstJob| shown(job, None).contains("-o csv prints them");
         assert!(!offered(&job("All", 0, 4)));
         assert!(offered(&job("All", 1, 3)));
         assert!(offered(&job("Failed", 0, 4)));
@@ -213,7 +235,7 @@ mod tests {
             confidence95: vec![Some(0.5)],
             ..AggregateStatus::default()
         });
-        assert_eq!(shown, "  aggregate   3.5 ± 0.500 (95 %)\n");
+        assert_eq!(shown, "  aggregate   3.500 ± 0.500 (95 %)\n");
         let shown = aggregate(&AggregateStatus {
             values: vec![Some(1.5), None],
             exact: vec!["1.5".to_owned(), "NaN".to_owned()],

@@ -13,7 +13,7 @@ pub enum ResultsError {
     None(String),
     #[error("the results of {0} are not kept: results: All in its spec keeps them")]
     NotKept(String),
-    #[error("the results of {name} are stored in {url}")]
+    #[error("the results of {name} are stored in {url}, not in its ConfigMap: docs/results.md describes how to read them from there")]
     Elsewhere { name: String, url: String },
     #[error("results of {name} not found: its ConfigMap {config_map} was deleted, as with the job's ttlSecondsAfterFinished")]
     Gone { name: String, config_map: String },

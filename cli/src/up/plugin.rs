@@ -46,7 +46,7 @@ impl Serves {
     /// Line about sessions in the message that `sahasra up` prints once the pool is ready.
     pub fn line(&self) -> String {
         match self {
-            Self::NoPlugin => "Sessions run kernels; for JAX functions there is no PJRT plugin (--pjrt-plugin FILE).".to_owned(),
+            Self::NoPlugin => "Sessions run kernels; for JAX functions there is no PJRT plugin (--pjrt-plugin FILE; crates/pjrt/plugin in the sources installs one).".to_owned(),
             Self::Yes(plugin) => format!("Sessions run JAX functions by the plugin {}, and kernels.", plugin.display()),
             Self::OtherDevices { plugin, platform } => format!(
                 "Sessions run kernels, but no JAX functions: the plugin {} drives devices of platform {platform}, of which this pool has none.",

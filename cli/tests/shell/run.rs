@@ -239,7 +239,7 @@ fn a_failed_burst_has_its_own_exit_code_and_releases_its_slices() {
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{shown}{}", text(&output.stderr));
     assert!(
-        shown.contains("FAILED: Trap: 1 chunk failed, 0 may: chunk 5")
+        shown.contains("FAILED: Trap: 1 chunk failed, maxFailedChunks allows 0: chunk 5")
             && shown.contains("chunk 5 after 1 attempt: ")
             && shown.contains("All slices are released:"),
         "{shown}"

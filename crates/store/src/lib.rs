@@ -91,11 +91,13 @@ pub enum OpenError {
     Url { url: String, source: url::ParseError },
     #[error("invalid store URL {0:?}: expected s3://, gs://, az:// or file://")]
     Scheme(String),
+    #[error("invalid path in store URL {url:?}")]
+    Path { url: String, source: object_store::path::Error },
     #[error(
         "file stores are not allowed ({0:?}): set --file-store-root (fileStore in the chart's values) to the folder that contains them"
     )]
     NoFiles(String),
-    #[error("file stores are not allowed in {path:?}: they must be below {}, which --file-store-root sets (fileStore in the chart's values)", root.display())]
+    #[error("file stores are not allowed in {path:?}: they must be below {}, also where links lead, which --file-store-root sets (fileStore in the chart's values)", root.display())]
     FileNotAllowed { path: String, root: PathBuf },
     #[error("invalid store URL {0:?}: expected the name of an object")]
     NoObject(String),
@@ -335,6 +337,10 @@ fn open_parsed(
     missing: Missing,
 ) -> Result<Arc<dyn ObjectStore>, OpenError> {
     let url = parsed.as_str();
+    Path::from_url_path(parsed.path()).map_err(|source| OpenError::Path {
+        url: url.to_owned(),
+        source,
+    })?;
     let (kind, folder) = ObjectStoreScheme::parse(parsed).map_err(|_| OpenError::Scheme(url.to_owned()))?;
     // The builder, the prefixes of the settings, all settings, and those without which requests are anonymous.
     macro_rules! built {

@@ -56,6 +56,14 @@ fn other_schemes_are_rejected() {
     }
 }
 
+#[test]
+fn an_empty_segment_of_a_path_is_rejected_as_such() {
+    for url in ["file:///tmp//results", "s3://bucket/a//b"] {
+        let outcome = open(&StorePolicy::default(), url, &BTreeMap::new());
+        assert!(matches!(outcome, Err(OpenError::Path { .. })), "{url}");
+    }
+}
+
 #[tokio::test]
 async fn objects_are_read_below_the_root_only_and_no_folder_is_created() {
     let directory = tempfile::tempdir().unwrap();

@@ -246,7 +246,7 @@ impl Coordinator {
             Some(first) => (
                 first.code.clone(),
                 format!(
-                    "{}, {} may: chunk {}: {}",
+                    "{}, maxFailedChunks allows {}: chunk {}: {}",
                     chunks_failed(counts.failed),
                     self.burst.max_failed,
                     first.index,
