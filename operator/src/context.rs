@@ -23,6 +23,7 @@ use crate::{
     fault::Faults,
     leases::Releases,
     metrics::{Metrics, Snapshot},
+    objects::cut,
     pool::Pool,
 };
 
@@ -55,6 +56,9 @@ pub struct Context {
     pub recorder: Recorder,
 }
 
+/// Maximum number of bytes of an Event's note, as the API server requires (events.k8s.io/v1).
+const MAX_NOTE: usize = 1024;
+
 impl Context {
     /// Updates the metrics that are computed from the current state. Called at each scrape.
     pub fn update_metrics(&self) {
@@ -67,13 +71,13 @@ impl Context {
         });
     }
 
-    /// Publishes an Event in the background. No caller waits for it; a failure is only logged.
+    /// Publishes an Event in the background, with at most [`MAX_NOTE`] bytes of the note. No caller waits for it; a failure is only logged.
     pub fn event(&self, object: ObjectReference, warning: bool, reason: &str, note: String) {
         let recorder = self.recorder.clone();
         let event = Event {
             type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
-            note: Some(note),
+            note: Some(cut(&note, MAX_NOTE)),
             action: "Reconcile".to_owned(),
             secondary: None,
         };

@@ -23,6 +23,14 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
     }
 }
 
+/// The text, cut to at most `limit` bytes at a character boundary.
+pub(crate) fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(limit - 3)])
+}
+
 /// Maximum length of an object's name: a DNS subdomain (RFC 1123), as the API server requires.
 pub(crate) const MAX_NAME: usize = 253;
 
@@ -152,5 +160,11 @@ mod tests {
                 assert!(!derived.contains(".-") && !derived.contains("--"), "{derived}");
             }
         }
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        assert_eq!(cut("éééé", 7), "éé...");
+        assert_eq!(cut("éé", 4), "éé");
     }
 }

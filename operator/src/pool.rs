@@ -132,6 +132,13 @@ impl Pool {
         view
     }
 
+    /// Changes whether the grants of a claim are renewed.
+    pub fn set_renewed(&self, uid: &str, renewed: bool) {
+        if self.state.lock().set_renewed(uid, renewed) {
+            self.changed.notify_one();
+        }
+    }
+
     /// Changes the minimum, maximum and priority of a claim.
     pub fn resize(&self, uid: &str, min: u32, max: u32, priority: i32) {
         self.state.lock().resize(uid, min, max, priority, self.clock.now());

@@ -171,9 +171,13 @@ fn is_served_once(lease: &VramLease) -> bool {
 /// Whether the lease held its slices, perhaps fewer than a raised minimum, when its status was last written.
 fn was_granted(lease: &VramLease) -> bool {
     let status = lease.status.as_ref();
-    status.is_some_and(|VramLeaseStatus { conditions, .. }| {
-        conditions::is_true(conditions, GRANTED) || GrantedReason::WaitingForMoreSlices.is_in(conditions)
-    })
+    keeps_fewer(lease) || status.is_some_and(|status| conditions::is_true(&status.conditions, GRANTED))
+}
+
+/// Whether the lease waited for the slices that a raised minimum adds when its status was last written.
+fn keeps_fewer(lease: &VramLease) -> bool {
+    let status = lease.status.as_ref();
+    status.is_some_and(|status| GrantedReason::WaitingForMoreSlices.is_in(&status.conditions))
 }
 
 impl Reconciler {
@@ -191,6 +195,7 @@ impl Reconciler {
         } else {
             let Bounds { min, max } = bounds(lease);
             self.context.pool.resize(&uid, min, max, 0);
+            self.context.pool.set_renewed(&uid, lease.spec.renewal == Renewal::Automatic);
             self.context.pool.keep(&uid, lease.spec.keep());
         }
         self.report(lease).await
@@ -231,6 +236,7 @@ impl Reconciler {
             grace: GRACE,
             renewed: lease.spec.renewal == Renewal::Automatic,
             served: was_granted(lease),
+            keeps: keeps_fewer(lease) || was_granted(lease) && lost.is_none(),
             lost,
             session: session_terms(lease),
         };
@@ -259,7 +265,7 @@ impl Reconciler {
         let uid = lease.uid().unwrap_or_default();
         let Some((view, term, told, granted)) = self.held.lock().get_mut(&uid).map(|held| {
             let view = held.view.borrow_and_update().clone();
-            held.granted |= view.slices() >= u64::try_from(lease.spec.slices.min).unwrap_or_default();
+            held.granted |= view.keeps_fewer || view.slices() >= u64::try_from(lease.spec.slices.min).unwrap_or_default();
             (view, held.term, held.losses_told, held.granted)
         }) else {
             return Ok(Action::await_change());
@@ -270,13 +276,11 @@ impl Reconciler {
             self.context.pool.forget(&uid);
             return Ok(Action::requeue(Duration::from_secs(1)));
         }
-        let is_decided = view.why_not.is_some() || is_served_once(lease);
-        if view.acquiring && view.slices() == 0 || view.keeps_fewer && !is_decided {
-            // An agent will answer soon, or the next plan.
-            return Ok(Action::await_change());
-        }
         let ended = granted && is_served_once(lease) && view.slices() == 0;
         let lost = view.lost.as_ref().filter(|lost| view.losses > told && !is_due(lease, lost));
+        if view.acquiring && (view.slices() == 0 || view.keeps_fewer && lost.is_none()) {
+            return Ok(Action::await_change());
+        }
         let next = next_status(lease, &view, term, ended, lost);
         let old = lease.status.clone().unwrap_or_default();
         let differs = next.slices != old.slices || next.grants != old.grants || next.conditions != old.conditions || lost.is_some();

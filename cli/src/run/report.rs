@@ -62,11 +62,11 @@ pub fn burst(job: &BurstJob, ending: &Ending, folder: Option<&Path>) -> String {
         let bytes = u64::try_from(results.bytes).unwrap_or_default();
         let _ = writeln!(
             text,
-            "  results     {}B: {}",
+            "  results     {}B{}",
             amount(bytes),
             folder.map_or_else(
-                || "-o csv prints them, --results FOLDER keeps them".to_owned(),
-                |folder| format!("in {}", folder.display())
+                || ": -o csv prints them, --results FOLDER keeps them".to_owned(),
+                |folder| format!(" go to {}", folder.display())
             )
         );
     }
@@ -117,7 +117,7 @@ fn aggregate(aggregate: &AggregateStatus) -> String {
         let label = if element == 0 { "aggregate" } else { "" };
         let half = aggregate.confidence95.get(element).copied().flatten();
         let value = match (aggregate.exact.get(element), value, half) {
-            (None, Some(value), Some(half)) => format!("{value:.*} ± {} (95 %)", decimals(half), rounded(half)),
+            (None, Some(value), Some(half)) if half > 0.0 => format!("{value:.*} ± {} (95 %)", decimals(half), rounded(half)),
             (exact, value, Some(half)) => format!("{} ± {} (95 %)", shown(exact, *value), rounded(half)),
             (exact, value, None) => shown(exact, *value),
         };
@@ -172,10 +172,7 @@ fn rounded(half: f64) -> String {
 
 /// Number of decimals of an interval of this half width, and of the value in its middle.
 fn decimals(half: f64) -> usize {
-    if half == 0.0 || !half.is_finite() {
-        return 3;
-    }
-    (2.0 - half.abs().log10().floor()).max(0.0) as usize
+    (2.0 - half.abs().log10().floor()).clamp(0.0, 17.0) as usize
 }
 
 #[cfg(test)]
@@ -236,6 +233,13 @@ mod tests {
             ..AggregateStatus::default()
         });
         assert_eq!(shown, "  aggregate   3.500 ± 0.500 (95 %)\n");
+        // Equal results have an interval without a width.
+        let shown = aggregate(&AggregateStatus {
+            values: vec![Some(0.0001234)],
+            confidence95: vec![Some(0.0)],
+            ..AggregateStatus::default()
+        });
+        assert_eq!(shown, "  aggregate   0.0001234 ± 0 (95 %)\n");
         let shown = aggregate(&AggregateStatus {
             values: vec![Some(1.5), None],
             exact: vec!["1.5".to_owned(), "NaN".to_owned()],

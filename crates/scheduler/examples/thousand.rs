@@ -2,6 +2,7 @@
 //! thousand`.
 
 use std::{
+    collections::BTreeMap,
     hint::black_box,
     time::{Duration, Instant},
 };
@@ -35,7 +36,7 @@ fn burst(index: usize, slice_bytes: u64, min: u32, max: u32) -> Claim {
         kind: ClaimKind::Burst,
         slice_bytes,
         min,
-        floor: 0,
+        kept: BTreeMap::new(),
         max,
         class: None,
         engine: Some(Engine::Ptx),

@@ -9,7 +9,7 @@
 //!
 //! - **Capacity.** Slices on a device, times their size, plus [`Device::foreign_bytes`], never exceed the device's allocatable bytes.
 //! - **Minimum or nothing.** A claim holds 0 slices or at least [`Claim::min`]. The slices above the minimum are the claim's *surplus*. A
-//!   session has none. A claim whose minimum was raised keeps its slices, at least [`Claim::floor`], until the rest is granted at once.
+//!   session has none. A claim whose minimum was raised keeps the slices in [`Claim::kept`] until all that are missing fit.
 //! - **Importance.** Claims are ordered by priority (higher first), then by waiting time (longer first), then by id (smaller first). Minima
 //!   are served in this order.
 //! - **A minimum outranks every surplus** of the same or a lower priority. The minimum of a session outranks the surplus of every burst.

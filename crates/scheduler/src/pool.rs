@@ -26,8 +26,6 @@ pub(crate) struct Demand<'a> {
     pub slice: u64,
     /// Minimum number of slices, at least 1.
     pub min: u32,
-    /// Number of slices below which the claim keeps none: `min`, or less if `min` has been raised.
-    pub floor: u32,
     /// Maximum number of slices: at least `min`, and equal to `min` for a session.
     pub max: u32,
     /// Index into [`Pool::groups`].
@@ -50,7 +48,7 @@ impl Demand<'_> {
 }
 
 /// Claims that have the same eligible devices and the same terms: their eligible devices, idlest first. If one claim of a group finds no
-/// room, no other claim of the group with an equal or larger minimum does.
+/// room, no other claim of the group that misses as many slices or more does.
 type Group = Vec<DeviceIndex>;
 
 #[derive(PartialEq, Eq, Hash)]
@@ -107,12 +105,10 @@ impl<'a> Pool<'a> {
             .into_iter()
             .map(|claim| {
                 let min = claim.min.max(1);
-                let raised = claim.floor > 0 && claim.kind != ClaimKind::Session;
                 let mut demand = Demand {
                     claim,
                     slice: claim.slice_bytes.max(1),
                     min,
-                    floor: if raised { claim.floor.min(min) } else { min },
                     max: if claim.kind == ClaimKind::Session {
                         min
                     } else {
@@ -262,6 +258,16 @@ impl<'a> Pool<'a> {
         self.held[claim as usize]
     }
 
+    /// Whether `claim` may hold its slices while a raised minimum waits.
+    fn only_keeps(&self, claim: Rank) -> bool {
+        let Claim { kind, kept, .. } = self.demand(claim).claim;
+        if *kind == ClaimKind::Burst {
+            return !kept.is_empty();
+        }
+        (self.holdings(claim).iter())
+            .all(|(&device, slices)| kept.get(&self.devices[device as usize].id).is_some_and(|kept| slices <= kept))
+    }
+
     /// Number of slices that `claim` lacks of its minimum.
     pub fn missing(&self, claim: Rank) -> u32 {
         self.demand(claim).min.saturating_sub(self.held(claim))
@@ -383,7 +389,8 @@ impl<'a> Pool<'a> {
                 let (demand, held) = (self.demand(claim), self.held(claim));
                 let sum: u32 = self.holdings(claim).values().sum();
                 let pinned = !demand.is_session() || self.holdings(claim).len() <= 1;
-                sum == held && (held == 0 || (demand.floor..=demand.max).contains(&held)) && pinned
+                let allowed = held == 0 || (demand.min..=demand.max).contains(&held) || self.only_keeps(claim);
+                sum == held && allowed && pinned
             })
     }
 }

@@ -1,6 +1,6 @@
 //! Input of the solver: devices, claims and the previous assignments.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
 
@@ -84,9 +84,9 @@ pub struct Claim {
     pub slice_bytes: u64,
     /// Minimum number of slices; 0 counts as 1.
     pub min: u32,
-    /// Minimum that the claim held before `min` was raised: the claim keeps its slices, at least this many, while it waits for the rest. 0
-    /// counts as `min`, and so does a value above it. No effect on a session.
-    pub floor: u32,
+    /// Slices that the claim keeps while it waits for the rest of a `min` that was raised after it had been served, by device; slices that it
+    /// does not hold have no effect. A burst keeps all that it holds, and grows, if this is not empty. No effect on a session.
+    pub kept: BTreeMap<DeviceId, u32>,
     /// Largest useful number of slices; a value below `min` counts as `min`. A session never gets more than `min`.
     pub max: u32,
     /// Required class of device; any class if absent.

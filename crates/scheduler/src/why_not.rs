@@ -44,7 +44,7 @@ pub enum WhyNot {
     TooFewSlices {
         /// Number of slices that fit on this device.
         fit: u32,
-        /// Number of slices that must start together: the claim's minimum.
+        /// Number of slices that must be granted together: those that the claim lacks of its minimum.
         needed: u32,
     },
 }

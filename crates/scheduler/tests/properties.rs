@@ -54,6 +54,10 @@ fn device(index: usize) -> impl Strategy<Value = Device> {
         )
 }
 
+fn kept(devices: usize) -> impl Strategy<Value = BTreeMap<DeviceId, u32>> {
+    proptest::collection::btree_map((0..devices.max(1)).prop_map(device_id), 1..5_u32, 1..4)
+}
+
 fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
     let kind = prop_oneof![4 => Just(ClaimKind::Burst), 2 => Just(ClaimKind::Session), 1 => Just(ClaimKind::Lease)];
     let class = prop_oneof![3 => Just(None), 1 => Just(Some("g5")), 1 => Just(Some("h100"))];
@@ -63,7 +67,7 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
     (
         kind,
         1..10_u64,
-        (0..7_u32, prop_oneof![3 => Just(0), 1 => 1..7_u32]),
+        (0..7_u32, prop_oneof![3 => Just(BTreeMap::new()), 1 => kept(devices)]),
         0..20_u32,
         class,
         -1..3_i32,
@@ -72,12 +76,12 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
         prop::bool::weighted(0.2),
     )
         .prop_map(
-            move |(kind, slice_bytes, (min, floor), more, class, priority, since, refused, xla)| Claim {
+            move |(kind, slice_bytes, (min, kept), more, class, priority, since, refused, xla)| Claim {
                 id: format!("claim-{index}").into(),
                 kind,
                 slice_bytes,
                 min,
-                floor,
+                kept,
                 max: min + more,
                 class: class.map(Into::into),
                 engine: xla.then_some(Engine::Xla),
@@ -138,12 +142,13 @@ fn min_of(claim: &Claim) -> u64 {
     u64::from(claim.min.max(1))
 }
 
-/// Number of slices below which a claim holds none.
-fn floor_of(claim: &Claim) -> u64 {
-    match claim.floor {
-        0 => min_of(claim),
-        _ if claim.kind == ClaimKind::Session => min_of(claim),
-        floor => min_of(claim).min(floor.into()),
+/// Whether the claim may hold these slices, which are fewer than its minimum.
+fn may_keep(claim: &Claim, solution: &Solution) -> bool {
+    let is_kept = |held: &Assignment| claim.kept.get(&held.device).is_some_and(|kept| held.slices <= *kept);
+    match claim.kind {
+        ClaimKind::Session => false,
+        ClaimKind::Burst => !claim.kept.is_empty(),
+        ClaimKind::Lease => solution.assignments_of(&claim.id).all(is_kept),
     }
 }
 
@@ -184,7 +189,12 @@ fn check_rules(problem: &Problem, solution: &Solution) -> Result<(), TestCaseErr
         } else {
             u64::from(claim.max).max(min_of(claim))
         };
-        prop_assert!(held == 0 || (floor_of(claim)..=max).contains(&held), "{} holds {held}", claim.id);
+        let keeps = held <= max && may_keep(claim, solution);
+        prop_assert!(
+            held == 0 || (min_of(claim)..=max).contains(&held) || keeps,
+            "{} holds {held}",
+            claim.id
+        );
         prop_assert_eq!(held, solution.slices_of(&claim.id));
         if claim.kind == ClaimKind::Session {
             prop_assert!(
@@ -299,8 +309,13 @@ proptest! {
     }
 
     #[test]
-    fn a_lease_keeps_its_slices_while_it_waits_for_a_raised_minimum(mut problem in problem(), which in any::<prop::sample::Index>(), more in 1..9_u32) {
-        problem.claims.iter_mut().for_each(|claim| claim.floor = 0);
+    fn a_lease_keeps_its_slices_while_it_waits_for_a_raised_minimum(
+        mut problem in problem(),
+        which in any::<prop::sample::Index>(),
+        more in 1..9_u32,
+        partly in proptest::option::of((any::<prop::sample::Index>(), 1..3_u32)),
+    ) {
+        problem.claims.iter_mut().for_each(|claim| claim.kept.clear());
         // A burst may be preempted meanwhile.
         for burst in problem.claims.iter_mut().filter(|claim| claim.kind == ClaimKind::Burst).step_by(2) {
             burst.kind = ClaimKind::Lease;
@@ -316,11 +331,22 @@ proptest! {
         let raised = &mut served[place];
         let held = before.slices_of(&raised.id);
         // Without a surplus, none of the slices yields to another claim.
-        raised.floor = raised.min.max(1);
+        raised.kept = before.assignments_of(&raised.id).map(|held| (held.device.clone(), held.slices)).collect();
         raised.min = held as u32 + more;
         raised.max = raised.min;
         let raised = raised.clone();
-        let after = solve(&problem, &before.assignments, NOW);
+        // An agent has granted a part of the missing slices, and others have rejected the rest.
+        let mut previous = before.assignments.clone();
+        if let Some((device, slices)) = partly {
+            let device = problem.devices[device.index(problem.devices.len())].clone();
+            let used: u64 = (previous.iter().filter(|held| held.device == device.id))
+                .map(|held| u64::from(held.slices) * problem.claims.iter().find(|claim| claim.id == held.claim).expect("a claim").slice_bytes)
+                .sum();
+            if used + device.foreign_bytes + u64::from(slices) * raised.slice_bytes <= device.allocatable_bytes {
+                previous.push(Assignment { claim: raised.id.clone(), device: device.id, slices });
+            }
+        }
+        let after = solve(&problem, &previous, NOW);
         check_rules(&problem, &after)?;
         let stays = |held: &Assignment| {
             let now = after.assignments_of(&raised.id).find(|now| now.device == held.device);

@@ -322,7 +322,7 @@ impl Coordinator {
         let slices = self.held.slices();
         self.peak_slices = self.peak_slices.max(slices);
         let job = self.job.borrow().clone();
-        if !self.started && slices >= u64::from(self.bounds(&job, slices).min) {
+        if !self.started && (slices >= u64::from(self.bounds(&job, slices).min) || self.held.keeps_fewer) {
             self.started = true;
             self.status.start_time.get_or_insert(Time(crate::clock::timestamp()));
         }

@@ -8,7 +8,7 @@ use sahasra_crds::{
 };
 
 use super::account::Account;
-use crate::objects::integer;
+use crate::objects::{cut, integer};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
@@ -128,14 +128,6 @@ pub(crate) fn end(status: &mut BurstJobStatus, now: Timestamp) {
     status.lease = None;
 }
 
-/// The text, cut to at most `limit` bytes at a character boundary.
-pub(super) fn cut(text: &str, limit: usize) -> String {
-    if text.len() <= limit {
-        return text.to_owned();
-    }
-    format!("{}...", &text[..text.floor_char_boundary(limit - 3)])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,11 +173,5 @@ mod tests {
         assert_eq!((status.chunks.pending, status.chunks.running), (5, 0));
         assert_eq!((status.slices.held, status.lease), (0, None));
         assert!(status.completion_time.is_some());
-    }
-
-    #[test]
-    fn long_messages_are_cut_at_a_character() {
-        assert_eq!(cut("éééé", 7), "éé...");
-        assert_eq!(cut("éé", 4), "éé");
     }
 }

@@ -30,9 +30,10 @@ pub struct ClaimRequest {
     /// Drain timeout: time for which running work may continue after its grant has ended.
     pub grace: Duration,
     pub renewed: bool,
-    /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`]. Such a claim keeps the slices that it
-    /// adopts, unless some are lost.
+    /// Whether the claim held its minimum in an earlier term; see [`ClaimRequest::is_served_once`].
     pub served: bool,
+    /// Whether the claim keeps the slices that it adopts although they are fewer than its minimum, which was raised.
+    pub keeps: bool,
     pub lost: Option<Lost>,
     /// The session that the claim is for: its name, its engine and its timeouts, which the agent needs.
     pub session: Option<SessionTerms>,
@@ -85,6 +86,7 @@ pub struct ClaimView {
     pub why_not: Option<String>,
     /// Whether an agent has seen a higher term of the owner. If so, this coordinator must stop.
     pub fenced: bool,
+    /// Whether agents will answer soon, or the next plan will.
     pub acquiring: bool,
     pub lost: Option<Lost>,
     pub losses: u64,

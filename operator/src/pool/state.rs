@@ -143,9 +143,11 @@ struct ClaimState {
     limits: Option<BTreeMap<DeviceId, u32>>,
     /// Whether the claim has ever held its minimum.
     served: bool,
-    /// Minimum that the claim has held since it last held no slices: while a raised one waits, the claim keeps its slices. 0 if it has held
-    /// none.
-    floor: u32,
+    /// Number of slices that the claim held when its minimum was raised. It keeps them, its oldest ones, while the others are missing. 0 if
+    /// nothing is missing.
+    kept: u32,
+    /// Whether the claim waits for the first plan since its minimum was raised.
+    unplanned: bool,
     /// The last loss. `losses` counts the lost grants.
     lost: Option<Lost>,
     losses: u64,
@@ -297,9 +299,9 @@ impl State {
             renewing: false,
         });
         let grants: Vec<Held> = grants.collect();
-        let keeps = request.served && request.lost.is_none();
         let state = ClaimState {
-            floor: if keeps { slices_of(&grants) } else { 0 },
+            kept: if request.keeps { slices_of(&grants) } else { 0 },
+            unplanned: false,
             grants,
             since: now,
             acquiring: BTreeMap::new(),
@@ -331,12 +333,23 @@ impl State {
     /// Changes the minimum, maximum and priority of a claim. A raised minimum waits from `now` on.
     pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32, now: Duration) {
         if let Some(claim) = self.claims.get_mut(uid) {
-            if claim.floor > 0 && min > claim.request.min && min > slices_of(&claim.grants) {
+            let held = slices_of(&claim.grants);
+            if min > claim.request.min && min > held {
+                if claim.kept == 0 && held >= claim.request.min {
+                    claim.kept = held;
+                }
                 claim.since = now;
+                claim.unplanned = !claim.is_spent();
             }
             (claim.request.min, claim.request.max, claim.request.priority) = (min, max, priority);
             self.publish(&uid.into());
         }
+    }
+
+    /// Changes whether the grants of a claim are renewed. Returns whether they were not before, or no longer are.
+    pub(super) fn set_renewed(&mut self, uid: &str, renewed: bool) -> bool {
+        let claim = self.claims.get_mut(uid);
+        claim.is_some_and(|claim| std::mem::replace(&mut claim.request.renewed, renewed) != renewed)
     }
 
     /// Limits the slices of a claim to those that its owner needs, by device. The claim acquires nothing until the limits are removed.
@@ -375,6 +388,7 @@ impl State {
                 false
             });
             if dropped.len() != before {
+                claim.kept = claim.kept.min(slices_of(&claim.grants));
                 changed.push(id.clone());
             }
         }
@@ -421,9 +435,7 @@ impl State {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let slices = slices_of(&claim.grants);
         if slices >= claim.request.min {
-            (claim.served, claim.floor) = (true, claim.request.min);
-        } else if slices == 0 && claim.acquiring.is_empty() {
-            claim.floor = 0;
+            (claim.served, claim.kept) = (true, 0);
         }
         if claim.is_spent() {
             claim.why_not = None;
@@ -440,10 +452,10 @@ impl State {
         });
         let view = ClaimView {
             grants: grants.collect(),
-            keeps_fewer: claim.floor > 0 && (claim.floor..claim.request.min).contains(&slices),
+            keeps_fewer: claim.kept > 0 && slices > 0,
             why_not: claim.why_not.clone(),
             fenced: claim.fenced,
-            acquiring: !claim.acquiring.is_empty(),
+            acquiring: !claim.acquiring.is_empty() || claim.unplanned,
             lost: claim.lost.clone(),
             losses: claim.losses,
         };
@@ -469,6 +481,22 @@ impl ClaimState {
     /// Whether the claim has had its slices and requests no others. It keeps the slices that are left until it ends.
     fn is_spent(&self) -> bool {
         self.served && self.request.is_served_once()
+    }
+
+    /// The slices that the claim keeps while a raised minimum waits, by device.
+    fn kept(&self) -> BTreeMap<DeviceId, u32> {
+        let mut left = self.kept;
+        let mut oldest: Vec<&Held> = self.grants.iter().collect();
+        oldest.sort_by_key(|held| held.known);
+        let mut kept = BTreeMap::new();
+        for held in oldest {
+            let slices = held.slices.min(left);
+            if slices > 0 {
+                *kept.entry(held.device.clone()).or_default() += slices;
+            }
+            left -= slices;
+        }
+        kept
     }
 
     /// Number of slices that may still be requested for the claim. The sum of held and requested slices never exceeds its maximum, whatever

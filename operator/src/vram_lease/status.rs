@@ -32,13 +32,21 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
     let worker_lost = view.lost.as_ref().filter(|lost| lost.why != Loss::Expired);
     let granted = match (&view.lost, worker_lost) {
         _ if !ended => match GrantedReason::of(view, u64::try_from(lease.spec.slices.min).unwrap_or_default()) {
+            GrantedReason::WaitingForAgents if is_served_once(lease) && view.slices() > 0 => (
+                GrantedReason::WaitingForSlices,
+                "slices were lost, and are not replaced while renewal is Never: create another VramLease".to_owned(),
+            ),
             GrantedReason::WaitingForAgents => (GrantedReason::WaitingForSlices, "waiting for agents to respond".to_owned()),
             GrantedReason::WaitingForMoreSlices if is_served_once(lease) => (
                 GrantedReason::SlicesGranted,
                 "the slices are held; no slices are added while renewal is Never: create another VramLease".to_owned(),
             ),
             waits @ (GrantedReason::WaitingForSlices | GrantedReason::WaitingForMoreSlices) => {
-                (waits, view.why_not.clone().unwrap_or_default())
+                let why_not = view.why_not.clone();
+                (
+                    waits,
+                    why_not.unwrap_or_else(|| "waiting for slices that other claims release".to_owned()),
+                )
             }
             granted => (granted, "the slices are held".to_owned()),
         },

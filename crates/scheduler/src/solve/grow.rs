@@ -92,7 +92,11 @@ fn share(
 ) -> bool {
     let mut given = false;
     let mut turns: Vec<Option<VecDeque<DeviceIndex>>> = (0..pool.groups.len()).map(|_| None).collect();
-    let wants_more = |pool: &Pool, claim: Rank| pool.missing(claim) == 0 && pool.held(claim) < pool.demand(claim).max;
+    let wants_more = |pool: &Pool, claim: Rank| {
+        let demand = pool.demand(claim);
+        let is_served = pool.missing(claim) == 0 || demand.claim.kind == ClaimKind::Burst;
+        is_served && (1..demand.max).contains(&pool.held(claim))
+    };
     let mut hungry: BinaryHeap<Reverse<(Reverse<i32>, u32, Rank)>> = pool
         .ranks()
         .filter(|&claim| wants_more(pool, claim))

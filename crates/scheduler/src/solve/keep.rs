@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Assignment, ClaimKind, Unusable,
+    Assignment, Claim, ClaimKind, Unusable,
     pool::{DeviceIndex, Pool, Rank},
 };
 
@@ -23,14 +23,17 @@ pub(crate) fn keep(pool: &mut Pool, previous: &[Assignment]) -> Lost {
             .filter(|&claim| pool.demand(claim).claim.kind == kind)
             .collect();
         for claim in claims {
-            let (min, floor) = (pool.demand(claim).min, pool.demand(claim).floor);
+            let min = pool.demand(claim).min;
+            let kept = kept(pool, claim, &wanted[&claim]);
             if kind == ClaimKind::Session {
                 keep_on_one_device(pool, claim, &wanted[&claim]);
             } else {
+                keep_up_to(pool, claim, &kept, min);
                 keep_up_to(pool, claim, &wanted[&claim], min);
             }
-            if pool.held(claim) < floor {
+            if pool.held(claim) < min {
                 pool.evict(claim);
+                keep_up_to(pool, claim, &kept, min);
                 lost.insert(claim, wanted.remove(&claim).unwrap_or_default());
             }
         }
@@ -61,6 +64,22 @@ fn standing(pool: &Pool, previous: &[Assignment]) -> BTreeMap<Rank, BTreeMap<Dev
         }
     }
     standing
+}
+
+/// The part of `held` that the claim keeps while a raised minimum waits.
+fn kept(pool: &Pool, claim: Rank, held: &BTreeMap<DeviceIndex, u32>) -> BTreeMap<DeviceIndex, u32> {
+    let Claim { kind, kept, .. } = pool.demand(claim).claim;
+    match kind {
+        ClaimKind::Session => return BTreeMap::new(),
+        ClaimKind::Burst if !kept.is_empty() => return held.clone(),
+        ClaimKind::Burst | ClaimKind::Lease => {}
+    }
+    let kept = kept.iter();
+    kept.filter_map(|(device, &slices)| {
+        let device = pool.device_index(device)?;
+        Some((device, slices.min(*held.get(&device)?)))
+    })
+    .collect()
 }
 
 /// Keeps all slices of a session on the first device that holds enough of them.

@@ -82,8 +82,11 @@ impl Reservations {
         let needed = match demand.claim.kind {
             ClaimKind::Session => 1,
             ClaimKind::Lease => pool.missing(claim),
-            // What a burst holds itself is part of the room.
-            ClaimKind::Burst => demand.min,
+            // What a burst holds on a candidate is part of the room.
+            ClaimKind::Burst => {
+                let elsewhere = pool.holdings(claim).iter().filter(|(device, _)| !candidates.contains(device));
+                demand.min.saturating_sub(elsewhere.map(|(_, slices)| slices).sum())
+            }
         };
         let chosen = enough(&candidates, demand.unit(), needed, room);
         for device in chosen.unwrap_or_default() {

@@ -1,6 +1,6 @@
 //! Builders of pools and claims, and accessors of a solution.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_names::{DeviceId, Engine};
 use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, Solution, WhyNot};
@@ -31,7 +31,7 @@ pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
         kind: ClaimKind::Burst,
         slice_bytes: gib * GIB,
         min,
-        floor: 0,
+        kept: BTreeMap::new(),
         max,
         class: None,
         engine: None,

@@ -1,6 +1,6 @@
 //! Choice of the device for sessions and leases.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Refused, Solution, Unusable, WhyNot, solve};
 
@@ -167,14 +167,14 @@ fn draining_slices_are_not_assigned() {
 
 #[test]
 fn a_raised_minimum_is_added_to_the_held_slices_or_waits() {
-    let lease = |min, floor| Claim {
+    let lease = |min, kept| Claim {
         kind: ClaimKind::Lease,
-        floor,
+        kept: BTreeMap::from([(id("a/gpu0"), kept)]),
         ..burst("lease", 1, min, 8)
     };
     let devices = [gpu("a/gpu0", 4), gpu("b/gpu0", 4), gpu("c/gpu0", 4)];
     let previous = [held("lease", "a/gpu0", 4)];
-    // Without the floor, the minimum would be spread again.
+    // As a fresh claim, it would be spread again.
     let solution = solve(&pool(&devices, &[lease(5, 4)]), &previous, Duration::ZERO);
     assert_eq!(on(&solution, "lease", "a/gpu0"), 4);
     let full = [gpu("a/gpu0", 4)];
@@ -185,8 +185,23 @@ fn a_raised_minimum_is_added_to_the_held_slices_or_waits() {
         &*refusal.summary,
         "needs 2 more slices of 1 GiB; a/gpu0: 0 B free, slice needs 1 GiB"
     );
-    // A device that is lost takes the claim below its former minimum, and thus all of its slices.
-    let held_on_two = [held("lease", "a/gpu0", 2), held("lease", "lost/gpu0", 2)];
-    let solution = solve(&pool(&full, &[lease(6, 4)]), &held_on_two, Duration::ZERO);
-    assert_eq!(solution.slices_of("lease"), 0);
+    // A part of the missing slices is not kept, so that two such claims do not wait for each other.
+    let two = [gpu("a/gpu0", 4), gpu("b/gpu0", 2)];
+    let partly = [held("lease", "a/gpu0", 4), held("lease", "b/gpu0", 1)];
+    let solution = solve(&pool(&two, &[lease(7, 4)]), &partly, Duration::ZERO);
+    assert_eq!((on(&solution, "lease", "a/gpu0"), on(&solution, "lease", "b/gpu0")), (4, 0));
+    // Of the kept slices, those that are left stay.
+    let solution = solve(&pool(&full, &[lease(6, 4)]), &[held("lease", "a/gpu0", 3)], Duration::ZERO);
+    assert_eq!(solution.slices_of("lease"), 3);
+}
+
+#[test]
+fn a_burst_with_a_raised_minimum_keeps_its_slices_and_grows() {
+    let raised = Claim {
+        kept: BTreeMap::from([(id("a/gpu0"), 1)]),
+        ..burst("burst", 1, 9, 9)
+    };
+    let devices = [gpu("a/gpu0", 2), gpu("b/gpu0", 2)];
+    let solution = solve(&pool(&devices, &[raised]), &[held("burst", "a/gpu0", 1)], Duration::ZERO);
+    assert_eq!((solution.slices_of("burst"), solution.refusal_of("burst").is_some()), (4, true));
 }

@@ -163,12 +163,13 @@ impl Coordinator {
             None
         } else if self.started && (slices > 0 || self.held.why_not.is_none()) {
             // The message does not contain the number of slices; `status.slices` shows later growth.
-            Some(Verdict::new(
-                ADMITTED,
-                true,
-                GrantedReason::SlicesGranted.reason(),
-                "VRAM for the minimum of slices is held",
-            ))
+            let message = match &self.held.why_not {
+                Some(why_not) if self.held.keeps_fewer => {
+                    format!("slices.min was raised, and the burst continues with fewer slices: {why_not}")
+                }
+                _ => "VRAM for the minimum of slices is held".to_owned(),
+            };
+            Some(Verdict::new(ADMITTED, true, GrantedReason::SlicesGranted.reason(), message))
         } else {
             self.held
                 .why_not

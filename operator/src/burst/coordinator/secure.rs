@@ -173,6 +173,8 @@ impl Coordinator {
             grace: self.drain_timeout(),
             renewed: true,
             served: false,
+            // Nothing was lost: the minimum must have been raised, if it is not held.
+            keeps: self.status.start_time.is_some() && crate::objects::integer(held) >= self.status.slices.held,
             lost: None,
             session: None,
         };

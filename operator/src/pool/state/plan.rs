@@ -100,7 +100,7 @@ impl State {
                 kind: claim.request.kind,
                 slice_bytes: claim.request.slice_bytes,
                 min,
-                floor: claim.floor,
+                kept: claim.kept(),
                 max,
                 class: claim.request.class.clone(),
                 engine: claim.request.engine,
@@ -135,6 +135,7 @@ impl State {
                 continue;
             };
             claim.why_not = why_not;
+            claim.unplanned = false;
             let held = claim
                 .slices_by_device()
                 .into_iter()
@@ -237,7 +238,7 @@ impl State {
         });
     }
 
-    /// Releases slices of a claim on a device: whole grants first, then a part of one.
+    /// Releases slices of a claim on a device, the newest first: whole grants, then a part of one.
     pub(super) fn shrink(&mut self, id: &OwnerUid, device: &DeviceId, mut surplus: u32, now: Duration, actions: &mut Vec<Action>) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let Some(endpoint) = self.workers.get(&device.worker).map(|worker| worker.endpoint.clone()) else {
@@ -246,7 +247,7 @@ impl State {
         let slice_bytes = claim.request.slice_bytes;
         let mut requests: BTreeMap<u32, Vec<GrantId>> = BTreeMap::new();
         let mut freed = 0;
-        for held in claim.grants.iter_mut().filter(|held| held.device == *device) {
+        for held in claim.grants.iter_mut().rev().filter(|held| held.device == *device) {
             let part = surplus.min(held.slices);
             if part == 0 {
                 break;

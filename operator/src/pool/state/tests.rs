@@ -11,6 +11,7 @@ use super::*;
 mod adoption;
 mod assumed;
 mod limits;
+mod raised;
 mod release;
 mod sessions;
 mod silence;
@@ -71,6 +72,7 @@ fn request(uid: &str, min: u32, max: u32) -> ClaimRequest {
         kind: ClaimKind::Burst,
         engine: Some(Engine::Ptx),
         served: false,
+        keeps: false,
         lost: None,
         session: None,
         slice_bytes: SLICE,
@@ -419,61 +421,6 @@ fn a_claim_without_renewal_is_served_once() {
     assert_eq!(acquires(&state.plan(TTL + after(1)).0), []);
     state.inventoried(&"a".into(), &inventory("boot", Vec::new()), TTL + after(2), TTL + after(3));
     assert_eq!(acquires(&state.plan(TTL + after(3)).0)[0].slices, 8);
-}
-
-#[test]
-fn a_claim_keeps_its_slices_while_its_raised_minimum_waits() {
-    let mut state = state();
-    let lease = ClaimRequest {
-        kind: ClaimKind::Lease,
-        ..request("lease", 2, 2)
-    };
-    let view = state.claim(lease.clone(), Vec::new(), after(0));
-    granted(&mut state, "lease", after(0));
-    state.resize("lease", 9, 9, 0, after(10));
-    let (actions, _) = state.plan(after(10));
-    assert_eq!((releases(&actions), acquires(&actions)), (vec![], vec![]));
-    let seen = view.borrow().clone();
-    assert_eq!((seen.slices(), seen.keeps_fewer), (2, true));
-    assert!(seen.why_not.unwrap().starts_with("needs 7 more slices of 512 MiB"));
-    assert_eq!(state.waiting(after(15)), [(ClaimKind::Lease, after(5))]);
-    // A later term adopts them, too.
-    let adopted = vec![("a".into(), grant("lease", "boot", 1, 2))];
-    state.take_out("lease", false, after(20));
-    let mut later = ClaimRequest {
-        served: true,
-        min: 9,
-        max: 9,
-        owner: owner("lease", 2),
-        ..lease
-    };
-    let view = state.claim(later.clone(), adopted.clone(), after(20));
-    assert_eq!(releases(&state.plan(after(20)).0), []);
-    assert_eq!((view.borrow().slices(), view.borrow().keeps_fewer), (2, true));
-    // Only together with all slices of the former minimum.
-    later.lost = Some(Lost {
-        device: DeviceId::new("b", "cpu0"),
-        slices: 1,
-        why: Loss::Worker(SILENT),
-    });
-    state.take_out("lease", false, after(30));
-    state.claim(later, adopted, after(30));
-    assert_eq!(releases(&state.plan(after(30)).0).len(), 1);
-}
-
-#[test]
-fn a_raised_minimum_that_fits_is_acquired_beside_the_held_slices() {
-    let mut state = state();
-    let lease = ClaimRequest {
-        kind: ClaimKind::Lease,
-        ..request("lease", 2, 2)
-    };
-    let view = state.claim(lease, Vec::new(), after(0));
-    granted(&mut state, "lease", after(0));
-    state.resize("lease", 5, 5, 0, after(10));
-    let (actions, _) = state.plan(after(10));
-    assert_eq!((releases(&actions), acquires(&actions)[0].slices), (vec![], 3));
-    assert_eq!(view.borrow().why_not, None);
 }
 
 #[test]
