@@ -60,150 +60,101 @@ impl Element {
     }
 }
 
+/// Fields of a value, by their paths. A field can be in the set without the fields below it, and the reverse.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct FieldSet {
-    members: BTreeSet<Element>,
-    children: BTreeMap<Element, FieldSet>,
-}
+pub(crate) struct FieldSet(BTreeSet<Vec<Element>>);
 
 impl FieldSet {
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.children.values().all(Self::is_empty)
+        self.0.is_empty()
     }
 
     pub fn insert(&mut self, path: &[Element]) {
-        match path {
-            [] => {}
-            [last] => {
-                self.members.insert(last.clone());
-            }
-            [first, rest @ ..] => self.children.entry(first.clone()).or_default().insert(rest),
+        if !path.is_empty() {
+            self.0.insert(path.to_owned());
         }
     }
 
-    pub fn has(&self, element: &Element) -> bool {
-        self.members.contains(element)
-    }
-
-    /// The fields below an element; `None` if there are none.
-    pub fn below(&self, element: &Element) -> Option<&Self> {
-        self.children.get(element).filter(|set| !set.is_empty())
+    pub fn contains(&self, path: &[Element]) -> bool {
+        self.0.contains(path)
     }
 
     pub fn union(&self, other: &Self) -> Self {
-        let mut union = self.clone();
-        union.members.extend(other.members.iter().cloned());
-        for (element, set) in &other.children {
-            let merged = union.children.get(element).map_or_else(|| set.clone(), |own| own.union(set));
-            union.children.insert(element.clone(), merged);
-        }
-        union
+        Self(&self.0 | &other.0)
     }
 
     pub fn intersection(&self, other: &Self) -> Self {
-        let children = self.children.iter().filter_map(|(element, set)| {
-            let common = set.intersection(other.children.get(element)?);
-            (!common.is_empty()).then(|| (element.clone(), common))
-        });
-        Self {
-            members: self.members.intersection(&other.members).cloned().collect(),
-            children: children.collect(),
-        }
+        Self(&self.0 & &other.0)
     }
 
     /// Fields of this set that are not in `other`. A field in `other` does not remove the fields below it.
     pub fn difference(&self, other: &Self) -> Self {
-        let children = self.children.iter().filter_map(|(element, set)| {
-            let left = other
-                .children
-                .get(element)
-                .map_or_else(|| set.clone(), |other| set.difference(other));
-            (!left.is_empty()).then(|| (element.clone(), left))
-        });
-        Self {
-            members: self.members.difference(&other.members).cloned().collect(),
-            children: children.collect(),
-        }
+        Self(&self.0 - &other.0)
     }
 
+    /// The set without a field and those below it.
     pub fn without(mut self, field: &str) -> Self {
-        let element = Element::field(field);
-        self.members.remove(&element);
-        self.children.remove(&element);
+        let field = Element::field(field);
+        self.0.retain(|path| !path.starts_with(std::slice::from_ref(&field)));
         self
     }
 
     /// The set extended by every declared field that has fields below it.
     pub fn with_declared(&self, is_declared: &dyn Fn(&[Element]) -> bool) -> Self {
-        self.with_declared_at(&mut Vec::new(), is_declared)
+        let above = self.0.iter().flat_map(|path| (1..path.len()).map(|length| &path[..length]));
+        let declared = above.filter(|path| is_declared(path)).map(<[Element]>::to_vec);
+        Self(declared.chain(self.0.iter().cloned()).collect())
     }
 
-    fn with_declared_at(&self, path: &mut Vec<Element>, is_declared: &dyn Fn(&[Element]) -> bool) -> Self {
-        let mut set = Self {
-            members: self.members.clone(),
-            children: BTreeMap::new(),
-        };
-        for (element, below) in &self.children {
-            path.push(element.clone());
-            if is_declared(path) {
-                set.members.insert(element.clone());
-            }
-            set.children.insert(element.clone(), below.with_declared_at(path, is_declared));
-            path.pop();
-        }
-        set
-    }
-
-    /// Paths of all fields in the format of conflicts: `.spec.class`, `.status.conditions[type="Ready"].status`.
+    /// Paths of all fields in the format of conflicts: `.spec.class`, `.status.conditions[type="Ready"].status`. At each level, the fields of
+    /// the set come before those that have fields of the set below them.
     pub fn paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        self.paths_below("", &mut paths);
-        paths
+        let mut paths: Vec<&Vec<Element>> = self.0.iter().collect();
+        paths.sort_by_key(|path| {
+            let steps = path.iter().enumerate();
+            steps.map(|(index, element)| (index + 1 < path.len(), element)).collect::<Vec<_>>()
+        });
+        let shown = |path: &Vec<Element>| path.iter().map(Element::shown).collect();
+        paths.into_iter().map(shown).collect()
     }
 
-    fn paths_below(&self, prefix: &str, paths: &mut Vec<String>) {
-        paths.extend(self.members.iter().map(|element| format!("{prefix}{}", element.shown())));
-        for (element, set) in &self.children {
-            set.paths_below(&format!("{prefix}{}", element.shown()), paths);
-        }
-    }
-
+    /// Encodes the set as `FieldsV1`.
     pub fn encode(&self) -> Value {
-        let mut fields = Map::new();
-        for element in &self.members {
-            fields.insert(element.encode(), json!({}));
-        }
-        for (element, set) in &self.children {
-            if set.is_empty() {
-                continue;
+        let mut fields = json!({});
+        for path in &self.0 {
+            let mut at = &mut fields;
+            for (index, element) in path.iter().enumerate() {
+                // A set is ordered: a field comes before those below it.
+                if index > 0 && self.contains(&path[..index]) {
+                    at["."] = json!({});
+                }
+                let name = element.encode();
+                if at.get(&name).is_none() {
+                    at[&name] = json!({});
+                }
+                at = &mut at[&name];
             }
-            let mut below = set.encode();
-            if self.members.contains(element) {
-                below["."] = json!({});
-            }
-            fields.insert(element.encode(), below);
         }
-        Value::Object(fields)
+        fields
     }
 
     /// Decodes `FieldsV1`; `None` if it is malformed.
     pub fn decode(fields: &Value) -> Option<Self> {
         let mut set = Self::default();
-        for (name, below) in fields.as_object()? {
-            if name == "." {
-                continue;
-            }
-            let element = Element::decode(name)?;
-            let is_leaf = below.as_object()?.is_empty();
-            if is_leaf || below.get(".").is_some() {
-                set.members.insert(element.clone());
-            }
-            let below = Self::decode(below)?;
-            if !below.is_empty() {
-                set.children.insert(element, below);
-            }
-        }
+        set.decode_below(&mut Vec::new(), fields)?;
         Some(set)
+    }
+
+    fn decode_below(&mut self, path: &mut Vec<Element>, fields: &Value) -> Option<()> {
+        for (name, below) in fields.as_object()?.iter().filter(|(name, _)| *name != ".") {
+            path.push(Element::decode(name)?);
+            if below.as_object()?.is_empty() || below.get(".").is_some() {
+                self.insert(path);
+            }
+            self.decode_below(path, below)?;
+            path.pop();
+        }
+        Some(())
     }
 }
 

@@ -246,29 +246,27 @@ fn merge_items(live: &[Value], config: &[Value], schema: Option<&Schema>) -> Vec
 
 /// Removes the fields in `set` from `value`, and objects and lists that become empty.
 pub(crate) fn remove(value: &Value, set: &FieldSet, schema: &Schema) -> Value {
-    remove_at(value, set, Some(schema)).unwrap_or(Value::Null)
+    remove_at(value, set, &mut Vec::new(), Some(schema)).unwrap_or(Value::Null)
 }
 
-fn remove_at(value: &Value, set: &FieldSet, schema: Option<&Schema>) -> Option<Value> {
+fn remove_at(value: &Value, set: &FieldSet, path: &mut Vec<Element>, schema: Option<&Schema>) -> Option<Value> {
     if is_leaf(value, schema) || is_empty(value) {
         return Some(value.clone());
     }
-    let keep = |element: &Element, item: &Value, schema: Option<&Schema>| match set.below(element) {
-        _ if set.has(element) => None,
-        Some(below) => remove_at(item, below, schema),
-        None => Some(item.clone()),
+    let mut keep = |element: Element, item: &Value, schema: Option<&Schema>| {
+        path.push(element);
+        let kept = (!set.contains(path)).then(|| remove_at(item, set, path, schema)).flatten();
+        path.pop();
+        kept
     };
     let kept: Value = match value {
         Value::Object(fields) => {
-            let kept = |(name, item): (&String, &Value)| {
-                let item = keep(&Element::field(name), item, child(schema, name))?;
-                Some((name.clone(), item))
-            };
+            let kept = |(name, item): (&String, &Value)| Some((name.clone(), keep(Element::field(name), item, child(schema, name))?));
             fields.iter().filter_map(kept).collect()
         }
         _ => children(value, schema)
-            .iter()
-            .filter_map(|(element, item, below)| keep(element, item, *below))
+            .into_iter()
+            .filter_map(|(element, item, below)| keep(element, item, below))
             .collect(),
     };
     (!is_empty(&kept)).then_some(kept)
