@@ -6,8 +6,7 @@
 //!
 //! A process in a Landlock domain cannot trace a process outside of it. Linux applies the same check to a process's memory, environment,
 //! descriptors, root and maps in `/proc`, to `process_vm_readv` and to `pidfd_getfd`, so those are denied too. Every executor is in a
-//! domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".) executor is in a domain of its own.
-//! (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
+//! domain of its own. (Documentation/userspace-api/landlock.rst, "Ptrace restrictions".)
 
 use std::ffi::OsStr;
 use std::fs;
