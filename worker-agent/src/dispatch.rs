@@ -344,7 +344,7 @@ impl Burst {
     }
 
     fn fail(&self, host: &dyn Host, device: &DeviceName, ranges: &[AttemptRange], code: FailureCode, message: &str) {
-        let failures = ranges.iter().map(|range| batch::failure(*range, code, message.to_owned()));
+        let failures = ranges.iter().map(|range| Failure::new(*range, code, message));
         let failures: Vec<Failure> = failures.collect();
         self.publish(
             host,

@@ -27,7 +27,6 @@ use sahasra_executor_protocol::burst::messages::{Ready, ToExecutor, from_executo
 use sahasra_executor_protocol::burst::status_page::{MAX_LANES, StatusPage};
 use sahasra_wire::frame::Decoder;
 
-use self::queue::message;
 use self::report::Reporter;
 use crate::device::{Device, DeviceError};
 use crate::process::end_process;
@@ -48,7 +47,7 @@ pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStrea
     let device = match device {
         Ok(device) => device,
         Err(error) => {
-            reporter.send_all([message(Kind::Unavailable(error.to_string()))]);
+            reporter.send_all([Kind::Unavailable(error.to_string())]);
             return ExitCode::FAILURE;
         }
     };
@@ -61,7 +60,7 @@ pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStrea
         eprintln!("failed to spawn the chunk timeout thread: {error}");
         return ExitCode::FAILURE;
     }
-    shared.reporter.send_all([message(Kind::Ready(Ready { lanes: lanes as u32 }))]);
+    shared.reporter.send_all([Kind::Ready(Ready { lanes: lanes as u32 })]);
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 64 << 10];
     let mut started = 0;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use sahasra_ranges::AttemptRange;
 
 include!(concat!(env!("OUT_DIR"), "/sahasra.burst.rs"));
@@ -31,6 +32,39 @@ impl ChunkRange {
             count,
             attempt,
         }
+    }
+}
+
+impl ResultRun {
+    pub fn new(chunks: AttemptRange, outputs: Bytes) -> Self {
+        let AttemptRange { first, count, attempt } = chunks;
+        Self {
+            first,
+            count,
+            attempt,
+            outputs,
+        }
+    }
+}
+
+impl Failure {
+    pub fn new(chunks: AttemptRange, code: FailureCode, message: impl Into<String>) -> Self {
+        let AttemptRange { first, count, attempt } = chunks;
+        Self {
+            first,
+            count,
+            attempt,
+            code: code.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Adds chunks that follow these and failed in the same attempt for the same reason. Returns `false`, and changes nothing, for others.
+    pub fn extend(&mut self, chunks: AttemptRange, code: FailureCode, message: &str) -> bool {
+        let mut all = AttemptRange::from(&*self);
+        let extends = self.code() == code && self.message == message && all.extend(chunks);
+        self.count = all.count;
+        extends
     }
 }
 

@@ -15,17 +15,6 @@ pub(super) struct Ended {
     pub segment: String,
 }
 
-/// Creates the report of failed chunks.
-pub(super) fn failure(range: AttemptRange, code: FailureCode, message: String) -> Failure {
-    Failure {
-        first: range.first,
-        count: range.count,
-        attempt: range.attempt,
-        code: code as i32,
-        message,
-    }
-}
-
 /// Chunks that ended and are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -55,18 +44,11 @@ impl Batch {
 
     /// Adds chunks that failed. Merges them with the last failure when they follow its chunks and have the same attempt, code and message.
     pub(crate) fn fail(&mut self, range: AttemptRange, code: FailureCode, message: String) {
-        if let Some(last) = self.failures.last_mut()
-            && last.code == code as i32
-            && last.message == message
-        {
-            let mut chunks = AttemptRange::from(&*last);
-            if chunks.extend(range) {
-                last.count = chunks.count;
-                return;
-            }
+        let extends = |last: &mut Failure| last.extend(range, code, &message);
+        if !self.failures.last_mut().is_some_and(extends) {
+            self.bytes += RUN_BYTES + message.len();
+            self.failures.push(Failure::new(range, code, message));
         }
-        self.bytes += RUN_BYTES + message.len();
-        self.failures.push(failure(range, code, message));
     }
 
     /// Removes the successes and returns them in the order of their indices.
@@ -98,12 +80,7 @@ pub(super) fn joined(succeeded: Vec<(AttemptRange, Bytes)>) -> Vec<ResultRun> {
             let bytes = longer.get_or_insert_with(|| BytesMut::from(std::mem::take(&mut outputs)));
             bytes.extend_from_slice(&next);
         }
-        runs.push(ResultRun {
-            first: range.first,
-            count: range.count,
-            attempt: range.attempt,
-            outputs: longer.map_or(outputs, BytesMut::freeze),
-        });
+        runs.push(ResultRun::new(range, longer.map_or(outputs, BytesMut::freeze)));
     }
     runs
 }

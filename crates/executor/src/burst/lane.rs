@@ -12,7 +12,7 @@ use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, FailureCode};
 
 use super::program::{Code, Failed, Frame, Prepared};
-use super::queue::{Assignment, Queue, Task, message};
+use super::queue::{Assignment, Queue, Task};
 use super::report::Reporter;
 use super::results::{REPORT_AGE, Results};
 use super::watch::Watch;
@@ -178,7 +178,7 @@ impl<D: Device> Lane<'_, D> {
     fn return_unstarted(&self, run: u64, chunks: AttemptRange) {
         if chunks.count > 0 {
             let ranges = vec![ChunkRange::new("", chunks)];
-            self.shared.reporter.send_all([message(Kind::Returned(Returned { run, ranges }))]);
+            self.shared.reporter.send_all([Kind::Returned(Returned { run, ranges })]);
         }
     }
 

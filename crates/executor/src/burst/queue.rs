@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use sahasra_executor_protocol::burst::messages::{Ended, FromExecutor, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
+use sahasra_executor_protocol::burst::messages::{Ended, Returned, SetConcurrency, Settled, Submit, from_executor::Kind};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{ChunkRange, Failure};
 
@@ -123,28 +123,23 @@ impl<D: Device> Run<D> {
     }
 
     /// Fails all waiting chunks if the program cannot run. Returns their failures as a message.
-    fn fail_waiting(&mut self) -> Option<FromExecutor> {
+    fn fail_waiting(&mut self) -> Option<Kind> {
         let Stage::Failed(failed) = &self.stage else { return None };
         if self.work.is_empty() {
             return None;
         }
         self.waiting = 0;
-        let failed = self.work.drain(..).map(|Work { chunks, .. }| Failure {
-            first: chunks.first,
-            count: chunks.count,
-            attempt: chunks.attempt,
-            code: failed.code.into(),
-            message: failed.message.clone(),
-        });
-        Some(message(Kind::Ended(Ended {
+        let work = self.work.drain(..);
+        let failed = work.map(|Work { chunks, .. }| Failure::new(chunks, failed.code, failed.message.clone()));
+        Some(Kind::Ended(Ended {
             run: self.id,
             succeeded: Vec::new(),
             failed: failed.collect(),
-        })))
+        }))
     }
 
     /// Returns the answer to a change of concurrency once the change has taken effect. Drop the [`Released`] before sending the answer.
-    fn settle(&mut self, (frames, stage): &mut Released<D>) -> Option<FromExecutor> {
+    fn settle(&mut self, (frames, stage): &mut Released<D>) -> Option<Kind> {
         let change = self.change.as_ref()?;
         if self.assigned > self.limit {
             return None;
@@ -163,13 +158,8 @@ impl<D: Device> Run<D> {
             change: change.change,
         };
         self.change = None;
-        Some(message(Kind::Settled(settled)))
+        Some(Kind::Settled(settled))
     }
-}
-
-/// Message to the supervisor with this content.
-pub(crate) fn message(kind: Kind) -> FromExecutor {
-    FromExecutor { kind: Some(kind) }
 }
 
 impl<D: Device> Queue<D> {
@@ -206,7 +196,7 @@ impl<D: Device> Queue<D> {
     }
 
     /// Adds chunks to a run. Returns their failures if the program is already known not to run.
-    pub(crate) fn submit(&self, submit: Submit) -> Option<FromExecutor> {
+    pub(crate) fn submit(&self, submit: Submit) -> Option<Kind> {
         let mut state = self.state.lock();
         let run = state.run(submit.run)?;
         for range in submit.ranges {
@@ -226,7 +216,7 @@ impl<D: Device> Queue<D> {
 
     /// Sets the concurrency limit of a run. Returns how many lanes all runs together may use, and the answer to the change if it has
     /// already taken effect.
-    pub(crate) fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<FromExecutor>) {
+    pub(crate) fn set_concurrency(&self, change: SetConcurrency) -> (usize, Option<Kind>) {
         let mut released = Released::default();
         let mut state = self.state.lock();
         let mut settled = None;
@@ -242,13 +232,13 @@ impl<D: Device> Queue<D> {
     }
 
     /// Removes all waiting chunks of a run. Returns them as a message to the supervisor, or `None` if none waited.
-    pub(crate) fn withdraw(&self, id: u64) -> Option<FromExecutor> {
+    pub(crate) fn withdraw(&self, id: u64) -> Option<Kind> {
         let mut state = self.state.lock();
         let run = state.run(id)?;
         run.waiting = 0;
         let ranges: Vec<ChunkRange> = run.work.drain(..).map(|work| ChunkRange::new("", work.chunks)).collect();
         self.changed.notify_all();
-        (!ranges.is_empty()).then(|| message(Kind::Returned(Returned { run: id, ranges })))
+        (!ranges.is_empty()).then_some(Kind::Returned(Returned { run: id, ranges }))
     }
 
     /// Pauses or resumes a run: a paused run starts no further chunks.
@@ -308,7 +298,7 @@ impl<D: Device> Queue<D> {
 
     /// Records whether the program of the run could be prepared. Returns the failures of the waiting chunks if it could not. The lane must
     /// call [`Queue::leave`] afterwards.
-    pub(crate) fn prepared(&self, assignment: Assignment, outcome: Result<Prepared<D>, Failed>) -> Option<FromExecutor> {
+    pub(crate) fn prepared(&self, assignment: Assignment, outcome: Result<Prepared<D>, Failed>) -> Option<Kind> {
         let mut state = self.state.lock();
         let run = state.run(assignment.run)?;
         run.stage = match outcome {
@@ -327,7 +317,7 @@ impl<D: Device> Queue<D> {
 
     /// Ends the assignment of a lane to a run. The lane must have sent all its results before. Returns the answer to a change of
     /// concurrency that takes effect by it.
-    pub(crate) fn leave(&self, assignment: Assignment, frame: Option<Frame<D>>) -> Option<FromExecutor> {
+    pub(crate) fn leave(&self, assignment: Assignment, frame: Option<Frame<D>>) -> Option<Kind> {
         let mut released = Released::default();
         let mut state = self.state.lock();
         state.assigned -= 1;

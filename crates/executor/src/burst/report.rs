@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use parking_lot::Mutex;
-use sahasra_executor_protocol::burst::messages::FromExecutor;
+use sahasra_executor_protocol::burst::messages::{FromExecutor, from_executor::Kind};
 use sahasra_wire::frame;
 
 use crate::process::end_process;
@@ -24,9 +24,9 @@ impl Reporter {
     }
 
     /// Sends the messages. Ends the process if the supervisor is gone, because nobody else needs its results.
-    pub(crate) fn send_all(&self, messages: impl IntoIterator<Item = FromExecutor>) {
-        for message in messages {
-            let bytes = frame::encode(&message);
+    pub(crate) fn send_all(&self, messages: impl IntoIterator<Item = Kind>) {
+        for kind in messages {
+            let bytes = frame::encode(&FromExecutor { kind: Some(kind) });
             let written = self.socket.lock().write_all(&bytes);
             if written.is_err() {
                 end_process();

@@ -8,7 +8,6 @@ use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Failure, ResultRun};
 
 use super::program::Failed;
-use super::queue::message;
 use super::report::Reporter;
 
 /// Age of the oldest result at which a lane sends its results, checked after each chunk.
@@ -51,22 +50,11 @@ impl Results {
     /// Adds a failed chunk.
     pub(crate) fn failed(&mut self, run: u64, index: u64, attempt: u32, failed: Failed) {
         self.note(run);
-        if let Some(last) = self.failed.last_mut()
-            && last.first + last.count == index
-            && last.attempt == attempt
-            && last.code == i32::from(failed.code)
-            && last.message == failed.message
-        {
-            last.count += 1;
-            return;
+        let chunk = AttemptRange::new(index..index + 1, attempt);
+        let extends = |last: &mut Failure| last.extend(chunk, failed.code, &failed.message);
+        if !self.failed.last_mut().is_some_and(extends) {
+            self.failed.push(Failure::new(chunk, failed.code, failed.message));
         }
-        self.failed.push(Failure {
-            first: index,
-            count: 1,
-            attempt,
-            code: failed.code.into(),
-            message: failed.message,
-        });
     }
 
     fn note(&mut self, run: u64) {
@@ -92,17 +80,13 @@ impl Results {
         }
         let capacity = self.outputs.len();
         let mut outputs = Bytes::from(std::mem::replace(&mut self.outputs, Vec::with_capacity(capacity.min(REPORT_BYTES))));
-        let succeeded = self.succeeded.drain(..).map(|(chunks, bytes)| ResultRun {
-            first: chunks.first,
-            count: chunks.count,
-            attempt: chunks.attempt,
-            outputs: outputs.split_to(bytes),
-        });
+        let succeeded = self.succeeded.drain(..);
+        let succeeded = succeeded.map(|(chunks, bytes)| ResultRun::new(chunks, outputs.split_to(bytes)));
         let ended = Ended {
             run: self.run,
             succeeded: succeeded.collect(),
             failed: std::mem::take(&mut self.failed),
         };
-        reporter.send_all(Some(message(Kind::Ended(ended))));
+        reporter.send_all([Kind::Ended(ended)]);
     }
 }

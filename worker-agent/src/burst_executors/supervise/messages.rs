@@ -66,12 +66,7 @@ impl Supervisor {
             }
             let is_queued = |range: &AttemptRange| run.shared.advance(*range, &[Stage::Queued], stage).is_some();
             let handed = ranges.into_iter().filter(is_queued);
-            let ranges = handed.map(|range| ChunkRange {
-                device: String::new(),
-                first: range.first,
-                count: range.count,
-                attempt: range.attempt,
-            });
+            let ranges = handed.map(|range| ChunkRange::new("", range));
             process.send(to_executor::Kind::Submit(Submit {
                 run: id,
                 ranges: ranges.collect(),

@@ -60,7 +60,7 @@ impl Bed {
         bed
     }
 
-    fn limit(&self, run: u64, limit: u32) -> Option<FromExecutor> {
+    fn limit(&self, run: u64, limit: u32) -> Option<Kind> {
         self.queue.set_concurrency(SetConcurrency { run, limit, change: 1 }).1
     }
 
@@ -94,8 +94,8 @@ impl Bed {
     }
 }
 
-fn settled_limit(message: Option<FromExecutor>) -> Option<u32> {
-    match message?.kind? {
+fn settled_limit(message: Option<Kind>) -> Option<u32> {
+    match message? {
         Kind::Settled(settled) => Some(settled.limit),
         _ => None,
     }
@@ -200,7 +200,7 @@ fn what_waits_can_be_withdrawn_and_comes_back_as_it_was() {
     bed.submit(1, 10, 20, false);
     let (_assignment, batch, _frame) = bed.assign();
     assert_eq!((batch.first, batch.count), (10, 1));
-    let Some(Kind::Returned(returned)) = bed.queue.withdraw(1).and_then(|message| message.kind) else {
+    let Some(Kind::Returned(returned)) = bed.queue.withdraw(1) else {
         panic!("something waits")
     };
     assert_eq!((returned.run, returned.ranges.len()), (1, 1));
