@@ -21,6 +21,15 @@ pub const LARGEST_WINDOW_FRAMES: u32 = 1 << 16;
 /// Largest window in payload bytes. Larger announced windows are reduced to this size.
 pub const LARGEST_WINDOW_BYTES: u64 = 256 << 20;
 
+impl Refused {
+    pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
+        Self {
+            code: code.into(),
+            message: message.into(),
+        }
+    }
+}
+
 impl Synchronise {
     /// Creates a request for the first failure since the last [`Synchronise`], whether another answer has reported it or not.
     #[must_use]

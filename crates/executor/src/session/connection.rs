@@ -74,10 +74,7 @@ impl Connections {
 pub(crate) fn reject(adopted: Adopted, message: &str) {
     if let Ok((stream, already_read)) = prepare(adopted) {
         let mut reader = Reader::new(Arc::new(stream), &already_read);
-        let _ = reader.reject(Refused {
-            code: RefusalCode::Unavailable.into(),
-            message: message.to_owned(),
-        });
+        let _ = reader.reject(Refused::new(RefusalCode::Unavailable, message));
     }
 }
 
@@ -132,17 +129,13 @@ impl Peer for Connection {
 fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: u64) -> io::Result<()> {
     let mut reader = Reader::new(Arc::clone(stream), already_read);
     let Some((hello, payload)) = reader.hello()? else {
-        return reader.reject(Refused {
-            code: RefusalCode::Malformed.into(),
-            message: "invalid first frame: expected a frame of a session stream".to_owned(),
-        });
+        let message = "invalid first frame: expected a frame of a session stream";
+        return reader.reject(Refused::new(RefusalCode::Malformed, message));
     };
     let received = hello.received;
     let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
-        return reader.reject(Refused {
-            code: RefusalCode::Malformed.into(),
-            message: "invalid first frame: expected a Hello with number 0 and no payload".to_owned(),
-        });
+        let message = "invalid first frame: expected a Hello with number 0 and no payload";
+        return reader.reject(Refused::new(RefusalCode::Malformed, message));
     };
     let connection = Arc::new(Connection {
         number,

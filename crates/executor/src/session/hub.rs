@@ -71,6 +71,7 @@ fn counted(kind: &client_frame::Kind, payload: &Payload) -> Result<usize, PartEr
     }
 }
 
+#[derive(Default)]
 struct Inner {
     link: Link,
     inbox: VecDeque<Input>,
@@ -122,18 +123,7 @@ impl Hub {
     /// Hub for an engine with this description. `limit_bytes` is the device memory that the session may use.
     pub(crate) fn new(status_page: StatusPage, description: Description, limit_bytes: u64) -> Self {
         Self {
-            inner: Mutex::new(Inner {
-                link: Link::default(),
-                inbox: VecDeque::new(),
-                generation: 0,
-                current: None,
-                is_engine_asleep: false,
-                delegation: Delegation::default(),
-                sleeping_writers: 0,
-                unwritten: None,
-                is_ended: false,
-                shown: None,
-            }),
+            inner: Mutex::default(),
             engine: Condvar::new(),
             writers: Condvar::new(),
             ended: Condvar::new(),

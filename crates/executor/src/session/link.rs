@@ -23,7 +23,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 const MAX_GRACE: Duration = Duration::from_secs(600);
 
 /// Limit of what one side may have outstanding towards the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub frames: u32,
     /// Bytes of payload.
@@ -107,7 +107,7 @@ pub(crate) enum Sending {
     Over,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Client {
     generation: u64,
     resume: Bytes,
@@ -166,16 +166,12 @@ impl Link {
         secret: Bytes,
         now: Instant,
     ) -> Result<Welcomed, Refused> {
-        let refused = |code: RefusalCode, message: String| Refused {
-            code: code.into(),
-            message,
-        };
         if hello.lowest_version > VERSION || hello.highest_version < VERSION {
             let message = format!(
                 "unsupported stream version: the worker supports {VERSION}, the client supports {} to {}",
                 hello.lowest_version, hello.highest_version
             );
-            return Err(refused(RefusalCode::Version, message));
+            return Err(Refused::new(RefusalCode::Version, message));
         }
         self.expire(now);
         let window = Window {
@@ -186,10 +182,10 @@ impl Link {
         if !hello.resume.is_empty() {
             let Some(client) = live.filter(|client| same(&client.resume, &hello.resume)) else {
                 let message = "the stream to resume was not found: its grace period expired, or another client replaced it";
-                return Err(refused(RefusalCode::Unknown, message.to_owned()));
+                return Err(Refused::new(RefusalCode::Unknown, message));
             };
             if let Err(error) = client.confirm(received) {
-                return Err(refused(RefusalCode::Malformed, error.to_string()));
+                return Err(Refused::new(RefusalCode::Malformed, error.to_string()));
             }
             let replaced = client.connection.replace(connection);
             client.until = None;
@@ -209,7 +205,7 @@ impl Link {
         let replaced = live.and_then(|client| client.connection);
         if replaced.is_some() && !hello.replace {
             let message = "another client is connected: close it, or connect with `replace`";
-            return Err(refused(RefusalCode::Busy, message.to_owned()));
+            return Err(Refused::new(RefusalCode::Busy, message));
         }
         self.generation += 1;
         let grace = match hello.grace_milliseconds {
@@ -221,19 +217,8 @@ impl Link {
             resume: secret.clone(),
             grace,
             connection: Some(connection),
-            until: None,
             window,
-            arrived: 0,
-            taken: 0,
-            acknowledged: 0,
-            waiting_bytes: 0,
-            unacknowledged_bytes: 0,
-            answers: VecDeque::new(),
-            confirmed: 0,
-            sent: 0,
-            sent_bytes: 0,
-            kept_bytes: 0,
-            ending: None,
+            ..Client::default()
         });
         Ok(Welcomed {
             resumed: false,

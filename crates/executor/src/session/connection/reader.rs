@@ -307,12 +307,10 @@ impl Reader {
     /// Number of bytes to read until the current frame, or the head of the next one, is complete.
     fn missing(&mut self) -> usize {
         let buffer = self.decoder.buffer();
-        let Some([a, b, c, d, e, f, g, h]) = buffer.first_chunk::<HEAD_BYTES>() else {
+        // The decoder has rejected frames that are too large.
+        let Ok(Some((message, payload))) = frame::lengths(buffer) else {
             return HEAD_READ_BYTES;
         };
-        // The decoder has rejected frames that are too large.
-        let message = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
-        let payload = u32::from_le_bytes([*e, *f, *g, *h]) as usize;
         (HEAD_BYTES + message + payload).saturating_sub(buffer.len())
     }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sahasra_wire::session::{
@@ -177,40 +177,27 @@ impl Writer {
             frame::encode(message, payload.len(), &mut self.heads).map_err(io::Error::other)?;
             ends.push(self.heads.len());
         }
-        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * frames.len());
+        let mut pieces = Vec::with_capacity(2 * frames.len() + 1);
         let mut start = 0;
         for ((_, payload), end) in frames.iter().zip(ends) {
             // Consecutive frames without payloads form one slice.
             if !payload.is_empty() {
-                pieces.push(&self.heads[start..end]);
-                pieces.push(payload);
+                pieces.push(IoSlice::new(&self.heads[start..end]));
+                pieces.push(IoSlice::new(payload));
                 start = end;
             }
         }
-        pieces.push(&self.heads[start..]);
+        pieces.push(IoSlice::new(&self.heads[start..]));
         let total = pieces.iter().map(|piece| piece.len()).sum();
-        let mut stream = &*self.stream;
-        let mut first = 0;
-        while first < pieces.len() {
-            if pieces[first].is_empty() {
-                first += 1;
-                continue;
-            }
-            let slices: Vec<IoSlice<'_>> = pieces[first..].iter().take(MAX_SLICES).map(|piece| IoSlice::new(piece)).collect();
-            let mut written = match stream.write_vectored(&slices) {
+        let mut rest = &mut pieces[..];
+        // Removes empty slices at the start.
+        IoSlice::advance_slices(&mut rest, 0);
+        while !rest.is_empty() {
+            match (&*self.stream).write_vectored(&rest[..rest.len().min(MAX_SLICES)]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(written) => IoSlice::advance_slices(&mut rest, written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
-            };
-            while written > 0 {
-                let piece = &mut pieces[first];
-                let step = written.min(piece.len());
-                piece.advance(step);
-                written -= step;
-                if piece.is_empty() {
-                    first += 1;
-                }
             }
         }
         Ok(total)
