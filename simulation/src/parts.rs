@@ -196,8 +196,6 @@ fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &P
         kind: Backend::Cpu,
         ordinal,
         model: "model".to_owned(),
-        uuid: String::new(),
-        compute_capability: None,
         total_bytes: plan.mebibytes << 20,
         allocatable_bytes: plan.mebibytes << 20,
         context_bytes: 0,

@@ -187,8 +187,6 @@ mod tests {
             kind,
             ordinal: 0,
             model: model.to_owned(),
-            uuid: String::new(),
-            compute_capability: None,
             total_bytes: 0,
             allocatable_bytes: 0,
             context_bytes: 0,

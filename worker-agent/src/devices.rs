@@ -17,10 +17,6 @@ pub struct DeviceDescription {
     pub ordinal: u32,
     /// Model as the driver reports it.
     pub model: String,
-    /// UUID as the driver reports it; empty for the CPU backend.
-    pub uuid: String,
-    /// Compute capability, major and minor; absent for the CPU backend.
-    pub compute_capability: Option<(u32, u32)>,
     pub total_bytes: u64,
     /// Allocatable memory in bytes: the free memory, less the contexts of as many executors as the device may have.
     pub allocatable_bytes: u64,

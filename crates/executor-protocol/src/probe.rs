@@ -11,24 +11,28 @@ pub struct Probe {
     pub reason: Option<String>,
 }
 
+impl Probe {
+    /// Result of a discovery that failed for this reason.
+    pub fn failed(reason: impl Into<String>) -> Self {
+        Self {
+            gpus: Vec::new(),
+            reason: Some(reason.into()),
+        }
+    }
+}
+
 /// A GPU as the driver describes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Number of the GPU in the driver's order.
     pub ordinal: u32,
     pub model: String,
-    /// UUID, as `nvidia-smi` prints it.
-    pub uuid: String,
-    /// Compute capability: major and minor version.
-    pub compute_capability: (u32, u32),
     /// Total memory in bytes.
     pub total_bytes: u64,
     /// Free memory in bytes while one context exists.
     pub free_bytes: u64,
     /// Memory in use while one context exists, in bytes: the context's and that of other processes.
     pub context_bytes: u64,
-    /// Number of streaming multiprocessors.
-    pub multiprocessors: u32,
 }
 
 /// Number of chunks that run concurrently. More than this gains little on any GPU, and each lane is a thread.

@@ -194,10 +194,7 @@ fn probe_in_sandbox() -> Probe {
     };
     match sandbox::restrict(&reach) {
         Ok(_) => cuda::probe(),
-        Err(error) => Probe {
-            gpus: Vec::new(),
-            reason: Some(causes(&error)),
-        },
+        Err(error) => Probe::failed(causes(&error)),
     }
 }
 

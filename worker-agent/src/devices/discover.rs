@@ -49,10 +49,8 @@ async fn probe(program: &Path, config: &DeviceConfig, options: &[&str]) -> Probe
     let mut command = spawn::command(program, "probe");
     command.args(options);
     // The child may hang in a broken driver.
-    ask(command, config.probe_timeout).await.unwrap_or_else(|error| Probe {
-        gpus: Vec::new(),
-        reason: Some(error.to_string()),
-    })
+    let probe = ask(command, config.probe_timeout).await;
+    probe.unwrap_or_else(|error| Probe::failed(error.to_string()))
 }
 
 /// Probes the GPUs from within the sandbox of executors, and returns those that can be opened there. Runs after the first probe, because
@@ -79,8 +77,6 @@ fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
         kind: Backend::Cuda,
         ordinal: gpu.ordinal,
         model: gpu.model,
-        uuid: gpu.uuid,
-        compute_capability: Some(gpu.compute_capability),
         total_bytes: gpu.total_bytes,
         allocatable_bytes: gpu.free_bytes.saturating_sub(reserved),
         context_bytes: gpu.context_bytes,
@@ -98,8 +94,6 @@ fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
             kind: Backend::Cpu,
             ordinal,
             model: cpu_model(),
-            uuid: String::new(),
-            compute_capability: None,
             total_bytes: bytes,
             allocatable_bytes: bytes,
             context_bytes: 0,
@@ -139,12 +133,9 @@ mod tests {
         let gpu = Gpu {
             ordinal: 1,
             model: "GPU".to_owned(),
-            uuid: "GPU-0".to_owned(),
-            compute_capability: (9, 0),
             total_bytes: 80 << 30,
             free_bytes: (80 << 30) - (500 << 20),
             context_bytes: 500 << 20,
-            multiprocessors: 132,
         };
         let described = describe(gpu, 4);
         assert_eq!(&*described.name, "cuda-1");

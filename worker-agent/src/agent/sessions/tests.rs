@@ -26,8 +26,6 @@ async fn agent(program: &str) -> Arc<Agent> {
         kind: Backend::Cpu,
         ordinal: 0,
         model: "CPU".to_owned(),
-        uuid: String::new(),
-        compute_capability: None,
         total_bytes: MEMORY,
         allocatable_bytes: MEMORY,
         context_bytes: 0,

@@ -1,6 +1,6 @@
 //! Discovers GPUs through the CUDA driver. Runs in a short-lived child process, so that the agent never loads the driver.
 
-use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{self, CUresult};
 use sahasra_executor_protocol::probe::{Gpu, Probe};
 
 use super::driver::{check, description, is_present};
@@ -9,10 +9,7 @@ use crate::device::DeviceError;
 /// Discovers the GPUs. Creates a context on each GPU and keeps it until the end of the process.
 pub(crate) fn probe() -> Probe {
     if !is_present() {
-        return Probe {
-            gpus: Vec::new(),
-            reason: Some("the CUDA driver (libcuda) is not installed".to_owned()),
-        };
+        return Probe::failed("the CUDA driver (libcuda) is not installed");
     }
     let mut count = 0;
     // SAFETY: the driver is present; `cuInit` is called first; the driver writes a number.
@@ -23,10 +20,7 @@ pub(crate) fn probe() -> Probe {
         }
     };
     if counted != CUresult::CUDA_SUCCESS {
-        return Probe {
-            gpus: Vec::new(),
-            reason: Some(format!("the CUDA driver finds no GPU: {}", description(counted))),
-        };
+        return Probe::failed(format!("the CUDA driver finds no GPU: {}", description(counted)));
     }
     let mut found = Probe {
         gpus: Vec::new(),
@@ -44,7 +38,6 @@ pub(crate) fn probe() -> Probe {
 fn gpu(ordinal: i32) -> Result<Gpu, DeviceError> {
     let mut device = 0;
     let mut name = [0; 256];
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
     let (mut total, mut free, mut ignored) = (0usize, 0usize, 0usize);
     let mut context = std::ptr::null_mut();
     // SAFETY: `cuInit` was called; every pointer is to a local of the type that the driver writes.
@@ -54,40 +47,18 @@ fn gpu(ordinal: i32) -> Result<Gpu, DeviceError> {
             "cuDeviceGetName",
             sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device),
         )?;
-        check("cuDeviceGetUuid", sys::cuDeviceGetUuid_v2(&mut uuid, device))?;
         check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&mut total, device))?;
         check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
         check("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
         check("cuMemGetInfo", sys::cuMemGetInfo_v2(&mut free, &mut ignored))?;
     }
-    let attribute = |attribute| {
-        let mut value = 0;
-        // SAFETY: `cuInit` was called; the driver writes a number.
-        unsafe { check("cuDeviceGetAttribute", sys::cuDeviceGetAttribute(&mut value, attribute, device))? };
-        Ok::<_, DeviceError>(value.max(0) as u32)
-    };
-    let uuid: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-    let uuid = format!(
-        "GPU-{}-{}-{}-{}-{}",
-        &uuid[..8],
-        &uuid[8..12],
-        &uuid[12..16],
-        &uuid[16..20],
-        &uuid[20..]
-    );
     let model: Vec<u8> = name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
     Ok(Gpu {
         ordinal: ordinal as u32,
         model: String::from_utf8_lossy(&model).into_owned(),
-        uuid,
-        compute_capability: (
-            attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-            attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-        ),
         total_bytes: total as u64,
         free_bytes: free as u64,
         // Memory in use by other processes is included, so this is an upper bound of the context's memory.
         context_bytes: total.saturating_sub(free) as u64,
-        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
     })
 }

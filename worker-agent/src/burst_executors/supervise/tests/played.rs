@@ -83,8 +83,6 @@ pub(crate) fn theatre(kind: Backend, executors: u32) -> Theatre {
         kind,
         ordinal: 0,
         model: "test".to_owned(),
-        uuid: String::new(),
-        compute_capability: None,
         total_bytes: 1 << 30,
         allocatable_bytes: 1 << 30,
         context_bytes: 0,
