@@ -50,13 +50,14 @@ impl fmt::Display for Shape {
 }
 
 /// Device memory of an execution in bytes, as computed by the compiler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompiledMemory {
     pub code: u64,
     pub arguments: u64,
     pub outputs: u64,
     /// Results that reuse the memory of arguments.
     pub aliased: u64,
+    /// Temporary memory during the execution.
     pub temporaries: u64,
 }
 

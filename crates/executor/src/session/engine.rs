@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sahasra_names as names;
-use sahasra_pjrt::{ElementType, Shape};
+use sahasra_pjrt::{CompiledMemory, ElementType, Shape};
 use sahasra_wire::session::{Compiled, FailureCode, Format, Launch};
 
 #[cfg(test)]
@@ -117,18 +117,6 @@ impl Drop for Completer {
     }
 }
 
-/// Device memory for an execution of a program, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
-    pub arguments: u64,
-    pub outputs: u64,
-    /// Size of the outputs that reuse the memory of arguments.
-    pub aliased: u64,
-    /// Temporary memory during the execution.
-    pub temporaries: u64,
-    pub code: u64,
-}
-
 /// Program that an engine has produced from a text.
 #[derive(Debug)]
 pub(crate) struct Compilation<P> {
@@ -144,7 +132,7 @@ pub(crate) trait Program {
     /// Shapes of the results, in order; empty for kernels.
     fn outputs(&self) -> &[Shape];
     /// Device memory for an execution.
-    fn needs(&self) -> Needs;
+    fn memory(&self) -> CompiledMemory;
     /// Number of floating-point operations of one execution, if the compiler counts them.
     fn flops(&self) -> Option<f64>;
 }
@@ -251,7 +239,7 @@ pub(crate) fn element_type(name: &str) -> Option<ElementType> {
 
 /// Builds the [`Compiled`] message for a program. `limit_bytes` and `used_bytes` are the session's device memory.
 pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_bytes: u64, used_bytes: u64) -> Compiled {
-    let needs = made.program.needs();
+    let memory = made.program.memory();
     let outputs = made.program.outputs().iter().map(|shape| sahasra_wire::session::Shape {
         element_type: shape.element_type.name().to_owned(),
         dimensions: shape.dimensions.clone(),
@@ -261,11 +249,11 @@ pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_by
         cached: made.cached,
         milliseconds: sahasra_wire::milliseconds(made.took),
         outputs: outputs.collect(),
-        argument_bytes: needs.arguments,
-        output_bytes: needs.outputs,
-        aliased_bytes: needs.aliased,
-        temporary_bytes: needs.temporaries,
-        code_bytes: needs.code,
+        argument_bytes: memory.arguments,
+        output_bytes: memory.outputs,
+        aliased_bytes: memory.aliased,
+        temporary_bytes: memory.temporaries,
+        code_bytes: memory.code,
         flops: made.program.flops(),
         limit_bytes,
         used_bytes,

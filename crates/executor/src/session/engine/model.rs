@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sahasra_pjrt::{ElementType, Shape};
+use sahasra_pjrt::{CompiledMemory, ElementType, Shape};
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
-use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
+use super::{Compilation, Completer, Description, Engine, Fault, Program};
 
 /// State of the engine that a test observes and controls.
 #[derive(Default)]
@@ -95,12 +95,12 @@ impl Program for ModelProgram {
         &self.outputs
     }
 
-    fn needs(&self) -> Needs {
-        Needs {
+    fn memory(&self) -> CompiledMemory {
+        CompiledMemory {
             outputs: 8 * self.outputs.len() as u64,
             aliased: 8 * self.outputs.len() as u64,
             temporaries: self.temporaries,
-            ..Needs::default()
+            ..CompiledMemory::default()
         }
     }
 

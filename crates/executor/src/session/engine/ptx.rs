@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_names::{self as names, Backend};
-use sahasra_pjrt::Shape;
+use sahasra_pjrt::{CompiledMemory, Shape};
 use sahasra_ptx::{Cancel, PARAMETER_LIMIT};
 use sahasra_wire::session::{FailureCode, Format, Launch, argument};
 
-use super::{Compilation, Completer, Description, Engine, Fault, Needs, Program};
+use super::{Compilation, Completer, Description, Engine, Fault, Program};
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 const NAME: names::Engine = names::Engine::Ptx;
@@ -36,10 +36,10 @@ impl<D: Device> Program for Rc<Loaded<D>> {
         &[]
     }
 
-    fn needs(&self) -> Needs {
-        Needs {
+    fn memory(&self) -> CompiledMemory {
+        CompiledMemory {
             code: self.bytes,
-            ..Needs::default()
+            ..CompiledMemory::default()
         }
     }
 

@@ -13,12 +13,13 @@ use bytes::Bytes;
 use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_names as names;
 use sahasra_pjrt::{
-    Buffer, Client, Code, CompileOptions, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin, Setting, Shape,
+    Buffer, Client, Code, CompileOptions, CompiledMemory, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin,
+    Setting, Shape,
 };
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
 use self::cache::{Cache, Key};
-use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Needs, Program};
+use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Program};
 use crate::device::cuda;
 use crate::session::payload::zeros;
 
@@ -62,7 +63,7 @@ pub(crate) enum OpenError {
 #[derive(Debug)]
 pub(crate) struct Compiled {
     executable: Executable,
-    needs: Needs,
+    memory: CompiledMemory,
     flops: Option<f64>,
 }
 
@@ -71,8 +72,8 @@ impl Program for Rc<Compiled> {
         self.executable.outputs()
     }
 
-    fn needs(&self) -> Needs {
-        self.needs
+    fn memory(&self) -> CompiledMemory {
+        self.memory
     }
 
     fn flops(&self) -> Option<f64> {
@@ -85,25 +86,16 @@ impl Compiled {
         let outputs = executable.outputs().iter();
         let outputs = outputs.map(|shape| shape.host_bytes().unwrap_or(0) as u64).sum();
         // Without the compiler's statistics only the size of the outputs is known, from their shapes.
-        let needs = executable.memory().map_or(
-            Needs {
-                outputs,
-                ..Needs::default()
-            },
-            |memory| Needs {
-                arguments: memory.arguments,
-                outputs: memory.outputs,
-                aliased: memory.aliased,
-                temporaries: memory.temporaries,
-                code: memory.code,
-            },
-        );
+        let memory = executable.memory().unwrap_or(CompiledMemory {
+            outputs,
+            ..CompiledMemory::default()
+        });
         let cost = executable.cost().unwrap_or_default();
         let flops = cost.into_iter().find_map(|(name, value)| match value {
             Setting::Float(flops) if name == "flops" && flops >= 0.0 => Some(f64::from(flops)),
             _ => None,
         });
-        Rc::new(Self { executable, needs, flops })
+        Rc::new(Self { executable, memory, flops })
     }
 }
 

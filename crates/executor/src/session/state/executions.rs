@@ -85,7 +85,7 @@ impl<E: Engine> State<E> {
             }
             self.tensors.remove(execute.arguments[*place as usize]);
         }
-        let temporaries = program.program.needs().temporaries;
+        let temporaries = program.program.memory().temporaries;
         self.temporaries += temporaries;
         let execution = Rc::new(Execution {
             sequence,
@@ -131,10 +131,10 @@ impl<E: Engine> State<E> {
         let donated_bytes = places()
             .filter(|(place, donated)| **donated && !self.engine.is_shared(&arguments[*place].array))
             .map(|(place, _)| arguments[place].charge.bytes());
-        let needs = program.program.needs();
-        let aliased = needs.aliased.min(donated_bytes.sum());
+        let memory = program.program.memory();
+        let aliased = memory.aliased.min(donated_bytes.sum());
         let outputs: u64 = program.output_bytes.iter().sum();
-        self.reserve(outputs.saturating_sub(aliased), needs.temporaries)?;
+        self.reserve(outputs.saturating_sub(aliased), memory.temporaries)?;
         Ok(places().filter(|(_, donated)| !**donated).map(|(place, _)| place as i64).collect())
     }
 
