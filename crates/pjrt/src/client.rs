@@ -46,13 +46,8 @@ impl Drop for Owned {
 #[derive(Clone, Debug)]
 pub struct Client {
     owned: Arc<Owned>,
-    device: Device,
-}
-
-#[derive(Clone, Debug)]
-pub struct Device {
-    raw: Handle<RawDevice>,
-    kind: Arc<str>,
+    device: Handle<RawDevice>,
+    device_kind: Arc<str>,
 }
 
 impl Client {
@@ -107,8 +102,19 @@ impl Client {
             plugin: Arc::clone(plugin),
             raw: Handle(arguments.client),
         });
-        let device = Device::first(&owned)?;
-        Ok(Self { owned, device })
+        let devices = plugin.call(abi::ClientAddressableDevices::of(owned.raw.0))?;
+        // SAFETY: The array has this length and lives as long as the client.
+        let first = unsafe { array(devices.devices, devices.num_devices) }.first();
+        let none = || Error::new(abi::ClientAddressableDevices::NAME, Code::NotFound, "the plugin found no device");
+        let device = *first.ok_or_else(none)?;
+        let description = plugin.call(abi::DeviceGetDescription::of(device))?;
+        let kind = plugin.call(abi::DeviceDescriptionKind::of(description.description))?;
+        Ok(Self {
+            owned,
+            device: Handle(device),
+            // SAFETY: The text lives as long as the description.
+            device_kind: unsafe { text(kind.kind, kind.kind_size) }.into(),
+        })
     }
 
     /// Returns the name of the platform, such as `cpu` or `cuda`.
@@ -125,8 +131,9 @@ impl Client {
         Ok(unsafe { text(arguments.version, arguments.version_size) })
     }
 
-    pub fn device(&self) -> &Device {
-        &self.device
+    /// Returns the vendor's name for the device.
+    pub fn device_kind(&self) -> &str {
+        &self.device_kind
     }
 
     /// Compiles a program for the device. The plugin compiles on this thread, which may take seconds. If the plugin's XLA does not have one
@@ -194,7 +201,7 @@ impl Client {
         arguments.dims = dimensions.as_ptr();
         arguments.num_dims = dimensions.len();
         arguments.host_buffer_semantics = abi::IMMUTABLE_ZERO_COPY;
-        arguments.device = self.device.raw.0;
+        arguments.device = self.device.0;
         let arguments = self.owned.plugin.call(arguments)?;
         let done = Event::new(
             &self.owned.plugin,
@@ -209,27 +216,5 @@ impl Client {
             return Err(error);
         }
         Ok(buffer)
-    }
-}
-
-impl Device {
-    fn first(client: &Arc<Owned>) -> Result<Self, Error> {
-        let devices = client.plugin.call(abi::ClientAddressableDevices::of(client.raw.0))?;
-        // SAFETY: The array has this length and lives as long as the client.
-        let first = unsafe { array(devices.devices, devices.num_devices) }.first();
-        let none = || Error::new(abi::ClientAddressableDevices::NAME, Code::NotFound, "the plugin found no device");
-        let raw = *first.ok_or_else(none)?;
-        let description = client.plugin.call(abi::DeviceGetDescription::of(raw))?;
-        let kind = client.plugin.call(abi::DeviceDescriptionKind::of(description.description))?;
-        Ok(Self {
-            raw: Handle(raw),
-            // SAFETY: The text lives as long as the description.
-            kind: unsafe { text(kind.kind, kind.kind_size) }.into(),
-        })
-    }
-
-    /// Returns the vendor's name for the device.
-    pub fn kind(&self) -> &str {
-        &self.kind
     }
 }

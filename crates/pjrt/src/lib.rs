@@ -20,7 +20,7 @@ mod plugin;
 mod program;
 
 pub use buffer::{Buffer, Download, View};
-pub use client::{Client, Device, Setting};
+pub use client::{Client, Setting};
 pub use element_type::ElementType;
 pub use error::{Code, Error};
 pub use event::Event;

@@ -268,7 +268,7 @@ fn a_plugin_reports_its_version_and_platform() {
     let client = Client::create(&plugin, &[]).expect("it has a device");
     assert_eq!(client.platform_name().unwrap(), "cpu");
     assert!(!client.platform_version().unwrap().is_empty());
-    assert!(!client.device().kind().is_empty());
+    assert!(!client.device_kind().is_empty());
     let attributes = plugin.attributes().unwrap();
     let stablehlo = attributes.iter().find(|(name, _)| name == "stablehlo_current_version");
     assert!(

@@ -99,21 +99,16 @@ impl Completion {
 impl Completer {
     /// Reports the outcome of the operation.
     pub(crate) fn complete(self, outcome: Result<(), Fault>) {
-        self.finish(outcome);
-    }
-
-    fn finish(&self, outcome: Result<(), Fault>) {
-        if self.outcome.set(outcome).is_ok() {
-            (self.callback)();
-        }
+        // Nothing else sets the outcome, and this consumes the completer.
+        let _ = self.outcome.set(outcome);
     }
 }
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        if self.outcome.get().is_none() {
-            self.finish(Err(Fault::new(FailureCode::Internal, "the engine reported no outcome")));
-        }
+        let none = || Err(Fault::new(FailureCode::Internal, "the engine reported no outcome"));
+        self.outcome.get_or_init(none);
+        (self.callback)();
     }
 }
 

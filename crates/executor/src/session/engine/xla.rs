@@ -134,7 +134,7 @@ impl XlaEngine {
             engine: NAME,
             platform: client.platform_name().map_err(no_client)?,
             platform_version: client.platform_version().map_err(no_client)?,
-            device: client.device().kind().to_owned(),
+            device: client.device_kind().to_owned(),
             stablehlo_version: stablehlo.unwrap_or_default(),
         };
         let (major, minor) = plugin.version();
