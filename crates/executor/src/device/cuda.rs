@@ -358,23 +358,23 @@ impl Device for CudaDevice {
         }
         // SAFETY: the range belongs to the area. The area outlives the work on the stream, because its owner reads it or waits for the
         // stream before dropping it.
-        unsafe { check("cuMemsetD8Async", sys::cuMemsetD8Async(area.base(), 0, area.bytes(), stream.stream)) }
+        unsafe { check("cuMemsetD8Async", sys::cuMemsetD8Async(area.base, 0, area.bytes(), stream.stream)) }
     }
 
     fn write(&self, stream: &mut CudaStream, area: &CudaArea, part: usize, bytes: &[u8]) -> Result<(), DeviceError> {
-        let (offset, length) = area.parts()[part];
+        let (offset, length) = area.parts[part];
         if bytes.len() as u64 > length {
             return Err(DeviceError::Launch(format!("{} bytes do not fit {length}", bytes.len())));
         }
-        let mut address = area.base() + offset;
+        let mut address = area.base + offset;
         for piece in bytes.chunks(STAGING) {
-            if stream.uploading + piece.len() > stream.upload.length() {
+            if stream.uploading + piece.len() > stream.upload.length {
                 stream.synchronise()?;
             }
             stream.upload.put(stream.uploading, piece);
             // SAFETY: source and target ranges were checked; the source is not overwritten before the stream was waited for.
             unsafe {
-                let source = stream.upload.pointer().add(stream.uploading);
+                let source = stream.upload.pointer.add(stream.uploading);
                 check(
                     "cuMemcpyHtoDAsync",
                     sys::cuMemcpyHtoDAsync_v2(address, source.cast(), piece.len(), stream.stream),
@@ -434,17 +434,17 @@ impl CudaDevice {
         }
         // A small output is read in one copy, including the gaps between its parts; a large one in pieces that each lie in one part.
         if area.bytes() <= STAGING {
-            self.fetch(stream, area.base(), area.bytes())?;
-            for (offset, length) in area.parts() {
+            self.fetch(stream, area.base, area.bytes())?;
+            for (offset, length) in &area.parts {
                 into.extend_from_slice(&stream.download.bytes(area.bytes())[*offset as usize..(offset + length) as usize]);
             }
             return Ok(());
         }
-        for (offset, length) in area.parts() {
+        for (offset, length) in &area.parts {
             let mut done = 0;
             while done < *length {
                 let piece = (length - done).min(STAGING as u64);
-                self.fetch(stream, area.base() + offset + done, piece as usize)?;
+                self.fetch(stream, area.base + offset + done, piece as usize)?;
                 into.extend_from_slice(stream.download.bytes(piece as usize));
                 done += piece;
             }
@@ -458,7 +458,7 @@ impl CudaDevice {
         unsafe {
             check(
                 "cuMemcpyDtoHAsync",
-                sys::cuMemcpyDtoHAsync_v2(stream.download.pointer().cast(), address, bytes, stream.stream),
+                sys::cuMemcpyDtoHAsync_v2(stream.download.pointer.cast(), address, bytes, stream.stream),
             )?;
         }
         stream.synchronise()

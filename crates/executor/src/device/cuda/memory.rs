@@ -14,10 +14,10 @@ use crate::device::{ALIGNMENT, DeviceError, rounded_bytes};
 pub(crate) struct CudaArea {
     context: Arc<Context>,
     used: Arc<AtomicU64>,
-    base: sys::CUdeviceptr,
+    pub(super) base: sys::CUdeviceptr,
     bytes: u64,
     /// Offset and size in bytes of each part.
-    parts: Vec<(u64, u64)>,
+    pub(super) parts: Vec<(u64, u64)>,
 }
 
 impl CudaArea {
@@ -58,16 +58,8 @@ impl CudaArea {
         self.base + self.parts[part].0
     }
 
-    pub(super) fn base(&self) -> sys::CUdeviceptr {
-        self.base
-    }
-
     pub(super) fn bytes(&self) -> usize {
         self.bytes as usize
-    }
-
-    pub(super) fn parts(&self) -> &[(u64, u64)] {
-        &self.parts
     }
 }
 
@@ -85,8 +77,8 @@ impl Drop for CudaArea {
 /// Page-locked host memory: asynchronous copies of other memory would block.
 #[derive(Debug)]
 pub(crate) struct Pinned {
-    pointer: *mut u8,
-    length: usize,
+    pub(super) pointer: *mut u8,
+    pub(super) length: usize,
 }
 
 // SAFETY: plain memory with one owner.
@@ -105,14 +97,6 @@ impl Pinned {
         // SAFETY: just allocated with this length. Zeroed because this tenant must not see previous content of these pages.
         unsafe { pinned.pointer.write_bytes(0, length) };
         Ok(pinned)
-    }
-
-    pub(super) fn length(&self) -> usize {
-        self.length
-    }
-
-    pub(super) fn pointer(&self) -> *mut u8 {
-        self.pointer
     }
 
     /// The first `length` bytes. No copy into them may be in progress.
