@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes};
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, stream::BoxStream};
 use sahasra_error_chain::causes;
 use sahasra_names::OwnerUid;
 use sahasra_wire::{
@@ -58,24 +58,21 @@ fn encode(kind: server_frame::Kind) -> Bytes {
     frame::encode(&ServerFrame::from(kind))
 }
 
-struct Reader<S> {
-    body: S,
+/// Reads frames from the bytes of a request, which are `None` once the connection is broken.
+struct Reader {
+    body: BoxStream<'static, Option<Bytes>>,
     decoder: Decoder,
 }
 
-impl<S, B, E> Reader<S>
-where
-    S: Stream<Item = Result<B, E>> + Unpin,
-    B: Buf,
-{
+impl Reader {
     async fn next(&mut self) -> Result<client_frame::Kind, StreamError> {
         loop {
             if let Some(frame) = self.decoder.next_message::<ClientFrame>()? {
                 return frame.kind.ok_or_else(|| Refusal::invalid("invalid frame: no content").into());
             }
             match self.body.next().await {
-                Some(Ok(bytes)) => self.decoder.extend(bytes),
-                Some(Err(_)) => return Err(StreamError::Broken),
+                Some(Some(bytes)) => self.decoder.extend(bytes),
+                Some(None) => return Err(StreamError::Broken),
                 None if self.decoder.is_mid_frame() => return Err(StreamError::Broken),
                 None => return Err(StreamError::Ended),
             }
@@ -88,11 +85,12 @@ where
 #[tracing::instrument(name = "burst_stream", skip_all, fields(job = Empty, namespace = Empty, term = Empty))]
 pub async fn serve<S, B, E>(agent: Arc<Agent>, body: S, answers: mpsc::Sender<Bytes>)
 where
-    S: Stream<Item = Result<B, E>> + Unpin,
+    S: Stream<Item = Result<B, E>> + Send + 'static,
     B: Buf,
 {
+    let body = body.map(|bytes| bytes.ok().map(|mut bytes| bytes.copy_to_bytes(bytes.remaining())));
     let mut reader = Reader {
-        body,
+        body: body.boxed(),
         decoder: Decoder::default(),
     };
     let error = match open(&agent, &mut reader).await {
@@ -134,11 +132,7 @@ where
     }
 }
 
-async fn open<S, B, E>(agent: &Arc<Agent>, reader: &mut Reader<S>) -> Result<(Owner, Arc<Burst>, Attached), StreamError>
-where
-    S: Stream<Item = Result<B, E>> + Unpin,
-    B: Buf,
-{
+async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Burst>, Attached), StreamError> {
     let first = tokio::time::timeout(OPEN_WITHIN, reader.next())
         .await
         .map_err(|_| Refusal::invalid("timed out waiting for Open"))??;
@@ -187,11 +181,7 @@ where
     Ok((owner, burst, attached))
 }
 
-async fn read<S, B, E>(agent: &Arc<Agent>, owner: &Owner, burst: &Arc<Burst>, stream: u64, reader: &mut Reader<S>) -> StreamError
-where
-    S: Stream<Item = Result<B, E>> + Unpin,
-    B: Buf,
-{
+async fn read(agent: &Arc<Agent>, owner: &Owner, burst: &Arc<Burst>, stream: u64, reader: &mut Reader) -> StreamError {
     let host: Arc<dyn Host> = Arc::<Agent>::clone(agent);
     loop {
         let frame = match reader.next().await {
