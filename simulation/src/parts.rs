@@ -12,10 +12,7 @@ use sahasra_worker::{
     classes::ClassTable,
     devices::DeviceDescription,
     metrics::Metrics,
-    registration::{
-        Registration, RegistrationConfig,
-        claim::{Answer, Occupied},
-    },
+    registration::{Registration, RegistrationConfig, claim::Occupied},
 };
 use tokio::{
     sync::mpsc,
@@ -243,6 +240,6 @@ fn register(
     };
     let client = Api::client(world, Node::Agent(index));
     // The simulation starts an agent only after the previous agent of the node has ended.
-    let registration = Registration::new(config, Arc::clone(agent), client).with_probe(Arc::new(|_| Box::pin(async { Answer::Refused })));
+    let registration = Registration::new(config, Arc::clone(agent), client).without_probes();
     part.start(registration.run(stop.clone()))
 }

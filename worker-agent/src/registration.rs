@@ -26,7 +26,7 @@ use kube::{
     Api, Client, Resource,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
-use sahasra_crds::{GpuWorker, GpuWorkerSpec};
+use sahasra_crds::{GpuWorker, GpuWorkerSpec, gpu_worker::GpuWorkerStatus};
 use sahasra_service::backoff::Backoff;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ use crate::agent::Agent;
 pub mod claim;
 mod status;
 
-use claim::{BeatError, Claim, Probe};
+use claim::{BeatError, Claim};
 
 pub use claim::Occupied;
 
@@ -106,8 +106,8 @@ pub struct Registration {
     stale: Arc<AtomicBool>,
     /// Cancelled once this agent owns the node.
     claimed: CancellationToken,
-    /// Checks whether another agent listens at an address.
-    probe: Probe,
+    /// Whether connections decide if the previous holder of the heartbeat is gone.
+    probes: bool,
 }
 
 impl Registration {
@@ -119,14 +119,14 @@ impl Registration {
             client,
             stale: Arc::default(),
             claimed: CancellationToken::new(),
-            probe: claim::connects(),
+            probes: true,
         }
     }
 
-    /// Replaces the check whether another agent listens at an address.
+    /// Opens no connection to the previous holder of the heartbeat, which counts as gone.
     #[must_use]
-    pub fn with_probe(mut self, probe: Probe) -> Self {
-        self.probe = probe;
+    pub fn without_probes(mut self) -> Self {
+        self.probes = false;
         self
     }
 
@@ -147,8 +147,7 @@ impl Registration {
         if !self.claimed.is_cancelled() {
             return Ok(());
         }
-        let mut written = status::Written::default();
-        if let Err(error) = self.write_status(&mut written, true).await {
+        if let Err(error) = self.write_status(&mut None, true).await {
             tracing::warn!(%error, "failed to report the shutdown to the API server");
         }
         Ok(())
@@ -251,15 +250,15 @@ impl Registration {
             () = self.claimed.cancelled() => {}
             () = stop.cancelled() => return,
         }
-        let mut written = status::Written::default();
+        let mut stored = None;
         let mut read_at = Instant::now();
         let mut failures = 0;
         loop {
             if self.stale.swap(false, Ordering::AcqRel) || read_at.elapsed() > READ_INTERVAL {
-                written.invalidate();
+                stored = None;
                 read_at = Instant::now();
             }
-            let pause = match self.write_status(&mut written, false).await {
+            let pause = match self.write_status(&mut stored, false).await {
                 Ok(()) => {
                     if failures > 0 {
                         tracing::info!("registered again");
@@ -273,7 +272,6 @@ impl Registration {
                         tracing::warn!(%error, "failed to write the status, retrying");
                     }
                     failures += 1;
-                    written.invalidate();
                     jittered(STATUS_BACKOFF.after(failures))
                 }
             };
@@ -284,48 +282,41 @@ impl Registration {
         }
     }
 
-    /// Writes the parts of the status that differ from the stored ones. Creates the `GpuWorker` if it does not exist.
-    async fn write_status(&self, written: &mut status::Written, shutting_down: bool) -> Result<(), RegistrationError> {
+    /// Writes the status if it differs from the stored one, which is read if it is not known. Creates the `GpuWorker` if it does not exist.
+    /// After an error, the stored status is unknown.
+    async fn write_status(&self, known: &mut Option<GpuWorkerStatus>, shutting_down: bool) -> Result<(), RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let name = &self.config.node_name;
-        if written.is_stale() {
-            let worker = match found(workers.get(name)).await? {
-                Some(worker) => worker,
-                None if shutting_down => return Ok(()),
-                None => self.create(&workers).await?,
-            };
-            if let Some(node) = self.node().await? {
-                let labels: BTreeMap<String, String> = node.metadata.labels.clone().unwrap_or_default();
-                self.agent.set_node_labels(&labels);
-                let owner = owned_by(&node);
-                let owners = worker.metadata.owner_references.iter().flatten();
-                let node_is_owner = owners.clone().any(|known| known.uid == owner.uid);
-                if !node_is_owner {
-                    let owners: Vec<&OwnerReference> = owners.filter(|known| known.kind != "Node").chain([&owner]).collect();
-                    let patch = Patch::Merge(serde_json::json!({ "metadata": { "ownerReferences": owners } }));
-                    call(workers.patch(name, &PatchParams::default(), &patch)).await?;
+        let stored = match known.take() {
+            Some(status) => status,
+            None => {
+                let worker = match found(workers.get(name)).await? {
+                    Some(worker) => worker,
+                    None if shutting_down => return Ok(()),
+                    None => self.create(&workers).await?,
+                };
+                if let Some(node) = self.node().await? {
+                    self.agent
+                        .set_node_labels(node.metadata.labels.as_ref().unwrap_or(&BTreeMap::new()));
+                    let owner = owned_by(&node);
+                    let owners = worker.metadata.owner_references.iter().flatten();
+                    let node_is_owner = owners.clone().any(|other| other.uid == owner.uid);
+                    if !node_is_owner {
+                        let owners: Vec<&OwnerReference> = owners.filter(|other| other.kind != "Node").chain([&owner]).collect();
+                        let patch = Patch::Merge(serde_json::json!({ "metadata": { "ownerReferences": owners } }));
+                        call(workers.patch(name, &PatchParams::default(), &patch)).await?;
+                    }
                 }
+                worker.status.unwrap_or_default()
             }
-            written.saw(worker.status.unwrap_or_default());
+        };
+        let (endpoint, conditions) = (&self.config.endpoint, stored.conditions.clone());
+        let desired = status::desired(&self.agent, endpoint, conditions, shutting_down, Timestamp::now());
+        if desired != stored {
+            let patch = Patch::Merge(serde_json::json!({ "status": &desired }));
+            call(workers.patch_status(name, &PatchParams::default(), &patch)).await?;
         }
-        let desired = status::desired(
-            &self.agent,
-            &self.config.endpoint,
-            written.conditions(),
-            shutting_down,
-            Timestamp::now(),
-        );
-        if written.is(&desired) {
-            return Ok(());
-        }
-        let patch = Patch::Merge(serde_json::json!({ "status": &desired }));
-        if found(workers.patch_status(name, &PatchParams::default(), &patch)).await?.is_none() {
-            written.invalidate();
-            return Err(RegistrationError::Api(kube::Error::Api(Box::new(
-                kube::core::Status::failure("the GpuWorker was deleted", "NotFound").with_code(404),
-            ))));
-        }
-        written.saw(desired);
+        *known = Some(desired);
         Ok(())
     }
 

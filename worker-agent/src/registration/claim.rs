@@ -9,9 +9,8 @@
 //! discover each other with the next beat, and the one that took the heartbeat over gives way. An agent that took it over from a holder at
 //! another address writes no status before its second beat.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
-use futures::future::BoxFuture;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use sahasra_crds::{GpuWorker, conditions, gpu_worker::GpuWorkerStatus};
@@ -30,17 +29,13 @@ const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(15);
 const POLLS: u32 = 20;
 
 /// Outcome of a connection to the address of a URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+enum Answer {
     Accepted,
     /// The connection was refused: nothing listens at the address.
     Refused,
     /// Neither accepted nor refused: the address is gone, or a NetworkPolicy drops connections between agents.
     Silent,
 }
-
-/// Function that tries to connect to the address of a URL.
-pub type Probe = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} already has an agent, boot {boot}{}: stop that agent, or set another --node-name for this one", at(.endpoint))]
@@ -100,23 +95,19 @@ impl Claim {
     }
 }
 
-/// Returns a probe that connects to the host and port of the URL.
-pub fn connects() -> Probe {
-    Arc::new(|endpoint| {
-        Box::pin(async move {
-            let Ok(uri) = endpoint.parse::<http::Uri>() else {
-                return Answer::Silent;
-            };
-            let Some(host) = uri.host() else { return Answer::Silent };
-            let default = if uri.scheme() == Some(&http::uri::Scheme::HTTPS) { 443 } else { 80 };
-            let address = (host.trim_matches(['[', ']']).to_owned(), uri.port_u16().unwrap_or(default));
-            match timeout(ACCEPT_TIMEOUT, TcpStream::connect(address)).await {
-                Ok(Ok(_)) => Answer::Accepted,
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::Refused,
-                Ok(Err(_)) | Err(_) => Answer::Silent,
-            }
-        })
-    })
+/// Tries to connect to the host and port of the URL.
+async fn probe(endpoint: &str) -> Answer {
+    let Ok(uri) = endpoint.parse::<http::Uri>() else {
+        return Answer::Silent;
+    };
+    let Some(host) = uri.host() else { return Answer::Silent };
+    let default = if uri.scheme() == Some(&http::uri::Scheme::HTTPS) { 443 } else { 80 };
+    let address = (host.trim_matches(['[', ']']).to_owned(), uri.port_u16().unwrap_or(default));
+    match timeout(ACCEPT_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => Answer::Accepted,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::Refused,
+        Ok(Err(_)) | Err(_) => Answer::Silent,
+    }
 }
 
 impl Registration {
@@ -150,7 +141,8 @@ impl Registration {
             return Ok(lease.metadata.resource_version);
         }
         let is_gone = match endpoint {
-            Some(endpoint) => match (self.probe)(endpoint).await {
+            Some(_) if !self.probes => true,
+            Some(endpoint) => match probe(&endpoint).await {
                 Answer::Accepted => false,
                 Answer::Refused => true,
                 // The holder has written its last beat, as the previous pod does in a rolling update.

@@ -1,4 +1,4 @@
-//! Status of a `GpuWorker`: computes the desired status, and remembers the stored one.
+//! Desired status of a `GpuWorker`.
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use sahasra_crds::{
@@ -11,36 +11,6 @@ use crate::{SHUTDOWN_MESSAGE, agent::Agent};
 
 /// Condition reason of an agent that accepts no more work and sends no more heartbeats.
 pub(super) const SHUTTING_DOWN: &str = "ShuttingDown";
-
-/// Status of the `GpuWorker` as last read or written.
-#[derive(Debug, Default)]
-pub(super) struct Written {
-    status: Option<GpuWorkerStatus>,
-}
-
-impl Written {
-    /// Returns whether the object must be read first.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.status.is_none()
-    }
-
-    /// Forgets the status, because the stored one may have changed.
-    pub(crate) fn invalidate(&mut self) {
-        self.status = None;
-    }
-
-    pub(crate) fn saw(&mut self, status: GpuWorkerStatus) {
-        self.status = Some(status);
-    }
-
-    pub(crate) fn is(&self, desired: &GpuWorkerStatus) -> bool {
-        self.status.as_ref() == Some(desired)
-    }
-
-    pub(crate) fn conditions(&self) -> Vec<Condition> {
-        self.status.as_ref().map_or_else(Vec::new, |status| status.conditions.clone())
-    }
-}
 
 fn mebibytes(bytes: u64) -> i64 {
     i64::try_from(bytes >> 20).unwrap_or(i64::MAX)
