@@ -78,7 +78,7 @@ pub(crate) fn serve<D: Device>(device: Result<D, DeviceError>, socket: UnixStrea
         loop {
             match decoder.next_message::<ToExecutor>() {
                 Ok(Some(message)) => {
-                    let wanted = obey(&shared, message);
+                    let wanted = handle(&shared, message);
                     while started < wanted.min(lanes) {
                         start_lane(&shared, started);
                         started += 1;
@@ -106,7 +106,7 @@ fn watch_lanes<D: Device>(shared: &lane::Shared<D>) -> ! {
 }
 
 /// Carries out one message of the supervisor. Returns how many lanes can be used after a `SetConcurrency` message, and 0 after any other.
-fn obey<D: Device>(shared: &lane::Shared<D>, message: ToExecutor) -> usize {
+fn handle<D: Device>(shared: &lane::Shared<D>, message: ToExecutor) -> usize {
     let queue = &shared.queue;
     let mut lanes = 0;
     let answer = match message.kind {

@@ -61,7 +61,7 @@ pub(crate) struct CudaDevice {
     context: Arc<Context>,
     used: Arc<AtomicU64>,
     total_bytes: u64,
-    tells_parameters: bool,
+    reports_parameters: bool,
 }
 
 impl CudaDevice {
@@ -98,13 +98,13 @@ impl CudaDevice {
             context,
             used: Arc::default(),
             total_bytes: total as u64,
-            tells_parameters: version >= DRIVER_WITH_PARAMETERS,
+            reports_parameters: version >= DRIVER_WITH_PARAMETERS,
         })
     }
 
     /// Compares the arguments with the parameters that the entry declares.
     fn check_parameters(&self, function: sys::CUfunction, arguments: &Arguments) -> Result<(), DeviceError> {
-        if !self.tells_parameters {
+        if !self.reports_parameters {
             return Ok(());
         }
         let mut declared = 0;

@@ -85,7 +85,7 @@ const MPS: &str = "/tmp/nvidia-mps";
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 const RUN: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | Execute});
 const DEVICE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | IoctlDev});
-const KEEP: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile});
+const READ_WRITE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile});
 
 /// Reason why files are not restricted.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +118,7 @@ pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
         .add_rules(path_beneath_rules(std::env::current_exe(), READ))?
         .add_rules(path_beneath_rules(library_path(), READ))?
         .add_rules(path_beneath_rules(NOTHING, DEVICE))?;
-    ruleset = held(ruleset, MACHINE_IN_PROC, READ)?;
+    ruleset = hold_open(ruleset, MACHINE_IN_PROC, READ)?;
     if reach.gpu {
         ruleset = driver(ruleset)?;
     }
@@ -135,7 +135,7 @@ pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
             path: path.clone(),
             source: error.into(),
         })?;
-        ruleset = ruleset.add_rule(PathBeneath::new(folder, KEEP))?;
+        ruleset = ruleset.add_rule(PathBeneath::new(folder, READ_WRITE))?;
     }
     let status = ruleset.restrict_self()?;
     Ok(match (status.ruleset, status.landlock) {
@@ -147,7 +147,7 @@ pub fn restrict(reach: &Reach) -> Result<u32, FilesError> {
 
 /// Adds rules for files in `/proc`. The kernel may drop their inodes when memory is short, and no rule covers a newly created one.
 /// Therefore the files stay open, as `O_PATH` descriptors, for the life of the process.
-fn held(mut ruleset: RulesetCreated, paths: &[&str], access: BitFlags<AccessFs>) -> Result<RulesetCreated, FilesError> {
+fn hold_open(mut ruleset: RulesetCreated, paths: &[&str], access: BitFlags<AccessFs>) -> Result<RulesetCreated, FilesError> {
     for path in paths {
         let Ok(place) = rustix::fs::open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
             continue;
@@ -164,16 +164,16 @@ fn held(mut ruleset: RulesetCreated, paths: &[&str], access: BitFlags<AccessFs>)
 fn driver(ruleset: RulesetCreated) -> Result<RulesetCreated, FilesError> {
     let devices = entries(Path::new("/dev"), |name| name.starts_with("nvidia") || name == "dxg");
     let pipes = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").map_or_else(|| PathBuf::from(MPS), PathBuf::from);
-    let meeting = KEEP | make_bitflags!(AccessFs::{MakeSock | MakeFifo | ResolveUnix});
+    let pipe_access = READ_WRITE | make_bitflags!(AccessFs::{MakeSock | MakeFifo | ResolveUnix});
     let ruleset = ruleset
         .add_rules(path_beneath_rules(DRIVER, READ))?
         .add_rules(path_beneath_rules(devices, DEVICE))?
-        .add_rules(path_beneath_rules(["/dev/shm"], KEEP))?
-        .add_rules(path_beneath_rules([pipes], meeting))?
+        .add_rules(path_beneath_rules(["/dev/shm"], READ_WRITE))?
+        .add_rules(path_beneath_rules([pipes], pipe_access))?
         .add_rules(path_beneath_rules(["/run/nvidia-persistenced"], READ | AccessFs::ResolveUnix))?;
-    let ruleset = held(ruleset, DRIVER_IN_PROC, READ)?;
+    let ruleset = hold_open(ruleset, DRIVER_IN_PROC, READ)?;
     // The driver sets the names of its threads by writing to their files.
-    held(ruleset, &["/proc/self/task"], READ | AccessFs::WriteFile)
+    hold_open(ruleset, &["/proc/self/task"], READ | AccessFs::WriteFile)
 }
 
 /// Libraries in the folders of LD_LIBRARY_PATH. Other files in those folders stay inaccessible, because naming a folder there need not

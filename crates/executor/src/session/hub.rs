@@ -87,7 +87,7 @@ struct Inner {
     /// Whether the final message to a client was sent.
     is_ended: bool,
     /// Secret on the status page that lets the agent admit a returning client without asking the API server.
-    shown: Option<Bytes>,
+    published_secret: Option<Bytes>,
 }
 
 impl Inner {
@@ -165,11 +165,11 @@ impl Hub {
     }
 
     /// Publishes the secret of the resumable client to the agent if it has changed.
-    fn show_secret(&self, inner: &mut Inner) {
+    fn publish_secret(&self, inner: &mut Inner) {
         let secret = inner.link.secret();
-        if inner.shown.as_ref() != secret {
+        if inner.published_secret.as_ref() != secret {
             self.status_page.set_secret(secret.map(|secret| &secret[..]));
-            inner.shown = secret.cloned();
+            inner.published_secret = secret.cloned();
         }
     }
 
@@ -192,7 +192,7 @@ impl Hub {
             self.wake_engine(&mut inner);
         }
         self.wake_writers(&inner);
-        self.show_secret(&mut inner);
+        self.publish_secret(&mut inner);
         self.status_page.set_connected(true);
         let here = &self.description;
         let welcome = Welcome {
@@ -303,7 +303,7 @@ impl Hub {
         };
         let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed)).is_some();
         if is_dismissed {
-            self.show_secret(inner);
+            self.publish_secret(inner);
             inner.begin(0);
             self.wake_engine(inner);
             self.wake_writers(inner);
@@ -320,7 +320,7 @@ impl Hub {
             } else {
                 // The client is disconnected and cannot be informed, and it must not resume.
                 inner.link.forget();
-                self.show_secret(&mut inner);
+                self.publish_secret(&mut inner);
                 inner.begin(0);
             }
         }
@@ -382,7 +382,7 @@ impl Hub {
             let is_last = last.is_some();
             if let Some(last) = last {
                 inner.link.close(generation, last);
-                self.show_secret(&mut inner);
+                self.publish_secret(&mut inner);
                 self.status_page.set_connected(inner.link.is_connected());
             }
             if is_last || bytes > LITTLE_BYTES || inner.sleeping_writers == 0 {
@@ -426,7 +426,7 @@ impl Hub {
                 _ => {}
             }
             if inner.link.expire(now) {
-                self.show_secret(&mut inner);
+                self.publish_secret(&mut inner);
                 inner.begin(0);
                 continue;
             }
