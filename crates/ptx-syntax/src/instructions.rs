@@ -148,7 +148,7 @@ fn matches_unordered<'a>(words: &[Word], modifiers: &[&'a str], found: &mut Vec<
             return matches_unordered(rest, modifiers, found);
         }
     };
-    let is_type = |word: &str| ScalarType::from_name(word).is_some();
+    let is_type = |word: &str| ScalarType::from_name(word).is_some() || NARROW_TYPES.contains(&word);
     let first_type = modifiers.iter().position(|word| is_type(word));
     let at = modifiers.iter().position(|word| of.contains(word));
     if let Some(at) = at.filter(|at| !is_type(modifiers[*at]) || Some(*at) == first_type) {
@@ -172,6 +172,9 @@ fn of_one_block(word: &str) -> &str {
     }
 }
 
+/// Types of parts of registers, which keep their order as the others do.
+const NARROW_TYPES: [&str; 9] = ["tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "u4", "s4", "u2", "s2"];
+
 /// More modifiers than this are only matched in order.
 const UNORDERED_LIMIT: usize = 12;
 
@@ -194,7 +197,9 @@ pub fn canonical<'a, 'm>(opcode: &str, modifiers: &'m [&'a str], dialect: Dialec
     }
     let earlier_of = |(earlier, _): &(Option<Earlier>, Vec<Word>)| *earlier;
     let mut found = admitted.iter().find(|(_, words)| matches(words, &ordered)).map(earlier_of);
-    if found.is_none() && ordered.len() <= UNORDERED_LIMIT {
+    // The shapes and layouts of matrices are named by their place.
+    let is_ordered = matches!(opcode, "mma" | "wmma");
+    if found.is_none() && ordered.len() <= UNORDERED_LIMIT && !is_ordered {
         let mut sorted = Vec::new();
         found = admitted
             .iter()

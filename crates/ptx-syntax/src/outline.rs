@@ -164,10 +164,11 @@ fn entry(
     let mut constant_bytes: u64 = 0;
     while let Some(body) = waiting.pop().and_then(|name| functions.get(name)) {
         for (scalar, count) in &body.registers {
-            *found.registers.entry(scalar.clone()).or_default() += count;
+            let total = found.registers.entry(scalar.clone()).or_default();
+            *total = total.saturating_add(*count);
         }
         own_shared.extend(&body.shared);
-        local += end(body.local.iter());
+        local = local.saturating_add(end(body.local.iter()));
         constant_bytes = constant_bytes.saturating_add(sum(&body.constant));
         for called in body.names.iter().filter(|name| functions.contains_key(*name)) {
             if reached.insert(called) {
@@ -186,7 +187,7 @@ fn entry(
     found.shared_bytes = end(own_shared.into_iter());
     let constants = constants.iter().filter(|variable| names.contains(variable.name));
     found.constant_bytes = constants.map(|variable| variable.bytes).fold(constant_bytes, u64::saturating_add);
-    found.local_bytes = local + end(locals.iter().filter(|variable| names.contains(variable.name)));
+    found.local_bytes = local.saturating_add(end(locals.iter().filter(|variable| names.contains(variable.name))));
     found
 }
 

@@ -153,7 +153,19 @@ impl Module {
                 }
             }
         }
-        for (variable, address) in self.0.variables.iter().zip(&symbols) {
+        if let Err(error) = self.initialise(memory, &symbols) {
+            release(memory, &symbols);
+            return Err(error);
+        }
+        Ok(LoadedModule {
+            module: self.clone(),
+            symbols: symbols.into(),
+        })
+    }
+
+    /// Writes the initial values of the variables at these addresses.
+    fn initialise(&self, memory: &Memory, symbols: &[u64]) -> Result<(), MemoryError> {
+        for (variable, address) in self.0.variables.iter().zip(symbols) {
             let Some(variable) = variable else { continue };
             let start = DevicePointer(*address);
             for (offset, bytes) in &variable.initial {
@@ -164,10 +176,7 @@ impl Module {
                 memory.write(start.offset(address.offset), &value.to_le_bytes()[..address.bytes])?;
             }
         }
-        Ok(LoadedModule {
-            module: self.clone(),
-            symbols: symbols.into(),
-        })
+        Ok(())
     }
 }
 

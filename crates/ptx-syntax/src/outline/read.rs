@@ -337,7 +337,8 @@ impl<'a> Reader<'a> {
                         self.at += 1;
                         count = self.integer()?;
                     }
-                    *counts.entry(scalar.to_owned()).or_default() += count.saturating_mul(width);
+                    let total = counts.entry(scalar.to_owned()).or_default();
+                    *total = total.saturating_add(count.saturating_mul(width));
                 }
                 Token::Mark(b';') => return Ok(()),
                 Token::End => return Err(self.error("a declaration is not ended")),

@@ -106,7 +106,10 @@ impl<'a> Parser<'a> {
                 // `(.s64)` and `(.u64)` change the type, not the bits.
                 if self.accept_dot("s64") || self.accept_dot("u64") {
                     self.expect(b')')?;
-                    return self.unary();
+                    self.enter()?;
+                    let value = self.unary();
+                    self.leave();
+                    return value;
                 }
                 let value = self.expression(0)?;
                 self.expect(b')')?;

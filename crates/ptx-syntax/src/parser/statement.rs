@@ -117,18 +117,19 @@ impl<'a> Parser<'a> {
         Ok(Statement::Prototype { name, results, parameters })
     }
 
-    /// Parses `.loc 1 12 3` and its optional inlining data. A `.loc` ends with the line, not with a semicolon.
+    /// Parses `.loc 1 12 3` and its optional inlining data `, function_name label+4, inlined_at 1 2 3`, without a semicolon (PTX ISA §11.5.4).
     pub(super) fn location(&mut self) -> Result<(u64, u64), LoadError> {
-        let line = self.position().line;
         self.at += 1;
         let place = (self.integer()?, self.integer()?);
-        while self.position().line == line && self.peek() != Token::End {
+        while matches!(self.peek(), Token::Integer(_)) {
             self.at += 1;
         }
-        // `, function_name label, inlined_at 1 2 3` may continue after a line break.
-        while self.peek() == Token::Mark(b',') {
-            let line = self.position().line;
-            while self.position().line == line && self.peek() != Token::End {
+        while self.accept(b',') {
+            if self.name()? == "function_name" {
+                self.name()?;
+                self.accept(b'+');
+            }
+            while matches!(self.peek(), Token::Integer(_)) {
                 self.at += 1;
             }
         }
@@ -196,12 +197,12 @@ impl<'a> Parser<'a> {
 
     fn operand(&mut self) -> Result<Operand<'a>, LoadError> {
         self.enter()?;
-        let operand = self.operand_inner()?;
-        self.leave();
+        let mut operand = self.operand_inner()?;
         if self.accept(b'|') {
             let second = self.operand_inner()?;
-            return Ok(Operand::Pair(Box::new(operand), Box::new(second)));
+            operand = Operand::Pair(Box::new(operand), Box::new(second));
         }
+        self.leave();
         Ok(operand)
     }
 

@@ -218,7 +218,7 @@ impl<'a> Parser<'a> {
         if !self.accept(b'{') {
             let value = self.initial_value()?;
             variable.initial.push(Initial { offset, value });
-            return Ok(offset + bytes);
+            return offset.checked_add(bytes).ok_or_else(|| self.error("array is too large"));
         }
         self.enter()?;
         let inner = dimensions.get(1..).unwrap_or_default();

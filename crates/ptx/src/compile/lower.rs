@@ -72,6 +72,8 @@ pub(crate) struct Lowering<'a> {
     fixed_frames: HashMap<usize, u64>,
     /// Registers that hold the size of a function's frame. Their values are set once the frames are complete.
     frame_sizes: Vec<(usize, RegisterId)>,
+    /// Sum of the bytes that calls copy to and from frames.
+    copied_bytes: u64,
     result: Lowered,
 }
 
@@ -134,6 +136,7 @@ pub(crate) fn lower<'a>(
         function_indices: graph.reachable(index),
         fixed_frames: HashMap::new(),
         frame_sizes: Vec::new(),
+        copied_bytes: 0,
         result: Lowered {
             shared_alignment: 16,
             ..Lowered::default()

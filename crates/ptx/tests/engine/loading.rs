@@ -110,3 +110,47 @@ fn a_kernel_takes_32764_bytes_of_arguments_and_no_more() {
     };
     assert!(reason.contains("32765 bytes of parameters, at most 32764"), "{reason}");
 }
+
+#[test]
+fn a_special_register_takes_an_offset() {
+    let text = format!(
+        "{HEAD}.visible .entry k(.param .u64 out) {{\n\
+         .reg .b64 %rd<2>; .reg .b32 %r<4>;\n\
+         ld.param.u64 %rd1, [out]; mov.u32 %r1, WARP_SZ-1; mov.u32 %r2, %laneid+4; st.global.v2.u32 [%rd1], {{%r1, %r2}}; ret; }}\n"
+    );
+    let module = Module::load(&text).expect("loads");
+    let memory = Memory::new(1 << 20);
+    let out = memory.allocate(8).expect("fits");
+    let launch = Launch::new([1, 1, 1], [1, 1, 1]);
+    let kernel = module.entry("k").expect("a kernel");
+    kernel.launch(&launch, &out.0.to_le_bytes(), &memory, &Cancel::new()).expect("runs");
+    let mut bytes = [0; 8];
+    memory.read(out, &mut bytes).expect("reads");
+    assert_eq!(bytes, [31, 0, 0, 0, 4, 0, 0, 0]);
+}
+
+#[test]
+fn what_follows_a_location_on_its_line_is_read() {
+    let load = |line: &str| Module::load(&format!("{HEAD}.visible .entry k() {{ .reg .b32 %r<5>;\n{line}\nret; }}"));
+    assert!(load(".loc 1 5 0, function_name $L__info_string0+4, inlined_at 1 2 3").is_ok());
+    assert!(load(".loc 1 5 0, function_name info,\n inlined_at 1 2 3 mov.u32 %r1, 7;").is_ok());
+    assert!(load(".loc 1 5 mov.u32 %r1, 7;").is_ok());
+    assert!(load(".loc 1 5 0 bogus.u32 %r1, 7;").is_err());
+}
+
+#[test]
+fn layouts_and_narrow_types_keep_their_places() {
+    let load = |line: &str| {
+        let registers = ".reg .b32 %r<9>; .reg .f32 %f<9>;";
+        Module::load(&format!("{HEAD}.visible .entry k() {{ {registers} {line} ret; }}"))
+    };
+    let mma = |layouts: &str| {
+        load(&format!(
+            "mma.sync.aligned.m16n8k8.{layouts}.f32.f16.f16.f32 {{%f1,%f2,%f3,%f4}}, {{%r1,%r2}}, {{%r3}}, {{%f5,%f6,%f7,%f8}};"
+        ))
+    };
+    assert!(mma("row.col").is_ok());
+    assert!(mma("col.row").is_err());
+    assert!(load("cvt.rna.tf32.f32 %r1, %f1;").is_ok());
+    assert!(load("cvt.rna.f32.tf32 %r1, %f1;").is_err());
+}

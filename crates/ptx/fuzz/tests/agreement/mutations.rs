@@ -164,6 +164,14 @@ fn deep_nesting_is_rejected_without_a_stack_overflow() {
     survive(&format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n.global .u32 x[2] = {open}"
     ));
+    let pairs = "a|{".repeat(50_000);
+    survive(&format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{ mov.b32 {pairs}"
+    ));
+    let casts = "(.s64)".repeat(500_000);
+    survive(&format!(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.global .u32 x = {casts}1;"
+    ));
 }
 
 #[test]
@@ -173,4 +181,14 @@ fn enormous_declarations_cost_nothing() {
     survive(".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { .shared .b64 x[4000000000000][4000000000000]; ret; }");
     survive(".version 8.0\n.target sm_80\n.address_size 64\n.global .b8 x[70000000000000];\n.entry k() { ret; }");
     survive(".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .b8 x[100000]) { ret; }");
+    survive(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.func f(.param .align 1 .b8 x[16777216]) { ret; }\n\
+         .entry k() { .param .align 1 .b8 a[16777216]; call f, (a); ret; }",
+    );
+    survive(".version 8.0\n.target sm_80\n.address_size 64\n.global .b8 x[0][9223372036854775807] = {{1},{1},{1,1}};\n.entry k() { ret; }");
+    survive(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u64 a, .param .u64 b) {\n\
+         .reg .b64 %rd<2>; .reg .b32 %r<18446744073709551615>, %s<18446744073709551615>;\n\
+         .local .b8 x[18446744073709551615]; .local .b8 y[1]; ld.param.u64 %rd1, [b+9223372036854775807]; ret; }",
+    );
 }

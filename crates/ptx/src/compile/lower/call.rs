@@ -12,6 +12,10 @@ use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::syntax::{Operand, Variable};
 use sahasra_ptx_syntax::types::{ScalarType as T, Space};
 
+/// Maximum sum of the bytes that the calls in a kernel copy. Each byte may take two operations, so a short text would fill the memory
+/// otherwise.
+const COPY_LIMIT: u64 = 1 << 20;
+
 /// Start of a frame: a fixed address or the stack pointer.
 #[derive(Clone, Copy)]
 pub(super) enum Base {
@@ -207,6 +211,11 @@ impl<'a> Lowering<'a> {
         let (result_slots, slots, _) = frame_layout(declared_results, declared);
         if results.len() != declared_results.len() || arguments.len() != declared.len() {
             return Err(at.invalid("the call does not have the function's parameters"));
+        }
+        let bytes = slots.iter().chain(&result_slots).map(|slot| slot.bytes);
+        self.copied_bytes = bytes.fold(self.copied_bytes, u64::saturating_add);
+        if self.copied_bytes > COPY_LIMIT {
+            return Err(at.unsupported("calls of one kernel with more than 1 MiB of parameters and results in all"));
         }
         for ((argument, slot), variable) in arguments.iter().zip(&slots).zip(declared) {
             match self.parameter_variable(argument) {

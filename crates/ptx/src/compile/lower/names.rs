@@ -163,7 +163,10 @@ impl<'a> Lowering<'a> {
                     };
                 }
                 if let Some(found) = self.special(at, name, None, width)? {
-                    return Ok(found);
+                    return match addend {
+                        0 => Ok(found),
+                        addend => self.register_plus(at, found, *addend),
+                    };
                 }
                 self.variable_address(at, name, *addend, width)
             }
@@ -378,7 +381,7 @@ impl<'a> Lowering<'a> {
         }
         match self.parameters.get(name).copied() {
             Some((offset, bytes)) => {
-                let start = i64::from(offset) + addend;
+                let start = i64::from(offset).wrapping_add(addend);
                 let inside = u32::try_from(addend).is_ok_and(|addend| addend < bytes);
                 let parameter = inside.then(|| (start as u32, bytes - addend as u32));
                 let register = self.constant(Width::W64, start as u64);
