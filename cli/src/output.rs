@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::{args::Structure, exit::Exit};
 
-/// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is returned as [`Exit::Failed`], and the
-/// first one is reported.
+/// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is returned as [`Exit::Failed`], and
+/// the first one is reported.
 pub fn print(text: &str) -> Exit {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

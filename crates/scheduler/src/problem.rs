@@ -84,8 +84,8 @@ pub struct Claim {
     pub slice_bytes: u64,
     /// Minimum number of slices; 0 counts as 1.
     pub min: u32,
-    /// Slices that the claim keeps while it waits for the rest of a `min` that was raised after it had been served, by device; slices that it
-    /// does not hold have no effect. A burst keeps all that it holds, and grows, if this is not empty. No effect on a session.
+    /// Slices that the claim keeps while it waits for the rest of a `min` that was raised after it had been served, by device; slices that
+    /// it does not hold have no effect. A burst keeps all that it holds, and grows, if this is not empty. No effect on a session.
     pub kept: BTreeMap<DeviceId, u32>,
     /// Largest useful number of slices; a value below `min` counts as `min`. A session never gets more than `min`.
     pub max: u32,

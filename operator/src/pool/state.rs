@@ -24,6 +24,7 @@ mod answers;
 mod assumed;
 mod orphans;
 mod plan;
+mod raised;
 mod release;
 mod sessions;
 #[cfg(test)]
@@ -330,22 +331,6 @@ impl State {
         receiver
     }
 
-    /// Changes the minimum, maximum and priority of a claim. A raised minimum waits from `now` on.
-    pub(super) fn resize(&mut self, uid: &str, min: u32, max: u32, priority: i32, now: Duration) {
-        if let Some(claim) = self.claims.get_mut(uid) {
-            let held = slices_of(&claim.grants);
-            if min > claim.request.min && min > held {
-                if claim.kept == 0 && held >= claim.request.min {
-                    claim.kept = held;
-                }
-                claim.since = now;
-                claim.unplanned = !claim.is_spent();
-            }
-            (claim.request.min, claim.request.max, claim.request.priority) = (min, max, priority);
-            self.publish(&uid.into());
-        }
-    }
-
     /// Changes whether the grants of a claim are renewed. Returns whether they were not before, or no longer are.
     pub(super) fn set_renewed(&mut self, uid: &str, renewed: bool) -> bool {
         let claim = self.claims.get_mut(uid);
@@ -388,7 +373,6 @@ impl State {
                 false
             });
             if dropped.len() != before {
-                claim.kept = claim.kept.min(slices_of(&claim.grants));
                 changed.push(id.clone());
             }
         }
@@ -434,9 +418,8 @@ impl State {
     fn publish(&mut self, id: &OwnerUid) {
         let Some(claim) = self.claims.get_mut(id) else { return };
         let slices = slices_of(&claim.grants);
-        if slices >= claim.request.min {
-            (claim.served, claim.kept) = (true, 0);
-        }
+        claim.served |= slices >= claim.request.min;
+        claim.kept = if slices >= claim.request.min { 0 } else { claim.kept.min(slices) };
         if claim.is_spent() {
             claim.why_not = None;
         }
@@ -481,22 +464,6 @@ impl ClaimState {
     /// Whether the claim has had its slices and requests no others. It keeps the slices that are left until it ends.
     fn is_spent(&self) -> bool {
         self.served && self.request.is_served_once()
-    }
-
-    /// The slices that the claim keeps while a raised minimum waits, by device.
-    fn kept(&self) -> BTreeMap<DeviceId, u32> {
-        let mut left = self.kept;
-        let mut oldest: Vec<&Held> = self.grants.iter().collect();
-        oldest.sort_by_key(|held| held.known);
-        let mut kept = BTreeMap::new();
-        for held in oldest {
-            let slices = held.slices.min(left);
-            if slices > 0 {
-                *kept.entry(held.device.clone()).or_default() += slices;
-            }
-            left -= slices;
-        }
-        kept
     }
 
     /// Number of slices that may still be requested for the claim. The sum of held and requested slices never exceeds its maximum, whatever

@@ -13,8 +13,8 @@ use crate::{
 
 use super::{Reservations, keep::Lost, reclaim::make_room};
 
-/// Tries to serve the minimum of every claim that does not hold it. A claim that is not served and has waited too long reserves devices. Returns
-/// whether any claim was served.
+/// Tries to serve the minimum of every claim that does not hold it. A claim that is not served and has waited too long reserves devices.
+/// Returns whether any claim was served.
 pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut Lost, now: Duration) -> bool {
     let mut served = false;
     // Per group: the smallest number of slices that found no room. Claims of the group that miss as many or more are skipped.

@@ -2,15 +2,24 @@
 
 use super::*;
 
-#[test]
-fn a_claim_keeps_its_slices_while_its_raised_minimum_waits() {
-    let mut state = state();
-    let lease = ClaimRequest {
+fn lease() -> ClaimRequest {
+    ClaimRequest {
         kind: ClaimKind::Lease,
         ..request("lease", 2, 2)
-    };
-    let view = state.claim(lease.clone(), Vec::new(), after(0));
+    }
+}
+
+/// A pool whose claim `lease` holds two of the eight slices.
+fn held(renewed: bool) -> (State, watch::Receiver<ClaimView>) {
+    let mut state = state();
+    let view = state.claim(ClaimRequest { renewed, ..lease() }, Vec::new(), after(0));
     granted(&mut state, "lease", after(0));
+    (state, view)
+}
+
+#[test]
+fn a_claim_keeps_its_slices_while_its_raised_minimum_waits() {
+    let (mut state, view) = held(true);
     state.resize("lease", 9, 9, 0, after(10));
     let (actions, _) = state.plan(after(10));
     assert_eq!((releases(&actions), acquires(&actions)), (vec![], vec![]));
@@ -26,7 +35,7 @@ fn a_claim_keeps_its_slices_while_its_raised_minimum_waits() {
         min: 9,
         max: 9,
         owner: owner("lease", 2),
-        ..lease
+        ..lease()
     };
     let adopted = vec![("a".into(), grant("lease", "boot", 1, 2))];
     let view = state.claim(later.clone(), adopted.clone(), after(20));
@@ -41,13 +50,7 @@ fn a_claim_keeps_its_slices_while_its_raised_minimum_waits() {
 
 #[test]
 fn a_part_of_the_missing_slices_is_not_kept() {
-    let mut state = state();
-    let lease = ClaimRequest {
-        kind: ClaimKind::Lease,
-        ..request("lease", 2, 2)
-    };
-    let view = state.claim(lease, Vec::new(), after(0));
-    granted(&mut state, "lease", after(0));
+    let (mut state, view) = held(true);
     state.observe(&[worker("a", "boot"), worker("b", "other")], after(1));
     state.plan(after(1));
     state.inventoried(&"b".into(), &inventory("other", Vec::new()), after(1), after(2));
@@ -78,14 +81,7 @@ fn a_part_of_the_missing_slices_is_not_kept() {
 
 #[test]
 fn a_lease_whose_renewal_is_switched_on_acquires_what_a_raised_minimum_adds() {
-    let mut state = state();
-    let lease = ClaimRequest {
-        kind: ClaimKind::Lease,
-        renewed: false,
-        ..request("lease", 2, 2)
-    };
-    let view = state.claim(lease, Vec::new(), after(0));
-    granted(&mut state, "lease", after(0));
+    let (mut state, view) = held(false);
     state.resize("lease", 4, 4, 0, after(10));
     assert_eq!((acquires(&state.plan(after(10)).0), view.borrow().keeps_fewer), (vec![], true));
     assert!(state.set_renewed("lease", true));
@@ -94,15 +90,21 @@ fn a_lease_whose_renewal_is_switched_on_acquires_what_a_raised_minimum_adds() {
 
 #[test]
 fn a_raised_minimum_that_fits_is_acquired_beside_the_held_slices() {
-    let mut state = state();
-    let lease = ClaimRequest {
-        kind: ClaimKind::Lease,
-        ..request("lease", 2, 2)
-    };
-    let view = state.claim(lease, Vec::new(), after(0));
-    granted(&mut state, "lease", after(0));
+    let (mut state, view) = held(true);
     state.resize("lease", 5, 5, 0, after(10));
     let (actions, _) = state.plan(after(10));
     assert_eq!((releases(&actions), acquires(&actions)[0].slices), (vec![], 3));
     assert_eq!(view.borrow().why_not, None);
+}
+
+#[test]
+fn a_claim_that_has_lost_all_slices_keeps_no_part_of_its_raised_minimum() {
+    let (mut state, view) = held(true);
+    state.resize("lease", 9, 9, 0, after(10));
+    state.plan(after(10));
+    assert!(view.borrow().keeps_fewer);
+    state.observe(&[], after(20));
+    state.plan(after(20));
+    assert_eq!((view.borrow().slices(), view.borrow().keeps_fewer), (0, false));
+    assert_eq!(state.claims["lease"].kept, 0);
 }
