@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::built_in;
 use crate::events;
 use crate::object;
-use crate::refusal::{FieldError, Mistake, Refusal};
+use crate::refusal::{FieldError, Mistake, Refusal, about};
 use crate::resource::{Behaviour, Catalogue, Resource};
 use crate::schema;
 
@@ -23,7 +23,7 @@ impl FieldValidation {
             "" | "Warn" => Ok(Self::Warn),
             "Ignore" => Ok(Self::Ignore),
             "Strict" => Ok(Self::Strict),
-            other => Err(Refusal::BadRequest(format!(
+            other => Err(Refusal::bad_request(format!(
                 "invalid fieldValidation: Unsupported value: {}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
                 object::quoted(other)
             ))),
@@ -33,13 +33,13 @@ impl FieldValidation {
 
 pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> {
     let mut object: Value = serde_json::from_slice(body).map_err(|error| {
-        Refusal::BadRequest(format!(
+        Refusal::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error}",
             resource.kind
         ))
     })?;
     if !object.is_object() {
-        return Err(Refusal::BadRequest(format!(
+        return Err(Refusal::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): it is not a JSON object",
             resource.kind
         )));
@@ -57,18 +57,16 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
     ] {
         match object[field].as_str().unwrap_or_default() {
             "" if resource.is_custom() && field == "kind" => {
-                return Err(Refusal::BadRequest(format!("Object 'Kind' is missing in '{object}'")));
+                return Err(Refusal::bad_request(format!("Object 'Kind' is missing in '{object}'")));
             }
             "" => object[field] = json!(expected),
             given if given == expected => {}
             given if field == "kind" && resource.is_custom() => {
-                let mut about = resource.about(object["metadata"]["name"].as_str().unwrap_or_default());
-                about.kind = given.to_owned();
                 let error = FieldError::invalid("kind", given, format!("must be {expected}"));
-                return Err(Refusal::invalid(about, error));
+                return Err(Refusal::invalid(about(&resource.group, given, object::name(object)), &[error]));
             }
             given if field == "kind" => {
-                return Err(Refusal::BadRequest(format!(
+                return Err(Refusal::bad_request(format!(
                     "{given} in version {} cannot be handled as a {}: converting (v1.{given}) to (v1.{}): unknown conversion",
                     object::quoted(&resource.version),
                     resource.kind,
@@ -76,7 +74,7 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
                 )));
             }
             given => {
-                return Err(Refusal::BadRequest(format!(
+                return Err(Refusal::bad_request(format!(
                     "the {what} in the data ({given}) does not match the expected {what} ({expected})"
                 )));
             }
@@ -132,7 +130,7 @@ fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resour
         "object" => "map[string]string",
         other => other,
     };
-    Err(Refusal::BadRequest(format!(
+    Err(Refusal::bad_request(format!(
         "{} in version {} cannot be handled as a {}: json: cannot unmarshal {found} into Go struct field {kind}.{} of type {wanted}",
         resource.kind,
         object::quoted(&resource.version),

@@ -27,21 +27,23 @@ pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
             "kind": "APIGroupList", "apiVersion": "v1",
             "groups": groups(catalogue).iter().filter(|(group, _)| !group.is_empty()).map(|(group, version)| api_group(group, version)).collect::<Vec<_>>(),
         })),
-        ["api", version] => resources(catalogue, "", version).map_or(Err(Refusal::NoSuchPath), json),
+        ["api", version] => resources(catalogue, "", version).map_or(Err(Refusal::no_such_path()), json),
         ["apis", group] => {
             let found = groups(catalogue).into_iter().find(|(name, _)| *name == group);
-            found.map_or(Err(Refusal::NoSuchPath), |(group, version)| {
+            found.map_or(Err(Refusal::no_such_path()), |(group, version)| {
                 let mut group = api_group(group, version);
                 group["kind"] = json!("APIGroup");
                 group["apiVersion"] = json!("v1");
                 json(group)
             })
         }
-        ["apis", group, version] => resources(catalogue, group, version).map_or(Err(Refusal::NoSuchPath), json),
+        ["apis", group, version] => resources(catalogue, group, version).map_or(Err(Refusal::no_such_path()), json),
         ["openapi", "v2"] => Ok(openapi::version_two(accept)),
         ["openapi", "v3"] => json(openapi::index(&groups(catalogue))),
-        ["openapi", "v3", "api", version] => openapi::document(catalogue, "", version).map_or(Err(Refusal::NoSuchPath), json),
-        ["openapi", "v3", "apis", group, version] => openapi::document(catalogue, group, version).map_or(Err(Refusal::NoSuchPath), json),
+        ["openapi", "v3", "api", version] => openapi::document(catalogue, "", version).map_or(Err(Refusal::no_such_path()), json),
+        ["openapi", "v3", "apis", group, version] => {
+            openapi::document(catalogue, group, version).map_or(Err(Refusal::no_such_path()), json)
+        }
         [""] => {
             let paths = [
                 "/api",
@@ -56,7 +58,7 @@ pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
             ];
             json(json!({ "paths": paths }))
         }
-        _ => Err(Refusal::NoSuchPath),
+        _ => Err(Refusal::no_such_path()),
     }
 }
 

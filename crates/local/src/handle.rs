@@ -14,7 +14,7 @@ use crate::discovery;
 use crate::list;
 use crate::object;
 use crate::protobuf;
-use crate::refusal::{About, FieldError, Mistake, Refusal};
+use crate::refusal::{FieldError, Mistake, Refusal, about};
 use crate::request::{self, Query, Request, Target, Verb};
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::review::Review;
@@ -40,7 +40,7 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
         }
         return match parts.method {
             http::Method::GET => discovery::answer(parts.uri.path(), request::header(&parts.headers, header::ACCEPT)),
-            _ => Err(Refusal::NoSuchPath),
+            _ => Err(Refusal::no_such_path()),
         };
     };
     let kind = &catalogue().resources[resource];
@@ -51,7 +51,7 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
         _ => false,
     };
     if !is_known {
-        return Err(Refusal::NoSuchPath);
+        return Err(Refusal::no_such_path());
     }
     let verb = request::verb(&parts.method, &name, &query)?;
     shared.expire_events();
@@ -127,7 +127,7 @@ impl Objects<'_> {
         let asked = self.request.query.number("resourceVersion")?.unwrap_or_default();
         if asked > store.revision() {
             let current = store.revision();
-            return Err(Refusal::TooLargeResourceVersion { asked, current });
+            return Err(Refusal::too_large_resource_version(asked, current));
         }
         let found = store.get(&self.key()).cloned();
         drop(store);
@@ -160,17 +160,17 @@ impl Objects<'_> {
             protobuf::MEDIA_TYPE => {
                 let read = protobuf::decode(&self.request.body, self.kind);
                 let mut object = read.map_err(|error| match error {
-                    protobuf::ProtobufError::Kind => Refusal::UnknownMediaType,
-                    other => Refusal::BadRequest(other.to_string()),
+                    protobuf::ProtobufError::Kind => Refusal::unknown_media_type(),
+                    other => Refusal::bad_request(other.to_string()),
                 })?;
                 decode::check_type(&mut object, self.kind)?;
                 object
             }
-            _ => return Err(Refusal::UnknownMediaType),
+            _ => return Err(Refusal::unknown_media_type()),
         };
         let unknown = decode::normalise(&mut object, self.kind, catalogue())?;
         if validation == FieldValidation::Strict && !unknown.is_empty() {
-            return Err(Refusal::BadRequest(format!(
+            return Err(Refusal::bad_request(format!(
                 "{} in version {} cannot be handled as a {}: {}",
                 self.kind.kind,
                 object::quoted(&self.kind.version),
@@ -198,7 +198,7 @@ impl Objects<'_> {
         let name = &self.request.name;
         match object::name(&object) {
             "" => {
-                return Err(Refusal::BadRequest(format!(
+                return Err(Refusal::bad_request(format!(
                     "the name of the object ({name} based on URL) was undeterminable: name must be provided"
                 )));
             }
@@ -225,7 +225,7 @@ impl Objects<'_> {
         if given == name {
             return Ok(());
         }
-        Err(Refusal::BadRequest(format!(
+        Err(Refusal::bad_request(format!(
             "the name of the object ({given}) does not match the name on the URL ({name})"
         )))
     }
@@ -242,7 +242,7 @@ impl Objects<'_> {
              precondition: {given}, UID in object meta: {stored}",
             self.kind.storage_key(self.request.namespace.as_deref(), name),
         );
-        Err(self.kind.conflict(name, why))
+        Err(self.kind.conflict(name, &why))
     }
 
     fn deletion(&self) -> Result<Deletion, Refusal> {
@@ -250,7 +250,7 @@ impl Objects<'_> {
         let options: Value = if self.request.body.is_empty() {
             json!({})
         } else {
-            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::BadRequest(format!("error decoding options: {error}")))?
+            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::bad_request(format!("error decoding options: {error}")))?
         };
         let policy = match query.text("propagationPolicy") {
             "" => options["propagationPolicy"].as_str().unwrap_or_default(),
@@ -264,7 +264,7 @@ impl Objects<'_> {
             (other, _) => {
                 let supported = "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"";
                 let error = FieldError::new(Mistake::NotSupported, "propagationPolicy", other, supported);
-                return Err(Refusal::invalid(About::options("DeleteOptions"), error));
+                return Err(Refusal::invalid(about("meta.k8s.io", "DeleteOptions", ""), &[error]));
             }
         };
         let precondition = |field: &str| options["preconditions"][field].as_str().map(str::to_owned);
@@ -279,22 +279,20 @@ impl Objects<'_> {
 
     fn delete(&self) -> Result<Answer, Refusal> {
         if !self.request.subresource.is_empty() {
-            return Err(Refusal::MethodNotAllowed);
+            return Err(Refusal::method_not_allowed());
         }
         let deletion = self.deletion()?;
         let deleted = self.shared.transact(|transaction| transaction.delete(&self.key(), &deletion));
         let deleted = deleted.map_err(|refusal| match refusal {
             // Events are served under two kinds. Report the kind of the request.
-            Refusal::NotFound { .. } => self.kind.not_found(&self.request.name),
+            refusal if refusal.is_not_found() => self.kind.not_found(&self.request.name),
             other => other,
         })?;
         Ok(match deleted {
             Deleted::Waiting(object) => self.answer_object(StatusCode::OK, &object, Vec::new()),
             Deleted::Gone(object) => {
-                let mut details = json!({"name": self.request.name, "kind": self.kind.plural, "uid": object::uid(&object)});
-                if !self.kind.group.is_empty() {
-                    details["group"] = json!(self.kind.group);
-                }
+                let mut details = self.kind.about(&self.request.name);
+                details.uid = Some(object::uid(&object).to_owned());
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
                 Answer::json(StatusCode::OK, &status)
             }
@@ -303,7 +301,7 @@ impl Objects<'_> {
 
     fn delete_collection(&self) -> Result<Answer, Refusal> {
         if !self.kind.is_custom() && self.kind.behaviour == Behaviour::Namespace {
-            return Err(Refusal::MethodNotAllowed);
+            return Err(Refusal::method_not_allowed());
         }
         let selector = self.selector()?;
         let deletion = self.deletion()?;
@@ -314,8 +312,8 @@ impl Objects<'_> {
                 let key = crate::write::key_of(self.kept_at(), object);
                 match transaction.delete(&key, &deletion) {
                     // An earlier deletion may have deleted this object together with its owner.
-                    Ok(_) | Err(Refusal::NotFound { .. }) => {}
-                    Err(other) => return Err(other),
+                    Err(refusal) if !refusal.is_not_found() => return Err(refusal),
+                    _ => {}
                 }
             }
             Ok(page)

@@ -44,7 +44,7 @@ fn encode(revision: i64, start: &str) -> String {
 }
 
 fn decode(token: &str) -> Result<(i64, String), Refusal> {
-    let invalid = || Refusal::BadRequest("invalid continue token: continue key is not valid".to_owned());
+    let invalid = || Refusal::bad_request("invalid continue token: continue key is not valid".to_owned());
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
     let token: Value = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
     let start = token["start"].as_str().filter(|start| !start.is_empty()).ok_or_else(invalid)?;
@@ -62,14 +62,14 @@ fn path(key: &Key, namespace: Option<&str>) -> String {
     }
 }
 
-/// Fails with [`Refusal::Expired`] (410) if the revision of a list or of its continue token is no longer available.
+/// Fails with [`Refusal::expired`] (410) if the revision of a list or of its continue token is no longer available.
 pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, selector: &Selector, query: &Query) -> Result<Page, Refusal> {
     let limit = query.number("limit")?.unwrap_or_default();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let asked = query.number("resourceVersion")?.unwrap_or_default();
     let current = store.revision();
     if asked > current {
-        return Err(Refusal::TooLargeResourceVersion { asked, current });
+        return Err(Refusal::too_large_resource_version(asked, current));
     }
     let token = query.text("continue");
     let (mut revision, mut after) = (current, None);
@@ -77,7 +77,7 @@ pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, sele
         let (token_revision, start) = decode(token)?;
         revision = u64::try_from(token_revision).unwrap_or(current);
         if asked > 0 {
-            return Err(Refusal::BadRequest(
+            return Err(Refusal::bad_request(
                 "specifying resource version is not allowed when using continue".to_owned(),
             ));
         }
@@ -92,14 +92,8 @@ pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, sele
             .collect()
     } else {
         store.objects_at(resource, namespace, revision).ok_or_else(|| match &after {
-            Some(start) => Refusal::Expired {
-                message: EXPIRED.to_owned(),
-                continue_token: encode(-1, start),
-            },
-            None => Refusal::Expired {
-                message: "The resourceVersion for the provided list is too old.".to_owned(),
-                continue_token: String::new(),
-            },
+            Some(start) => Refusal::expired(EXPIRED, Some(encode(-1, start))),
+            None => Refusal::expired("The resourceVersion for the provided list is too old.", None),
         })?
     };
     let start = after.as_deref().map(|start| {

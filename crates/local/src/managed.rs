@@ -9,11 +9,13 @@ pub(crate) mod typed;
 
 use std::sync::Arc;
 
+use http::StatusCode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
 use serde_json::{Value, json};
 
 use self::set::{Element, FieldSet};
 use crate::object;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, cause};
 use crate::resource::{Behaviour, Resource};
 use crate::schema::Schema;
 use crate::write::{Transaction, Writing};
@@ -354,7 +356,14 @@ fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, ol
             )
         }
     };
-    Err(Refusal::ApplyConflict { message, causes })
+    let causes = causes
+        .into_iter()
+        .map(|(conflict, path)| cause("FieldManagerConflict", conflict, &path));
+    let details = StatusDetails {
+        causes: Some(causes.collect()),
+        ..StatusDetails::default()
+    };
+    Err(Refusal::new(StatusCode::CONFLICT, "Conflict", message, details))
 }
 
 /// Removes the fields of the previous apply that this apply does not contain and that have no other owner.

@@ -2,13 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use crate::refusal::{About, FieldError, Refusal};
+use crate::refusal::{FieldError, Refusal, about};
 use crate::resource::{Behaviour, Resource};
 
 pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), Refusal> {
     let patch: json_patch::Patch =
-        serde_json::from_value(patch.clone()).map_err(|error| Refusal::BadRequest(format!("error decoding patch: {error}")))?;
-    json_patch::patch(document, &patch).map_err(|error| Refusal::invalid(About::default(), FieldError::invalid("", "", error.to_string())))
+        serde_json::from_value(patch.clone()).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))?;
+    json_patch::patch(document, &patch)
+        .map_err(|error| Refusal::invalid(about("", "", ""), &[FieldError::invalid("", "", error.to_string())]))
 }
 
 /// Key that identifies the items of a list in a strategic merge patch; `None` for atomic lists.

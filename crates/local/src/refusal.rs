@@ -1,7 +1,8 @@
 //! Errors of requests, as metav1 `Status` objects with the API server's messages.
 
 use http::StatusCode;
-use serde_json::{Value, json};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
+use serde_json::Value;
 
 use crate::object;
 
@@ -102,199 +103,142 @@ impl FieldError {
         text
     }
 
-    fn cause(&self) -> Value {
-        json!({"reason": self.mistake.reason_and_text().0, "message": self.body(), "field": self.field})
+    fn cause(&self) -> StatusCause {
+        cause(self.mistake.reason_and_text().0, self.body(), &self.field)
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct About {
-    pub group: String,
-    /// The plural for most errors, the kind for `Invalid`, like the API server.
-    pub kind: String,
-    pub name: String,
-}
-
-impl About {
-    pub fn options(kind: &str) -> Self {
-        Self {
-            group: "meta.k8s.io".to_owned(),
-            kind: kind.to_owned(),
-            name: String::new(),
-        }
-    }
-
-    /// Resource in messages: `plural.group`, or `plural` for the core group.
-    fn qualified(&self) -> String {
-        if self.group.is_empty() {
-            self.kind.clone()
-        } else {
-            format!("{}.{}", self.kind, self.group)
-        }
-    }
-
-    fn details(&self) -> Value {
-        let mut details = json!({});
-        for (key, value) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind)] {
-            if !value.is_empty() {
-                details[key] = json!(value);
-            }
-        }
-        details
+pub(crate) fn cause(reason: &str, message: String, field: &str) -> StatusCause {
+    StatusCause {
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        field: Some(field.to_owned()),
     }
 }
 
+/// Details of a status about an object. `kind` is the plural for most errors, the kind for invalid objects, like in the API server.
+pub(crate) fn about(group: &str, kind: &str, name: &str) -> StatusDetails {
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    StatusDetails {
+        group: given(group),
+        kind: given(kind),
+        name: given(name),
+        ..StatusDetails::default()
+    }
+}
+
+/// The object in messages: `plural.group "name"`, or `plural "name"` for the core group.
+pub(crate) fn subject(about: &StatusDetails) -> String {
+    let kind = about.kind.as_deref().unwrap_or_default();
+    let group = about.group.as_ref().map(|group| format!(".{group}")).unwrap_or_default();
+    format!("{kind}{group} {}", object::quoted(about.name.as_deref().unwrap_or_default()))
+}
+
+/// A request that fails, and the status in the answer to it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
-pub(crate) enum Refusal {
-    #[error("{} {} not found", about.qualified(), object::quoted(&about.name))]
-    NotFound { about: About },
-    #[error("the server could not find the requested resource")]
-    NoSuchPath,
-    #[error("{prefix}{} {} already exists{suffix}", about.qualified(), object::quoted(&about.name))]
-    AlreadyExists {
-        about: About,
-        prefix: &'static str,
-        suffix: &'static str,
-    },
-    #[error("Operation cannot be fulfilled on {} {}: {why}", about.qualified(), object::quoted(&about.name))]
-    Conflict { about: About, why: String },
-    #[error("{message}")]
-    ApplyConflict { message: String, causes: Vec<(String, String)> },
-    #[error("{}", invalid_message(about, errors))]
-    Invalid { about: About, errors: Vec<FieldError> },
-    #[error("{} {} is forbidden: {why}", about.qualified(), object::quoted(&about.name))]
-    Forbidden {
-        about: About,
-        why: String,
-        cause: Option<Box<(&'static str, String, &'static str)>>,
-    },
-    #[error("{0}")]
-    BadRequest(String),
-    #[error("Unauthorized")]
-    Unauthorized,
-    #[error("{message}")]
-    Expired { message: String, continue_token: String },
-    #[error("Timeout: Too large resource version: {asked}, current: {current}")]
-    TooLargeResourceVersion { asked: u64, current: u64 },
-    #[error("the server does not allow this method on the requested resource")]
-    MethodNotAllowed,
-    #[error("the body of the request was in an unknown format - accepted media types include: {accepted}")]
-    UnsupportedMediaType { accepted: &'static str },
-    #[error("415: Unsupported Media Type")]
-    UnknownMediaType,
-    #[error("Request entity too large: limit is {limit}")]
-    TooLarge { limit: usize },
-    #[error("timed out after {} s waiting for the body", .0.as_secs())]
-    TooSlow(std::time::Duration),
-    /// An error that the API server returns without a reason.
-    #[error("{0}")]
-    Plain(String),
-}
-
-fn invalid_message(about: &About, errors: &[FieldError]) -> String {
-    let mut said: Vec<String> = Vec::new();
-    for error in errors {
-        let text = format!("{}: {}", error.field, error.body());
-        if !said.contains(&text) {
-            said.push(text);
-        }
-    }
-    let list = if said.len() == 1 {
-        said.remove(0)
-    } else {
-        format!("[{}]", said.join(", "))
-    };
-    format!("{} {} is invalid: {list}", about.qualified(), object::quoted(&about.name))
-}
+#[error("{}", .0.message.as_deref().unwrap_or_default())]
+pub(crate) struct Refusal(pub Box<Status>);
 
 impl Refusal {
-    pub fn invalid(about: About, error: FieldError) -> Self {
-        let errors = vec![error];
-        Self::Invalid { about, errors }
+    pub fn new(code: StatusCode, reason: &str, message: impl Into<String>, details: impl Into<Option<StatusDetails>>) -> Self {
+        Self(Box::new(Status {
+            code: Some(code.as_u16().into()),
+            details: details.into(),
+            message: Some(message.into()),
+            reason: Some(reason.to_owned()),
+            status: Some("Failure".to_owned()),
+            ..Status::default()
+        }))
     }
 
-    pub fn code(&self) -> StatusCode {
-        self.code_and_reason().0
+    pub fn not_found(about: StatusDetails) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} not found", subject(&about)), about)
     }
 
-    fn code_and_reason(&self) -> (StatusCode, &'static str) {
-        match self {
-            Self::NotFound { .. } | Self::NoSuchPath => (StatusCode::NOT_FOUND, "NotFound"),
-            Self::AlreadyExists { .. } => (StatusCode::CONFLICT, "AlreadyExists"),
-            Self::Conflict { .. } | Self::ApplyConflict { .. } => (StatusCode::CONFLICT, "Conflict"),
-            Self::Invalid { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "Invalid"),
-            Self::Forbidden { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
-            Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "BadRequest"),
-            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
-            Self::Expired { .. } => (StatusCode::GONE, "Expired"),
-            Self::TooLargeResourceVersion { .. } => (StatusCode::GATEWAY_TIMEOUT, "Timeout"),
-            Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
-            Self::UnsupportedMediaType { .. } | Self::UnknownMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType"),
-            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge"),
-            Self::TooSlow(_) => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
-            Self::Plain(_) => (StatusCode::INTERNAL_SERVER_ERROR, ""),
-        }
+    pub fn no_such_path() -> Self {
+        let message = "the server could not find the requested resource";
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message, StatusDetails::default())
     }
 
-    fn details(&self) -> Value {
-        match self {
-            Self::NotFound { about } | Self::Conflict { about, .. } => about.details(),
-            Self::AlreadyExists { about, suffix, .. } => {
-                let mut details = about.details();
-                if !suffix.is_empty() {
-                    details["retryAfterSeconds"] = json!(1);
-                }
-                details
-            }
-            Self::Forbidden { about, cause, .. } => {
-                let mut details = about.details();
-                if let Some((reason, message, field)) = cause.as_deref() {
-                    details["causes"] = json!([{"reason": reason, "message": message, "field": field}]);
-                }
-                details
-            }
-            Self::Invalid { about, errors } => {
-                let mut details = about.details();
-                details["causes"] = errors.iter().map(FieldError::cause).collect();
-                details
-            }
-            Self::ApplyConflict { causes, .. } => {
-                let causes: Vec<Value> = causes
-                    .iter()
-                    .map(|(message, field)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}))
-                    .collect();
-                json!({ "causes": causes })
-            }
-            Self::TooLargeResourceVersion { .. } => json!({
-                "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-                "retryAfterSeconds": 1,
-            }),
-            Self::NoSuchPath | Self::MethodNotAllowed | Self::UnsupportedMediaType { .. } => json!({}),
-            _ => Value::Null,
-        }
+    pub fn conflict(about: StatusDetails, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {}: {why}", subject(&about));
+        Self::new(StatusCode::CONFLICT, "Conflict", message, about)
     }
 
-    pub fn status(&self) -> Value {
-        let mut metadata = json!({});
-        if let Self::Expired { continue_token, .. } = self
-            && !continue_token.is_empty()
-        {
-            metadata["continue"] = json!(continue_token);
+    pub fn invalid(about: StatusDetails, errors: &[FieldError]) -> Self {
+        let mut said: Vec<String> = Vec::new();
+        for error in errors {
+            let text = format!("{}: {}", error.field, error.body());
+            if !said.contains(&text) {
+                said.push(text);
+            }
         }
-        let (code, reason) = self.code_and_reason();
-        let mut status = json!({
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": metadata,
-            "status": "Failure",
-            "message": self.to_string(),
-            "reason": reason,
-            "code": code.as_u16(),
-        });
-        let details = self.details();
-        if !details.is_null() {
-            status["details"] = details;
-        }
-        status
+        let list = match said.as_slice() {
+            [only] => only.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        let message = format!("{} is invalid: {list}", subject(&about));
+        let causes = Some(errors.iter().map(FieldError::cause).collect());
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            message,
+            StatusDetails { causes, ..about },
+        )
+    }
+
+    pub fn forbidden(about: StatusDetails, why: &str) -> Self {
+        let message = format!("{} is forbidden: {why}", subject(&about));
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message, about)
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message, None)
+    }
+
+    /// With a continue token, the client can fetch the rest of an inconsistent list.
+    pub fn expired(message: impl Into<String>, continue_token: Option<String>) -> Self {
+        let mut refusal = Self::new(StatusCode::GONE, "Expired", message, None);
+        refusal.0.metadata.continue_ = continue_token;
+        refusal
+    }
+
+    pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let cause = StatusCause {
+            reason: Some("ResourceVersionTooLarge".to_owned()),
+            message: Some("Too large resource version".to_owned()),
+            field: None,
+        };
+        let details = StatusDetails {
+            causes: Some(vec![cause]),
+            retry_after_seconds: Some(1),
+            ..StatusDetails::default()
+        };
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message, details)
+    }
+
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            message,
+            StatusDetails::default(),
+        )
+    }
+
+    pub fn unknown_media_type() -> Self {
+        let message = "415: Unsupported Media Type";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, None)
+    }
+
+    /// An error that the API server returns without a reason.
+    pub fn plain(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, None)
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.0.reason.as_deref() == Some("NotFound")
     }
 }

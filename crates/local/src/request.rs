@@ -38,7 +38,7 @@ impl Query {
             "" => Ok(None),
             text => {
                 let parsed = text.parse().map(Some);
-                parsed.map_err(|_| Refusal::BadRequest(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax")))
+                parsed.map_err(|_| Refusal::bad_request(format!("strconv.ParseUint: parsing \"{text}\": invalid syntax")))
             }
         }
     }
@@ -164,7 +164,7 @@ pub(crate) fn verb(method: &Method, name: &str, query: &Query) -> Result<Verb, R
         ("PATCH", false) => Verb::Patch,
         ("DELETE", true) => Verb::DeleteCollection,
         ("DELETE", false) => Verb::Delete,
-        _ => return Err(Refusal::MethodNotAllowed),
+        _ => return Err(Refusal::method_not_allowed()),
     })
 }
 

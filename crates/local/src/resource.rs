@@ -8,9 +8,10 @@ use k8s_openapi::api::{
     events::v1::Event as NewEvent,
 };
 pub(crate) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceColumnDefinition as Column;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
 use serde_json::{Value, json};
 
-use crate::refusal::{About, FieldError, Refusal};
+use crate::refusal::{self, FieldError, Refusal};
 use crate::schema::{Schema, built_in};
 
 /// Behaviour of a kind, apart from its schema.
@@ -71,25 +72,17 @@ impl Resource {
         matches!(self.behaviour, Behaviour::Lease | Behaviour::Event | Behaviour::NewEvent)
     }
 
-    pub fn about(&self, name: &str) -> About {
-        About {
-            group: self.group.clone(),
-            kind: self.plural.clone(),
-            name: name.to_owned(),
-        }
+    pub fn about(&self, name: &str) -> StatusDetails {
+        refusal::about(&self.group, &self.plural, name)
     }
 
     /// Error for an invalid object. Like the API server, this error contains the kind instead of the plural.
-    pub fn invalid(&self, name: &str, errors: Vec<FieldError>) -> Refusal {
-        let about = About {
-            kind: self.kind.clone(),
-            ..self.about(name)
-        };
-        Refusal::Invalid { about, errors }
+    pub fn invalid(&self, name: &str, errors: &[FieldError]) -> Refusal {
+        Refusal::invalid(refusal::about(&self.group, &self.kind, name), errors)
     }
 
     pub fn not_found(&self, name: &str) -> Refusal {
-        Refusal::NotFound { about: self.about(name) }
+        Refusal::not_found(self.about(name))
     }
 
     /// Key of an object in the etcd of a real API server. Some error messages contain this key.
@@ -105,11 +98,8 @@ impl Resource {
         }
     }
 
-    pub fn conflict(&self, name: &str, why: impl Into<String>) -> Refusal {
-        Refusal::Conflict {
-            about: self.about(name),
-            why: why.into(),
-        }
+    pub fn conflict(&self, name: &str, why: &str) -> Refusal {
+        Refusal::conflict(self.about(name), why)
     }
 }
 

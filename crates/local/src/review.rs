@@ -5,7 +5,7 @@ use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use serde_json::{Value, json};
 
 use crate::protobuf;
-use crate::refusal::{About, FieldError, Mistake, Refusal};
+use crate::refusal::{FieldError, Mistake, Refusal, about};
 use crate::service::Answer;
 
 const USER: &str = "sahasra";
@@ -30,7 +30,7 @@ impl Review {
     /// Responds to a review in JSON. Accepts JSON, and for an access review also protobuf, which kubectl sends.
     pub(crate) fn answer(self, method: &Method, content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
         if method != Method::POST {
-            return Err(Refusal::MethodNotAllowed);
+            return Err(Refusal::method_not_allowed());
         }
         match self {
             Self::Access => access(content_type, body),
@@ -47,7 +47,7 @@ impl Review {
 
 fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
     let wrong = |why: String| {
-        Refusal::BadRequest(format!(
+        Refusal::bad_request(format!(
             "SelfSubjectAccessReview in version \"v1\" cannot be handled as a SelfSubjectAccessReview: {why}"
         ))
     };
@@ -75,11 +75,7 @@ fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
         _ => None,
     };
     if let Some(mistake) = mistake {
-        let about = About {
-            group: "authorization.k8s.io".to_owned(),
-            ..About::default()
-        };
-        return Err(Refusal::invalid(about, mistake));
+        return Err(Refusal::invalid(about("authorization.k8s.io", "", ""), &[mistake]));
     }
     let status = json!({"allowed": true, "reason": "there is one identity here, and it may do everything"});
     let answer = json!({

@@ -29,14 +29,14 @@ impl Selector {
         for term in split(labels) {
             let requirement = parse_label(term.trim());
             let requirement =
-                requirement.ok_or_else(|| Refusal::BadRequest(format!("unable to parse requirement: {}", object::quoted(term.trim()))))?;
+                requirement.ok_or_else(|| Refusal::bad_request(format!("unable to parse requirement: {}", object::quoted(term.trim()))))?;
             selector.labels.push(requirement);
         }
         for term in fields.split(',').filter(|term| !term.is_empty()) {
-            let (field, equal, value) =
-                parse_field(term).ok_or_else(|| Refusal::BadRequest(format!("invalid selector: '{fields}'; can't understand '{term}'")))?;
+            let (field, equal, value) = parse_field(term)
+                .ok_or_else(|| Refusal::bad_request(format!("invalid selector: '{fields}'; can't understand '{term}'")))?;
             if !supports(resource, field) {
-                return Err(Refusal::BadRequest(match resource.behaviour {
+                return Err(Refusal::bad_request(match resource.behaviour {
                     Behaviour::ConfigMap | Behaviour::Lease => format!(
                         "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
                         object::quoted(field)

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Frame};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::control_plane::Shared;
@@ -51,12 +51,17 @@ impl ApiService {
         let (parts, body) = request.into_parts();
         let body = match &self.token {
             None => read(body).await,
-            Some(token) if admits(token, &parts) => timeout(BODY_WITHIN, read(body)).await.unwrap_or(Err(Refusal::TooSlow(BODY_WITHIN))),
-            Some(_) => Err(Refusal::Unauthorized),
+            Some(token) if admits(token, &parts) => timeout(BODY_WITHIN, read(body)).await.unwrap_or_else(|_| Err(too_slow())),
+            Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None)),
         };
         let answer = body.and_then(|body| handle::handle(&self.shared, &parts, body));
         answer.unwrap_or_else(|refusal| Answer::refusal(&refusal)).into_response()
     }
+}
+
+fn too_slow() -> Refusal {
+    let message = format!("timed out after {} s waiting for the body", BODY_WITHIN.as_secs());
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message, None)
 }
 
 fn admits(token: &str, request: &Parts) -> bool {
@@ -80,8 +85,11 @@ where
 {
     match Limited::new(body, BODY_LIMIT).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Refusal::TooLarge { limit: BODY_LIMIT }),
-        Err(error) => Err(Refusal::BadRequest(format!("the body could not be read: {error}"))),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("Request entity too large: limit is {BODY_LIMIT}");
+            Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message, None))
+        }
+        Err(error) => Err(Refusal::bad_request(format!("the body could not be read: {error}"))),
     }
 }
 
@@ -142,7 +150,8 @@ impl Answer {
     }
 
     pub fn refusal(refusal: &Refusal) -> Self {
-        Self::json(refusal.code(), &refusal.status())
+        let code = refusal.0.code.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok());
+        Self::json(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &json!(refusal.0))
     }
 
     pub fn into_response(self) -> Response<ResponseBody> {

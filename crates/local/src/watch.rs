@@ -52,7 +52,7 @@ impl WatchStream {
         let version = query.number("resourceVersion")?.unwrap_or_default();
         let sends_initial = query.is_true("sendInitialEvents");
         if sends_initial && query.text("resourceVersionMatch") != "NotOlderThan" {
-            return Err(Refusal::BadRequest(
+            return Err(Refusal::bad_request(
                 "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan".to_owned(),
             ));
         }
@@ -172,11 +172,8 @@ impl WatchStream {
     }
 
     fn push_expired(&mut self, forgotten: u64) {
-        let refusal = Refusal::Expired {
-            message: format!("too old resource version: {} ({forgotten})", self.seen),
-            continue_token: String::new(),
-        };
-        self.push_event("ERROR", &refusal.status());
+        let refusal = Refusal::expired(format!("too old resource version: {} ({forgotten})", self.seen), None);
+        self.push_event("ERROR", &json!(refusal.0));
     }
 
     /// The next event, or `None` at the end of the stream.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::built_in;
 use crate::metadata;
 use crate::object;
-use crate::refusal::{FieldError, Refusal};
+use crate::refusal::{self, FieldError, Refusal};
 use crate::resource::{Behaviour, Catalogue, NAMESPACES, Resource};
 use crate::schema;
 use crate::store::{Key, Store};
@@ -96,7 +97,7 @@ impl Transaction<'_> {
         let resource = self.resource(writing.resource);
         place(&mut object, writing.namespace.as_deref())?;
         if !object::resource_version(&object).is_empty() {
-            return Err(Refusal::Plain(
+            return Err(Refusal::plain(
                 "resourceVersion should not be set on objects to be created".to_owned(),
             ));
         }
@@ -128,7 +129,7 @@ impl Transaction<'_> {
             built_in::prepare_new(&mut object, resource);
             let errors = self.mistakes(resource, &object, None, "");
             if !errors.is_empty() {
-                return Err(resource.invalid(object::name(&object), errors));
+                return Err(resource.invalid(object::name(&object), &errors));
             }
             let key = key_of(writing.resource, &object);
             let Some(existing) = self.store.get(&key) else { break };
@@ -136,15 +137,15 @@ impl Transaction<'_> {
                 continue;
             }
             let is_deleting = !is_generated && object::is_deleting(existing);
-            return Err(Refusal::AlreadyExists {
-                about: resource.about(&key.name),
-                prefix: if is_deleting { "object is being deleted: " } else { "" },
-                suffix: if is_generated {
-                    ", the server was not able to generate a unique name for the object"
-                } else {
-                    ""
-                },
-            });
+            let (prefix, suffix) = match (is_deleting, is_generated) {
+                (true, _) => ("object is being deleted: ", ""),
+                (_, true) => ("", ", the server was not able to generate a unique name for the object"),
+                _ => ("", ""),
+            };
+            let mut about = resource.about(&key.name);
+            about.retry_after_seconds = is_generated.then_some(1);
+            let message = format!("{prefix}{} already exists{suffix}", refusal::subject(&about));
+            return Err(Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message, about));
         }
         crate::managed::record(self, writing, None, &mut object);
         if writing.dry_run {
@@ -182,15 +183,11 @@ impl Transaction<'_> {
             return Err(self.resource(NAMESPACES).not_found(name));
         };
         if object::is_deleting(found) {
-            return Err(Refusal::Forbidden {
-                about: resource.about(object::name(object)),
-                why: format!("unable to create new content in namespace {name} because it is being terminated"),
-                cause: Some(Box::new((
-                    "NamespaceTerminating",
-                    format!("namespace {name} is being terminated"),
-                    "metadata.namespace",
-                ))),
-            });
+            let why = format!("unable to create new content in namespace {name} because it is being terminated");
+            let cause = format!("namespace {name} is being terminated");
+            let mut about = resource.about(object::name(object));
+            about.causes = Some(vec![refusal::cause("NamespaceTerminating", cause, "metadata.namespace")]);
+            return Err(Refusal::forbidden(about, &why));
         }
         Ok(())
     }
@@ -223,7 +220,7 @@ impl Transaction<'_> {
         crate::managed::record(self, writing, Some(old), &mut object);
         let errors = self.mistakes(resource, &object, Some(old), &writing.subresource);
         if !errors.is_empty() {
-            return Err(resource.invalid(object::name(&object), errors));
+            return Err(resource.invalid(object::name(&object), &errors));
         }
         if object::is_deleting(old) && object::finalizers(&object).is_empty() {
             if !writing.dry_run {
@@ -256,7 +253,7 @@ impl Transaction<'_> {
             }
             let error = FieldError::invalid("metadata.resourceVersion", 0, "must be specified for an update");
             // The message contains the plural instead of the kind, as the API server's message does.
-            return Err(Refusal::invalid(resource.about(name), error));
+            return Err(Refusal::invalid(resource.about(name), &[error]));
         }
         if given != object::resource_version(old) {
             return Err(resource.conflict(name, MODIFIED));
@@ -356,25 +353,23 @@ impl Transaction<'_> {
 
     fn check_preconditions(&self, resource: &Resource, existing: &Value, deletion: &Deletion) -> Result<(), Refusal> {
         // The API server uses the kind here, and the plural in other conflicts.
-        let conflict = |why: String| {
-            let mut about = resource.about(object::name(existing));
-            about.kind.clone_from(&resource.kind);
-            Refusal::Conflict { about, why }
-        };
+        let about = refusal::about(&resource.group, &resource.kind, object::name(existing));
         if let Some(uid) = deletion.uid.as_deref().filter(|uid| *uid != object::uid(existing)) {
-            return Err(conflict(format!(
+            let why = format!(
                 "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and \
                  then recreated",
                 object::uid(existing)
-            )));
+            );
+            return Err(Refusal::conflict(about, &why));
         }
         let version = deletion.resource_version.as_deref();
         if let Some(version) = version.filter(|version| *version != object::resource_version(existing)) {
-            return Err(conflict(format!(
+            let why = format!(
                 "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object \
                  might have been modified",
                 object::resource_version(existing)
-            )));
+            );
+            return Err(Refusal::conflict(about, &why));
         }
         Ok(())
     }
@@ -382,11 +377,7 @@ impl Transaction<'_> {
     fn delete_namespace(&mut self, resource: &Resource, key: &Key, existing: &Arc<Value>, dry_run: bool) -> Result<Deleted, Refusal> {
         let name = key.name.as_str();
         if built_in::LASTING_NAMESPACES.contains(&name) || self.lasting_namespace == Some(name) {
-            return Err(Refusal::Forbidden {
-                about: resource.about(&key.name),
-                why: "this namespace may not be deleted".to_owned(),
-                cause: None,
-            });
+            return Err(Refusal::forbidden(resource.about(name), "this namespace may not be deleted"));
         }
         if object::is_deleting(existing) || dry_run {
             return Ok(Deleted::Waiting(existing.clone()));
@@ -426,7 +417,7 @@ fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
     let given = object::namespace(object);
     if !given.is_empty() && given != wanted && !wanted.is_empty() {
         let why = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::BadRequest(why.to_owned()));
+        return Err(Refusal::bad_request(why.to_owned()));
     }
     object::set_metadata(object, "namespace", if wanted.is_empty() { Value::Null } else { json!(wanted) });
     Ok(())

@@ -1,6 +1,7 @@
 //! Patches of all types, including server-side apply.
 
 use http::StatusCode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
 use serde_json::{Value, json};
 
 use super::{Objects, warnings};
@@ -8,7 +9,7 @@ use crate::decode::{self, FieldValidation};
 use crate::managed;
 use crate::object;
 use crate::patch;
-use crate::refusal::{About, FieldError, Refusal};
+use crate::refusal::{FieldError, Refusal, about};
 use crate::resource::{Behaviour, catalogue};
 use crate::service::Answer;
 
@@ -21,14 +22,15 @@ impl Objects<'_> {
             "application/strategic-merge-patch+json" if !is_custom => {}
             "application/apply-patch+yaml" => return self.apply(),
             "application/strategic-merge-patch+json" => {
-                return Err(Refusal::UnsupportedMediaType {
-                    accepted: "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-                });
+                let message = "the body of the request was in an unknown format - accepted media types include: \
+                     application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+                let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+                return Err(Refusal::new(code, "UnsupportedMediaType", message, StatusDetails::default()));
             }
-            _ => return Err(Refusal::UnknownMediaType),
+            _ => return Err(Refusal::unknown_media_type()),
         }
         let patch: Value =
-            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::BadRequest(format!("error decoding patch: {error}")))?;
+            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))?;
         let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
         let (written, warnings) = self.shared.transact(|transaction| {
             let old = transaction
@@ -48,11 +50,11 @@ impl Objects<'_> {
         let name = &self.request.name;
         if query.text("fieldManager").is_empty() {
             let error = FieldError::required("fieldManager", "is required for apply patch");
-            return Err(Refusal::invalid(About::options("PatchOptions"), error));
+            return Err(Refusal::invalid(about("meta.k8s.io", "PatchOptions", ""), &[error]));
         }
         let mut config = self.configuration()?;
         if !config["metadata"]["managedFields"].is_null() {
-            return Err(Refusal::BadRequest("metadata.managedFields must be nil".to_owned()));
+            return Err(Refusal::bad_request("metadata.managedFields must be nil".to_owned()));
         }
         if self.kind.behaviour == Behaviour::NewEvent {
             crate::events::to_core(&mut config);
@@ -86,7 +88,7 @@ impl Objects<'_> {
             Some(config) => config,
             None => {
                 let text = std::str::from_utf8(&self.request.body).unwrap_or_default();
-                sahasra_crds::yaml::parse(text).map_err(|error| Refusal::BadRequest(format!("error decoding YAML: {error}")))?
+                sahasra_crds::yaml::parse(text).map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))?
             }
         };
         decode::check_type(&mut config, self.kind)?;
@@ -105,7 +107,7 @@ impl Objects<'_> {
                     format!("errors:\n{}", lines.collect::<Vec<_>>().join("\n"))
                 }
             };
-            return Err(Refusal::Plain(format!(
+            return Err(Refusal::plain(format!(
                 "failed to create typed patch object ({namespace}/{name}; {}, Kind={}): {list}",
                 self.kind.api_version(),
                 self.kind.kind
@@ -136,7 +138,7 @@ impl Objects<'_> {
         let unknown = decode::normalise(&mut document, self.kind, catalogue())?;
         if validation == FieldValidation::Strict && !unknown.is_empty() {
             let error = FieldError::invalid("patch", shown.to_string(), decode::strict_message(&unknown));
-            return Err(Refusal::invalid(About::default(), error));
+            return Err(Refusal::invalid(about("", "", ""), &[error]));
         }
         Ok((document, warnings(validation, &unknown)))
     }
