@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::openapi;
 use crate::refusal::Refusal;
 use crate::resource::{Behaviour, Catalogue, Resource, catalogue, group_version};
-use crate::service::Answer;
+use crate::service::{self, Answer};
 
 /// Kubernetes version whose behaviour this API implements: major, minor and full version.
 const KUBERNETES: (&str, &str, &str) = ("1", "34", "v1.34.4+sahasra");
@@ -16,9 +16,9 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
     let catalogue = catalogue();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let json = |value: Value| Ok(Answer::json(StatusCode::OK, &value));
+    let json = |value: Value| Ok(service::json(StatusCode::OK, &value));
     match parts[..] {
-        ["healthz" | "readyz" | "livez"] => Ok(Answer::text("ok")),
+        ["healthz" | "readyz" | "livez"] => Ok(service::ok("text/plain; charset=utf-8", "ok")),
         ["version"] => json(version()),
         ["api"] if wants_aggregated(accept) => Ok(aggregated(catalogue, |group| group.is_empty())),
         ["apis"] if wants_aggregated(accept) => Ok(aggregated(catalogue, |group| !group.is_empty())),
@@ -144,9 +144,7 @@ fn aggregated(catalogue: &Catalogue, wanted: impl Fn(&str) -> bool) -> Answer {
         })
         .collect();
     let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
-    let mut answer = Answer::json(StatusCode::OK, &list);
-    answer.content_type = AGGREGATED;
-    answer
+    service::ok(AGGREGATED, list.to_string())
 }
 
 fn aggregated_resource(resource: &Resource) -> Value {

@@ -4,8 +4,10 @@ mod patching;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{StatusCode, header, request::Parts};
+use futures::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
 use serde_json::{Value, json};
 
 use crate::control_plane::Shared;
@@ -15,36 +17,29 @@ use crate::list;
 use crate::object;
 use crate::protobuf;
 use crate::refusal::{FieldError, Mistake, Refusal, about};
-use crate::request::{self, Query, Request, Target, Verb};
+use crate::request::{self, Query, Target};
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::review::Review;
 use crate::selector::Selector;
-use crate::service::Answer;
+use crate::service::{self, Answer};
 use crate::store::Key;
 use crate::view::View;
 use crate::watch::{WatchStream, Watched};
 use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
 
-pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result<Answer, Refusal> {
-    let target = request::target(parts.uri.path(), catalogue());
-    let query = Query::parse(parts.uri.query().unwrap_or_default());
-    let Target::Objects {
-        resource,
-        namespace,
-        name,
-        subresource,
-    } = target
-    else {
-        if let Some(review) = Review::at(parts.uri.path()) {
-            return review.answer(&parts.method, request::header(&parts.headers, header::CONTENT_TYPE), &body);
+pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: &[u8]) -> Result<Answer, Refusal> {
+    let path = parts.uri.path();
+    let Some(target) = request::target(path, catalogue()) else {
+        if let Some(review) = Review::at(path) {
+            return review.answer(&parts.method, request::header(&parts.headers, header::CONTENT_TYPE), body);
         }
         return match parts.method {
-            http::Method::GET => discovery::answer(parts.uri.path(), request::header(&parts.headers, header::ACCEPT)),
+            Method::GET => discovery::answer(path, request::header(&parts.headers, header::ACCEPT)),
             _ => Err(Refusal::no_such_path()),
         };
     };
-    let kind = &catalogue().resources[resource];
-    let is_known = match subresource.as_str() {
+    let kind = &catalogue().resources[target.resource];
+    let is_known = match target.subresource.as_str() {
         "" => true,
         "status" => kind.has_status(),
         "finalize" => kind.behaviour == Behaviour::Namespace,
@@ -53,112 +48,139 @@ pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: Bytes) -> Result
     if !is_known {
         return Err(Refusal::no_such_path());
     }
-    let verb = request::verb(&parts.method, &name, &query)?;
-    shared.expire_events();
     let request = Request {
-        verb,
-        resource,
-        namespace,
-        name,
-        subresource,
-        query,
-        headers: parts.headers.clone(),
+        shared,
+        kind,
+        target,
+        query: Query::parse(parts.uri.query().unwrap_or_default()),
+        headers: &parts.headers,
         body,
     };
-    Objects { shared, request, kind }.answer()
+    request.answer(&parts.method)
 }
 
-struct Objects<'a> {
+/// A request for objects of a kind.
+struct Request<'a> {
     shared: &'a Arc<Shared>,
-    request: Request,
     kind: &'static Resource,
+    target: Target,
+    query: Query,
+    headers: &'a HeaderMap,
+    body: &'a [u8],
 }
 
-impl Objects<'_> {
-    fn answer(&self) -> Result<Answer, Refusal> {
-        match self.request.verb {
-            Verb::Get => self.get(),
-            Verb::List => self.list(),
-            Verb::Watch => self.watch(),
-            Verb::Create => self.create(),
-            Verb::Update => self.update(),
-            Verb::Patch => self.patch(),
-            Verb::Delete => self.delete(),
-            Verb::DeleteCollection => self.delete_collection(),
+impl Request<'_> {
+    fn answer(&self, method: &Method) -> Result<Answer, Refusal> {
+        self.shared.expire_events();
+        match (method.as_str(), self.target.name.is_empty()) {
+            ("GET", true) if self.query.is_true("watch") => self.watch(),
+            ("GET", true) => self.list(),
+            ("GET", false) => self.get(),
+            ("POST", true) => self.create(),
+            ("PUT", false) => self.update(),
+            ("PATCH", false) => self.patch(),
+            ("DELETE", true) => self.delete_collection(),
+            ("DELETE", false) => self.delete(),
+            _ => Err(Refusal::method_not_allowed()),
+        }
+    }
+
+    fn header(&self, name: header::HeaderName) -> &str {
+        request::header(self.headers, name)
+    }
+
+    fn content_type(&self) -> &str {
+        let whole = self.header(header::CONTENT_TYPE);
+        whole.split(';').next().unwrap_or_default().trim()
+    }
+
+    /// Field manager of the write: the parameter `fieldManager`, or the first word of the user agent.
+    fn manager(&self) -> String {
+        match self.query.text("fieldManager") {
+            "" => {
+                let agent = self.header(header::USER_AGENT).split('/').next().unwrap_or_default();
+                let printable = agent.chars().filter(|character| !character.is_control());
+                printable.take(128).collect()
+            }
+            manager => manager.to_owned(),
         }
     }
 
     fn view(&self) -> View {
-        let accept = self.request.header(header::ACCEPT);
-        let include = self.request.query.text("includeObject");
-        View::choose(self.request.resource, accept, include, self.shared.now())
+        let include = self.query.text("includeObject");
+        View::choose(self.target.resource, self.header(header::ACCEPT), include, self.shared.now())
     }
 
     fn selector(&self) -> Result<Selector, Refusal> {
-        let query = &self.request.query;
+        let query = &self.query;
         Selector::parse(query.text("labelSelector"), query.text("fieldSelector"), self.kind)
     }
 
     fn kept_at(&self) -> usize {
-        catalogue().kept_at(self.request.resource)
+        catalogue().kept_at(self.target.resource)
     }
 
     fn key(&self) -> Key {
         Key {
             resource: self.kept_at(),
-            namespace: self.request.namespace.clone().unwrap_or_default(),
-            name: self.request.name.clone(),
+            namespace: self.target.namespace.clone().unwrap_or_default(),
+            name: self.target.name.clone(),
         }
     }
 
     fn writing(&self) -> Writing {
         Writing {
             resource: self.kept_at(),
-            namespace: self.request.namespace.clone(),
-            subresource: self.request.subresource.clone(),
-            manager: self.request.manager(),
+            namespace: self.target.namespace.clone(),
+            subresource: self.target.subresource.clone(),
+            manager: self.manager(),
             applied: None,
-            dry_run: self.request.query.is_dry_run(),
+            dry_run: self.query.is_dry_run(),
         }
     }
 
     fn get(&self) -> Result<Answer, Refusal> {
         let store = self.shared.store();
-        let asked = self.request.query.number("resourceVersion")?.unwrap_or_default();
+        let asked = self.query.number("resourceVersion")?.unwrap_or_default();
         if asked > store.revision() {
             let current = store.revision();
             return Err(Refusal::too_large_resource_version(asked, current));
         }
         let found = store.get(&self.key()).cloned();
         drop(store);
-        let found = found.ok_or_else(|| self.kind.not_found(&self.request.name))?;
-        Ok(Answer::json(StatusCode::OK, &self.view().object(&found)))
+        let found = found.ok_or_else(|| self.kind.not_found(&self.target.name))?;
+        Ok(service::json(StatusCode::OK, &self.view().object(&found)))
     }
 
     fn list(&self) -> Result<Answer, Refusal> {
         let selector = self.selector()?;
-        let namespace = self.request.namespace.as_deref();
-        let page = list::list(&self.shared.store(), self.kept_at(), namespace, &selector, &self.request.query)?;
-        Ok(Answer::json(StatusCode::OK, &self.view().list(&page)))
+        let namespace = self.target.namespace.as_deref();
+        let page = list::list(&self.shared.store(), self.kept_at(), namespace, &selector, &self.query)?;
+        Ok(service::json(StatusCode::OK, &self.view().list(&page)))
     }
 
     fn watch(&self) -> Result<Answer, Refusal> {
         let watched = Watched {
             resource: self.kept_at(),
-            namespace: self.request.namespace.clone(),
+            namespace: self.target.namespace.clone(),
             selector: self.selector()?,
             view: self.view(),
         };
-        Ok(Answer::watch(WatchStream::open(self.shared, watched, &self.request.query)?))
+        let mut watch = WatchStream::open(self.shared, watched, &self.query)?;
+        let events = stream::poll_fn(move |context| watch.poll_event(context)).map(|event| Ok(Frame::data(event)));
+        let mut answer = Answer::new(StreamBody::new(events).boxed_unsync());
+        let content_type = HeaderValue::from_static("application/json");
+        answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        Ok(answer)
     }
 
     /// Decodes the body. Returns the pruned and defaulted object, and warnings about unknown fields.
     fn decoded(&self) -> Result<(Value, Vec<String>), Refusal> {
-        let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
-        let mut object = match self.request.content_type() {
-            "" | "application/json" | "text/plain" => decode::parse(&self.request.body, self.kind)?,
+        let validation = FieldValidation::parse(self.query.text("fieldValidation"))?;
+        let mut object = match self.content_type() {
+            "" | "application/json" | "text/plain" => decode::parse(self.body, self.kind)?,
             protobuf::MEDIA_TYPE => {
-                let read = protobuf::decode(&self.request.body, self.kind);
+                let read = protobuf::decode(self.body, self.kind);
                 let mut object = read.map_err(|error| match error {
                     protobuf::ProtobufError::Kind => Refusal::unknown_media_type(),
                     other => Refusal::bad_request(other.to_string()),
@@ -182,8 +204,12 @@ impl Objects<'_> {
     }
 
     fn answer_object(&self, status: StatusCode, object: &Value, warnings: Vec<String>) -> Answer {
-        let mut answer = Answer::json(status, &self.view().object(object));
-        answer.warnings = warnings;
+        let mut answer = service::json(status, &self.view().object(object));
+        for warning in warnings {
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - {}", object::quoted(&warning))) {
+                answer.headers_mut().append(header::WARNING, value);
+            }
+        }
         answer
     }
 
@@ -195,7 +221,7 @@ impl Objects<'_> {
 
     fn update(&self) -> Result<Answer, Refusal> {
         let (object, warnings) = self.decoded()?;
-        let name = &self.request.name;
+        let name = &self.target.name;
         match object::name(&object) {
             "" => {
                 return Err(Refusal::bad_request(format!(
@@ -221,7 +247,7 @@ impl Objects<'_> {
     }
 
     fn check_name(&self, given: &str) -> Result<(), Refusal> {
-        let name = &self.request.name;
+        let name = &self.target.name;
         if given == name {
             return Ok(());
         }
@@ -236,21 +262,21 @@ impl Objects<'_> {
         if given.is_empty() || given == stored {
             return Ok(());
         }
-        let name = &self.request.name;
+        let name = &self.target.name;
         let why = format!(
             "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
              precondition: {given}, UID in object meta: {stored}",
-            self.kind.storage_key(self.request.namespace.as_deref(), name),
+            self.kind.storage_key(self.target.namespace.as_deref(), name),
         );
         Err(self.kind.conflict(name, &why))
     }
 
     fn deletion(&self) -> Result<Deletion, Refusal> {
-        let query = &self.request.query;
-        let options: Value = if self.request.body.is_empty() {
+        let query = &self.query;
+        let options: Value = if self.body.is_empty() {
             json!({})
         } else {
-            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::bad_request(format!("error decoding options: {error}")))?
+            serde_json::from_slice(self.body).map_err(|error| Refusal::bad_request(format!("error decoding options: {error}")))?
         };
         let policy = match query.text("propagationPolicy") {
             "" => options["propagationPolicy"].as_str().unwrap_or_default(),
@@ -278,23 +304,23 @@ impl Objects<'_> {
     }
 
     fn delete(&self) -> Result<Answer, Refusal> {
-        if !self.request.subresource.is_empty() {
+        if !self.target.subresource.is_empty() {
             return Err(Refusal::method_not_allowed());
         }
         let deletion = self.deletion()?;
         let deleted = self.shared.transact(|transaction| transaction.delete(&self.key(), &deletion));
         let deleted = deleted.map_err(|refusal| match refusal {
             // Events are served under two kinds. Report the kind of the request.
-            refusal if refusal.is_not_found() => self.kind.not_found(&self.request.name),
+            refusal if refusal.is_not_found() => self.kind.not_found(&self.target.name),
             other => other,
         })?;
         Ok(match deleted {
             Deleted::Waiting(object) => self.answer_object(StatusCode::OK, &object, Vec::new()),
             Deleted::Gone(object) => {
-                let mut details = self.kind.about(&self.request.name);
+                let mut details = self.kind.about(&self.target.name);
                 details.uid = Some(object::uid(&object).to_owned());
                 let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-                Answer::json(StatusCode::OK, &status)
+                service::json(StatusCode::OK, &status)
             }
         })
     }
@@ -305,7 +331,7 @@ impl Objects<'_> {
         }
         let selector = self.selector()?;
         let deletion = self.deletion()?;
-        let namespace = self.request.namespace.as_deref();
+        let namespace = self.target.namespace.as_deref();
         let page = self.shared.transact(|transaction: &mut Transaction<'_>| {
             let page = list::list(transaction.store, self.kept_at(), namespace, &selector, &Query::default())?;
             for object in &page.items {
@@ -318,7 +344,7 @@ impl Objects<'_> {
             }
             Ok(page)
         })?;
-        Ok(Answer::json(StatusCode::OK, &self.view().list(&page)))
+        Ok(service::json(StatusCode::OK, &self.view().list(&page)))
     }
 }
 

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::resource::{Catalogue, Resource, root_path};
-use crate::service::Answer;
+use crate::service::{self, Answer};
 
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -27,15 +27,11 @@ pub(crate) fn version_two(accept: &str) -> Answer {
     const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     if !accept.contains("proto-openapi.spec.v2") {
         let info = json!({"title": "Sahasra's embedded control plane", "version": env!("CARGO_PKG_VERSION")});
-        return Answer::json(
-            StatusCode::OK,
-            &json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}}),
-        );
+        let document = json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}});
+        return service::json(StatusCode::OK, &document);
     }
     // The message `openapi.v2.Document` with only its first field, `swagger`.
-    let mut answer = Answer::text("\x0a\x032.0");
-    answer.content_type = PROTOBUF;
-    answer
+    service::ok(PROTOBUF, "\x0a\x032.0")
 }
 
 pub(crate) fn document(catalogue: &Catalogue, group: &str, version: &str) -> Option<Value> {

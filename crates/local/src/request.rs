@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, header};
 use percent_encoding::percent_decode_str;
 
 use crate::refusal::Refusal;
@@ -44,97 +43,48 @@ impl Query {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Update,
-    Patch,
-    Delete,
-    DeleteCollection,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    pub verb: Verb,
-    /// Index in the catalogue.
-    pub resource: usize,
-    /// Namespace; absent for all namespaces or a cluster-scoped kind.
-    pub namespace: Option<String>,
-    pub name: String,
-    /// `status`, `finalize` (namespaces only), or empty for the object itself.
-    pub subresource: String,
-    pub query: Query,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
 /// Value of a header; empty if absent or not ASCII.
 pub(crate) fn header(headers: &HeaderMap, name: header::HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-impl Request {
-    pub fn header(&self, name: header::HeaderName) -> &str {
-        header(&self.headers, name)
-    }
-
-    pub fn content_type(&self) -> &str {
-        let whole = self.header(header::CONTENT_TYPE);
-        whole.split(';').next().unwrap_or_default().trim()
-    }
-
-    /// Field manager of the write: the parameter `fieldManager`, or the first word of the user agent.
-    pub fn manager(&self) -> String {
-        match self.query.text("fieldManager") {
-            "" => {
-                let agent = self.header(header::USER_AGENT).split('/').next().unwrap_or_default();
-                let printable = agent.chars().filter(|character| !character.is_control());
-                printable.take(128).collect()
-            }
-            manager => manager.to_owned(),
-        }
-    }
+/// The object or collection that a path names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Target {
+    /// Index in the catalogue.
+    pub resource: usize,
+    /// Namespace; absent for all namespaces or a cluster-scoped kind.
+    pub namespace: Option<String>,
+    /// Name; empty for a collection.
+    pub name: String,
+    /// `status`, `finalize` (namespaces only), or empty for the object itself.
+    pub subresource: String,
 }
 
-#[derive(Debug)]
-pub(crate) enum Target {
-    Objects {
-        resource: usize,
-        namespace: Option<String>,
-        name: String,
-        subresource: String,
-    },
-    Other,
-}
-
-/// Parses a path: `/api/v1/...` or `/apis/{group}/{version}/...`.
-pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
+/// Parses a path: `/api/v1/...` or `/apis/{group}/{version}/...`. `None` if it names no object and no collection.
+pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Option<Target> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version, rest) = match parts[..] {
         ["api", version, ref rest @ ..] => ("", version, rest),
         ["apis", group, version, ref rest @ ..] => (group, version, rest),
-        _ => return Target::Other,
+        _ => return None,
     };
-    let find = |plural: &str| catalogue.find(group, version, plural);
     let objects = |plural: &str, namespace: Option<&str>, rest: &[&str]| {
-        let Some(resource) = find(plural) else { return Target::Other };
+        let resource = catalogue.find(group, version, plural)?;
         let is_namespaced = catalogue.resources[resource].namespaced;
         if namespace.is_some() != is_namespaced && !(namespace.is_none() && rest.is_empty()) {
-            return Target::Other;
+            return None;
         }
         if rest.len() > 2 {
-            return Target::Other;
+            return None;
         }
         let part = |index: usize| rest.get(index).map(|part| decoded(part)).unwrap_or_default();
-        Target::Objects {
+        Some(Target {
             resource,
             namespace: namespace.map(decoded),
             name: part(0),
             subresource: part(1),
-        }
+        })
     };
     match rest {
         ["namespaces"] => objects("namespaces", None, &[]),
@@ -145,27 +95,12 @@ pub(crate) fn target(path: &str, catalogue: &Catalogue) -> Target {
         ["namespaces", name] => objects("namespaces", None, &[*name]),
         ["namespaces", namespace, plural, rest @ ..] => objects(plural, Some(namespace), rest),
         [plural, rest @ ..] => objects(plural, None, rest),
-        [] => Target::Other,
+        [] => None,
     }
 }
 
 fn decoded(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
-}
-
-/// Verb of an HTTP method for a target. `name` is empty for a collection.
-pub(crate) fn verb(method: &Method, name: &str, query: &Query) -> Result<Verb, Refusal> {
-    Ok(match (method.as_str(), name.is_empty()) {
-        ("GET", true) if query.is_true("watch") => Verb::Watch,
-        ("GET", true) => Verb::List,
-        ("GET", false) => Verb::Get,
-        ("POST", true) => Verb::Create,
-        ("PUT", false) => Verb::Update,
-        ("PATCH", false) => Verb::Patch,
-        ("DELETE", true) => Verb::DeleteCollection,
-        ("DELETE", false) => Verb::Delete,
-        _ => return Err(Refusal::method_not_allowed()),
-    })
 }
 
 #[cfg(test)]
@@ -174,15 +109,9 @@ mod tests {
     use crate::resource::catalogue;
 
     fn taken_apart(path: &str) -> Option<(String, Option<String>, String, String)> {
-        match target(path, catalogue()) {
-            Target::Objects {
-                resource,
-                namespace,
-                name,
-                subresource,
-            } => Some((catalogue().resources[resource].plural.clone(), namespace, name, subresource)),
-            Target::Other => None,
-        }
+        let target = target(path, catalogue())?;
+        let plural = catalogue().resources[target.resource].plural.clone();
+        Some((plural, target.namespace, target.name, target.subresource))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::protobuf;
 use crate::refusal::{FieldError, Mistake, Refusal, about};
-use crate::service::Answer;
+use crate::service::{self, Answer};
 
 const USER: &str = "sahasra";
 
@@ -34,7 +34,7 @@ impl Review {
         }
         match self {
             Self::Access => access(content_type, body),
-            Self::Identity => Ok(Answer::json(
+            Self::Identity => Ok(service::json(
                 StatusCode::CREATED,
                 &json!({
                     "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
@@ -81,5 +81,5 @@ fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
     let answer = json!({
         "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {}, "spec": spec, "status": status,
     });
-    Ok(Answer::json(StatusCode::CREATED, &answer))
+    Ok(service::json(StatusCode::CREATED, &answer))
 }

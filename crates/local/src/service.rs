@@ -9,21 +9,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Frame};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use hyper::body::Body;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::control_plane::Shared;
 use crate::handle;
 use crate::refusal::Refusal;
-use crate::watch::WatchStream;
 
 /// Maximum size of a request body in bytes, the same as the API server's.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 /// Timeout for receiving a request's body if a token is required, the same as the gateway's.
 const BODY_WITHIN: Duration = Duration::from_secs(20);
+
+/// Body of a response: a single chunk, or the events of a watch.
+pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
+
+pub(crate) type Answer = Response<ResponseBody>;
 
 /// Service of a control plane.
 #[derive(Clone)]
@@ -43,7 +47,7 @@ impl ApiService {
         self
     }
 
-    async fn answer<B>(self, request: http::Request<B>) -> Response<ResponseBody>
+    async fn answer<B>(self, request: http::Request<B>) -> Answer
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -54,8 +58,8 @@ impl ApiService {
             Some(token) if admits(token, &parts) => timeout(BODY_WITHIN, read(body)).await.unwrap_or_else(|_| Err(too_slow())),
             Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None)),
         };
-        let answer = body.and_then(|body| handle::handle(&self.shared, &parts, body));
-        answer.unwrap_or_else(|refusal| Answer::refusal(&refusal)).into_response()
+        let answer = body.and_then(|body| handle::handle(&self.shared, &parts, &body));
+        answer.unwrap_or_else(|refusal| refused(&refusal))
     }
 }
 
@@ -98,7 +102,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Response = Response<ResponseBody>;
+    type Response = Answer;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -112,84 +116,24 @@ where
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub status: StatusCode,
-    pub content_type: &'static str,
-    pub body: AnswerBody,
-    pub warnings: Vec<String>,
+/// A response that is sent as one chunk.
+fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Answer::new(Full::new(body.into()).boxed_unsync());
+    *answer.status_mut() = status;
+    let content_type = HeaderValue::from_static(content_type);
+    answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    answer
 }
 
-#[derive(Debug)]
-pub(crate) enum AnswerBody {
-    Whole(Bytes),
-    Watch(Box<WatchStream>),
+pub(crate) fn json(status: StatusCode, value: &Value) -> Answer {
+    whole(status, "application/json", value.to_string())
 }
 
-impl Answer {
-    fn new(status: StatusCode, content_type: &'static str, body: AnswerBody) -> Self {
-        Self {
-            status,
-            content_type,
-            body,
-            warnings: Vec::new(),
-        }
-    }
-
-    pub fn json(status: StatusCode, value: &Value) -> Self {
-        Self::new(status, "application/json", AnswerBody::Whole(Bytes::from(value.to_string())))
-    }
-
-    pub fn text(text: &'static str) -> Self {
-        let body = AnswerBody::Whole(Bytes::from_static(text.as_bytes()));
-        Self::new(StatusCode::OK, "text/plain; charset=utf-8", body)
-    }
-
-    pub fn watch(stream: WatchStream) -> Self {
-        Self::new(StatusCode::OK, "application/json", AnswerBody::Watch(Box::new(stream)))
-    }
-
-    pub fn refusal(refusal: &Refusal) -> Self {
-        let code = refusal.0.code.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok());
-        Self::json(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &json!(refusal.0))
-    }
-
-    pub fn into_response(self) -> Response<ResponseBody> {
-        let mut response = Response::new(ResponseBody(Some(self.body)));
-        *response.status_mut() = self.status;
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        for warning in &self.warnings {
-            let quoted = crate::object::quoted(warning);
-            if let Ok(value) = HeaderValue::from_str(&format!("299 - {quoted}")) {
-                headers.append(header::WARNING, value);
-            }
-        }
-        response
-    }
+pub(crate) fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    whole(StatusCode::OK, content_type, body)
 }
 
-/// Body of a response: a single chunk, or the events of a watch.
-#[derive(Debug)]
-pub struct ResponseBody(Option<AnswerBody>);
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.0 {
-            None => Poll::Ready(None),
-            Some(AnswerBody::Whole(bytes)) => {
-                let bytes = std::mem::take(bytes);
-                self.0 = None;
-                Poll::Ready(Some(Ok(Frame::data(bytes))))
-            }
-            Some(AnswerBody::Watch(stream)) => stream.poll_event(context).map(|event| event.map(|event| Ok(Frame::data(event)))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_none()
-    }
+fn refused(refusal: &Refusal) -> Answer {
+    let code = refusal.0.code.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok());
+    json(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &json!(refusal.0))
 }

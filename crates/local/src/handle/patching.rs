@@ -4,7 +4,7 @@ use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
 use serde_json::{Value, json};
 
-use super::{Objects, warnings};
+use super::{Request, warnings};
 use crate::decode::{self, FieldValidation};
 use crate::managed;
 use crate::object;
@@ -13,9 +13,9 @@ use crate::refusal::{FieldError, Refusal, about};
 use crate::resource::{Behaviour, catalogue};
 use crate::service::Answer;
 
-impl Objects<'_> {
+impl Request<'_> {
     pub fn patch(&self) -> Result<Answer, Refusal> {
-        let content_type = self.request.content_type();
+        let content_type = self.content_type();
         let is_custom = self.kind.is_custom();
         match content_type {
             "application/merge-patch+json" | "application/json-patch+json" => {}
@@ -30,14 +30,14 @@ impl Objects<'_> {
             _ => return Err(Refusal::unknown_media_type()),
         }
         let patch: Value =
-            serde_json::from_slice(&self.request.body).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))?;
-        let validation = FieldValidation::parse(self.request.query.text("fieldValidation"))?;
+            serde_json::from_slice(self.body).map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))?;
+        let validation = FieldValidation::parse(self.query.text("fieldValidation"))?;
         let (written, warnings) = self.shared.transact(|transaction| {
             let old = transaction
                 .store
                 .get(&self.key())
                 .cloned()
-                .ok_or_else(|| self.kind.not_found(&self.request.name))?;
+                .ok_or_else(|| self.kind.not_found(&self.target.name))?;
             let (patched, warnings) = self.patched(&old, &patch, content_type, validation)?;
             Ok((transaction.update(&self.writing(), &old, patched)?, warnings))
         })?;
@@ -46,8 +46,8 @@ impl Objects<'_> {
 
     /// Server-side apply: creates the object, or merges the configuration into it.
     fn apply(&self) -> Result<Answer, Refusal> {
-        let query = &self.request.query;
-        let name = &self.request.name;
+        let query = &self.query;
+        let name = &self.target.name;
         if query.text("fieldManager").is_empty() {
             let error = FieldError::required("fieldManager", "is required for apply patch");
             return Err(Refusal::invalid(about("meta.k8s.io", "PatchOptions", ""), &[error]));
@@ -60,7 +60,7 @@ impl Objects<'_> {
             crate::events::to_core(&mut config);
         }
         object::set_metadata(&mut config, "name", json!(name));
-        if let Some(namespace) = &self.request.namespace {
+        if let Some(namespace) = &self.target.namespace {
             object::set_metadata(&mut config, "namespace", json!(namespace));
         }
         let force = query.is_true("force");
@@ -83,16 +83,16 @@ impl Objects<'_> {
 
     /// The applied configuration, in JSON or YAML. Fails if its kind or name is wrong, or if it has unknown fields.
     fn configuration(&self) -> Result<Value, Refusal> {
-        let parsed = serde_json::from_slice(&self.request.body).ok();
+        let parsed = serde_json::from_slice(self.body).ok();
         let mut config: Value = match parsed {
             Some(config) => config,
             None => {
-                let text = std::str::from_utf8(&self.request.body).unwrap_or_default();
+                let text = std::str::from_utf8(self.body).unwrap_or_default();
                 sahasra_crds::yaml::parse(text).map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))?
             }
         };
         decode::check_type(&mut config, self.kind)?;
-        let name = &self.request.name;
+        let name = &self.target.name;
         let given = object::name(&config);
         if !given.is_empty() {
             self.check_name(given)?;
