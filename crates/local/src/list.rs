@@ -1,10 +1,10 @@
 //! Lists: selectors, pages, and lists as of a revision.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde_json::{Value, json};
 
 use crate::refusal::Refusal;
@@ -15,22 +15,7 @@ use crate::store::{Key, Store};
 #[derive(Debug)]
 pub(crate) struct Page {
     pub items: Vec<Arc<Value>>,
-    pub revision: u64,
-    pub continue_token: String,
-    pub remaining: Option<usize>,
-}
-
-impl Page {
-    pub fn metadata(&self) -> Value {
-        let mut metadata = json!({"resourceVersion": self.revision.to_string()});
-        if !self.continue_token.is_empty() {
-            metadata["continue"] = json!(self.continue_token);
-        }
-        if let Some(remaining) = self.remaining {
-            metadata["remainingItemCount"] = json!(remaining);
-        }
-        metadata
-    }
+    pub metadata: ListMeta,
 }
 
 const EXPIRED: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
@@ -85,17 +70,10 @@ pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, sele
     } else if query.text("resourceVersionMatch") == "Exact" {
         revision = asked;
     }
-    let objects: BTreeMap<Key, Arc<Value>> = if revision == current {
-        store
-            .objects(resource, namespace)
-            .map(|(key, object)| (key.clone(), object.clone()))
-            .collect()
-    } else {
-        store.objects_at(resource, namespace, revision).ok_or_else(|| match &after {
-            Some(start) => Refusal::expired(EXPIRED, Some(encode(-1, start))),
-            None => Refusal::expired("The resourceVersion for the provided list is too old.", None),
-        })?
-    };
+    let objects = store.objects_at(resource, namespace, revision).ok_or_else(|| match &after {
+        Some(start) => Refusal::expired(EXPIRED, Some(encode(-1, start))),
+        None => Refusal::expired("The resourceVersion for the provided list is too old.", None),
+    })?;
     let start = after.as_deref().map(|start| {
         let start = start.trim_end_matches('\0');
         match (namespace, start.split_once('/')) {
@@ -108,30 +86,23 @@ pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, sele
             .as_ref()
             .is_none_or(|(namespace, name)| (&key.namespace, &key.name) > (namespace, name))
     };
-    let mut rest = objects.iter().filter(|(key, _)| is_after(key)).peekable();
-    let mut page = Page {
-        items: Vec::new(),
-        revision,
-        continue_token: String::new(),
-        remaining: None,
-    };
-    let mut last = None;
-    while let Some((key, object)) = rest.peek() {
-        if !selector.matches(object) {
-            rest.next();
-            continue;
-        }
-        if limit > 0 && page.items.len() == limit {
-            break;
-        }
-        page.items.push((*object).clone());
-        last = Some(path(key, namespace));
-        rest.next();
+    let mut rest = objects
+        .into_iter()
+        .filter(|(key, object)| is_after(key) && selector.matches(object));
+    let (mut items, mut last) = (Vec::new(), None);
+    for (key, object) in rest.by_ref().take(if limit == 0 { usize::MAX } else { limit }) {
+        items.push(object);
+        last = Some(path(&key, namespace));
     }
+    let mut metadata = ListMeta {
+        resource_version: Some(revision.to_string()),
+        ..ListMeta::default()
+    };
     let left = rest.count();
     if let (true, Some(last)) = (left > 0, last) {
-        page.continue_token = encode(i64::try_from(revision).unwrap_or(i64::MAX), &format!("{last}\0"));
-        page.remaining = selector.is_empty().then_some(left);
+        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+        metadata.continue_ = Some(encode(revision, &format!("{last}\0")));
+        metadata.remaining_item_count = selector.is_empty().then(|| i64::try_from(left).unwrap_or(i64::MAX));
     }
-    Ok(page)
+    Ok(Page { items, metadata })
 }

@@ -11,67 +11,65 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::set::{Element, FieldSet};
+use self::typed::Comparison;
 use crate::object;
 use crate::refusal::{Refusal, cause};
-use crate::resource::{Behaviour, Resource};
+use crate::resource::Resource;
 use crate::schema::Schema;
 use crate::write::{Transaction, Writing};
 
 /// Maximum number of entries of managers that do not apply. Like in the API server, the oldest entries beyond this limit are merged.
 const UPDATERS_LIMIT: usize = 10;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Operation {
+    Apply,
+    Update,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum FieldsType {
+    FieldsV1,
+}
+
+/// Entries are ordered like in the API server, which stores them in this order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Entry {
-    manager: String,
-    is_apply: bool,
-    api_version: String,
-    subresource: String,
+    operation: Operation,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     time: String,
+    #[serde(default)]
+    manager: String,
+    api_version: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    subresource: String,
+    fields_type: FieldsType,
+    #[serde(rename = "fieldsV1", with = "set")]
     fields: FieldSet,
 }
 
 impl Entry {
-    fn decode(entry: &Value) -> Option<Self> {
-        let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
-        if text("fieldsType") != "FieldsV1" || text("apiVersion").is_empty() {
-            return None;
+    fn new(transaction: &Transaction<'_>, writing: &Writing, operation: Operation, fields: FieldSet) -> Self {
+        let manager = if writing.manager.is_empty() { "unknown" } else { &writing.manager };
+        Self {
+            operation,
+            time: transaction.seconds(),
+            manager: manager.to_owned(),
+            api_version: transaction.catalogue.resources[writing.resource].api_version(),
+            subresource: writing.subresource.clone(),
+            fields_type: FieldsType::FieldsV1,
+            fields,
         }
-        Some(Self {
-            manager: text("manager"),
-            is_apply: match entry["operation"].as_str()? {
-                "Apply" => true,
-                "Update" => false,
-                _ => return None,
-            },
-            api_version: text("apiVersion"),
-            subresource: text("subresource"),
-            time: text("time"),
-            fields: FieldSet::decode(&entry["fieldsV1"])?,
-        })
-    }
-
-    fn encode(&self) -> Value {
-        let mut entry = json!({
-            "manager": self.manager,
-            "operation": if self.is_apply { "Apply" } else { "Update" },
-            "apiVersion": self.api_version,
-            "fieldsType": "FieldsV1",
-            "fieldsV1": self.fields.encode(),
-        });
-        for (field, text) in [("time", &self.time), ("subresource", &self.subresource)] {
-            if !text.is_empty() {
-                entry[field] = json!(text);
-            }
-        }
-        entry
     }
 
     fn is_of(&self, other: &Self) -> bool {
-        let same = self.manager == other.manager && self.is_apply == other.is_apply && self.subresource == other.subresource;
-        same && (self.is_apply || self.api_version == other.api_version)
+        let same = self.manager == other.manager && self.operation == other.operation && self.subresource == other.subresource;
+        same && (self.operation == Operation::Apply || self.api_version == other.api_version)
     }
 
     fn shown(&self) -> String {
@@ -79,7 +77,7 @@ impl Entry {
         if !self.subresource.is_empty() {
             shown = format!("{shown} with subresource {}", object::quoted(&self.subresource));
         }
-        if !self.is_apply {
+        if self.operation == Operation::Update {
             shown = format!("{shown} using {}", self.api_version);
         }
         shown
@@ -87,30 +85,14 @@ impl Entry {
 }
 
 fn decode(list: &Value) -> Option<Vec<Entry>> {
-    list.as_array()?.iter().map(Entry::decode).collect()
+    let entries = Vec::<Entry>::deserialize(list).ok()?;
+    entries.iter().all(|entry| !entry.api_version.is_empty()).then_some(entries)
 }
 
-/// Encodes entries in the order in which the API server stores them.
 fn encode(mut entries: Vec<Entry>) -> Value {
     entries.retain(|entry| !entry.fields.is_empty());
-    entries.sort_by(|one, two| {
-        let key = |entry: &Entry| {
-            let operation = if entry.is_apply { "Apply" } else { "Update" };
-            (
-                operation,
-                entry.time.clone(),
-                entry.manager.clone(),
-                entry.api_version.clone(),
-                entry.subresource.clone(),
-            )
-        };
-        key(one).cmp(&key(two))
-    });
-    if entries.is_empty() {
-        Value::Null
-    } else {
-        entries.iter().map(Entry::encode).collect()
-    }
+    entries.sort();
+    if entries.is_empty() { Value::Null } else { json!(entries) }
 }
 
 fn unmanaged(object: &Value) -> Value {
@@ -119,13 +101,10 @@ fn unmanaged(object: &Value) -> Value {
     bare
 }
 
-/// Fields that have no manager: the object's identity and the fields that the server sets.
-fn stripped() -> FieldSet {
-    let mut set = FieldSet::default();
-    for name in ["apiVersion", "kind", "metadata"] {
-        set.insert(&[Element::field(name)]);
-    }
-    for name in [
+/// Whether a field has no manager: those of the object's identity, and those that the server sets.
+fn is_unmanaged(path: &[Element]) -> bool {
+    let is_one_of = |element: &Element, names: &[&str]| names.iter().any(|name| element.is_field(name));
+    let in_metadata = [
         "name",
         "namespace",
         "creationTimestamp",
@@ -135,18 +114,35 @@ fn stripped() -> FieldSet {
         "generation",
         "managedFields",
         "resourceVersion",
-    ] {
-        set.insert(&[Element::field("metadata"), Element::field(name)]);
+    ];
+    match path {
+        [field] => is_one_of(field, &["apiVersion", "kind", "metadata"]),
+        [metadata, field] => metadata.is_field("metadata") && is_one_of(field, &in_metadata),
+        _ => false,
     }
-    set
 }
 
 /// Removes the fields that a write to this subresource cannot change.
-fn filtered(set: FieldSet, resource: &Resource, subresource: &str) -> FieldSet {
-    match (resource.behaviour, subresource) {
-        (Behaviour::Custom | Behaviour::Node | Behaviour::Namespace, "status") => set.without("spec"),
-        (Behaviour::Custom | Behaviour::Node | Behaviour::Namespace, _) => set.without("status"),
-        _ => set,
+fn filter(set: &mut FieldSet, resource: &Resource, subresource: &str) {
+    if resource.has_status() {
+        let other = if subresource == "status" { "spec" } else { "status" };
+        set.retain(|path| !path.first().is_some_and(|first| first.is_field(other)));
+    }
+}
+
+/// The fields that a write to this subresource changed.
+fn compare(before: &Value, after: &Value, resource: &Resource, subresource: &str) -> Comparison {
+    let mut found = typed::compare(before, after, resource.merge_schema());
+    filter(&mut found.changed, resource, subresource);
+    filter(&mut found.removed, resource, subresource);
+    found
+}
+
+/// Removes changed fields from the entries of all managers.
+fn disown(entries: &mut [Entry], found: &Comparison) {
+    for entry in entries {
+        let is_kept = |path: &Vec<Element>| !found.changed.contains(path) && !found.removed.contains(path);
+        entry.fields.retain(is_kept);
     }
 }
 
@@ -186,24 +182,14 @@ fn updated(
     before: &Value,
     after: &Value,
 ) -> Vec<Entry> {
-    let found = typed::compare(before, after, resource.merge_schema());
-    let filter = |set: FieldSet| filtered(set, resource, &writing.subresource);
-    let (changed, removed) = (filter(found.added.union(&found.modified)), filter(found.removed));
-    for entry in &mut entries {
-        entry.fields = entry.fields.difference(&changed).difference(&removed);
-    }
-    let own = Entry {
-        manager: named(&writing.manager),
-        is_apply: false,
-        api_version: resource.api_version(),
-        subresource: writing.subresource.clone(),
-        time: transaction.seconds(),
-        fields: changed.difference(&stripped()),
-    };
+    let mut found = compare(before, after, resource, &writing.subresource);
+    disown(&mut entries, &found);
+    found.changed.retain(|path| !is_unmanaged(path));
+    let own = Entry::new(transaction, writing, Operation::Update, found.changed);
     if !own.fields.is_empty() {
         match entries.iter_mut().find(|entry| entry.is_of(&own)) {
             Some(entry) => {
-                entry.fields = entry.fields.union(&own.fields);
+                entry.fields.extend(own.fields);
                 entry.time = own.time;
             }
             None => entries.push(own),
@@ -213,18 +199,12 @@ fn updated(
     cap(entries)
 }
 
-fn named(manager: &str) -> String {
-    if manager.is_empty() {
-        "unknown".to_owned()
-    } else {
-        manager.to_owned()
-    }
-}
-
 /// Merges the oldest entries of managers that do not apply until their number is within the limit.
 fn cap(mut entries: Vec<Entry>) -> Vec<Entry> {
     loop {
-        let mut updaters: Vec<usize> = (0..entries.len()).filter(|index| !entries[*index].is_apply).collect();
+        let mut updaters: Vec<usize> = (0..entries.len())
+            .filter(|index| entries[*index].operation == Operation::Update)
+            .collect();
         if updaters.len() <= UPDATERS_LIMIT {
             return entries;
         }
@@ -233,7 +213,7 @@ fn cap(mut entries: Vec<Entry>) -> Vec<Entry> {
         let joined = Entry {
             manager: "ancient-changes".to_owned(),
             subresource: String::new(),
-            fields: entries[first].fields.union(&entries[second].fields),
+            fields: &entries[first].fields | &entries[second].fields,
             ..entries[second].clone()
         };
         entries[second] = joined;
@@ -281,14 +261,9 @@ pub(crate) fn apply(
         };
         entries = updated(transaction, &before, resource, entries, &empty, &live);
     }
-    let own = Entry {
-        manager: named(&writing.manager),
-        is_apply: true,
-        api_version: resource.api_version(),
-        subresource: writing.subresource.clone(),
-        time: transaction.seconds(),
-        fields: filtered(typed::fields_of(config, schema), resource, &writing.subresource),
-    };
+    let mut fields = typed::fields_of(config, schema);
+    filter(&mut fields, resource, &writing.subresource);
+    let mut own = Entry::new(transaction, writing, Operation::Apply, fields);
     let last = entries.iter().find(|entry| entry.is_of(&own)).cloned();
     entries.retain(|entry| !entry.is_of(&own));
     let merged = typed::merge(&live, config, schema);
@@ -296,17 +271,12 @@ pub(crate) fn apply(
         Some(last) => prune(&merged, &last.fields, &own, &entries, schema),
         None => merged,
     };
-    let found = typed::compare(&live, &merged, schema);
-    let filter = |set: FieldSet| filtered(set, resource, &writing.subresource);
-    let (changed, removed) = (filter(found.added.union(&found.modified)), filter(found.removed));
+    let found = compare(&live, &merged, resource, &writing.subresource);
     if !force {
-        refuse_conflicts(&entries, &changed, writing, old, schema)?;
+        refuse_conflicts(&entries, &found.changed, writing, old, schema)?;
     }
-    for entry in &mut entries {
-        entry.fields = entry.fields.difference(&changed).difference(&removed);
-    }
-    let mut own = own;
-    own.fields = own.fields.difference(&stripped());
+    disown(&mut entries, &found);
+    own.fields.retain(|path| !is_unmanaged(path));
     if live == merged
         && let Some(last) = last
     {
@@ -321,19 +291,22 @@ fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, ol
     let taken_over = old.filter(|_| writing.manager == "kubectl").and_then(|old| {
         let annotation = &old["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
         let last: Value = serde_json::from_str(annotation.as_str()?).ok()?;
-        let set = typed::fields_of(&last, schema);
-        let mut own = FieldSet::default();
-        own.insert(&["metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"].map(Element::field));
-        Some(set.union(&own))
+        let mut set = typed::fields_of(&last, schema);
+        set.insert(
+            ["metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"]
+                .map(Element::field)
+                .to_vec(),
+        );
+        Some(set)
     });
     let mut conflicts: Vec<(String, Vec<String>)> = Vec::new();
     for entry in entries {
-        let mut set = entry.fields.intersection(changed);
+        let mut set = &entry.fields & changed;
         if let Some(taken_over) = &taken_over {
-            set = set.difference(taken_over);
+            set = &set - taken_over;
         }
         if !set.is_empty() {
-            conflicts.push((entry.shown(), set.paths()));
+            conflicts.push((entry.shown(), set::shown(&set)));
         }
     }
     conflicts.sort();
@@ -368,17 +341,16 @@ fn refuse_conflicts(entries: &[Entry], changed: &FieldSet, writing: &Writing, ol
 
 /// Removes the fields of the previous apply that this apply does not contain and that have no other owner.
 fn prune(merged: &Value, last: &FieldSet, own: &Entry, others: &[Entry], schema: &Schema) -> Value {
-    let declared = |path: &[Element]| typed::declares(schema, path);
-    let with_declared = |set: &FieldSet| set.with_declared(&declared);
-    let fields = |value: &Value| with_declared(&typed::fields_of(value, schema));
+    let with_declared = |set: &FieldSet| typed::with_declared(set.clone(), schema);
+    let fields = |value: &Value| typed::with_declared(typed::fields_of(value, schema), schema);
     let last = with_declared(last);
     let pruned = typed::remove(merged, &last, schema);
-    let owned = others.iter().fold(own.fields.clone(), |owned, entry| owned.union(&entry.fields));
+    let owned = others.iter().fold(own.fields.clone(), |owned, entry| &owned | &entry.fields);
     let merged_fields = fields(merged);
     // Restore the fields that other managers own.
-    let gone = merged_fields.difference(&fields(&pruned).union(&with_declared(&owned)));
+    let gone = &merged_fields - &(&fields(&pruned) | &with_declared(&owned));
     let pruned = typed::remove(merged, &gone, schema);
     // Also restore the fields that the previous apply did not own.
-    let gone = merged_fields.difference(&fields(&pruned)).intersection(&last);
+    let gone = &(&merged_fields - &fields(&pruned)) & &last;
     typed::remove(merged, &gone, schema)
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::refusal::{FieldError, Refusal, about};
-use crate::resource::{Behaviour, Resource};
+use crate::schema::Schema;
 
 pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), Refusal> {
     let patch: json_patch::Patch =
@@ -12,28 +12,10 @@ pub(crate) fn operations(document: &mut Value, patch: &Value) -> Result<(), Refu
         .map_err(|error| Refusal::invalid(about("", "", ""), &[FieldError::invalid("", "", error.to_string())]))
 }
 
-/// Key that identifies the items of a list in a strategic merge patch; `None` for atomic lists.
-fn merge_key(path: &[String], resource: &Resource) -> Option<&'static str> {
-    let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    match path[..] {
-        ["metadata", "ownerReferences"] => Some("uid"),
-        ["status", "conditions" | "addresses"] if matches!(resource.behaviour, Behaviour::Node | Behaviour::Namespace) => Some("type"),
-        _ => None,
-    }
-}
-
-/// Whether a strategic merge patch adds to this list of scalars instead of replacing it.
-fn is_set(path: &[String]) -> bool {
-    matches!(path.iter().map(String::as_str).collect::<Vec<_>>()[..], ["metadata", "finalizers"])
-}
-
 /// Applies a strategic merge patch, including the directives `$patch`, `$retainKeys` and `$deleteFromPrimitiveList/...`.
 /// `$setElementOrder/...` is accepted and ignored.
-pub(crate) fn strategic(document: &mut Value, patch: &Value, resource: &Resource) {
-    strategic_at(document, patch, resource, &mut Vec::new());
-}
-
-fn strategic_at(document: &mut Value, patch: &Value, resource: &Resource, path: &mut Vec<String>) {
+/// Lists are merged like in an apply: by their keys, or as sets.
+pub(crate) fn strategic(document: &mut Value, patch: &Value, schema: Option<&Schema>) {
     let Value::Object(fields) = patch else {
         *document = patch.clone();
         return;
@@ -66,10 +48,10 @@ fn strategic_at(document: &mut Value, patch: &Value, resource: &Resource, path: 
             target.remove(name);
             continue;
         }
-        path.push(name.clone());
+        let schema = schema.and_then(|schema| schema.field(name));
         let entry = target.entry(name.clone()).or_insert(Value::Null);
-        match value {
-            Value::Array(items) if is_set(path) => {
+        match (value, schema, schema.and_then(Schema::keys)) {
+            (Value::Array(items), Some(schema), _) if schema.is_set() => {
                 let mut merged = entry.as_array().cloned().unwrap_or_default();
                 for item in items {
                     if !merged.contains(item) {
@@ -78,17 +60,13 @@ fn strategic_at(document: &mut Value, patch: &Value, resource: &Resource, path: 
                 }
                 *entry = Value::Array(merged);
             }
-            Value::Array(items) if merge_key(path, resource).is_some() => {
-                let key = merge_key(path, resource).unwrap_or_default();
-                merge_list(entry, items, key, resource, path);
-            }
-            _ => strategic_at(entry, value, resource, path),
+            (Value::Array(items), Some(schema), Some([key])) => merge_list(entry, items, key, schema.items.as_deref()),
+            _ => strategic(entry, value, schema),
         }
-        path.pop();
     }
 }
 
-fn merge_list(entry: &mut Value, patch: &[Value], key: &str, resource: &Resource, path: &mut Vec<String>) {
+fn merge_list(entry: &mut Value, patch: &[Value], key: &str, schema: Option<&Schema>) {
     let mut merged = entry.as_array().cloned().unwrap_or_default();
     if patch.iter().any(|item| item["$patch"] == "replace") {
         merged.clear();
@@ -100,7 +78,7 @@ fn merge_list(entry: &mut Value, patch: &[Value], key: &str, resource: &Resource
                 merged.remove(index);
             }
             (Some("delete" | "replace"), _) => {}
-            (_, Some(index)) => strategic_at(&mut merged[index], item, resource, path),
+            (_, Some(index)) => strategic(&mut merged[index], item, schema),
             (_, None) => merged.push(item.clone()),
         }
     }
@@ -140,14 +118,14 @@ mod tests {
 
     #[test]
     fn a_strategic_merge_adds_to_finalizers_and_merges_owners() {
-        let resource = &catalogue().resources[1];
+        let schema = Some(catalogue().resources[1].merge_schema());
         let mut document = json!({"metadata": {"finalizers": ["a/b"], "ownerReferences": [{"uid": "1", "name": "x"}]}});
         let patch = json!({"metadata": {
             "finalizers": ["c/d"],
             "$deleteFromPrimitiveList/finalizers": ["a/b"],
             "ownerReferences": [{"uid": "1", "controller": true}, {"uid": "2"}],
         }});
-        strategic(&mut document, &patch, resource);
+        strategic(&mut document, &patch, schema);
         assert_eq!(document["metadata"]["finalizers"].as_array().map(Vec::len), Some(1));
         assert_eq!(
             document["metadata"]["ownerReferences"][0],
@@ -156,11 +134,11 @@ mod tests {
         strategic(
             &mut document,
             &json!({"metadata": {"ownerReferences": [{"uid": "2", "$patch": "delete"}]}}),
-            resource,
+            schema,
         );
         assert_eq!(document["metadata"]["ownerReferences"].as_array().map(Vec::len), Some(1));
         let mut document = json!({"data": {"a": "1"}, "kept": 1});
-        strategic(&mut document, &json!({"data": {"$patch": "delete"}}), resource);
+        strategic(&mut document, &json!({"data": {"$patch": "delete"}}), schema);
         assert_eq!(document, json!({"kept": 1}));
     }
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message;
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use crate::resource::{Behaviour, Resource};
 
@@ -42,7 +43,8 @@ struct Types {
     kind: String,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Metadata {
     #[prost(string, tag = "1")]
     name: String,
@@ -62,25 +64,30 @@ struct Metadata {
     finalizers: Vec<String>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct ConfigMap {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
     #[prost(btree_map = "string, string", tag = "2")]
     data: BTreeMap<String, String>,
     #[prost(btree_map = "string, bytes", tag = "3")]
+    #[serde(serialize_with = "encoded")]
     binary_data: BTreeMap<String, Vec<u8>>,
     #[prost(bool, optional, tag = "4")]
     immutable: Option<bool>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Secret {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
     #[prost(btree_map = "string, bytes", tag = "2")]
+    #[serde(serialize_with = "encoded")]
     data: BTreeMap<String, Vec<u8>>,
     #[prost(string, tag = "3")]
+    #[serde(rename = "type")]
     kind: String,
     #[prost(btree_map = "string, string", tag = "4")]
     string_data: BTreeMap<String, String>,
@@ -88,27 +95,28 @@ struct Secret {
     immutable: Option<bool>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
 struct Namespace {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
 struct AccessReview {
     #[prost(message, optional, tag = "2")]
     spec: Option<AccessReviewSpec>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct AccessReviewSpec {
     #[prost(message, optional, tag = "1")]
-    resource: Option<ResourceAttributes>,
+    resource_attributes: Option<ResourceAttributes>,
     #[prost(message, optional, tag = "2")]
-    other: Option<NonResourceAttributes>,
+    non_resource_attributes: Option<NonResourceAttributes>,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
 struct ResourceAttributes {
     #[prost(string, tag = "1")]
     namespace: String,
@@ -126,7 +134,7 @@ struct ResourceAttributes {
     name: String,
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, PartialEq, Message, Serialize)]
 struct NonResourceAttributes {
     #[prost(string, tag = "1")]
     path: String,
@@ -136,36 +144,18 @@ struct NonResourceAttributes {
 
 /// Decodes a `SelfSubjectAccessReview`, which `kubectl auth can-i` sends, and returns it as JSON.
 pub(crate) fn access_review(body: &[u8]) -> Result<Value, ProtobufError> {
-    let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
-    let spec = AccessReview::decode(envelope.raw.as_slice())?.spec.unwrap_or_default();
-    let resource = spec.resource.map(|asked| {
-        json!({
-            "namespace": asked.namespace, "verb": asked.verb, "group": asked.group, "version": asked.version,
-            "resource": asked.resource, "subresource": asked.subresource, "name": asked.name,
-        })
-    });
-    let other = spec.other.map(|asked| json!({"path": asked.path, "verb": asked.verb}));
-    Ok(json!({"spec": {"resourceAttributes": resource, "nonResourceAttributes": other}}))
+    let mut review = AccessReview::decode(envelope(body)?.raw.as_slice())?;
+    review.spec.get_or_insert_default();
+    Ok(json!(review))
 }
 
 pub(crate) fn decode(body: &[u8], resource: &Resource) -> Result<Value, ProtobufError> {
-    let envelope = Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?;
+    let envelope = envelope(body)?;
     let (types, raw) = (envelope.types.unwrap_or_default(), envelope.raw.as_slice());
     let mut object = match resource.behaviour {
-        Behaviour::ConfigMap => {
-            let read = ConfigMap::decode(raw)?;
-            json!({
-                "metadata": metadata(read.metadata), "data": read.data, "binaryData": encoded(&read.binary_data), "immutable": read.immutable,
-            })
-        }
-        Behaviour::Secret => {
-            let read = Secret::decode(raw)?;
-            json!({
-                "metadata": metadata(read.metadata), "data": encoded(&read.data), "type": read.kind, "stringData": read.string_data,
-                "immutable": read.immutable,
-            })
-        }
-        Behaviour::Namespace => json!({"metadata": metadata(Namespace::decode(raw)?.metadata)}),
+        Behaviour::ConfigMap => json!(ConfigMap::decode(raw)?),
+        Behaviour::Secret => json!(Secret::decode(raw)?),
+        Behaviour::Namespace => json!(Namespace::decode(raw)?),
         _ => return Err(ProtobufError::Kind),
     };
     object["apiVersion"] = json!(types.api_version);
@@ -173,18 +163,12 @@ pub(crate) fn decode(body: &[u8], resource: &Resource) -> Result<Value, Protobuf
     Ok(object)
 }
 
-fn metadata(metadata: Option<Metadata>) -> Value {
-    let metadata = metadata.unwrap_or_default();
-    json!({
-        "name": metadata.name, "generateName": metadata.generate_name, "namespace": metadata.namespace, "uid": metadata.uid,
-        "resourceVersion": metadata.resource_version, "labels": metadata.labels, "annotations": metadata.annotations,
-        "finalizers": metadata.finalizers,
-    })
+fn envelope(body: &[u8]) -> Result<Envelope, ProtobufError> {
+    Ok(Envelope::decode(body.strip_prefix(MAGIC).ok_or(ProtobufError::Prefix)?)?)
 }
 
-fn encoded(data: &BTreeMap<String, Vec<u8>>) -> Value {
-    let fields = data.iter().map(|(key, bytes)| (key.clone(), json!(STANDARD.encode(bytes))));
-    Value::Object(fields.collect::<Map<_, _>>())
+fn encoded<S: Serializer>(data: &BTreeMap<String, Vec<u8>>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(data.iter().map(|(key, bytes)| (key, STANDARD.encode(bytes))))
 }
 
 #[cfg(test)]
@@ -201,8 +185,8 @@ mod tests {
         };
         let review = AccessReview {
             spec: Some(AccessReviewSpec {
-                resource: Some(asked),
-                other: None,
+                resource_attributes: Some(asked),
+                non_resource_attributes: None,
             }),
         };
         let envelope = Envelope {

@@ -29,7 +29,6 @@ pub(crate) enum Behaviour {
     NewEvent,
 }
 
-#[derive(Debug)]
 pub(crate) struct Resource {
     pub behaviour: Behaviour,
     pub group: String,
@@ -118,7 +117,6 @@ pub(crate) fn root_path(group: &str, version: &str) -> String {
 }
 
 /// All served kinds. The store keeps objects under the index of their kind, and Events of events.k8s.io under the index of core Events.
-#[derive(Debug)]
 pub(crate) struct Catalogue {
     pub resources: Vec<Resource>,
     /// Schema of `metadata`, which custom resource definitions omit.

@@ -11,168 +11,113 @@ pub(crate) mod validate;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
+use kube_cel::CompiledSchema;
+use regex::Regex;
 use serde_json::{Value, json};
 
-use self::rules::Rules;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Type {
-    Object,
-    Array,
-    String,
-    Integer,
-    Number,
-    Boolean,
-}
-
-impl Type {
-    const NAMES: [(Self, &'static str); 6] = [
-        (Self::Object, "object"),
-        (Self::Array, "array"),
-        (Self::String, "string"),
-        (Self::Integer, "integer"),
-        (Self::Number, "number"),
-        (Self::Boolean, "boolean"),
-    ];
-
-    fn parse(name: &str) -> Option<Self> {
-        let row = Self::NAMES.iter().find(|row| row.1 == name)?;
-        Some(row.0)
-    }
-
-    pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|row| row.0 == self).map_or("", |row| row.1)
-    }
-}
-
-/// Type of a list (`x-kubernetes-list-type`).
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum ListType {
-    /// The list is replaced as a whole.
-    #[default]
-    Atomic,
-    /// The list is a set of distinct scalars.
-    Set,
-    /// The items of the list are objects that these keys identify.
-    Map(Vec<String>),
-}
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Bounds<T> {
-    pub minimum: Option<T>,
-    pub maximum: Option<T>,
-}
-
-#[derive(Debug, Default)]
+/// A node of a schema.
+#[derive(Default)]
 pub(crate) struct Schema {
-    pub kind: Option<Type>,
-    pub format: String,
-    pub nullable: bool,
-    pub int_or_string: bool,
-    /// Whether fields beyond `properties` are kept.
-    pub keeps_unknown: bool,
+    /// The node without the nodes below it.
+    pub own: JSONSchemaProps,
     pub properties: BTreeMap<String, Schema>,
     /// Schema of the values of a map.
     pub values: Option<Box<Schema>>,
     pub items: Option<Box<Schema>>,
-    pub required: Vec<String>,
-    pub enumeration: Vec<Value>,
-    pub number: Bounds<f64>,
-    pub exclusive_minimum: bool,
-    pub exclusive_maximum: bool,
-    pub length: Bounds<i64>,
-    pub pattern: Option<(String, regex::Regex)>,
-    pub count: Bounds<i64>,
-    pub fields: Bounds<i64>,
-    pub default: Option<Value>,
-    pub list_type: ListType,
-    /// Whether the value is replaced as a whole (`x-kubernetes-map-type: atomic`).
-    pub atomic: bool,
-    pub rules: Option<Rules>,
+    /// Whether fields beyond `properties` are kept.
+    pub keeps_unknown: bool,
+    pub pattern: Option<Regex>,
+    pub rules: Option<CompiledSchema>,
     /// Whether a rule of this node or below refers to the old value. Such rules are evaluated even if the value did not change.
     pub has_transition: bool,
 }
 
 impl Schema {
-    /// Parses the `openAPIV3Schema` of a definition (`structural`), or the schema that schemars generates for a built-in type (not
-    /// `structural`: an object without properties may have any fields; rules and defaults are ignored).
+    /// Parses the `openAPIV3Schema` of a definition (`structural`), or the schema of a built-in type (not `structural`: an object without
+    /// properties may have any fields; rules and defaults are ignored).
     pub fn parse(schema: &Value, structural: bool) -> Self {
-        let integer = |field: &str| schema[field].as_i64();
-        let kind = match &schema["type"] {
-            Value::String(name) => Type::parse(name),
-            // schemars generates `["string", "null"]` for optional values.
-            Value::Array(names) => names.iter().filter_map(Value::as_str).find_map(Type::parse),
+        let own = serde_json::from_value(schema.clone());
+        Self::new(own.expect("definitions and built-in types have valid schemas"), structural)
+    }
+
+    fn new(mut own: JSONSchemaProps, structural: bool) -> Self {
+        if structural {
+            // The API server ignores formats of numbers in definitions.
+            own.format = own
+                .format
+                .filter(|format| !matches!(format.as_str(), "int32" | "int64" | "float" | "double"));
+        } else {
+            own.default = None;
+            own.x_kubernetes_validations = None;
+        }
+        let rules = own.x_kubernetes_validations.as_ref().map(|_| rules::compile(&own));
+        let child = |schema: Box<JSONSchemaProps>| Box::new(Self::new(*schema, structural));
+        let properties = own.properties.take().into_iter().flatten();
+        let properties: BTreeMap<String, Self> = properties.map(|(name, schema)| (name, Self::new(schema, structural))).collect();
+        let additional = own.additional_properties.take();
+        let any_values = matches!(additional, Some(JSONSchemaPropsOrBool::Bool(true)));
+        let values = match additional {
+            Some(JSONSchemaPropsOrBool::Schema(values)) => Some(child(values)),
             _ => None,
         };
-        let child = |schema: &Value| Box::new(Self::parse(schema, structural));
-        let properties: BTreeMap<String, Self> = schema["properties"]
-            .as_object()
-            .map(|properties| {
-                let parsed = properties
-                    .iter()
-                    .map(|(name, schema)| (name.clone(), Self::parse(schema, structural)));
-                parsed.collect()
-            })
-            .unwrap_or_default();
-        let additional = &schema["additionalProperties"];
-        let values = additional.is_object().then(|| child(additional));
-        let int_or_string = schema["x-kubernetes-int-or-string"] == true;
-        let keeps_unknown = schema["x-kubernetes-preserve-unknown-fields"] == true
-            || *additional == Value::Bool(true)
-            || (!structural && !int_or_string && kind.is_none_or(|kind| kind == Type::Object) && properties.is_empty() && values.is_none());
-        let list_type = match schema["x-kubernetes-list-type"].as_str() {
-            Some("set") => ListType::Set,
-            Some("map") => ListType::Map(strings(&schema["x-kubernetes-list-map-keys"])),
-            _ => ListType::Atomic,
+        let items = match own.items.take() {
+            Some(JSONSchemaPropsOrArray::Schema(items)) => Some(child(items)),
+            _ => None,
         };
-        let pattern = schema["pattern"].as_str().and_then(|pattern| {
-            let compiled = regex::Regex::new(pattern).ok()?;
-            Some((pattern.to_owned(), compiled))
-        });
-        let items = schema["items"].is_object().then(|| child(&schema["items"]));
-        let rules = structural.then(|| Rules::compile(schema)).flatten();
         let below = properties.values().chain(values.as_deref()).chain(items.as_deref());
-        let has_transition =
-            rules.as_ref().is_some_and(Rules::has_transition) | below.fold(false, |any, schema| any | schema.has_transition);
-        Self {
-            kind,
-            format: schema["format"]
-                .as_str()
-                .filter(|format| !structural || !is_numeric(format))
-                .unwrap_or_default()
-                .to_owned(),
-            nullable: schema["nullable"] == true,
-            int_or_string,
-            keeps_unknown,
+        let has_transition = rules::has_transition(&own) | below.fold(false, |any, schema| any | schema.has_transition);
+        let mut schema = Self {
+            pattern: own.pattern.as_deref().and_then(|pattern| Regex::new(pattern).ok()),
+            own,
             properties,
             values,
             items,
-            required: strings(&schema["required"]),
-            enumeration: schema["enum"].as_array().cloned().unwrap_or_default(),
-            number: Bounds {
-                minimum: schema["minimum"].as_f64(),
-                maximum: schema["maximum"].as_f64(),
-            },
-            exclusive_minimum: schema["exclusiveMinimum"] == true,
-            exclusive_maximum: schema["exclusiveMaximum"] == true,
-            length: Bounds {
-                minimum: integer("minLength"),
-                maximum: integer("maxLength"),
-            },
-            pattern,
-            count: Bounds {
-                minimum: integer("minItems"),
-                maximum: integer("maxItems"),
-            },
-            fields: Bounds {
-                minimum: integer("minProperties"),
-                maximum: integer("maxProperties"),
-            },
-            default: if structural { schema.get("default").cloned() } else { None },
-            list_type,
-            atomic: schema["x-kubernetes-map-type"] == "atomic",
+            keeps_unknown: false,
             rules,
             has_transition,
+        };
+        let may_be_object = !schema.int_or_string() && matches!(schema.type_name(), "" | "object");
+        let is_open = may_be_object && schema.properties.is_empty() && schema.values.is_none();
+        schema.keeps_unknown = schema.own.x_kubernetes_preserve_unknown_fields == Some(true) || any_values || (!structural && is_open);
+        schema
+    }
+
+    /// Name of the type; empty if the schema has none.
+    pub fn type_name(&self) -> &str {
+        self.own.type_.as_deref().unwrap_or_default()
+    }
+
+    /// Name of the format; empty if the schema has none.
+    pub fn format(&self) -> &str {
+        self.own.format.as_deref().unwrap_or_default()
+    }
+
+    pub fn int_or_string(&self) -> bool {
+        self.own.x_kubernetes_int_or_string == Some(true)
+    }
+
+    pub fn default(&self) -> Option<&Value> {
+        self.own.default.as_ref().map(|default| &default.0)
+    }
+
+    /// Whether the value is a set of distinct scalars.
+    pub fn is_set(&self) -> bool {
+        self.own.x_kubernetes_list_type.as_deref() == Some("set")
+    }
+
+    /// The keys that identify the items of the value; `None` if it is not a list of objects with keys.
+    pub fn keys(&self) -> Option<&[String]> {
+        self.own.x_kubernetes_list_map_keys.as_deref()
+    }
+
+    /// Whether a value is replaced as a whole by an apply: a scalar, a list that is neither a set nor has keys, or an object that the schema
+    /// declares as atomic.
+    pub fn is_atomic(&self, value: &Value) -> bool {
+        match value {
+            Value::Object(_) => self.own.x_kubernetes_map_type.as_deref() == Some("atomic"),
+            Value::Array(_) => !self.is_set() && self.keys().is_none(),
+            _ => true,
         }
     }
 
@@ -183,23 +128,9 @@ impl Schema {
 
     /// The item of `old` that has the same keys as `item`. Only items with keys can be matched to old items.
     pub fn item_before<'a>(&self, item: &Value, old: Option<&'a [Value]>) -> Option<&'a Value> {
-        let ListType::Map(keys) = &self.list_type else { return None };
+        let keys = self.keys()?;
         old?.iter().find(|other| keys.iter().all(|key| other[key] == item[key]))
     }
-
-    pub fn type_name(&self) -> &'static str {
-        self.kind.map_or("", Type::name)
-    }
-}
-
-/// Whether the API server ignores a format in definitions: it does so for those of numbers.
-fn is_numeric(format: &str) -> bool {
-    matches!(format, "int32" | "int64" | "float" | "double")
-}
-
-fn strings(value: &Value) -> Vec<String> {
-    let list = value.as_array().into_iter().flatten();
-    list.filter_map(|item| Some(item.as_str()?.to_owned())).collect()
 }
 
 /// Applies `change` to every field or item of a value that has a schema.

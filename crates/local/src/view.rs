@@ -1,5 +1,7 @@
 //! Representations of objects: complete, metadata only, or as a table.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::events;
@@ -54,6 +56,14 @@ impl View {
         &catalogue().resources[self.resource]
     }
 
+    /// API version and kind of an object in this representation.
+    fn type_names(&self) -> (String, &str) {
+        match self.form {
+            Form::Metadata => ("meta.k8s.io/v1".to_owned(), "PartialObjectMetadata"),
+            _ => (self.resource().api_version(), &self.resource().kind),
+        }
+    }
+
     pub fn object(&self, object: &Value) -> Value {
         match self.form {
             Form::Whole => self.whole(object),
@@ -66,39 +76,28 @@ impl View {
     }
 
     pub fn list(&self, page: &Page) -> Value {
-        let resource = self.resource();
-        match self.form {
-            Form::Whole => {
-                let items: Vec<Value> = page.items.iter().map(|object| self.whole(object)).collect();
-                json!({
-                    "apiVersion": resource.api_version(),
-                    "kind": format!("{}List", resource.kind),
-                    "metadata": page.metadata(),
-                    "items": items,
-                })
-            }
-            Form::Metadata => {
-                let items: Vec<Value> = page.items.iter().map(|object| object::only_metadata(object)).collect();
-                json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": page.metadata(), "items": items})
-            }
-            Form::Table => {
-                let items: Vec<Value> = page.items.iter().map(|object| self.whole(object)).collect();
-                self.table(&items, page.metadata())
-            }
+        let shown = |object: &Arc<Value>| match self.form {
+            Form::Metadata => object::only_metadata(object),
+            _ => self.whole(object),
+        };
+        let items: Vec<Value> = page.items.iter().map(shown).collect();
+        if self.form == Form::Table {
+            return self.table(&items, json!(page.metadata));
         }
+        let (api_version, kind) = self.type_names();
+        json!({"apiVersion": api_version, "kind": format!("{kind}List"), "metadata": page.metadata, "items": items})
     }
 
     pub fn bookmark(&self, revision: u64, ends_initial: bool) -> Value {
-        let resource = self.resource();
+        if self.form == Form::Table {
+            return self.table(&[], json!({"resourceVersion": revision.to_string()}));
+        }
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if ends_initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        match self.form {
-            Form::Whole => json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": metadata}),
-            Form::Metadata => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata}),
-            Form::Table => self.table(&[], json!({"resourceVersion": revision.to_string()})),
-        }
+        let (api_version, kind) = self.type_names();
+        json!({"apiVersion": api_version, "kind": kind, "metadata": metadata})
     }
 
     /// The object under the kind and version of the request.

@@ -129,7 +129,7 @@ impl Request<'_> {
         }
         match content_type {
             "application/json-patch+json" => patch::operations(&mut document, patch)?,
-            "application/strategic-merge-patch+json" => patch::strategic(&mut document, patch, self.kind),
+            "application/strategic-merge-patch+json" => patch::strategic(&mut document, patch, Some(self.kind.merge_schema())),
             _ => json_patch::merge(&mut document, patch),
         }
         decode::check_type(&mut document, self.kind)?;

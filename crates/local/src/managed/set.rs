@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value, json};
 
 /// Path element: one step from a value into a nested value.
@@ -19,6 +20,10 @@ pub(crate) enum Element {
 impl Element {
     pub fn field(name: &str) -> Self {
         Self::Field(name.to_owned())
+    }
+
+    pub fn is_field(&self, name: &str) -> bool {
+        matches!(self, Self::Field(own) if own == name)
     }
 
     fn encode(&self) -> String {
@@ -47,7 +52,7 @@ impl Element {
         })
     }
 
-    fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         match self {
             Self::Field(name) => format!(".{name}"),
             Self::Key(keys) => {
@@ -60,102 +65,62 @@ impl Element {
     }
 }
 
-/// Fields of a value, by their paths. A field can be in the set without the fields below it, and the reverse.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct FieldSet(BTreeSet<Vec<Element>>);
+/// Paths of fields. A set that contains a field does not imply the fields below it.
+pub(crate) type FieldSet = BTreeSet<Vec<Element>>;
 
-impl FieldSet {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
+/// Paths of all fields in the format of conflicts: `.spec.class`, `.status.conditions[type="Ready"].status`.
+pub(crate) fn shown(set: &FieldSet) -> Vec<String> {
+    let mut paths: Vec<_> = set.iter().collect();
+    // Like in the API server, the fields of an object that are in the set come before those that only have fields below them in it.
+    paths.sort_by_cached_key(|path| {
+        let elements = path.iter().enumerate();
+        elements
+            .map(|(index, element)| (index + 1 < path.len(), element))
+            .collect::<Vec<_>>()
+    });
+    paths.iter().map(|path| path.iter().map(Element::shown).collect()).collect()
+}
 
-    pub fn insert(&mut self, path: &[Element]) {
-        if !path.is_empty() {
-            self.0.insert(path.to_owned());
-        }
-    }
-
-    pub fn contains(&self, path: &[Element]) -> bool {
-        self.0.contains(path)
-    }
-
-    pub fn union(&self, other: &Self) -> Self {
-        Self(&self.0 | &other.0)
-    }
-
-    pub fn intersection(&self, other: &Self) -> Self {
-        Self(&self.0 & &other.0)
-    }
-
-    /// Fields of this set that are not in `other`. A field in `other` does not remove the fields below it.
-    pub fn difference(&self, other: &Self) -> Self {
-        Self(&self.0 - &other.0)
-    }
-
-    /// The set without a field and those below it.
-    pub fn without(mut self, field: &str) -> Self {
-        let field = Element::field(field);
-        self.0.retain(|path| !path.starts_with(std::slice::from_ref(&field)));
-        self
-    }
-
-    /// The set extended by every declared field that has fields below it.
-    pub fn with_declared(&self, is_declared: &dyn Fn(&[Element]) -> bool) -> Self {
-        let above = self.0.iter().flat_map(|path| (1..path.len()).map(|length| &path[..length]));
-        let declared = above.filter(|path| is_declared(path)).map(<[Element]>::to_vec);
-        Self(declared.chain(self.0.iter().cloned()).collect())
-    }
-
-    /// Paths of all fields in the format of conflicts: `.spec.class`, `.status.conditions[type="Ready"].status`. At each level, the fields of
-    /// the set come before those that have fields of the set below them.
-    pub fn paths(&self) -> Vec<String> {
-        let mut paths: Vec<&Vec<Element>> = self.0.iter().collect();
-        paths.sort_by_key(|path| {
-            let steps = path.iter().enumerate();
-            steps.map(|(index, element)| (index + 1 < path.len(), element)).collect::<Vec<_>>()
-        });
-        let shown = |path: &Vec<Element>| path.iter().map(Element::shown).collect();
-        paths.into_iter().map(shown).collect()
-    }
-
-    /// Encodes the set as `FieldsV1`.
-    pub fn encode(&self) -> Value {
-        let mut fields = json!({});
-        for path in &self.0 {
-            let mut at = &mut fields;
-            for (index, element) in path.iter().enumerate() {
-                // A set is ordered: a field comes before those below it.
-                if index > 0 && self.contains(&path[..index]) {
-                    at["."] = json!({});
-                }
-                let name = element.encode();
-                if at.get(&name).is_none() {
-                    at[&name] = json!({});
-                }
-                at = &mut at[&name];
+pub(crate) fn encode(set: &FieldSet) -> Value {
+    let mut fields = json!({});
+    for path in set {
+        let mut at = &mut fields;
+        for (depth, element) in path.iter().enumerate() {
+            if depth > 0 && set.contains(&path[..depth]) {
+                at["."] = json!({});
             }
+            at = &mut at[element.encode()];
         }
-        fields
+        *at = json!({});
     }
+    fields
+}
 
-    /// Decodes `FieldsV1`; `None` if it is malformed.
-    pub fn decode(fields: &Value) -> Option<Self> {
-        let mut set = Self::default();
-        set.decode_below(&mut Vec::new(), fields)?;
-        Some(set)
-    }
+/// Decodes `FieldsV1`; `None` if it is malformed.
+pub(crate) fn decode(fields: &Value) -> Option<FieldSet> {
+    let mut set = FieldSet::new();
+    decode_below(fields, &mut Vec::new(), &mut set)?;
+    Some(set)
+}
 
-    fn decode_below(&mut self, path: &mut Vec<Element>, fields: &Value) -> Option<()> {
-        for (name, below) in fields.as_object()?.iter().filter(|(name, _)| *name != ".") {
-            path.push(Element::decode(name)?);
-            if below.as_object()?.is_empty() || below.get(".").is_some() {
-                self.insert(path);
-            }
-            self.decode_below(path, below)?;
-            path.pop();
+fn decode_below(fields: &Value, path: &mut Vec<Element>, set: &mut FieldSet) -> Option<()> {
+    for (name, below) in fields.as_object()?.iter().filter(|(name, _)| *name != ".") {
+        path.push(Element::decode(name)?);
+        if below.as_object()?.is_empty() || below.get(".").is_some() {
+            set.insert(path.clone());
         }
-        Some(())
+        decode_below(below, path, set)?;
+        path.pop();
     }
+    Some(())
+}
+
+pub(crate) fn serialize<S: Serializer>(set: &FieldSet, serializer: S) -> Result<S::Ok, S::Error> {
+    encode(set).serialize(serializer)
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FieldSet, D::Error> {
+    decode(&Value::deserialize(deserializer)?).ok_or_else(|| D::Error::custom("malformed FieldsV1"))
 }
 
 #[cfg(test)]
@@ -163,7 +128,7 @@ mod tests {
     use super::*;
 
     fn set(fields: Value) -> FieldSet {
-        FieldSet::decode(&fields).expect("a set")
+        decode(&fields).expect("a set")
     }
 
     #[test]
@@ -172,28 +137,24 @@ mod tests {
             "f:metadata": {"f:labels": {".": {}, "f:a": {}}},
             "f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}, "f:status": {}}}, "f:names": {"v:\"x\"": {}}},
         });
-        assert_eq!(set(fields.clone()).encode(), fields);
-        assert!(FieldSet::decode(&json!({"odd": {}})).is_none());
-    }
-
-    #[test]
-    fn sets_are_united_and_subtracted() {
-        let (one, two) = (
-            set(json!({"f:a": {}, "f:b": {"f:c": {}}})),
-            set(json!({"f:b": {"f:c": {}, "f:d": {}}})),
-        );
-        assert_eq!(one.union(&two).encode(), json!({"f:a": {}, "f:b": {"f:c": {}, "f:d": {}}}));
-        assert_eq!(one.intersection(&two).encode(), json!({"f:b": {"f:c": {}}}));
-        assert_eq!(one.difference(&two).encode(), json!({"f:a": {}}));
-        assert_eq!(two.without("b").encode(), json!({}));
+        assert_eq!(encode(&set(fields.clone())), fields);
+        assert!(decode(&json!({"odd": {}})).is_none());
     }
 
     #[test]
     fn paths_read_as_conflicts_name_them() {
-        let fields = json!({"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {"f:status": {}}}, "f:names": {"v:\"x\"": {}}}});
-        assert_eq!(
-            set(fields).paths(),
-            [".status.conditions[type=\"Ready\"].status", ".status.names[=\"x\"]"]
-        );
+        let fields = json!({
+            "f:a": {".": {}, "f:c": {}},
+            "f:b": {},
+            "f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {"f:status": {}}}, "f:names": {"v:\"x\"": {}}},
+        });
+        let expected = [
+            ".a",
+            ".b",
+            ".a.c",
+            ".status.conditions[type=\"Ready\"].status",
+            ".status.names[=\"x\"]",
+        ];
+        assert_eq!(shown(&set(fields)), expected);
     }
 }

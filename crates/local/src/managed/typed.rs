@@ -5,32 +5,23 @@
 //! them as atomic. Without a schema, objects are merged and lists are atomic.
 
 use std::collections::BTreeMap;
+use std::mem::discriminant;
 
 use serde_json::{Map, Value};
 
 use super::set::{Element, FieldSet};
-use crate::schema::{ListType, Schema};
+use crate::schema::Schema;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
-    pub added: FieldSet,
-    pub modified: FieldSet,
+    /// Fields that were added or have another value.
+    pub changed: FieldSet,
     pub removed: FieldSet,
 }
 
 /// Whether a value is atomic: compared and replaced as a whole.
 fn is_leaf(value: &Value, schema: Option<&Schema>) -> bool {
-    match value {
-        Value::Object(_) => schema.is_some_and(|schema| schema.atomic),
-        Value::Array(_) => list_type(schema).is_none(),
-        _ => true,
-    }
-}
-
-fn list_type(schema: Option<&Schema>) -> Option<&ListType> {
-    schema
-        .map(|schema| &schema.list_type)
-        .filter(|list_type| **list_type != ListType::Atomic)
+    schema.map_or(!value.is_object(), |schema| schema.is_atomic(value))
 }
 
 fn child<'a>(schema: Option<&'a Schema>, name: &str) -> Option<&'a Schema> {
@@ -43,19 +34,17 @@ fn is_declared(schema: Option<&Schema>, name: &str) -> bool {
 }
 
 fn element_of(item: &Value, index: usize, schema: Option<&Schema>) -> Element {
-    match list_type(schema) {
-        Some(ListType::Set) => Element::Value(item.to_string()),
-        Some(ListType::Map(keys)) => {
-            let values = keys.iter().filter_map(|key| {
-                let value = item
-                    .get(key)
-                    .or_else(|| schema?.items.as_ref()?.properties.get(key)?.default.as_ref())?;
-                Some((key.clone(), value.to_string()))
-            });
-            Element::Key(values.collect())
-        }
-        _ => Element::Index(index),
+    if schema.is_some_and(Schema::is_set) {
+        return Element::Value(item.to_string());
     }
+    let Some(keys) = schema.and_then(Schema::keys) else {
+        return Element::Index(index);
+    };
+    let values = keys.iter().filter_map(|key| {
+        let value = item.get(key).or_else(|| item_schema(schema)?.properties.get(key)?.default())?;
+        Some((key.clone(), value.to_string()))
+    });
+    Element::Key(values.collect())
 }
 
 fn elements<'a>(items: &'a [Value], schema: Option<&Schema>) -> Vec<(Element, &'a Value)> {
@@ -91,7 +80,7 @@ pub(crate) fn fields_of(value: &Value, schema: &Schema) -> FieldSet {
 
 fn collect(value: &Value, schema: Option<&Schema>, path: &mut Vec<Element>, set: &mut FieldSet) {
     if is_leaf(value, schema) {
-        set.insert(path);
+        set.insert(path.clone());
         return;
     }
     for (element, item, below) in children(value, schema) {
@@ -100,7 +89,7 @@ fn collect(value: &Value, schema: Option<&Schema>, path: &mut Vec<Element>, set:
         path.push(element);
         collect(item, below, path, set);
         if !(is_declared && is_filled) {
-            set.insert(path);
+            set.insert(path.clone());
         }
         path.pop();
     }
@@ -126,35 +115,26 @@ fn compare_at<'a>(
         .into_iter()
         .flatten()
         .all(|value| is_leaf(value, schema) || is_empty(value));
-    let differs_in_kind = match (old, new) {
-        (Some(old), Some(new)) => std::mem::discriminant(old) != std::mem::discriminant(new),
-        _ => false,
-    };
-    if is_leaf || differs_in_kind {
-        match (old, new) {
-            (None, _) => found.added.insert(path),
-            (_, None) => found.removed.insert(path),
-            _ => found.modified.insert(path),
+    let differs_in_kind = matches!((old, new), (Some(old), Some(new)) if discriminant(old) != discriminant(new));
+    if !is_leaf && !differs_in_kind {
+        let below = |value: Option<&'a Value>| -> BTreeMap<_, _> {
+            let children = value.into_iter().flat_map(|value| children(value, schema));
+            children.map(|(element, item, schema)| (element, (item, schema))).collect()
+        };
+        let (before, after) = (below(old), below(new));
+        for element in before.keys().chain(after.keys().filter(|element| !before.contains_key(element))) {
+            let (old, new) = (before.get(element), after.get(element));
+            let schema = old.or(new).and_then(|(_, schema)| *schema);
+            path.push(element.clone());
+            compare_at(old.map(|(item, _)| *item), new.map(|(item, _)| *item), schema, path, found);
+            path.pop();
         }
-        return;
+        if old.is_some() && new.is_some() {
+            return;
+        }
     }
-    let below = |value: Option<&'a Value>| -> BTreeMap<_, _> {
-        let children = value.into_iter().flat_map(|value| children(value, schema));
-        children.map(|(element, item, schema)| (element, (item, schema))).collect()
-    };
-    let (before, after) = (below(old), below(new));
-    for element in before.keys().chain(after.keys().filter(|element| !before.contains_key(element))) {
-        let (old, new) = (before.get(element), after.get(element));
-        let schema = old.or(new).and_then(|(_, schema)| *schema);
-        path.push(element.clone());
-        compare_at(old.map(|(item, _)| *item), new.map(|(item, _)| *item), schema, path, found);
-        path.pop();
-    }
-    match (old, new) {
-        (None, _) => found.added.insert(path),
-        (_, None) => found.removed.insert(path),
-        _ => {}
-    }
+    let set = if new.is_some() { &mut found.changed } else { &mut found.removed };
+    set.insert(path.clone());
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -272,17 +252,23 @@ fn remove_at(value: &Value, set: &FieldSet, path: &mut Vec<Element>, schema: Opt
     (!is_empty(&kept)).then_some(kept)
 }
 
-pub(crate) fn declares(schema: &Schema, path: &[Element]) -> bool {
-    let mut at = Some(schema);
-    for (index, element) in path.iter().enumerate() {
-        let is_last = index + 1 == path.len();
-        at = match element {
-            Element::Field(name) if is_last => return is_declared(at, name),
-            Element::Field(name) => child(at, name),
-            _ => item_schema(at),
-        };
-    }
-    false
+/// The set extended by every declared field that has fields below it.
+pub(crate) fn with_declared(mut set: FieldSet, schema: &Schema) -> FieldSet {
+    let above = set.iter().flat_map(|path| (1..path.len()).map(|length| &path[..length]));
+    let declared: FieldSet = above.filter(|path| declares(schema, path)).map(<[_]>::to_vec).collect();
+    set.extend(declared);
+    set
+}
+
+fn declares(schema: &Schema, path: &[Element]) -> bool {
+    let Some((Element::Field(last), above)) = path.split_last() else {
+        return false;
+    };
+    let parent = above.iter().try_fold(schema, |at, element| match element {
+        Element::Field(name) => at.field(name),
+        _ => at.items.as_deref(),
+    });
+    is_declared(parent, last)
 }
 
 /// Paths of the fields that the schema does not declare, in the format of apply's messages.
@@ -307,10 +293,7 @@ fn undeclared_at(value: &Value, schema: &Schema, path: String, paths: &mut Vec<S
         Value::Array(items) => {
             if let Some(item_schema) = &schema.items {
                 for (element, item) in elements(items, Some(schema)) {
-                    let mut set = FieldSet::default();
-                    set.insert(&[element]);
-                    let below = format!("{path}{}", set.paths().concat());
-                    undeclared_at(item, item_schema, below, paths);
+                    undeclared_at(item, item_schema, format!("{path}{}", element.shown()), paths);
                 }
             }
         }
@@ -323,6 +306,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::managed::set;
 
     fn schema() -> Schema {
         let keyed = json!({
@@ -346,23 +330,21 @@ mod tests {
             "f:plain": {}, "f:keyed": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}, "f:value": {}}}, "f:atomic": {},
             "f:set": {"v:\"s\"": {}}, "f:labels": {"f:l": {}},
         });
-        assert_eq!(fields_of(&value, &schema()).encode(), expected);
+        assert_eq!(set::encode(&fields_of(&value, &schema())), expected);
     }
 
     #[test]
-    fn a_comparison_distinguishes_added_modified_and_removed() {
+    fn a_comparison_distinguishes_changed_and_removed() {
         let old = json!({"plain": "x", "keyed": [{"name": "a", "value": 1}], "atomic": [1], "set": ["s"]});
         let new = json!({"plain": "y", "keyed": [{"name": "a", "value": 2}, {"name": "b"}], "labels": {"l": "m"}, "set": ["t"]});
         let found = compare(&old, &new, &schema());
-        assert_eq!(
-            found.modified.encode(),
-            json!({"f:plain": {}, "f:keyed": {"k:{\"name\":\"a\"}": {"f:value": {}}}})
-        );
-        let added = json!({
-            "f:keyed": {"k:{\"name\":\"b\"}": {".": {}, "f:name": {}}}, "f:labels": {".": {}, "f:l": {}}, "f:set": {"v:\"t\"": {}},
+        let changed = json!({
+            "f:plain": {},
+            "f:keyed": {"k:{\"name\":\"a\"}": {"f:value": {}}, "k:{\"name\":\"b\"}": {".": {}, "f:name": {}}},
+            "f:labels": {".": {}, "f:l": {}}, "f:set": {"v:\"t\"": {}},
         });
-        assert_eq!(found.added.encode(), added);
-        assert_eq!(found.removed.encode(), json!({"f:atomic": {}, "f:set": {"v:\"s\"": {}}}));
+        assert_eq!(set::encode(&found.changed), changed);
+        assert_eq!(set::encode(&found.removed), json!({"f:atomic": {}, "f:set": {"v:\"s\"": {}}}));
     }
 
     #[test]
@@ -385,7 +367,7 @@ mod tests {
     fn the_fields_of_a_set_are_removed() {
         let value = json!({"plain": "x", "keyed": [{"name": "a"}, {"name": "b"}], "labels": {"l": "m"}});
         let set = json!({"f:keyed": {"k:{\"name\":\"a\"}": {}}, "f:labels": {"f:l": {}}});
-        let left = remove(&value, &FieldSet::decode(&set).expect("a set"), &schema());
+        let left = remove(&value, &set::decode(&set).expect("a set"), &schema());
         assert_eq!(left, json!({"plain": "x", "keyed": [{"name": "b"}]}));
     }
 }

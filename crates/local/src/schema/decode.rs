@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value};
 
-use super::{Schema, Type, for_each_below};
+use super::{Schema, for_each_below};
 
 /// Largest whole number up to which the API server takes a float for an integer: 2^53 - 1.
 const LARGEST: f64 = 9_007_199_254_740_991.0;
@@ -11,7 +11,7 @@ const LARGEST: f64 = 9_007_199_254_740_991.0;
 /// Go writes the float 5.0 as `5`.
 pub(crate) fn integers(value: &mut Value, schema: &Schema) {
     match value {
-        Value::Number(number) if schema.kind == Some(Type::Integer) || schema.int_or_string => {
+        Value::Number(number) if schema.type_name() == "integer" || schema.int_or_string() => {
             if let Some(whole) = whole(number) {
                 *value = Value::from(whole);
             }
@@ -32,7 +32,7 @@ fn whole(number: &Number) -> Option<i64> {
 
 /// Replaces null by the empty string in maps and lists of strings, because Go decodes null as the zero value of the type.
 pub(crate) fn strings(value: &mut Value, schema: &Schema) {
-    let is_text = |schema: &Option<Box<Schema>>| schema.as_ref().is_some_and(|schema| schema.kind == Some(Type::String));
+    let is_text = |schema: &Option<Box<Schema>>| schema.as_ref().is_some_and(|schema| schema.type_name() == "string");
     match value {
         Value::Object(fields) if is_text(&schema.values) => {
             for (name, value) in fields {

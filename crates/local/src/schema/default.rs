@@ -9,8 +9,8 @@ use super::{Schema, for_each_below};
 pub(crate) fn fill(value: &mut Value, schema: &Schema) {
     if let Value::Object(fields) = value {
         for (name, property) in &schema.properties {
-            let forbidden_null = fields.get(name).is_some_and(Value::is_null) && !property.nullable;
-            match &property.default {
+            let forbidden_null = fields.get(name).is_some_and(Value::is_null) && property.own.nullable != Some(true);
+            match property.default() {
                 Some(default) if forbidden_null || !fields.contains_key(name) => {
                     fields.insert(name.clone(), default.clone());
                 }

@@ -3,46 +3,31 @@
 //! Each node with rules is compiled separately, without the rules of nested nodes. This module walks the schema itself, so that the order
 //! of errors, the correlation of list items with old items, and ratcheting are the same as in the API server.
 
-use kube_cel::{CompiledSchema, ErrorKind, Rule, Validator};
-use serde_json::Value;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaProps, ValidationRule};
+use kube_cel::{CompiledSchema, ErrorKind, Validator};
+use serde_json::{Value, json};
 
-use super::{Schema, Type, field_path, join};
+use super::{Schema, field_path, join};
 use crate::refusal::{FieldError, Mistake};
-
-pub(crate) struct Rules {
-    compiled: CompiledSchema,
-    rules: Vec<Rule>,
-}
-
-impl std::fmt::Debug for Rules {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_list().entries(self.rules.iter().map(|rule| &rule.rule)).finish()
-    }
-}
 
 thread_local! {
     /// One validator per thread, because registering CEL's functions is more expensive than evaluating a rule.
     static VALIDATOR: Validator = Validator::new();
 }
 
-impl Rules {
-    pub fn compile(schema: &Value) -> Option<Self> {
-        let rules = schema["x-kubernetes-validations"].as_array()?;
-        let rules = rules.iter().filter_map(|rule| serde_json::from_value(rule.clone()).ok()).collect();
-        let mut own = schema.clone();
-        strip(&mut own, true);
-        Some(Self {
-            compiled: kube_cel::compile_schema(&own),
-            rules,
-        })
-    }
-
-    pub fn has_transition(&self) -> bool {
-        self.rules.iter().any(is_transition)
-    }
+/// Compiles the rules of a node.
+pub(crate) fn compile(schema: &JSONSchemaProps) -> CompiledSchema {
+    let mut own = json!(schema);
+    strip(&mut own, true);
+    kube_cel::compile_schema(&own)
 }
 
-fn is_transition(rule: &Rule) -> bool {
+/// Whether a rule of the node itself refers to the old value.
+pub(crate) fn has_transition(schema: &JSONSchemaProps) -> bool {
+    schema.x_kubernetes_validations.iter().flatten().any(is_transition)
+}
+
+fn is_transition(rule: &ValidationRule) -> bool {
     rule.rule.contains("oldSelf")
 }
 
@@ -96,14 +81,19 @@ pub(crate) fn evaluate(value: &Value, old: Option<&Value>, schema: &Schema, path
     }
 }
 
-fn evaluate_node(value: &Value, old: Option<&Value>, schema: &Schema, rules: &Rules, path: &str, errors: &mut Vec<FieldError>) {
+fn evaluate_node(value: &Value, old: Option<&Value>, schema: &Schema, rules: &CompiledSchema, path: &str, errors: &mut Vec<FieldError>) {
     let typed = typed(value, schema);
     let typed_old = old.map(|old| self::typed(old, schema));
-    let refused = VALIDATOR.with(|validator| validator.validate_compiled(&rules.compiled, &typed, typed_old.as_ref()));
+    let refused = VALIDATOR.with(|validator| validator.validate_compiled(rules, &typed, typed_old.as_ref()));
     let Err(refused) = refused else { return };
     let unchanged = old == Some(value);
     for error in refused {
-        let rule = rules.rules.iter().find(|rule| rule.rule == error.rule);
+        let rule = schema
+            .own
+            .x_kubernetes_validations
+            .iter()
+            .flatten()
+            .find(|rule| rule.rule == error.rule);
         if unchanged && error.kind == ErrorKind::ValidationFailure && !rule.is_some_and(is_transition) {
             continue;
         }
@@ -128,17 +118,14 @@ fn evaluate_node(value: &Value, old: Option<&Value>, schema: &Schema, rules: &Ru
     }
 }
 
-fn said<'a>(rule: Option<&'a Rule>, expression: &'a str) -> &'a str {
+fn said<'a>(rule: Option<&'a ValidationRule>, expression: &'a str) -> &'a str {
     rule.and_then(|rule| rule.message.as_deref()).unwrap_or(expression).trim()
 }
 
 /// Converts numbers to the type that CEL expects: a double if the schema declares a number, regardless of the notation in JSON.
 fn typed(value: &Value, schema: &Schema) -> Value {
     match value {
-        Value::Number(number) => match schema.kind {
-            Some(Type::Number) => number.as_f64().map_or_else(|| value.clone(), Value::from),
-            _ => value.clone(),
-        },
+        Value::Number(number) if schema.type_name() == "number" => number.as_f64().map_or_else(|| value.clone(), Value::from),
         Value::Array(items) => match &schema.items {
             Some(schema) => items.iter().map(|item| typed(item, schema)).collect(),
             None => value.clone(),

@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use super::{ListType, Schema, Type, field_path};
+use super::{Schema, field_path};
 use crate::object;
 use crate::refusal::{FieldError, Mistake};
 
@@ -20,7 +20,7 @@ fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors
     }
     if !check_type(value, schema, path, errors) {
         // The API server checks the bounds of a number that is no integer, too.
-        if let (Value::Number(number), Some(Type::Integer)) = (value, schema.kind) {
+        if let (Value::Number(number), "integer") = (value, schema.type_name()) {
             check_number(number, schema, path, errors);
         }
         return;
@@ -35,8 +35,10 @@ fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors
         Value::Object(_) => check_fields(value, old, schema, path, errors),
         _ => {}
     }
-    if !schema.enumeration.is_empty() && !schema.enumeration.contains(value) {
-        let names = schema.enumeration.iter().map(|allowed| match allowed {
+    if let Some(allowed) = &schema.own.enum_
+        && !allowed.iter().any(|allowed| allowed.0 == *value)
+    {
+        let names = allowed.iter().map(|allowed| match &allowed.0 {
             Value::String(text) => object::quoted(text),
             other => object::quoted(&other.to_string()),
         });
@@ -47,9 +49,10 @@ fn check(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors
 
 /// Checks the type of a value. Returns `false` if nothing else can be checked: the type is wrong, or the value is an allowed null.
 fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) -> bool {
+    let (kind, format) = (schema.type_name(), schema.format());
     let found = match value {
         Value::Null => {
-            if schema.nullable || (schema.kind.is_none() && !schema.int_or_string) {
+            if schema.own.nullable == Some(true) || (kind.is_empty() && !schema.int_or_string()) {
                 return false;
             }
             "null"
@@ -62,30 +65,26 @@ fn check_type(value: &Value, schema: &Schema, path: &str, errors: &mut Vec<Field
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    let (right, wanted) = if schema.int_or_string {
-        (found == "string" || found == "integer", "integer,string".to_owned())
+    let (right, wanted) = if schema.int_or_string() {
+        (found == "string" || found == "integer", "integer,string")
     } else {
-        let Some(kind) = schema.kind else { return true };
         let right = match kind {
-            Type::Integer => found == "integer" && in_format(value, &schema.format),
-            Type::Number => found == "integer" || found == "number",
-            other => found == other.name(),
+            "" => true,
+            "integer" => found == "integer" && in_format(value, format),
+            "number" => found == "integer" || found == "number",
+            other => found == other,
         };
         // For values other than strings, lists and null, the API server names the format instead of the type.
-        let wanted = if !matches!(value, Value::String(_) | Value::Array(_) | Value::Null) && !schema.format.is_empty() {
-            schema.format.clone()
-        } else {
-            kind.name().to_owned()
-        };
-        (right, wanted)
+        let names_format = !matches!(value, Value::String(_) | Value::Array(_) | Value::Null) && !format.is_empty();
+        (right, if names_format { format } else { kind })
     };
     if right {
         return true;
     }
-    let said = match (value, schema.format.is_empty()) {
+    let said = match (value, format.is_empty()) {
         // Go's decoder quotes a number that does not fit an integer. Only built-in kinds have formats of integers.
-        (Value::Number(number), false) if schema.kind == Some(Type::Integer) => format!("number {number}"),
-        (_, false) if schema.kind == Some(Type::Integer) => found.to_owned(),
+        (Value::Number(number), false) if kind == "integer" => format!("number {number}"),
+        (_, false) if kind == "integer" => found.to_owned(),
         // With a format, the API server names formats for both types. Those of booleans and objects are empty.
         (Value::String(_) | Value::Array(_) | Value::Null, _) | (_, true) => found.to_owned(),
         (Value::Number(number), false) if number.is_f64() => "double".to_owned(),
@@ -104,18 +103,18 @@ fn in_format(value: &Value, format: &str) -> bool {
 
 fn check_string(text: &str, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-    if let Some(limit) = schema.length.maximum.filter(|limit| length > *limit) {
+    if let Some(limit) = schema.own.max_length.filter(|limit| length > *limit) {
         errors.push(FieldError::too_long(path, limit));
-    } else if let Some(limit) = schema.length.minimum.filter(|limit| length < *limit) {
+    } else if let Some(limit) = schema.own.min_length.filter(|limit| length < *limit) {
         let detail = format!("{path} in body should be at least {limit} chars long");
         errors.push(FieldError::invalid(path, text, detail));
-    } else if let Some((pattern, compiled)) = &schema.pattern
-        && !compiled.is_match(text)
+    } else if let Some(pattern) = &schema.pattern
+        && !pattern.is_match(text)
     {
         errors.push(FieldError::invalid(path, text, format!("{path} in body should match '{pattern}'")));
     }
-    if !has_format(text, &schema.format) {
-        let detail = format!("{path} in body must be of type {}: {}", schema.format, object::quoted(text));
+    if !has_format(text, schema.format()) {
+        let detail = format!("{path} in body must be of type {}: {}", schema.format(), object::quoted(text));
         errors.push(FieldError::new(Mistake::TypeInvalid, path, text, detail));
     }
 }
@@ -139,15 +138,15 @@ fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors
         let shown = if whole { Value::from(number.clone()) } else { Value::from(value) };
         errors.push(FieldError::invalid(path, shown, detail));
     };
-    if let Some(bound) = schema.number.maximum {
-        if schema.exclusive_maximum && value >= bound {
+    if let Some(bound) = schema.own.maximum {
+        if schema.own.exclusive_maximum == Some(true) && value >= bound {
             refuse("less than", bound);
         } else if value > bound {
             refuse("less than or equal to", bound);
         }
     }
-    if let Some(bound) = schema.number.minimum {
-        if schema.exclusive_minimum && value <= bound {
+    if let Some(bound) = schema.own.minimum {
+        if schema.own.exclusive_minimum == Some(true) && value <= bound {
             refuse("greater than", bound);
         } else if value < bound {
             refuse("greater than or equal to", bound);
@@ -168,11 +167,11 @@ fn check_items(items: &[Value], old: Option<&[Value]>, schema: &Schema, path: &s
         }
     }
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
-    if let Some(limit) = schema.count.minimum.filter(|limit| count < *limit) {
+    if let Some(limit) = schema.own.min_items.filter(|limit| count < *limit) {
         let detail = format!("{path} in body should have at least {limit} items");
         errors.push(FieldError::invalid(path, count, detail));
     }
-    if let Some(limit) = schema.count.maximum.filter(|limit| count > *limit) {
+    if let Some(limit) = schema.own.max_items.filter(|limit| count > *limit) {
         errors.push(FieldError::too_many(path, items.len(), limit));
     }
 }
@@ -180,11 +179,11 @@ fn check_items(items: &[Value], old: Option<&[Value]>, schema: &Schema, path: &s
 fn check_fields(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     let Some(fields) = value.as_object() else { return };
     let count = i64::try_from(fields.len()).unwrap_or(i64::MAX);
-    if let Some(limit) = schema.fields.minimum.filter(|limit| count < *limit) {
+    if let Some(limit) = schema.own.min_properties.filter(|limit| count < *limit) {
         let detail = format!("{path} in body should have at least {limit} properties");
         errors.push(FieldError::invalid(path, count, detail));
     }
-    if let Some(limit) = schema.fields.maximum.filter(|limit| count > *limit) {
+    if let Some(limit) = schema.own.max_properties.filter(|limit| count > *limit) {
         errors.push(FieldError::too_many(path, fields.len(), limit));
     }
     for (name, value) in fields {
@@ -193,7 +192,7 @@ fn check_fields(value: &Value, old: Option<&Value>, schema: &Schema, path: &str,
             check(value, before, schema, &field_path(path, name), errors);
         }
     }
-    for name in &schema.required {
+    for name in schema.own.required.iter().flatten() {
         if !fields.contains_key(name) {
             errors.push(FieldError::required(field_path(path, name), ""));
         }
@@ -205,14 +204,11 @@ pub(crate) fn duplicates(value: &Value, schema: &Schema, path: &str, errors: &mu
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
                 let at = format!("{path}[{index}]");
-                let is_twice = match &schema.list_type {
-                    ListType::Set => items[..index].contains(item),
-                    _ => schema.item_before(item, Some(&items[..index])).is_some(),
-                };
-                if is_twice {
-                    let shown = match &schema.list_type {
-                        ListType::Map(keys) => keys.iter().map(|key| (key.clone(), item[key].clone())).collect(),
-                        _ => item.clone(),
+                let before = &items[..index];
+                if (schema.is_set() && before.contains(item)) || schema.item_before(item, Some(before)).is_some() {
+                    let shown = match schema.keys() {
+                        Some(keys) => keys.iter().map(|key| (key.clone(), item[key].clone())).collect(),
+                        None => item.clone(),
                     };
                     errors.push(FieldError::new(Mistake::Duplicate, at.clone(), shown, ""));
                 }

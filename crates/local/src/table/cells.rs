@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::age;
+use crate::events;
 use crate::object;
 use crate::resource::Behaviour;
 
@@ -17,7 +18,12 @@ pub(crate) fn cells(object: &Value, behaviour: Behaviour, now: Timestamp) -> Vec
         Behaviour::Secret => vec![name(), object["type"].clone(), json!(count("data")), age()],
         Behaviour::Lease => vec![name(), json!(object["spec"]["holderIdentity"].as_str().unwrap_or_default()), age()],
         Behaviour::Node => node(object, now),
-        Behaviour::Event | Behaviour::NewEvent => event(object, now),
+        Behaviour::Event => event(object, now),
+        Behaviour::NewEvent => {
+            let mut core = object.clone();
+            events::to_core(&mut core);
+            event(&core, now)
+        }
         Behaviour::Custom => Vec::new(),
     }
 }
@@ -76,42 +82,28 @@ fn node(node: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn event(event: &Value, now: Timestamp) -> Vec<Value> {
-    // Both formats of Events are supported: each has different field names.
-    let either = |core: &str, new: &str| {
-        if event[core].is_null() {
-            event[new].clone()
-        } else {
-            event[core].clone()
-        }
-    };
-    let first_known = |value: Value| if value.is_null() { event["eventTime"].clone() } else { value };
-    let first = age_of(&first_known(either("firstTimestamp", "deprecatedFirstTimestamp")), now);
-    let series = &event["series"];
-    let last = if series.is_null() {
-        let last = either("lastTimestamp", "deprecatedLastTimestamp");
-        if last.is_null() { first.clone() } else { age_of(&last, now) }
+    let first_known = if event["firstTimestamp"].is_null() {
+        "eventTime"
     } else {
-        age_of(&series["lastObservedTime"], now)
+        "firstTimestamp"
     };
-    let count = series["count"]
-        .as_i64()
-        .or(either("count", "deprecatedCount").as_i64())
-        .unwrap_or(1);
-    let about = either("involvedObject", "regarding");
+    let first = age_of(&event[first_known], now);
+    let series = &event["series"];
+    let last = match (series, &event["lastTimestamp"]) {
+        (Value::Null, Value::Null) => first.clone(),
+        (Value::Null, last) => age_of(last, now),
+        (series, _) => age_of(&series["lastObservedTime"], now),
+    };
+    let count = series["count"].as_i64().or(event["count"].as_i64()).unwrap_or(1);
+    let about = &event["involvedObject"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let target = match text(&about["name"]).as_str() {
         "" => text(&about["kind"]).to_lowercase(),
         name => format!("{}/{name}", text(&about["kind"]).to_lowercase()),
     };
-    let source = either("source", "deprecatedSource");
-    let mut component = text(&source["component"]);
-    if component.is_empty() {
-        component = text(&either("reportingComponent", "reportingController"));
-    }
-    let host = match text(&source["host"]) {
-        host if host.is_empty() => text(&event["reportingInstance"]),
-        host => host,
-    };
+    let first_given = |one: &Value, other: &Value| if text(one).is_empty() { text(other) } else { text(one) };
+    let component = first_given(&event["source"]["component"], &event["reportingComponent"]);
+    let host = first_given(&event["source"]["host"], &event["reportingInstance"]);
     let source = if host.is_empty() {
         component
     } else {
@@ -124,7 +116,7 @@ fn event(event: &Value, now: Timestamp) -> Vec<Value> {
         json!(target),
         json!(text(&about["fieldPath"])),
         json!(source),
-        json!(text(&either("message", "note")).trim()),
+        json!(text(&event["message"]).trim()),
         json!(first),
         json!(count),
         json!(object::name(event)),
