@@ -38,18 +38,18 @@ pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> 
             resource.kind
         ))
     })?;
-    if !object.is_object() {
-        return Err(Refusal::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): it is not a JSON object",
-            resource.kind
-        )));
-    }
     check_type(&mut object, resource)?;
     Ok(object)
 }
 
 /// Checks that an object has the kind and API version of the request's path. Sets absent ones if the kind allows that.
 pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), Refusal> {
+    if !object.is_object() {
+        return Err(Refusal::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): it is not a JSON object",
+            resource.kind
+        )));
+    }
     let api_version = resource.api_version();
     for (field, expected, what) in [
         ("kind", resource.kind.as_str(), "kind"),

@@ -285,3 +285,24 @@ async fn a_namespace_can_be_protected_from_deletion() {
         "namespaces \"system\" is forbidden: this namespace may not be deleted"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_to_a_value_that_is_no_object_is_rejected() {
+    let control_plane = ControlPlane::new(Options::default());
+    create(&api(&control_plane), "a").await;
+    for (content_type, patch) in [
+        ("application/merge-patch+json", "3"),
+        ("application/strategic-merge-patch+json", "[]"),
+        ("application/json-patch+json", r#"[{"op": "replace", "path": "", "value": "a"}]"#),
+        ("application/apply-patch+yaml", "3"),
+    ] {
+        let request = http::Request::patch("/api/v1/namespaces/default/configmaps/a?fieldManager=me")
+            .header("content-type", content_type)
+            .body(patch.as_bytes().to_vec())
+            .expect("a request");
+        let refused = control_plane.client("default").request::<serde_json::Value>(request).await;
+        let refused = refused.expect_err("its result is no ConfigMap");
+        let kube::Error::Api(status) = refused else { panic!("{refused}") };
+        assert_eq!((status.code, status.reason.as_str()), (400, "BadRequest"), "{content_type}");
+    }
+}
