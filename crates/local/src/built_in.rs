@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::names;
-use crate::refusal::{FieldError, Mistake};
+use crate::refusal::FieldError;
 use crate::resource::{Behaviour, Resource};
 
 /// Maximum total size of the data of a ConfigMap or Secret, in bytes.
@@ -152,10 +152,10 @@ fn validate_lease(object: &Value, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     if let Some(seconds) = spec["leaseDurationSeconds"].as_i64().filter(|seconds| *seconds <= 0) {
         let why = "must be greater than 0";
-        errors.push(FieldError::new(Mistake::Invalid, "spec.leaseDurationSeconds", seconds, why));
+        errors.push(FieldError::invalid("spec.leaseDurationSeconds", seconds, why));
     }
     if let Some(transitions) = spec["leaseTransitions"].as_i64().filter(|transitions| *transitions < 0) {
         let why = "must be greater than or equal to 0";
-        errors.push(FieldError::new(Mistake::Invalid, "spec.leaseTransitions", transitions, why));
+        errors.push(FieldError::invalid("spec.leaseTransitions", transitions, why));
     }
 }

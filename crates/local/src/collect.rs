@@ -12,6 +12,7 @@ use crate::resource::NAMESPACES;
 use crate::store::Key;
 use crate::write::{Deletion, Propagation, Transaction};
 
+#[derive(PartialEq)]
 enum Owner {
     Solid,
     /// The owner does not exist, or another object has its name.
@@ -28,15 +29,18 @@ impl Transaction<'_> {
         }
     }
 
-    pub fn suspect_changed(&mut self, key: &Key, old: &Value, object: &Value) {
-        let owners_changed = object::owners(old) != object::owners(object);
-        if owners_changed || (object::is_deleting(object) && awaits_collection(object)) {
+    /// Stores a changed object, and queues it and its former owners for garbage collection if that became necessary.
+    pub fn put(&mut self, key: &Key, old: &Value, object: Value) -> Arc<Value> {
+        let object = self.store.put(key.clone(), object);
+        let owners_changed = object::owners(old) != object::owners(&object);
+        if owners_changed || (object::is_deleting(&object) && awaits_collection(&object)) {
             self.store.suspects.push_back(key.clone());
         }
         if owners_changed {
             // An owner that waits for its dependents may have lost one.
             self.suspect_owners(old);
         }
+        object
     }
 
     pub fn suspect_owners(&mut self, object: &Value) {
@@ -70,28 +74,21 @@ impl Transaction<'_> {
         if owners.is_empty() {
             return;
         }
-        let worth: Vec<Option<Owner>> = owners.iter().map(|owner| self.worth(owner, key)).collect();
-        if worth.iter().any(Option::is_none) {
+        let Some(worth) = owners.iter().map(|owner| self.worth(owner, key)).collect::<Option<Vec<Owner>>>() else {
             // The control plane does not serve the owner's kind, so it is unknown whether the owner exists.
             return;
-        }
-        let is_solid = |worth: &Option<Owner>| matches!(worth, Some(Owner::Solid));
-        if worth.iter().any(is_solid) {
-            let kept: Vec<Value> = owners
-                .iter()
-                .zip(&worth)
-                .filter(|(_, worth)| is_solid(worth))
-                .map(|(owner, _)| owner.clone())
-                .collect();
+        };
+        let solid = owners.iter().zip(&worth).filter(|(_, worth)| **worth == Owner::Solid);
+        let kept: Vec<&Value> = solid.map(|(owner, _)| owner).collect();
+        if !kept.is_empty() {
             if kept.len() < owners.len() {
                 let mut changed = Value::clone(object);
                 object::set_metadata(&mut changed, "ownerReferences", json!(kept));
-                let changed = self.store.put(key.clone(), changed);
-                self.suspect_changed(key, object, &changed);
+                self.put(key, object, changed);
             }
             return;
         }
-        let waits = worth.iter().any(|worth| matches!(worth, Some(Owner::Waiting)));
+        let waits = worth.contains(&Owner::Waiting);
         let comes_after = waits && !self.store.dependents(object::uid(object)).is_empty();
         self.delete_quietly(key, comes_after.then_some(Propagation::Foreground));
     }
@@ -180,8 +177,7 @@ impl Transaction<'_> {
         if kept.is_empty() {
             self.take_away(key, Some(changed));
         } else {
-            let changed = self.store.put(key.clone(), changed);
-            self.suspect_changed(key, object, &changed);
+            self.put(key, object, changed);
         }
     }
 

@@ -29,26 +29,36 @@ impl FieldValidation {
             ))),
         }
     }
+
+    /// Returns warnings about unknown fields, or the error of `refuse` if there must be none.
+    pub fn check(self, unknown: &[String], refuse: impl FnOnce(&str) -> Refusal) -> Result<Vec<String>, Refusal> {
+        let texts: Vec<String> = unknown
+            .iter()
+            .map(|path| format!("unknown field {}", object::quoted(path)))
+            .collect();
+        match self {
+            Self::Strict if !texts.is_empty() => Err(refuse(&format!("strict decoding error: {}", texts.join(", ")))),
+            Self::Warn => Ok(texts),
+            _ => Ok(Vec::new()),
+        }
+    }
 }
 
 pub(crate) fn parse(body: &[u8], resource: &Resource) -> Result<Value, Refusal> {
-    let mut object: Value = serde_json::from_slice(body).map_err(|error| {
-        Refusal::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; json parse error: {error}",
-            resource.kind
-        ))
-    })?;
-    check_type(&mut object, resource)?;
-    Ok(object)
+    serde_json::from_slice(body).map_err(|error| unrecognized(resource, &format!("couldn't get version/kind; json parse error: {error}")))
+}
+
+fn unrecognized(resource: &Resource, why: &str) -> Refusal {
+    Refusal::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {why}",
+        resource.kind
+    ))
 }
 
 /// Checks that an object has the kind and API version of the request's path. Sets absent ones if the kind allows that.
 pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), Refusal> {
     if !object.is_object() {
-        return Err(Refusal::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): it is not a JSON object",
-            resource.kind
-        )));
+        return Err(unrecognized(resource, "it is not a JSON object"));
     }
     let api_version = resource.api_version();
     for (field, expected, what) in [
@@ -66,12 +76,8 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
                 return Err(Refusal::invalid(about(&resource.group, given, object::name(object)), &[error]));
             }
             given if field == "kind" => {
-                return Err(Refusal::bad_request(format!(
-                    "{given} in version {} cannot be handled as a {}: converting (v1.{given}) to (v1.{}): unknown conversion",
-                    object::quoted(&resource.version),
-                    resource.kind,
-                    resource.kind
-                )));
+                let why = format!("converting (v1.{given}) to (v1.{}): unknown conversion", resource.kind);
+                return Err(resource.cannot_handle(given, &why));
             }
             given => {
                 return Err(Refusal::bad_request(format!(
@@ -130,13 +136,9 @@ fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resour
         "object" => "map[string]string",
         other => other,
     };
-    Err(Refusal::bad_request(format!(
-        "{} in version {} cannot be handled as a {}: json: cannot unmarshal {found} into Go struct field {kind}.{} of type {wanted}",
-        resource.kind,
-        object::quoted(&resource.version),
-        resource.kind,
-        declared(&error.field, schema)
-    )))
+    let field = declared(&error.field, schema);
+    let why = format!("json: cannot unmarshal {found} into Go struct field {kind}.{field} of type {wanted}");
+    Err(resource.cannot_handle(&resource.kind, &why))
 }
 
 /// The field names of a path, without map keys and list indices, because Go's error message contains only struct fields.
@@ -155,11 +157,17 @@ fn declared(path: &str, schema: &schema::Schema) -> String {
     fields.join(".")
 }
 
-pub(crate) fn strict_message(unknown: &[String]) -> String {
-    format!("strict decoding error: {}", unknown_fields(unknown).join(", "))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::catalogue;
 
-pub(crate) fn unknown_fields(paths: &[String]) -> Vec<String> {
-    let quoted = paths.iter().map(|path| object::quoted(path));
-    quoted.map(|path| format!("unknown field {path}")).collect()
+    #[test]
+    fn a_value_that_is_no_object_is_rejected() {
+        for value in [json!(3), json!([]), json!("a"), Value::Null] {
+            for resource in &catalogue().resources {
+                assert!(check_type(&mut value.clone(), resource).is_err(), "{value}");
+            }
+        }
+    }
 }

@@ -16,34 +16,32 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
     let catalogue = catalogue();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-    let json = |value: Value| Ok(service::json(StatusCode::OK, &value));
-    match parts[..] {
-        ["healthz" | "readyz" | "livez"] => Ok(service::ok("text/plain; charset=utf-8", "ok")),
+    let json = |value: Value| Some(service::json(StatusCode::OK, &value));
+    let answer = match parts[..] {
+        ["healthz" | "readyz" | "livez"] => Some(service::ok("text/plain; charset=utf-8", "ok")),
         ["version"] => json(version()),
-        ["api"] if wants_aggregated(accept) => Ok(aggregated(catalogue, |group| group.is_empty())),
-        ["apis"] if wants_aggregated(accept) => Ok(aggregated(catalogue, |group| !group.is_empty())),
+        ["api"] if wants_aggregated(accept) => Some(aggregated(catalogue, |group| group.is_empty())),
+        ["apis"] if wants_aggregated(accept) => Some(aggregated(catalogue, |group| !group.is_empty())),
         ["api"] => json(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
         ["apis"] => json(json!({
             "kind": "APIGroupList", "apiVersion": "v1",
             "groups": groups(catalogue).iter().filter(|(group, _)| !group.is_empty()).map(|(group, version)| api_group(group, version)).collect::<Vec<_>>(),
         })),
-        ["api", version] => resources(catalogue, "", version).map_or(Err(Refusal::no_such_path()), json),
+        ["api", version] => resources(catalogue, "", version).and_then(json),
         ["apis", group] => {
             let found = groups(catalogue).into_iter().find(|(name, _)| *name == group);
-            found.map_or(Err(Refusal::no_such_path()), |(group, version)| {
+            found.and_then(|(group, version)| {
                 let mut group = api_group(group, version);
                 group["kind"] = json!("APIGroup");
                 group["apiVersion"] = json!("v1");
                 json(group)
             })
         }
-        ["apis", group, version] => resources(catalogue, group, version).map_or(Err(Refusal::no_such_path()), json),
-        ["openapi", "v2"] => Ok(openapi::version_two(accept)),
+        ["apis", group, version] => resources(catalogue, group, version).and_then(json),
+        ["openapi", "v2"] => Some(openapi::version_two(accept)),
         ["openapi", "v3"] => json(openapi::index(&groups(catalogue))),
-        ["openapi", "v3", "api", version] => openapi::document(catalogue, "", version).map_or(Err(Refusal::no_such_path()), json),
-        ["openapi", "v3", "apis", group, version] => {
-            openapi::document(catalogue, group, version).map_or(Err(Refusal::no_such_path()), json)
-        }
+        ["openapi", "v3", "api", version] => openapi::document(catalogue, "", version).and_then(json),
+        ["openapi", "v3", "apis", group, version] => openapi::document(catalogue, group, version).and_then(json),
         [""] => {
             let paths = [
                 "/api",
@@ -58,8 +56,9 @@ pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
             ];
             json(json!({ "paths": paths }))
         }
-        _ => Err(Refusal::no_such_path()),
-    }
+        _ => None,
+    };
+    answer.ok_or_else(Refusal::no_such_path)
 }
 
 fn version() -> Value {

@@ -14,24 +14,23 @@ const FIELDS: [(&str, &str); 7] = [
 ];
 
 pub(crate) fn to_core(event: &mut Value) {
-    rename(event, |(new, core)| (new, core));
+    rename(event, FIELDS);
     event["apiVersion"] = json!("v1");
-    for (field, absent) in [("involvedObject", json!({})), ("source", json!({}))] {
+    for field in ["involvedObject", "source"] {
         if event[field].is_null() {
-            event[field] = absent;
+            event[field] = json!({});
         }
     }
 }
 
 pub(crate) fn from_core(event: &mut Value) {
-    rename(event, |(new, core)| (core, new));
+    rename(event, FIELDS.map(|(new, core)| (core, new)));
     event["apiVersion"] = json!("events.k8s.io/v1");
 }
 
-fn rename(event: &mut Value, direction: impl Fn((&'static str, &'static str)) -> (&'static str, &'static str)) {
+fn rename(event: &mut Value, names: [(&str, &str); 7]) {
     let Some(fields) = event.as_object_mut() else { return };
-    for pair in FIELDS {
-        let (from, to) = direction(pair);
+    for (from, to) in names {
         if let Some(value) = fields.remove(from) {
             fields.insert(to.to_owned(), value);
         }

@@ -8,6 +8,7 @@ use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use serde_json::{Value, json};
 
 use crate::control_plane::Shared;
@@ -19,7 +20,7 @@ use crate::protobuf;
 use crate::refusal::{FieldError, Mistake, Refusal, about};
 use crate::request::{self, Query, Target};
 use crate::resource::{Behaviour, Resource, catalogue};
-use crate::review::Review;
+use crate::review;
 use crate::selector::Selector;
 use crate::service::{self, Answer};
 use crate::store::Key;
@@ -30,8 +31,9 @@ use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
 pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: &[u8]) -> Result<Answer, Refusal> {
     let path = parts.uri.path();
     let Some(target) = request::target(path, catalogue()) else {
-        if let Some(review) = Review::at(path) {
-            return review.answer(&parts.method, request::header(&parts.headers, header::CONTENT_TYPE), body);
+        let content_type = request::header(&parts.headers, header::CONTENT_TYPE);
+        if let Some(answer) = review::answer(path, &parts.method, content_type, body) {
+            return answer;
         }
         return match parts.method {
             Method::GET => discovery::answer(path, request::header(&parts.headers, header::ACCEPT)),
@@ -181,26 +183,17 @@ impl Request<'_> {
             "" | "application/json" | "text/plain" => decode::parse(self.body, self.kind)?,
             protobuf::MEDIA_TYPE => {
                 let read = protobuf::decode(self.body, self.kind);
-                let mut object = read.map_err(|error| match error {
+                read.map_err(|error| match error {
                     protobuf::ProtobufError::Kind => Refusal::unknown_media_type(),
                     other => Refusal::bad_request(other.to_string()),
-                })?;
-                decode::check_type(&mut object, self.kind)?;
-                object
+                })?
             }
             _ => return Err(Refusal::unknown_media_type()),
         };
+        decode::check_type(&mut object, self.kind)?;
         let unknown = decode::normalise(&mut object, self.kind, catalogue())?;
-        if validation == FieldValidation::Strict && !unknown.is_empty() {
-            return Err(Refusal::bad_request(format!(
-                "{} in version {} cannot be handled as a {}: {}",
-                self.kind.kind,
-                object::quoted(&self.kind.version),
-                self.kind.kind,
-                decode::strict_message(&unknown)
-            )));
-        }
-        Ok((object, warnings(validation, &unknown)))
+        let warnings = validation.check(&unknown, |why| self.kind.cannot_handle(&self.kind.kind, why))?;
+        Ok((object, warnings))
     }
 
     fn answer_object(&self, status: StatusCode, object: &Value, warnings: Vec<String>) -> Answer {
@@ -272,17 +265,15 @@ impl Request<'_> {
     }
 
     fn deletion(&self) -> Result<Deletion, Refusal> {
-        let query = &self.query;
-        let options: Value = if self.body.is_empty() {
-            json!({})
-        } else {
-            serde_json::from_slice(self.body).map_err(|error| Refusal::bad_request(format!("error decoding options: {error}")))?
+        let options: DeleteOptions = match self.body {
+            [] => DeleteOptions::default(),
+            body => serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("error decoding options: {error}")))?,
         };
-        let policy = match query.text("propagationPolicy") {
-            "" => options["propagationPolicy"].as_str().unwrap_or_default(),
+        let policy = match self.query.text("propagationPolicy") {
+            "" => options.propagation_policy.as_deref().unwrap_or_default(),
             given => given,
         };
-        let propagation = match (policy, options["orphanDependents"].as_bool()) {
+        let propagation = match (policy, options.orphan_dependents) {
             ("Background", _) | ("", Some(false)) => Some(Propagation::Background),
             ("Foreground", _) => Some(Propagation::Foreground),
             ("Orphan", _) | ("", Some(true)) => Some(Propagation::Orphan),
@@ -293,13 +284,10 @@ impl Request<'_> {
                 return Err(Refusal::invalid(about("meta.k8s.io", "DeleteOptions", ""), &[error]));
             }
         };
-        let precondition = |field: &str| options["preconditions"][field].as_str().map(str::to_owned);
-        let dry_run = options["dryRun"].as_array().is_some_and(|runs| runs.iter().any(|run| run == "All"));
         Ok(Deletion {
             propagation,
-            uid: precondition("uid"),
-            resource_version: precondition("resourceVersion"),
-            dry_run: dry_run || query.is_dry_run(),
+            preconditions: options.preconditions.unwrap_or_default(),
+            dry_run: self.query.is_dry_run() || options.dry_run.iter().flatten().any(|run| run == "All"),
         })
     }
 
@@ -345,12 +333,5 @@ impl Request<'_> {
             Ok(page)
         })?;
         Ok(service::json(StatusCode::OK, &self.view().list(&page)))
-    }
-}
-
-fn warnings(validation: FieldValidation, unknown: &[String]) -> Vec<String> {
-    match validation {
-        FieldValidation::Warn => decode::unknown_fields(unknown),
-        _ => Vec::new(),
     }
 }

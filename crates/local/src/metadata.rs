@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::names;
 use crate::object;
-use crate::refusal::{FieldError, Mistake};
+use crate::refusal::FieldError;
 use crate::resource::{Behaviour, Resource};
 
 /// Maximum total size of the keys and values of all annotations, in bytes.
@@ -158,12 +158,7 @@ fn validate_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     ] {
         let (new, old) = (&object["metadata"][field], &old["metadata"][field]);
         if new != old {
-            errors.push(FieldError::new(
-                Mistake::Invalid,
-                format!("metadata.{field}"),
-                new.clone(),
-                "field is immutable",
-            ));
+            errors.push(FieldError::invalid(format!("metadata.{field}"), new.clone(), "field is immutable"));
         }
     }
 }

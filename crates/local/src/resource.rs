@@ -11,6 +11,7 @@ pub(crate) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
 use serde_json::{Value, json};
 
+use crate::object;
 use crate::refusal::{self, FieldError, Refusal};
 use crate::schema::{Schema, built_in};
 
@@ -78,6 +79,12 @@ impl Resource {
     /// Error for an invalid object. Like the API server, this error contains the kind instead of the plural.
     pub fn invalid(&self, name: &str, errors: &[FieldError]) -> Refusal {
         Refusal::invalid(refusal::about(&self.group, &self.kind, name), errors)
+    }
+
+    /// Error for a body that is no object of this kind. `kind` is the kind that the body has.
+    pub fn cannot_handle(&self, kind: &str, why: &str) -> Refusal {
+        let version = object::quoted(&self.version);
+        Refusal::bad_request(format!("{kind} in version {version} cannot be handled as a {}: {why}", self.kind))
     }
 
     pub fn not_found(&self, name: &str) -> Refusal {

@@ -5,44 +5,28 @@ use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use serde_json::{Value, json};
 
 use crate::protobuf;
-use crate::refusal::{FieldError, Mistake, Refusal, about};
+use crate::refusal::{FieldError, Refusal, about};
 use crate::service::{self, Answer};
 
 const USER: &str = "sahasra";
+const ACCESS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const IDENTITY: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
-/// A kind of review. Reviews are answered and not stored, as in the API server: the only method is POST.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Review {
-    Access,
-    Identity,
-}
-
-impl Review {
-    /// The kind whose collection has this path; `None` for all other paths.
-    pub(crate) fn at(path: &str) -> Option<Self> {
-        match path {
-            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" => Some(Self::Access),
-            "/apis/authentication.k8s.io/v1/selfsubjectreviews" => Some(Self::Identity),
-            _ => None,
-        }
-    }
-
-    /// Responds to a review in JSON. Accepts JSON, and for an access review also protobuf, which kubectl sends.
-    pub(crate) fn answer(self, method: &Method, content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
-        if method != Method::POST {
-            return Err(Refusal::method_not_allowed());
-        }
-        match self {
-            Self::Access => access(content_type, body),
-            Self::Identity => Ok(service::json(
-                StatusCode::CREATED,
-                &json!({
-                    "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
-                    "status": {"userInfo": {"username": USER, "groups": ["system:authenticated"]}},
-                }),
-            )),
-        }
-    }
+/// Responds to a review in JSON; `None` if the path is not that of reviews. Reviews are answered and not stored, as in the API server: the
+/// only method is POST. An access review may also be protobuf, which kubectl sends.
+pub(crate) fn answer(path: &str, method: &Method, content_type: &str, body: &[u8]) -> Option<Result<Answer, Refusal>> {
+    Some(match path {
+        ACCESS | IDENTITY if method != Method::POST => Err(Refusal::method_not_allowed()),
+        ACCESS => access(content_type, body),
+        IDENTITY => Ok(service::json(
+            StatusCode::CREATED,
+            &json!({
+                "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
+                "status": {"userInfo": {"username": USER, "groups": ["system:authenticated"]}},
+            }),
+        )),
+        _ => return None,
+    })
 }
 
 fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
@@ -60,22 +44,21 @@ fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
     };
     let spec = &review.spec;
     let mistake = match (&spec.resource_attributes, &spec.non_resource_attributes) {
-        (Some(_), Some(asked)) => Some(FieldError::new(
-            Mistake::Invalid,
+        (Some(_), Some(asked)) => Some((
             "spec.nonResourceAttributes",
             json!(asked),
             "cannot be specified in combination with resourceAttributes",
         )),
-        (None, None) => Some(FieldError::new(
-            Mistake::Invalid,
+        (None, None) => Some((
             "spec.resourceAttributes",
             Value::Null,
             "exactly one of nonResourceAttributes or resourceAttributes must be specified",
         )),
         _ => None,
     };
-    if let Some(mistake) = mistake {
-        return Err(Refusal::invalid(about("authorization.k8s.io", "", ""), &[mistake]));
+    if let Some((field, value, why)) = mistake {
+        let error = FieldError::invalid(field, value, why);
+        return Err(Refusal::invalid(about("authorization.k8s.io", "", ""), &[error]));
     }
     let status = json!({"allowed": true, "reason": "there is one identity here, and it may do everything"});
     let answer = json!({

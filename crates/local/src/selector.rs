@@ -1,7 +1,9 @@
 //! Label and field selectors.
 
 use std::cmp::Ordering;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use serde_json::Value;
 
 use crate::object;
@@ -94,45 +96,31 @@ fn split(text: &str) -> Vec<&str> {
     if text.trim().is_empty() { Vec::new() } else { terms }
 }
 
+/// A term of a label selector, such as `tier`, `!tier`, `tier != gold`, `tier in (gold, silver)` or `rank > 7`.
+static TERM: LazyLock<Regex> = LazyLock::new(|| {
+    let key = "[-A-Za-z0-9_./]+";
+    let condition = r"\s+(?<set>in|notin)\s*\((?<values>[^()]*)\)|\s*(?<operator>==?|!=|<|>)\s*(?<value>[^\s=!<>()]*)";
+    Regex::new(&format!(r"^(?:!\s*(?<absent>{key})|(?<key>{key})\s*(?:{condition})?)$")).expect("a constant pattern")
+});
+
 fn parse_label(term: &str) -> Option<Requirement> {
-    let is_key = |key: &str| {
-        !key.is_empty()
-            && key
-                .chars()
-                .all(|character| character.is_ascii_alphanumeric() || "-_./".contains(character))
+    let term = TERM.captures(term)?;
+    let part = |name: &str| term.name(name).map(|part| part.as_str().trim().to_owned());
+    if let Some(name) = part("absent") {
+        return Some(Requirement::Absent(name));
+    }
+    let (name, value) = (part("key")?, part("value").unwrap_or_default());
+    let values = match part("values") {
+        Some(list) => list.split(',').map(|value| value.trim().to_owned()).collect(),
+        None => vec![value.clone()],
     };
-    let key = |key: &str| is_key(key.trim()).then(|| key.trim().to_owned());
-    let values = |list: &str| -> Option<Vec<String>> {
-        let list = list.trim().strip_prefix('(')?.strip_suffix(')')?;
-        Some(list.split(',').map(|value| value.trim().to_owned()).collect())
-    };
-    for (word, negated) in [(" notin", true), (" in", false)] {
-        if let Some((name, list)) = term.split_once(word)
-            && list.trim_start().starts_with('(')
-        {
-            let (name, values) = (key(name)?, values(list)?);
-            return Some(if negated {
-                Requirement::NotIn(name, values)
-            } else {
-                Requirement::In(name, values)
-            });
-        }
-    }
-    if let Some((name, value)) = term.split_once("!=") {
-        return Some(Requirement::NotIn(key(name)?, vec![value.trim().to_owned()]));
-    }
-    if let Some((name, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
-        return Some(Requirement::In(key(name)?, vec![value.trim().to_owned()]));
-    }
-    for (sign, ordering) in [('>', Ordering::Greater), ('<', Ordering::Less)] {
-        if let Some((name, value)) = term.split_once(sign) {
-            return Some(Requirement::Compared(key(name)?, ordering, value.trim().parse().ok()?));
-        }
-    }
-    match term.strip_prefix('!') {
-        Some(name) => Some(Requirement::Absent(key(name)?)),
-        None => Some(Requirement::Exists(key(term)?)),
-    }
+    Some(match part("set").or(part("operator")).as_deref() {
+        None => Requirement::Exists(name),
+        Some("in" | "=" | "==") => Requirement::In(name, values),
+        Some("notin" | "!=") => Requirement::NotIn(name, values),
+        Some(">") => Requirement::Compared(name, Ordering::Greater, value.parse().ok()?),
+        Some(_) => Requirement::Compared(name, Ordering::Less, value.parse().ok()?),
+    })
 }
 
 fn parse_field(term: &str) -> Option<(&str, bool, &str)> {

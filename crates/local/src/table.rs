@@ -7,17 +7,11 @@ use jsonpath_rust::JsonPath;
 use serde_json::{Value, json};
 
 use crate::object;
-use crate::resource::{Column, Resource};
+use crate::resource::Column;
+use crate::view::View;
 
-pub(crate) struct Table<'a> {
-    pub resource: &'a Resource,
-    /// Part of each object that its row includes: `Object`, `None`, or otherwise the metadata.
-    pub include_object: &'a str,
-    pub now: jiff::Timestamp,
-}
-
-impl Table<'_> {
-    pub fn render(&self, objects: &[Value], metadata: Value) -> Value {
+impl View {
+    pub fn table(&self, objects: &[Value], metadata: Value) -> Value {
         let rows: Vec<Value> = objects.iter().map(|object| self.row(object)).collect();
         json!({
             "kind": "Table",
@@ -29,7 +23,7 @@ impl Table<'_> {
     }
 
     fn columns(&self) -> Vec<Value> {
-        self.resource
+        self.resource()
             .columns
             .iter()
             .map(|column| {
@@ -49,12 +43,13 @@ impl Table<'_> {
     }
 
     fn row(&self, object: &Value) -> Value {
-        let cells = if self.resource.is_custom() {
-            self.resource.columns.iter().map(|column| self.cell(object, column)).collect()
+        let resource = self.resource();
+        let cells = if resource.is_custom() {
+            resource.columns.iter().map(|column| self.cell(object, column)).collect()
         } else {
-            cells::cells(object, self.resource.behaviour, self.now)
+            cells::cells(object, resource.behaviour, self.now)
         };
-        let shown = match self.include_object {
+        let shown = match self.include_object.as_str() {
             "None" => Value::Null,
             "Object" => object.clone(),
             _ => object::only_metadata(object),

@@ -8,7 +8,6 @@ use crate::events;
 use crate::list::Page;
 use crate::object;
 use crate::resource::{Behaviour, Resource, catalogue};
-use crate::table::Table;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -23,8 +22,8 @@ pub(crate) struct View {
     resource: usize,
     form: Form,
     /// Parameter `includeObject` of a table: the part of each object that its row includes.
-    include_object: String,
-    now: jiff::Timestamp,
+    pub include_object: String,
+    pub now: jiff::Timestamp,
 }
 
 impl View {
@@ -52,7 +51,7 @@ impl View {
         }
     }
 
-    fn resource(&self) -> &'static Resource {
+    pub fn resource(&self) -> &'static Resource {
         &catalogue().resources[self.resource]
     }
 
@@ -110,14 +109,5 @@ impl View {
             shown["apiVersion"] = json!("v1");
         }
         shown
-    }
-
-    fn table(&self, objects: &[Value], metadata: Value) -> Value {
-        Table {
-            resource: self.resource(),
-            include_object: &self.include_object,
-            now: self.now,
-        }
-        .render(objects, metadata)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Preconditions;
 use serde_json::{Value, json};
 
 use crate::built_in;
@@ -62,8 +63,7 @@ impl Propagation {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Deletion {
     pub propagation: Option<Propagation>,
-    pub uid: Option<String>,
-    pub resource_version: Option<String>,
+    pub preconditions: Preconditions,
     pub dry_run: bool,
 }
 
@@ -238,9 +238,8 @@ impl Transaction<'_> {
             return Ok(Arc::new(object));
         }
         let key = key_of(writing.resource, &object);
-        let updated = self.store.put(key.clone(), object);
+        let updated = self.put(&key, old, object);
         self.limit_lifetime(resource, &key);
-        self.suspect_changed(&key, old, &updated);
         self.collect();
         Ok(updated)
     }
@@ -313,7 +312,7 @@ impl Transaction<'_> {
         let Some(existing) = self.store.get(key).cloned() else {
             return Err(resource.not_found(&key.name));
         };
-        self.check_preconditions(resource, &existing, deletion)?;
+        self.check_preconditions(resource, &existing, &deletion.preconditions)?;
         if resource.behaviour == Behaviour::Namespace {
             return self.delete_namespace(resource, key, &existing, deletion.dry_run);
         }
@@ -346,30 +345,28 @@ impl Transaction<'_> {
         if deletion.dry_run {
             return Ok(Deleted::Waiting(Arc::new(marked)));
         }
-        let marked = self.store.put(key.clone(), marked);
-        self.suspect_changed(key, &existing, &marked);
-        Ok(Deleted::Waiting(marked))
+        Ok(Deleted::Waiting(self.put(key, &existing, marked)))
     }
 
-    fn check_preconditions(&self, resource: &Resource, existing: &Value, deletion: &Deletion) -> Result<(), Refusal> {
-        // The API server uses the kind here, and the plural in other conflicts.
-        let about = refusal::about(&resource.group, &resource.kind, object::name(existing));
-        if let Some(uid) = deletion.uid.as_deref().filter(|uid| *uid != object::uid(existing)) {
-            let why = format!(
-                "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and \
-                 then recreated",
-                object::uid(existing)
-            );
-            return Err(Refusal::conflict(about, &why));
-        }
-        let version = deletion.resource_version.as_deref();
-        if let Some(version) = version.filter(|version| *version != object::resource_version(existing)) {
-            let why = format!(
-                "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({}). The object \
-                 might have been modified",
-                object::resource_version(existing)
-            );
-            return Err(Refusal::conflict(about, &why));
+    fn check_preconditions(&self, resource: &Resource, existing: &Value, wanted: &Preconditions) -> Result<(), Refusal> {
+        for (what, past, wanted, found) in [
+            ("UID", "deleted and then recreated", &wanted.uid, object::uid(existing)),
+            (
+                "ResourceVersion",
+                "modified",
+                &wanted.resource_version,
+                object::resource_version(existing),
+            ),
+        ] {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
+                let why = format!(
+                    "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been \
+                     {past}"
+                );
+                // The API server uses the kind here, and the plural in other conflicts.
+                let about = refusal::about(&resource.group, &resource.kind, object::name(existing));
+                return Err(Refusal::conflict(about, &why));
+            }
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusDetails;
 use serde_json::{Value, json};
 
-use super::{Request, warnings};
+use super::Request;
 use crate::decode::{self, FieldValidation};
 use crate::managed;
 use crate::object;
@@ -136,10 +136,10 @@ impl Request<'_> {
         self.check_name(object::name(&document))?;
         let shown = document.clone();
         let unknown = decode::normalise(&mut document, self.kind, catalogue())?;
-        if validation == FieldValidation::Strict && !unknown.is_empty() {
-            let error = FieldError::invalid("patch", shown.to_string(), decode::strict_message(&unknown));
-            return Err(Refusal::invalid(about("", "", ""), &[error]));
-        }
-        Ok((document, warnings(validation, &unknown)))
+        let warnings = validation.check(&unknown, |why| {
+            let error = FieldError::invalid("patch", shown.to_string(), why);
+            Refusal::invalid(about("", "", ""), &[error])
+        })?;
+        Ok((document, warnings))
     }
 }
