@@ -130,6 +130,8 @@ macro_rules! contract {
                 a_write_to_the_status_leaves_the_rest,
                 a_place_in_a_list_may_be_empty,
                 a_status_can_be_replaced,
+                a_field_left_out_by_a_replaced_status_is_removed,
+                a_json_patch_of_the_status_with_an_old_version_is_rejected,
                 a_status_write_counts_no_generation,
                 a_wrong_status_is_rejected,
                 a_term_only_grows,

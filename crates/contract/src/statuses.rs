@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::subject::{Subject, answered, burst, causes, object, summary};
 
+const JSON_PATCH: &str = "application/json-patch+json";
+
 async fn patch_status(subject: &Subject, kind: &str, name: &str, patch: Value) -> Result<DynamicObject, Status> {
     answered(
         subject
@@ -81,6 +83,48 @@ pub async fn a_status_can_be_replaced(subject: &Subject) {
     assert_eq!(session.data["status"].get("worker"), None);
     let read = subject.sessions().get_status("a").await.unwrap();
     assert_eq!(read.resource_version(), session.resource_version());
+}
+
+pub async fn a_field_left_out_by_a_replaced_status_is_removed(subject: &Subject) {
+    subject.session("a").await;
+    let replace = async |status: Value| {
+        let patch = json!([{"op": "add", "path": "/status", "value": status}]);
+        subject
+            .send("PATCH", "sahasra.dev/v1alpha1:gpusessions/a/status", JSON_PATCH, &patch)
+            .await
+            .unwrap()
+    };
+    let session = replace(json!({"state": "Ready", "worker": "w"})).await;
+    assert_eq!(session["status"]["worker"], "w");
+    let session = replace(json!({"state": "Ready"})).await;
+    assert_eq!(session["status"].get("worker"), None);
+    let read = subject.sessions().get_status("a").await.unwrap();
+    assert_eq!(read.data["status"], session["status"]);
+    assert_eq!(read.metadata.generation, Some(1));
+}
+
+pub async fn a_json_patch_of_the_status_with_an_old_version_is_rejected(subject: &Subject) {
+    let version = subject.session("a").await.resource_version().unwrap();
+    let patch = async |op: &str, version: &str, state: &str| {
+        let patch = json!([
+            {"op": op, "path": "/metadata/resourceVersion", "value": version},
+            {"op": "add", "path": "/status", "value": {"state": state}},
+        ]);
+        subject
+            .send("PATCH", "sahasra.dev/v1alpha1:gpusessions/a/status", JSON_PATCH, &patch)
+            .await
+    };
+    let session = patch("add", &version, "Ready").await.unwrap();
+    assert_eq!(session["status"]["state"], "Ready");
+    // A version that the patch sets is a precondition of the write, a version that it tests is a condition of the patch.
+    let status = patch("add", &version, "Failed").await.unwrap_err();
+    let expected = "Operation cannot be fulfilled on gpusessions.sahasra.dev \"a\": the object has been modified; please apply your \
+                    changes to the latest version and try again";
+    assert_eq!(summary(&status), (409, "Conflict", expected));
+    let status = patch("test", &version, "Failed").await.unwrap_err();
+    assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"), "{}", status.message);
+    let read = subject.sessions().get_status("a").await.unwrap();
+    assert_eq!(read.data["status"]["state"], "Ready");
 }
 
 pub async fn a_status_write_counts_no_generation(subject: &Subject) {
