@@ -4,10 +4,7 @@ mod patching;
 
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use serde_json::{Value, json};
 
@@ -168,12 +165,7 @@ impl Request<'_> {
             selector: self.selector()?,
             view: self.view(),
         };
-        let mut watch = WatchStream::open(self.shared, watched, &self.query)?;
-        let events = stream::poll_fn(move |context| watch.poll_event(context)).map(|event| Ok(Frame::data(event)));
-        let mut answer = Answer::new(StreamBody::new(events).boxed_unsync());
-        let content_type = HeaderValue::from_static("application/json");
-        answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
-        Ok(answer)
+        Ok(service::events(WatchStream::open(self.shared, watched, &self.query)?))
     }
 
     /// Decodes the body. Returns the pruned and defaulted object, and warnings about unknown fields.

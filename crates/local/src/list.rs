@@ -29,7 +29,7 @@ fn encode(revision: i64, start: &str) -> String {
 }
 
 fn decode(token: &str) -> Result<(i64, String), Refusal> {
-    let invalid = || Refusal::bad_request("invalid continue token: continue key is not valid".to_owned());
+    let invalid = || Refusal::bad_request("invalid continue token: continue key is not valid");
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| invalid())?;
     let token: Value = serde_json::from_slice(&bytes).map_err(|_| invalid())?;
     let start = token["start"].as_str().filter(|start| !start.is_empty()).ok_or_else(invalid)?;
@@ -63,7 +63,7 @@ pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, sele
         revision = u64::try_from(token_revision).unwrap_or(current);
         if asked > 0 {
             return Err(Refusal::bad_request(
-                "specifying resource version is not allowed when using continue".to_owned(),
+                "specifying resource version is not allowed when using continue",
             ));
         }
         after = Some(start);

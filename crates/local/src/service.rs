@@ -8,15 +8,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use http::{HeaderValue, Response, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
-use hyper::body::Body;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Body, Frame};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::control_plane::Shared;
 use crate::handle;
 use crate::refusal::Refusal;
+use crate::watch::WatchStream;
 
 /// Maximum size of a request body in bytes, the same as the API server's.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -116,9 +118,8 @@ where
     }
 }
 
-/// A response that is sent as one chunk.
-fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Answer::new(Full::new(body.into()).boxed_unsync());
+fn respond(status: StatusCode, content_type: &'static str, body: ResponseBody) -> Answer {
+    let mut answer = Answer::new(body);
     *answer.status_mut() = status;
     let content_type = HeaderValue::from_static(content_type);
     answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
@@ -126,11 +127,17 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
 }
 
 pub(crate) fn json(status: StatusCode, value: &Value) -> Answer {
-    whole(status, "application/json", value.to_string())
+    respond(status, "application/json", Full::from(value.to_string()).boxed_unsync())
 }
 
 pub(crate) fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    whole(StatusCode::OK, content_type, body)
+    respond(StatusCode::OK, content_type, Full::new(body.into()).boxed_unsync())
+}
+
+/// Sends the events of a watch as they occur, one JSON object after the other.
+pub(crate) fn events(mut watch: WatchStream) -> Answer {
+    let events = stream::poll_fn(move |context| watch.poll_event(context)).map(|event| Ok(Frame::data(event)));
+    respond(StatusCode::OK, "application/json", StreamBody::new(events).boxed_unsync())
 }
 
 fn refused(refusal: &Refusal) -> Answer {

@@ -53,7 +53,7 @@ impl WatchStream {
         let sends_initial = query.is_true("sendInitialEvents");
         if sends_initial && query.text("resourceVersionMatch") != "NotOlderThan" {
             return Err(Refusal::bad_request(
-                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan".to_owned(),
+                "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
         let wants_bookmarks = query.is_true("allowWatchBookmarks");

@@ -97,9 +97,7 @@ impl Transaction<'_> {
         let resource = self.resource(writing.resource);
         place(&mut object, writing.namespace.as_deref())?;
         if !object::resource_version(&object).is_empty() {
-            return Err(Refusal::plain(
-                "resourceVersion should not be set on objects to be created".to_owned(),
-            ));
+            return Err(Refusal::plain("resourceVersion should not be set on objects to be created"));
         }
         for field in [
             "creationTimestamp",
@@ -414,7 +412,7 @@ fn place(object: &mut Value, namespace: Option<&str>) -> Result<(), Refusal> {
     let given = object::namespace(object);
     if !given.is_empty() && given != wanted && !wanted.is_empty() {
         let why = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::bad_request(why.to_owned()));
+        return Err(Refusal::bad_request(why));
     }
     object::set_metadata(object, "namespace", if wanted.is_empty() { Value::Null } else { json!(wanted) });
     Ok(())

@@ -54,7 +54,7 @@ impl Request<'_> {
         }
         let mut config = self.configuration()?;
         if !config["metadata"]["managedFields"].is_null() {
-            return Err(Refusal::bad_request("metadata.managedFields must be nil".to_owned()));
+            return Err(Refusal::bad_request("metadata.managedFields must be nil"));
         }
         if self.kind.behaviour == Behaviour::NewEvent {
             crate::events::to_core(&mut config);
