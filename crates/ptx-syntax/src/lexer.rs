@@ -9,8 +9,11 @@ pub enum Token<'a> {
     Name(&'a str),
     /// Word after a dot, without the dot: directives, modifiers, types, `.x`.
     Dot(&'a str),
-    /// Integer constant, two's complement.
-    Integer(u64),
+    /// Integer constant, two's complement, and whether its type is `.u64`: it has the suffix `U` or does not fit into `.s64`.
+    Integer {
+        bits: u64,
+        is_unsigned: bool,
+    },
     /// `0f` constant: the bits of an f32.
     Single(u32),
     /// `0d` or decimal constant: the bits of an f64.
@@ -228,7 +231,8 @@ impl<'a> Cursor<'a> {
                 Err(_) => Err(self.error(position, format!("`{text}` is not a number"))),
             };
         }
-        let plain = lower.strip_suffix('u').unwrap_or(&lower);
+        let suffixed = lower.strip_suffix('u');
+        let plain = suffixed.unwrap_or(&lower);
         let parsed = if let Some(hex) = plain.strip_prefix("0x") {
             u64::from_str_radix(hex, 16)
         } else if let Some(binary) = plain.strip_prefix("0b") {
@@ -239,7 +243,10 @@ impl<'a> Cursor<'a> {
             plain.parse()
         };
         parsed
-            .map(Token::Integer)
+            .map(|bits| Token::Integer {
+                bits,
+                is_unsigned: suffixed.is_some() || bits > i64::MAX as u64,
+            })
             .map_err(|_| self.error(position, format!("`{digits}` is not a number of at most 64 bits")))
     }
 }
@@ -252,6 +259,10 @@ mod tests {
         tokens(text).expect("lexes").into_iter().map(|spanned| spanned.token).collect()
     }
 
+    fn integer(bits: u64, is_unsigned: bool) -> Token<'static> {
+        Token::Integer { bits, is_unsigned }
+    }
+
     #[test]
     fn constants_keep_their_bits() {
         assert_eq!(
@@ -259,10 +270,10 @@ mod tests {
             vec![
                 Token::Single(0x3f80_0000),
                 Token::Double(0x3ff0_0000_0000_0000),
-                Token::Integer(16),
-                Token::Integer(8),
-                Token::Integer(3),
-                Token::Integer(7),
+                integer(16, false),
+                integer(8, false),
+                integer(3, false),
+                integer(7, true),
                 Token::Double(1.5f64.to_bits()),
                 Token::Double(2e3f64.to_bits()),
                 Token::Double(1e-2f64.to_bits()),

@@ -131,9 +131,9 @@ impl<'a> Parser<'a> {
 
     fn integer(&mut self) -> Result<u64, LoadError> {
         match self.peek() {
-            Token::Integer(value) => {
+            Token::Integer { bits, .. } => {
                 self.at += 1;
-                Ok(value)
+                Ok(bits)
             }
             _ => Err(self.error("expected an integer")),
         }

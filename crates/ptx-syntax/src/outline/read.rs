@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn integer(&mut self) -> Result<u64, LoadError> {
         match self.next() {
-            Token::Integer(value) => Ok(value),
+            Token::Integer { bits, .. } => Ok(bits),
             _ => Err(self.error("expected an integer")),
         }
     }
@@ -201,8 +201,8 @@ impl<'a> Reader<'a> {
         let mut is_open = false;
         while self.peek() == Token::Mark(b'[') {
             self.at += 1;
-            if let Token::Integer(count) = self.peek() {
-                elements = elements.saturating_mul(count);
+            if let Token::Integer { bits, .. } = self.peek() {
+                elements = elements.saturating_mul(bits);
                 self.at += 1;
             } else {
                 is_open = true;

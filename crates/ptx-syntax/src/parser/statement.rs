@@ -121,7 +121,7 @@ impl<'a> Parser<'a> {
     pub(super) fn location(&mut self) -> Result<(u64, u64), LoadError> {
         self.at += 1;
         let place = (self.integer()?, self.integer()?);
-        while matches!(self.peek(), Token::Integer(_)) {
+        while matches!(self.peek(), Token::Integer { .. }) {
             self.at += 1;
         }
         while self.accept(b',') {
@@ -129,7 +129,7 @@ impl<'a> Parser<'a> {
                 self.name()?;
                 self.accept(b'+');
             }
-            while matches!(self.peek(), Token::Integer(_)) {
+            while matches!(self.peek(), Token::Integer { .. }) {
                 self.at += 1;
             }
         }
@@ -222,7 +222,7 @@ impl<'a> Parser<'a> {
                     if let Token::Name(index) = self.peek() {
                         return Err(self.unsupported(format!("the register {index} as index of an array")));
                     }
-                    let index = self.expression(0)?;
+                    let index = self.expression(0)?.bits as i64;
                     self.expect(b']')?;
                     return Ok(Operand::Element(name, index));
                 }
@@ -240,7 +240,11 @@ impl<'a> Parser<'a> {
                 } else {
                     None
                 };
-                let addend = if base.is_some() { self.addend()? } else { self.expression(0)? };
+                let addend = if base.is_some() {
+                    self.addend()?
+                } else {
+                    self.expression(0)?.bits as i64
+                };
                 if self.peek() != Token::Mark(b',') {
                     self.expect(b']')?;
                     return Ok(Operand::Address { base, addend });

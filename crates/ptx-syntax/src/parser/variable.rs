@@ -252,9 +252,9 @@ impl<'a> Parser<'a> {
     fn initial_value(&mut self) -> Result<InitialValue<'a>, LoadError> {
         // `0xff00(name)` is the part of an address that the mask selects.
         let mut mask = u64::MAX;
-        if let (Token::Integer(selected), Token::Mark(b'(')) = (self.peek(), self.peek_at(1)) {
+        if let (Token::Integer { bits, .. }, Token::Mark(b'(')) = (self.peek(), self.peek_at(1)) {
             self.at += 2;
-            mask = selected;
+            mask = bits;
         }
         if let Token::Name(name) = self.peek() {
             self.at += 1;

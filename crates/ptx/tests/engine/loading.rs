@@ -154,3 +154,45 @@ fn layouts_and_narrow_types_keep_their_places() {
     assert!(load("cvt.rna.tf32.f32 %r1, %f1;").is_ok());
     assert!(load("cvt.rna.f32.tf32 %r1, %f1;").is_err());
 }
+
+#[test]
+fn constant_expressions_are_signed_or_unsigned() {
+    // The types of PTX ISA §4.5.5: literals, unary, shifts, arithmetic, remainder, comparisons, casts, conditions.
+    for (expression, value) in [
+        ("0xffffffffffffffff >> 63", 1),
+        ("-1 >> 63", u64::MAX),
+        ("-1U >> 63", 1),
+        ("~0 >> 63", 1),
+        ("(.s64) ~0 >> 63", u64::MAX),
+        ("(.u64) -8 >> 60", 15),
+        ("1 << 64", 0),
+        ("1 << 0x100000000", 0),
+        ("-5 >> 0x100000001", u64::MAX),
+        ("-6 / 3", -2_i64 as u64),
+        ("-6 / 3U", (-6_i64 as u64) / 3),
+        ("0x8000000000000000 / 2", 1 << 62),
+        ("(.s64) 0x8000000000000000 / -1", 1 << 63),
+        ("-7 % 3", (-7_i64 as u64) % 3),
+        ("-1 < 0", 1),
+        ("-1 < 0U", 0),
+        ("0x8000000000000000 > 1", 1),
+        ("!5 - 1 >> 63", u64::MAX),
+        ("(0 ? 1U : -1) >> 63", 1),
+        ("(-1 & -1) >> 63", u64::MAX),
+        ("(-1 & 1U * -1) >> 63", 1),
+    ] {
+        let text = format!(
+            "{HEAD}.visible .entry k(.param .u64 out) {{\n\
+             .reg .b64 %rd<3>; ld.param.u64 %rd1, [out]; mov.u64 %rd2, {expression}; st.global.u64 [%rd1], %rd2; ret; }}\n"
+        );
+        let module = Module::load(&text).unwrap_or_else(|error| panic!("{expression}: {error}"));
+        let memory = Memory::new(1 << 20);
+        let out = memory.allocate(8).expect("fits");
+        let kernel = module.entry("k").expect("a kernel");
+        let launch = Launch::new([1, 1, 1], [1, 1, 1]);
+        kernel.launch(&launch, &out.0.to_le_bytes(), &memory, &Cancel::new()).expect("runs");
+        let mut bytes = [0; 8];
+        memory.read(out, &mut bytes).expect("reads");
+        assert_eq!(u64::from_le_bytes(bytes), value, "{expression}");
+    }
+}
