@@ -29,14 +29,14 @@ impl<'a> Lowering<'a> {
         width: Width,
     ) -> Result<Option<RegisterId>, LoadError> {
         let axis = match component {
-            Some("x") => 0,
-            Some("y") => 1,
-            Some("z") => 2,
-            Some("w") => 3,
-            _ => 0,
+            None | Some("x" | "r") => 0,
+            Some("y" | "g") => 1,
+            Some("z" | "b") => 2,
+            Some("w" | "a") => 3,
+            Some(_) => return Ok(None),
         };
         let special = match (name, component) {
-            ("%tid" | "%ntid" | "%ctaid" | "%nctaid", Some("w")) => Special::Zero,
+            ("%tid" | "%ntid" | "%ctaid" | "%nctaid", Some("w" | "a")) => Special::Zero,
             ("%tid", Some(_)) => Special::Thread(axis),
             ("%ntid", Some(_)) => Special::BlockExtent(axis),
             ("%ctaid", Some(_)) => Special::Block(axis),
@@ -45,7 +45,7 @@ impl<'a> Lowering<'a> {
             ("%warpid", None) => Special::Warp,
             ("%nwarpid", None) => Special::WarpCount,
             // Every block is a cluster of its own (§10.20-27).
-            ("%clusterid" | "%nclusterid" | "%cluster_ctaid" | "%cluster_nctaid", Some("w")) => Special::Zero,
+            ("%clusterid" | "%nclusterid" | "%cluster_ctaid" | "%cluster_nctaid", Some("w" | "a")) => Special::Zero,
             ("%clusterid", Some(_)) => Special::Block(axis),
             ("%nclusterid", Some(_)) => Special::GridExtent(axis),
             ("%cluster_ctaid", Some(_)) => Special::Zero,

@@ -64,7 +64,8 @@ impl<'a> Lowering<'a> {
             single => std::slice::from_ref(single),
         };
         let count = usize::from(geometry.dimensions) + usize::from(geometry.is_layered);
-        if parts.len() < count {
+        // A vector has 1, 2 or 4 elements, and the last of 4 is not used if there are 3 coordinates.
+        if parts.len() != count && (parts.len(), count) != (4, 3) {
             return Err(at.invalid(format!("expected {count} coordinates")));
         }
         for (index, part) in parts.iter().take(count).enumerate() {
@@ -85,9 +86,20 @@ impl<'a> Lowering<'a> {
     fn texture_fetch(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let is_integer = at.modifiers().last() == Some(&"s32");
         let geometry = geometry(at.modifiers(), is_integer).ok_or_else(|| at.form())?;
-        let [target, Operand::Coordinates(parts), ..] = at.all_operands() else {
+        let [target, Operand::Coordinates(parts), further @ ..] = at.all_operands() else {
             return Err(at.invalid("expected a vector and a texture with coordinates"));
         };
+        let (count, details) = match at.modifiers() {
+            ["level", ..] => (1, "a level of detail"),
+            ["grad", ..] => (2, "two gradients"),
+            _ => (0, "nothing"),
+        };
+        if further.len() < count {
+            return Err(at.invalid(format!("expected {details} after the coordinates")));
+        }
+        if further.len() > count {
+            return Err(at.unsupported("an offset or a depth to compare with after the coordinates"));
+        }
         let (texture, sampler, place) = match parts.as_slice() {
             [texture, place] => (texture, texture, place),
             [texture, sampler, place] => (texture, sampler, place),

@@ -124,6 +124,10 @@ impl<'a> Lowering<'a> {
         if negative_product && negative_c {
             return Err(at.invalid("the product and the addend cannot both be negative"));
         }
+        let plus_one = rest.contains(&"po");
+        if plus_one && (negative_a || negative_b || negative_c) {
+            return Err(at.invalid("with .po no operand can be negative"));
+        }
         let ((a, a_part), (b, b_part)) = (self.part_source(at, &a)?, self.part_source(at, &b)?);
         let c = self.source(at, &c, T::B32)?;
         let parts = [(a_part, *a_type == "s32"), (b_part, *b_type == "s32")];
@@ -137,7 +141,7 @@ impl<'a> Lowering<'a> {
         let flags = [
             (negative_product, scalar::NEGATE_PRODUCT),
             (negative_c, scalar::NEGATE_ADDEND),
-            (rest.contains(&"po"), scalar::PLUS_ONE),
+            (plus_one, scalar::PLUS_ONE),
             (rest.contains(&"sat"), scalar::SATURATE),
             (signed, scalar::SIGNED),
             (signed_product, scalar::SIGNED_PRODUCT),
