@@ -111,14 +111,9 @@ fn a_kernel_takes_32764_bytes_of_arguments_and_no_more() {
     assert!(reason.contains("32765 bytes of parameters, at most 32764"), "{reason}");
 }
 
-#[test]
-fn a_special_register_takes_an_offset() {
-    let text = format!(
-        "{HEAD}.visible .entry k(.param .u64 out) {{\n\
-         .reg .b64 %rd<2>; .reg .b32 %r<4>;\n\
-         ld.param.u64 %rd1, [out]; mov.u32 %r1, WARP_SZ-1; mov.u32 %r2, %laneid+4; st.global.v2.u32 [%rd1], {{%r1, %r2}}; ret; }}\n"
-    );
-    let module = Module::load(&text).expect("loads");
+/// Runs the kernel `k`, which takes a pointer, with one thread. Returns the 8 bytes that it stored.
+fn stored(text: &str) -> [u8; 8] {
+    let module = Module::load(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     let memory = Memory::new(1 << 20);
     let out = memory.allocate(8).expect("fits");
     let launch = Launch::new([1, 1, 1], [1, 1, 1]);
@@ -126,7 +121,17 @@ fn a_special_register_takes_an_offset() {
     kernel.launch(&launch, &out.0.to_le_bytes(), &memory, &Cancel::new()).expect("runs");
     let mut bytes = [0; 8];
     memory.read(out, &mut bytes).expect("reads");
-    assert_eq!(bytes, [31, 0, 0, 0, 4, 0, 0, 0]);
+    bytes
+}
+
+#[test]
+fn a_special_register_takes_an_offset() {
+    let text = format!(
+        "{HEAD}.visible .entry k(.param .u64 out) {{\n\
+         .reg .b64 %rd<2>; .reg .b32 %r<4>;\n\
+         ld.param.u64 %rd1, [out]; mov.u32 %r1, WARP_SZ-1; mov.u32 %r2, %laneid+4; st.global.v2.u32 [%rd1], {{%r1, %r2}}; ret; }}\n"
+    );
+    assert_eq!(stored(&text), [31, 0, 0, 0, 4, 0, 0, 0]);
 }
 
 #[test]
@@ -153,6 +158,17 @@ fn layouts_and_narrow_types_keep_their_places() {
     assert!(mma("col.row").is_err());
     assert!(load("cvt.rna.tf32.f32 %r1, %f1;").is_ok());
     assert!(load("cvt.rna.f32.tf32 %r1, %f1;").is_err());
+}
+
+#[test]
+fn a_variable_hides_a_register_of_an_outer_scope() {
+    let text = format!(
+        "{HEAD}.visible .entry k(.param .u64 out) {{\n\
+         .reg .b64 %rd<2>; .reg .b32 %r<4>, v; ld.param.u64 %rd1, [out]; mov.u32 v, 7;\n\
+         {{ .shared .align 4 .b32 v; mov.u32 %r1, 5; st.shared.u32 [v], %r1; ld.shared.u32 %r2, [v]; }}\n\
+         st.global.v2.u32 [%rd1], {{%r2, v}}; ret; }}\n"
+    );
+    assert_eq!(stored(&text), [5, 0, 0, 0, 7, 0, 0, 0]);
 }
 
 #[test]
@@ -185,14 +201,6 @@ fn constant_expressions_are_signed_or_unsigned() {
             "{HEAD}.visible .entry k(.param .u64 out) {{\n\
              .reg .b64 %rd<3>; ld.param.u64 %rd1, [out]; mov.u64 %rd2, {expression}; st.global.u64 [%rd1], %rd2; ret; }}\n"
         );
-        let module = Module::load(&text).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        let memory = Memory::new(1 << 20);
-        let out = memory.allocate(8).expect("fits");
-        let kernel = module.entry("k").expect("a kernel");
-        let launch = Launch::new([1, 1, 1], [1, 1, 1]);
-        kernel.launch(&launch, &out.0.to_le_bytes(), &memory, &Cancel::new()).expect("runs");
-        let mut bytes = [0; 8];
-        memory.read(out, &mut bytes).expect("reads");
-        assert_eq!(u64::from_le_bytes(bytes), value, "{expression}");
+        assert_eq!(u64::from_le_bytes(stored(&text)), value, "{expression}");
     }
 }

@@ -70,7 +70,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the register declared with this name in any enclosing scope, or its type if the engine has no registers of this type.
+    /// Returns the register that this name means here, or its type if the engine has no registers of this type. The innermost scope that
+    /// declares the name decides, and may declare a variable.
     pub(crate) fn register(&mut self, name: &'a str) -> Option<Result<RegisterId, ScalarType>> {
         for index in (0..self.scopes.len()).rev() {
             if let Some(found) = self.scopes[index].registers.get(name) {
@@ -83,6 +84,9 @@ impl<'a> Lowering<'a> {
                 let id = self.new_register(width);
                 self.scopes[index].registers.insert(name, id);
                 return Some(Ok(id));
+            }
+            if self.scopes[index].variables.contains_key(name) {
+                return None;
             }
         }
         match self.module_register(name)? {
@@ -120,7 +124,7 @@ impl<'a> Lowering<'a> {
             if let Some(found) = scope.vectors.get(name) {
                 return Some(*found);
             }
-            if scope.registers.contains_key(name) {
+            if scope.registers.contains_key(name) || scope.variables.contains_key(name) {
                 return None;
             }
             if let Some(family) = Family::find(name, |prefix| scope.families.get(prefix).copied()) {
