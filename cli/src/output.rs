@@ -84,7 +84,8 @@ impl fmt::Display for Table {
         for row in &self.rows {
             let mut line = String::new();
             for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(&format!("{cell:<width$}   "));
+                line.push_str(cell);
+                line.push_str(&" ".repeat(width - cell.chars().count() + 3));
             }
             writeln!(formatter, "{}", line.trim_end())?;
         }
@@ -107,5 +108,9 @@ mod tests {
         let mut table = Table::new(&["NAME", "N"]);
         table.row(["longer", "1"].map(str::to_owned));
         assert_eq!(table.to_string(), "NAME     N\nlonger   1\n");
+        // A cell may hold the text of an instruction, which has no limit.
+        let long = "x".repeat(usize::from(u16::MAX) + 1);
+        table.row([long.clone(), "1".to_owned()]);
+        assert!(table.to_string().ends_with(&format!("\n{long}   1\n")));
     }
 }
