@@ -17,6 +17,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use crate::causes;
+
 /// Limits of a server. The defaults suit both the operator and the agent.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -135,7 +137,7 @@ where
                 .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
                 .into_owned();
             if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(%error, "connection ended");
+                tracing::debug!(error = causes(&*error), "connection ended");
             }
         });
     }
@@ -217,6 +219,50 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 101") && answer.ends_with("ping"), "{answer}");
         shutdown.cancel();
         server.await.unwrap();
+    }
+
+    /// Connections of clients that send requests and accept no answer.
+    #[derive(Clone)]
+    struct Deaf;
+
+    impl Handshake for Deaf {
+        type Stream = tokio::io::Join<TcpStream, tokio::io::DuplexStream>;
+
+        async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
+            let (closed, _) = tokio::io::duplex(1);
+            Ok(tokio::io::join(stream, closed))
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(std::sync::Arc<parking_lot::Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_logged_with_its_cause() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+        let _logged = tracing::subscriber::set_default(subscriber.with_writer(move || writer.clone()).finish());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let service = warp::service(warp::path("hello").map(|| "hello"));
+        let _server = tokio::spawn(serve(listener, Deaf, service, Limits::default(), CancellationToken::new()));
+        stream.write_all(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+        let logged = String::from_utf8(log.0.lock().clone()).unwrap();
+        let ended = logged.lines().find(|line| line.contains("connection ended")).unwrap_or(&logged);
+        assert!(ended.contains("broken pipe"), "{ended}");
     }
 
     #[tokio::test]
