@@ -4,7 +4,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::quantity::at_least_one_mebibyte;
-use sahasra_names::Backend;
+use sahasra_names::{Backend, is_dns_label};
 use sahasra_service::args::duration;
 
 use crate::exit::{CODES, CODES_OF_UP};
@@ -216,7 +216,7 @@ fn plugin(text: &str) -> Result<PathBuf, String> {
 }
 
 fn class(text: &str) -> Result<String, String> {
-    if crate::manifests::is_label(text) {
+    if is_dns_label(text) {
         Ok(text.to_owned())
     } else {
         Err("invalid class: expected 1 to 63 of a-z, 0-9 and -, with a letter or digit at both ends".to_owned())

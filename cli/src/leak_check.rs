@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use sahasra_names::Bytes;
+
 use crate::{
     exit::Exit,
-    output::{Table, amount},
+    output::Table,
     pool::{DeviceLedger, Pool, is_empty},
 };
 
@@ -37,8 +39,8 @@ pub fn table(ledger: &[DeviceLedger]) -> String {
             device.worker.clone(),
             device.device.clone(),
             device.class.clone(),
-            amount(device.allocatable_bytes),
-            amount(device.leased_bytes),
+            Bytes(device.allocatable_bytes).to_string(),
+            Bytes(device.leased_bytes).to_string(),
             device.slices.to_string(),
         ]);
     }

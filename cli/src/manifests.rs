@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use sahasra_names::is_dns_label;
 use serde_json::Value;
 
 /// Extensions of the files read from a folder, the same as in kubectl.
@@ -44,6 +45,7 @@ pub enum Kind {
     BurstJob,
 }
 
+/// Kind, API version, name and plural, in the order of [`Kind`].
 const KINDS: [(Kind, &str, &str, &str); 5] = [
     (Kind::Namespace, "v1", "Namespace", "namespaces"),
     (Kind::ConfigMap, "v1", "ConfigMap", "configmaps"),
@@ -53,17 +55,12 @@ const KINDS: [(Kind, &str, &str, &str); 5] = [
 ];
 
 impl Kind {
-    fn row(self) -> &'static (Kind, &'static str, &'static str, &'static str) {
-        // A test checks that every variant has a row.
-        KINDS.iter().find(|row| row.0 == self).unwrap_or(&KINDS[0])
-    }
-
     pub fn name(self) -> &'static str {
-        self.row().2
+        KINDS[self as usize].2
     }
 
     pub fn path(self, namespace: &str) -> String {
-        let (_, version, _, plural) = self.row();
+        let (_, version, _, plural) = KINDS[self as usize];
         let prefix = if version.contains('/') { "apis" } else { "api" };
         match self {
             Self::Namespace => format!("/{prefix}/{version}/{plural}"),
@@ -98,23 +95,12 @@ pub enum ManifestError {
     },
 }
 
-const LABEL_BYTES: usize = 63;
-
 /// Checks the name of a namespace, which is a DNS label (RFC 1123), and returns it.
 pub fn namespace(name: &str) -> Result<String, String> {
-    if is_label(name) {
+    if is_dns_label(name) {
         return Ok(name.to_owned());
     }
-    Err(format!(
-        "write lower case letters, digits and '-', {LABEL_BYTES} at most, with a letter or digit at both ends, such as team-a"
-    ))
-}
-
-/// Whether `text` is a label as in RFC 1123, as the names of namespaces and classes are.
-pub fn is_label(text: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let at_ends = text.starts_with('-') || text.ends_with('-');
-    !text.is_empty() && text.len() <= LABEL_BYTES && text.bytes().all(is_part) && !at_ends
+    Err("write lower case letters, digits and '-', 63 at most, with a letter or digit at both ends, such as team-a".to_owned())
 }
 
 fn known() -> String {

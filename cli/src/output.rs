@@ -41,20 +41,6 @@ pub fn structured(structure: Structure, value: &Value) -> Exit {
     }
 }
 
-/// Formats a number of bytes in the largest binary unit that is not larger than it, with one decimal unless whole: `8Gi`, `512Mi`, `3.4Ki`,
-/// `12`.
-pub fn amount(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 4] = [(1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    let Some((unit, suffix)) = UNITS.iter().find(|(unit, _)| bytes >= *unit) else {
-        return bytes.to_string();
-    };
-    if bytes.is_multiple_of(*unit) {
-        format!("{}{suffix}", bytes / unit)
-    } else {
-        format!("{:.1}{suffix}", bytes as f64 / *unit as f64)
-    }
-}
-
 /// Table in kubectl's layout: columns as wide as their widest cell, separated by three spaces.
 #[derive(Debug)]
 pub struct Table {
@@ -96,12 +82,6 @@ impl fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn amounts_are_short() {
-        let shown: Vec<String> = [0, 1023, 3 << 9, 512 << 20, 8 << 30, (8 << 30) + (512 << 20)].map(amount).into();
-        assert_eq!(shown, ["0", "1023", "1.5Ki", "512Mi", "8Gi", "8.5Gi"]);
-    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

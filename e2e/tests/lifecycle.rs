@@ -258,7 +258,7 @@ async fn a_lease_survives_a_restart_of_the_operator() {
             .expect("it waits")
             .expect("a lease");
         let message = condition(&waiting, "Granted").expect("a condition")["message"].to_string();
-        assert!(message.contains("needs 99996 more slices of 64 MiB"), "{message}");
+        assert!(message.contains("needs 99996 more slices of 64Mi"), "{message}");
         assert_eq!(waiting.data["status"]["grants"], before.data["status"]["grants"], "the same grants");
         assert_eq!(lent(&pool).await, Some(4.0));
         if term == 2 {

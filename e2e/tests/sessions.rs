@@ -143,7 +143,7 @@ async fn a_session_without_room_reports_the_reason_and_is_placed_when_there_is_r
     }
     let session = wait(&pool, "third", waits).await;
     assert!(
-        why(&session, "Placed").1.contains("needs 1 slice of 900 MiB"),
+        why(&session, "Placed").1.contains("needs 1 slice of 900Mi"),
         "{:?}",
         why(&session, "Placed")
     );

@@ -9,10 +9,10 @@ use sahasra_crds::{
         status::{AggregateStatus, BestChunk, ChunkCounts},
     },
 };
+use sahasra_names::Bytes;
 use sahasra_parameters::Scalar;
 
 use super::follow::Ending;
-use crate::output::amount;
 
 /// Maximum number of elements of a sum or mean that are shown; the status has all of them.
 const SHOWN_ELEMENTS: usize = 8;
@@ -63,7 +63,7 @@ pub fn burst(job: &BurstJob, ending: &Ending, folder: Option<&Path>) -> String {
         let _ = writeln!(
             text,
             "  results     {}B{}",
-            amount(bytes),
+            Bytes(bytes),
             folder.map_or_else(
                 || ": -o csv prints them, --results FOLDER keeps them".to_owned(),
                 |folder| format!(" go to {}", folder.display())

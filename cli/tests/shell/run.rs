@@ -253,7 +253,7 @@ fn a_burst_that_no_device_can_serve_ends_the_run_with_the_reason() {
     let output = Sahasra::new(["run", "--vram", "32Mi"]).arg(&file).output();
     let shown = text(&output.stdout);
     assert_eq!(output.status.code(), Some(3), "{shown}{}", text(&output.stderr));
-    assert!(shown.contains("cannot start here: needs 1 slice of 64 MiB"), "{shown}");
+    assert!(shown.contains("cannot start here: needs 1 slice of 64Mi"), "{shown}");
     assert!(shown.contains("--vram"), "{shown}");
 }
 

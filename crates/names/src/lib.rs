@@ -1,4 +1,5 @@
-//! Names that objects, messages and command lines share: the engines of sessions, the backends of devices, and identifiers.
+//! Names that objects, messages and command lines share: the engines of sessions, the backends of devices, identifiers, and amounts of
+//! memory.
 //!
 //! Code that treats the values differently matches all of them, so that the compiler names each place where a new one is missing.
 
@@ -98,6 +99,38 @@ macro_rules! names {
 
 names!(Engine { Ptx = "ptx", Xla = "xla" });
 names!(Backend { Cpu = "cpu", Cuda = "cuda" });
+
+/// Number of bytes in the style of Kubernetes quantities: `8Gi`, `1.5Ki`, `12`. Rounded down, so that free bytes never look sufficient when
+/// they are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_u64 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
+        let (size, unit) = units.into_iter().find(|(size, _)| self.0 >= *size).unwrap_or((1, ""));
+        match (self.0 / size, self.0 % size * 10 / size) {
+            (whole, 0) => write!(formatter, "{whole}{unit}"),
+            (whole, tenths) => write!(formatter, "{whole}.{tenths}{unit}"),
+        }
+    }
+}
+
+/// Whether `text` is a DNS label (RFC 1123), as the names of namespaces and classes are.
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= 63 && is_dns_part(text)
+}
+
+/// Whether `text` is a DNS subdomain (RFC 1123), as the names of objects are: without a limit on the length of its labels, as in the API
+/// server. So a name contains neither `..` nor percent escapes.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_part)
+}
+
+fn is_dns_part(text: &str) -> bool {
+    let is_known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.bytes().all(is_known) && !text.starts_with('-') && !text.ends_with('-')
+}
 
 #[cfg(test)]
 mod tests {

@@ -49,4 +49,4 @@ mod why_not;
 pub use problem::{Assignment, Claim, ClaimKind, Device, Load, Problem, Refused, Unusable};
 pub use solution::{Refusal, Solution};
 pub use solve::{RESERVE_AFTER, solve};
-pub use why_not::{Bytes, WhyNot};
+pub use why_not::WhyNot;

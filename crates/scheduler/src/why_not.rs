@@ -2,11 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use sahasra_names::{ClassName, Engine, OwnerUid};
+use sahasra_names::{Bytes, ClassName, Engine, OwnerUid};
 
 use crate::Unusable;
 
-/// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3 GiB free, slice needs 8 GiB".
+/// Reason why one device does not serve one claim. The text continues the device's name: "worker-a/gpu0: 3Gi free, slice needs 8Gi".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
     /// The claim requires another class.
@@ -95,7 +95,7 @@ impl fmt::Display for WhyNot {
     }
 }
 
-/// Formats the first number of bytes for comparison with the second: "8 GiB", or "1 MiB more" if both would read the same.
+/// Formats the first number of bytes for comparison with the second: "8Gi", or "1Mi more" if both would read the same.
 struct Against(u64, u64);
 
 impl fmt::Display for Against {
@@ -106,25 +106,5 @@ impl fmt::Display for Against {
         } else {
             write!(formatter, "{needed}")
         }
-    }
-}
-
-/// Bytes in readable units: `512 MiB`, `1.5 GiB`. Rounded down, so that free bytes never look sufficient when they are not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-        for (size, unit) in units {
-            if self.0 >= size {
-                let (whole, tenths) = (self.0 / size, self.0 % size * 10 / size);
-                return match tenths {
-                    0 => write!(formatter, "{whole} {unit}"),
-                    _ => write!(formatter, "{whole}.{tenths} {unit}"),
-                };
-            }
-        }
-        write!(formatter, "{} B", self.0)
     }
 }

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use sahasra_names::DeviceId;
+use sahasra_names::{Bytes, DeviceId};
 
 use crate::{
-    Assignment, Bytes, Device, Refusal, Solution, WhyNot,
+    Assignment, Device, Refusal, Solution, WhyNot,
     pool::{DeviceIndex, Pool, Rank},
 };
 
@@ -125,8 +125,8 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
     }
 }
 
-/// Summary such as "needs 1 slice of 8 GiB on class g5; none of 3 devices serves: 2 full, 1 not ready; nearest worker-a/gpu0: 3 GiB free,
-/// slice needs 8 GiB".
+/// Summary such as "needs 1 slice of 8Gi on class g5; none of 3 devices serves: 2 full, 1 not ready; nearest worker-a/gpu0: 3Gi free,
+/// slice needs 8Gi".
 fn summary(pool: &Pool, claim: Rank, why_not: &[(DeviceId, WhyNot)], nearest: Option<usize>) -> String {
     let demand = pool.demand(claim);
     let missing = pool.missing(claim);

@@ -40,19 +40,19 @@ fn reasons_read_well() {
     assert_eq!(
         lines,
         [
-            "worker-a/gpu0: 3 GiB free, slice needs 8 GiB",
+            "worker-a/gpu0: 3Gi free, slice needs 8Gi",
             "worker-b/gpu0: worker is not ready",
             "worker-c/cpu0: class is cpu, wanted g5",
-            "worker-d/gpu0: 4 GiB allocatable, slice needs 8 GiB",
+            "worker-d/gpu0: 4Gi allocatable, slice needs 8Gi",
         ]
     );
     assert_eq!(
         &*refusal.summary,
-        "needs 1 slice of 8 GiB on class g5; none of 4 devices serves: 1 full, 1 not ready, 1 too small, 1 of another class; \
-         nearest worker-a/gpu0: 3 GiB free, slice needs 8 GiB"
+        "needs 1 slice of 8Gi on class g5; none of 4 devices serves: 1 full, 1 not ready, 1 too small, 1 of another class; \
+         nearest worker-a/gpu0: 3Gi free, slice needs 8Gi"
     );
     let alone = solve(&pool(&[], &[burst("b", 1, 2, 2)]), &[], Duration::ZERO);
-    assert_eq!(&*alone.refusals[0].summary, "needs 2 slices of 1 GiB; the pool has no devices");
+    assert_eq!(&*alone.refusals[0].summary, "needs 2 slices of 1Gi; the pool has no devices");
 }
 
 #[test]
@@ -62,12 +62,12 @@ fn amounts_that_round_to_the_same_text_are_distinguished() {
         ..gpu("a/gpu0", 9)
     };
     let solution = solve(&pool(&[nearly], &[burst("b", 9, 1, 1)]), &[], Duration::ZERO);
-    assert_eq!(solution.refusals[0].why_not[0].1.to_string(), "8.9 GiB free, slice needs 9 GiB");
+    assert_eq!(solution.refusals[0].why_not[0].1.to_string(), "8.9Gi free, slice needs 9Gi");
     let hair = WhyNot::InsufficientVram {
         free: 8 * GIB,
         needed: 8 * GIB + (1 << 20),
     };
-    assert_eq!(hair.to_string(), "8 GiB free, slice needs 1 MiB more");
+    assert_eq!(hair.to_string(), "8Gi free, slice needs 1Mi more");
 }
 
 #[test]

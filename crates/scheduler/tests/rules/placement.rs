@@ -181,10 +181,7 @@ fn a_raised_minimum_is_added_to_the_held_slices_or_waits() {
     let solution = solve(&pool(&full, &[lease(6, 4), burst("next", 1, 1, 8)]), &previous, Duration::ZERO);
     assert_eq!(on(&solution, "lease", "a/gpu0"), 4);
     let refusal = solution.refusal_of("lease").expect("two slices are missing");
-    assert_eq!(
-        &*refusal.summary,
-        "needs 2 more slices of 1 GiB; a/gpu0: 0 B free, slice needs 1 GiB"
-    );
+    assert_eq!(&*refusal.summary, "needs 2 more slices of 1Gi; a/gpu0: 0 free, slice needs 1Gi");
     // A part of the missing slices is not kept, so that two such claims do not wait for each other.
     let two = [gpu("a/gpu0", 4), gpu("b/gpu0", 2)];
     let partly = [held("lease", "a/gpu0", 4), held("lease", "b/gpu0", 1)];

@@ -25,7 +25,7 @@ fn a_claim_keeps_its_slices_while_its_raised_minimum_waits() {
     assert_eq!((releases(&actions), acquires(&actions)), (vec![], vec![]));
     let seen = view.borrow().clone();
     assert_eq!((seen.slices(), seen.keeps_fewer), (2, true));
-    assert!(seen.why_not.unwrap().starts_with("needs 7 more slices of 512 MiB"));
+    assert!(seen.why_not.unwrap().starts_with("needs 7 more slices of 512Mi"));
     assert_eq!(state.waiting(after(15)), [(ClaimKind::Lease, after(5))]);
     // The next operator knows that the lease keeps them.
     state.take_out("lease", false, after(20));
