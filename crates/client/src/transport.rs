@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, future::ready, stream::SplitSink};
 use http::{Request, header};
 use parking_lot::Mutex;
@@ -343,20 +343,15 @@ impl Writer {
     pub(crate) async fn write(&mut self, pieces: &mut VecDeque<Bytes>) -> io::Result<()> {
         match self {
             Self::Bytes(stream) => {
-                while !pieces.is_empty() {
-                    let written = {
-                        let mut slices = [IoSlice::new(&[]); GATHERED];
-                        let count = pieces.len().min(GATHERED);
-                        for (slice, piece) in slices.iter_mut().zip(pieces.iter()) {
-                            *slice = IoSlice::new(piece);
-                        }
-                        stream.write_vectored(&slices[..count]).await?
-                    };
-                    if written == 0 {
-                        return Err(io::ErrorKind::WriteZero.into());
+                let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+                let mut unwritten = slices.as_mut_slice();
+                while !unwritten.is_empty() {
+                    match stream.write_vectored(&unwritten[..unwritten.len().min(GATHERED)]).await? {
+                        0 => return Err(io::ErrorKind::WriteZero.into()),
+                        written => IoSlice::advance_slices(&mut unwritten, written),
                     }
-                    advance(pieces, written);
                 }
+                pieces.clear();
                 stream.flush().await
             }
             Self::WebSocket(sink) => {
@@ -387,19 +382,6 @@ impl Writer {
             Self::Bytes(stream) => stream.shutdown().await,
             Self::WebSocket(sink) => sink.close().await.map_err(io::Error::other),
         };
-    }
-}
-
-fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
-    while written > 0
-        && let Some(first) = pieces.front_mut()
-    {
-        if first.len() > written {
-            first.advance(written);
-            return;
-        }
-        written -= first.len();
-        pieces.pop_front();
     }
 }
 

@@ -7,7 +7,7 @@
 //! The same index may be in several segments if an attempt was repeated: the job's index of segments determines which record counts. The
 //! names of segments are unique, so that no writer overwrites the segment of another: see [`SegmentName`].
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 pub const MAGIC: [u8; 8] = *b"SAHASRA1";
 /// Bytes before the first record.
@@ -80,15 +80,8 @@ impl SegmentWriter {
 
 /// Iterates over the records of a segment: index and outputs of each chunk.
 pub fn records(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, &[u8])>, SegmentError> {
-    let header = bytes.first_chunk::<HEADER_BYTES>().ok_or(SegmentError::Magic)?;
-    let (magic, size) = header.split_at(8);
-    if magic != MAGIC {
-        return Err(SegmentError::Magic);
-    }
-    let mut number = [0; 8];
-    number.copy_from_slice(size);
-    let record = u64::from_le_bytes(number).saturating_add(8);
-    let body = &bytes[HEADER_BYTES..];
+    let mut body = bytes.strip_prefix(&MAGIC).ok_or(SegmentError::Magic)?;
+    let record = body.try_get_u64_le().map_err(|_| SegmentError::Magic)?.saturating_add(8);
     let length = SegmentError::Length {
         bytes: bytes.len(),
         record,
@@ -97,11 +90,7 @@ pub fn records(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, &[u8])>, Segme
     if !body.len().is_multiple_of(record) {
         return Err(length);
     }
-    Ok(body.chunks_exact(record).map(|record| {
-        let mut index = [0; 8];
-        index.copy_from_slice(&record[..8]);
-        (u64::from_le_bytes(index), &record[8..])
-    }))
+    Ok(body.chunks_exact(record).map(|mut record| (record.get_u64_le(), record)))
 }
 
 #[cfg(test)]

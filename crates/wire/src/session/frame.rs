@@ -39,13 +39,11 @@ pub fn encode<M: Message>(message: &M, payload_bytes: usize, into: &mut BytesMut
 
 /// Returns the lengths of message and payload of the frame at the start of `buffer`, or `None` if the buffer is shorter than
 /// [`HEAD_BYTES`]. For callers that read the payload directly into its destination; other callers use [`Decoder`].
-pub fn lengths(buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
-    let Some(head) = buffer.first_chunk::<HEAD_BYTES>() else {
+pub fn lengths(mut buffer: &[u8]) -> Result<Option<(usize, usize)>, FrameError> {
+    let (Ok(message_bytes), Ok(payload_bytes)) = (buffer.try_get_u32_le(), buffer.try_get_u32_le()) else {
         return Ok(None);
     };
-    let [a, b, c, d, e, f, g, h] = *head;
-    let message_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
-    let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
+    let (message_bytes, payload_bytes) = (message_bytes as usize, payload_bytes as usize);
     check(message_bytes, payload_bytes)?;
     Ok(Some((message_bytes, payload_bytes)))
 }
