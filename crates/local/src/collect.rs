@@ -33,7 +33,7 @@ impl Transaction<'_> {
     pub fn put(&mut self, key: &Key, old: &Value, object: Value) -> Arc<Value> {
         let object = self.store.put(key.clone(), object);
         let owners_changed = object::owners(old) != object::owners(&object);
-        if owners_changed || (object::is_deleting(&object) && awaits_collection(&object)) {
+        if owners_changed || (object::is_deleting(&object) && Propagation::of(&object::finalizers(&object)).is_some()) {
             self.store.suspects.push_back(key.clone());
         }
         if owners_changed {
@@ -63,10 +63,10 @@ impl Transaction<'_> {
 
     fn check(&mut self, key: &Key, object: &Arc<Value>) {
         if object::is_deleting(object) {
-            if object::finalizers(object).contains(&"orphan") {
-                self.orphan_dependents(key, object);
-            } else if object::finalizers(object).contains(&"foregroundDeletion") {
-                self.delete_dependents_first(key, object);
+            match Propagation::of(&object::finalizers(object)) {
+                Some(Propagation::Orphan) => self.orphan_dependents(key, object),
+                Some(_) => self.delete_dependents_first(key, object),
+                None => {}
             }
             return;
         }
@@ -197,9 +197,4 @@ impl Transaction<'_> {
             self.take_away(key, Some(last));
         }
     }
-}
-
-fn awaits_collection(object: &Value) -> bool {
-    let finalizers = object::finalizers(object);
-    finalizers.contains(&"orphan") || finalizers.contains(&"foregroundDeletion")
 }

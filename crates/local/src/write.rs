@@ -45,7 +45,7 @@ pub(crate) enum Propagation {
 
 impl Propagation {
     /// Policy that the finalizers of an object set.
-    fn of(finalizers: &[&str]) -> Option<Self> {
+    pub fn of(finalizers: &[&str]) -> Option<Self> {
         let is_set = |policy: &Self| policy.finalizer().is_some_and(|finalizer| finalizers.contains(&finalizer));
         [Self::Orphan, Self::Foreground].into_iter().find(is_set)
     }
