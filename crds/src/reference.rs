@@ -76,7 +76,7 @@ state `mix(mix(seed + 0x9e3779b97f4a7c15) xor fnv1a64(name))`, where `mix` is th
 pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for definition in crate::definitions() {
-        kind(&mut text, &definition);
+        kind(&mut text, &definition).expect("a String takes all text");
     }
     text.push_str(PARAMETERS);
     text
@@ -95,7 +95,7 @@ pub fn python() -> String {
     )
 }
 
-fn kind(text: &mut String, definition: &CustomResourceDefinition) {
+fn kind(text: &mut String, definition: &CustomResourceDefinition) -> std::fmt::Result {
     let names = &definition.spec.names;
     let short = names
         .short_names
@@ -107,53 +107,41 @@ fn kind(text: &mut String, definition: &CustomResourceDefinition) {
         let Some(schema) = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref()) else {
             continue;
         };
-        line(text, format_args!("\n## {}\n", names.kind));
-        line(text, format_args!("{}\n", prose(schema)));
+        writeln!(text, "\n## {}\n", names.kind)?;
+        writeln!(text, "{}\n", prose(schema))?;
         let columns: Vec<&str> = version
             .additional_printer_columns
             .iter()
             .flatten()
             .map(|column| column.name.as_str())
             .collect();
-        line(
+        writeln!(
             text,
-            format_args!(
-                "{} scope; `kubectl get {}`, short {}; columns {}.",
-                if definition.spec.scope == "Cluster" {
-                    "Cluster"
-                } else {
-                    "Namespace"
-                },
-                names.plural,
-                short.join(", "),
-                columns.join(", ")
-            ),
-        );
+            "{} scope; `kubectl get {}`, short {}; columns {}.",
+            definition.spec.scope.trim_end_matches('d'),
+            names.plural,
+            short.join(", "),
+            columns.join(", ")
+        )?;
         for part in ["spec", "status"] {
             let Some(schema) = schema.properties.as_ref().and_then(|properties| properties.get(part)) else {
                 continue;
             };
-            line(text, format_args!("\n### {} {part}\n\n{}\n", names.kind, prose(schema)));
-            line(
-                text,
-                format_args!("| Field | Type | Default | Bounds | |\n| --- | --- | --- | --- | --- |"),
-            );
-            rows(text, "", schema);
+            writeln!(text, "\n### {} {part}\n\n{}\n", names.kind, prose(schema))?;
+            writeln!(text, "| Field | Type | Default | Bounds | |\n| --- | --- | --- | --- | --- |")?;
+            rows(text, "", schema)?;
             let mut found = Vec::new();
             rules(&mut found, part, schema);
             if !found.is_empty() {
-                line(text, format_args!("\nRules:\n\n{}", found.join("\n")));
+                writeln!(text, "\nRules:\n\n{}", found.join("\n"))?;
             }
         }
     }
-}
-
-fn line(text: &mut String, what: std::fmt::Arguments<'_>) {
-    writeln!(text, "{what}").expect("a String takes all text");
+    Ok(())
 }
 
 /// A row for every field below `schema`, children after their parent.
-fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) {
+fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> std::fmt::Result {
     let required = schema.required.as_deref().unwrap_or_default();
     for (name, property) in schema.properties.iter().flatten() {
         let path = format!("{prefix}{name}");
@@ -162,30 +150,22 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) {
             Some(default) => format!("`{}`", default.0),
             None => String::new(),
         };
-        line(
+        writeln!(
             text,
-            format_args!(
-                "| `{path}` | {} | {default} | {} | {} |",
-                type_of(property),
-                bounds(property).join(", "),
-                prose(property).replace('\n', " ")
-            ),
-        );
+            "| `{path}` | {} | {default} | {} | {} |",
+            type_of(property),
+            bounds(property).join(", "),
+            prose(property).replace('\n', " ")
+        )?;
         // A condition's fields are Kubernetes' own.
         if name != "conditions" {
-            rows(text, &format!("{path}."), property);
-            children(text, &path, property);
+            rows(text, &format!("{path}."), property)?;
+            for (element, below) in elements(property) {
+                rows(text, &format!("{path}{element}."), below)?;
+            }
         }
     }
-}
-
-fn children(text: &mut String, path: &str, schema: &JSONSchemaProps) {
-    if let Some(items) = items(schema) {
-        rows(text, &format!("{path}[]."), items);
-    }
-    if let Some(values) = values(schema) {
-        rows(text, &format!("{path}{{}}."), values);
-    }
+    Ok(())
 }
 
 /// The message of every rule at and below `schema`, with the path it is about.
@@ -201,11 +181,8 @@ fn rules(found: &mut Vec<String>, path: &str, schema: &JSONSchemaProps) {
     for (name, property) in schema.properties.iter().flatten() {
         rules(found, &format!("{path}.{name}"), property);
     }
-    if let Some(items) = items(schema) {
-        rules(found, &format!("{path}[]"), items);
-    }
-    if let Some(values) = values(schema) {
-        rules(found, &format!("{path}{{}}"), values);
+    for (element, below) in elements(schema) {
+        rules(found, &format!("{path}{element}"), below);
     }
 }
 
@@ -256,6 +233,12 @@ fn interval(unit: &str, min: Option<f64>, max: Option<f64>) -> Option<String> {
         (None, None) => return None,
     };
     Some(format!("{text} {unit}").trim_end().to_owned())
+}
+
+/// The schemas of a list's items and of a map's values, with what stands for them in a path.
+fn elements(schema: &JSONSchemaProps) -> impl Iterator<Item = (&'static str, &JSONSchemaProps)> {
+    let items = items(schema).map(|items| ("[]", items));
+    items.into_iter().chain(values(schema).map(|values| ("{}", values)))
 }
 
 fn items(schema: &JSONSchemaProps) -> Option<&JSONSchemaProps> {
