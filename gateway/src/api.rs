@@ -1,6 +1,6 @@
 //! Calls to the API server. Each carries the caller's token; the gateway has no credentials of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -18,7 +18,7 @@ use sahasra_service::{
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{args::Args, refusal::Refusal, token::Token};
+use crate::{args::Args, query::Query, refusal::Refusal, token::Token};
 
 /// Timeout of the head of an answer: less than the API server's own limit of 60 s.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -72,11 +72,10 @@ pub(crate) async fn config(args: &Args) -> Result<Config, UnknownApiServer> {
     Ok(config)
 }
 
-/// Client of the API server that sends every request with its caller's token.
-#[derive(Clone)]
+/// Client of the API server, without credentials.
 pub(crate) struct ApiServer {
     client: Client,
-    turns: Arc<Semaphore>,
+    turns: Semaphore,
 }
 
 impl ApiServer {
@@ -84,50 +83,8 @@ impl ApiServer {
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Semaphore::new(AT_ONCE),
         }
-    }
-
-    /// Sends a request with the caller's token. Returns as soon as the head of the answer has arrived; the body is read afterwards. An answer
-    /// with an error status is an answer, not an error.
-    pub(crate) async fn send(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::AUTHORIZATION, token.header())
-            .header(header::ACCEPT, "application/json");
-        if body.is_some() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
-        }
-        let request = request.body(body.map_or_else(Body::empty, Body::from));
-        let request = request.map_err(|error| Refusal::ApiServerAnswer(error.to_string()))?;
-        let Ok(Ok(_turn)) = timeout(TURN_WITHIN, self.turns.acquire()).await else {
-            return Err(Refusal::Busy {
-                what: "requests",
-                after: 1,
-            });
-        };
-        match timeout(ANSWER_WITHIN, self.client.send(request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(Refusal::ApiServer(causes(&error))),
-            Err(_) => Err(LATE),
-        }
-    }
-
-    /// Sends a request and returns the answer in the form for the client, its body streamed.
-    pub(crate) async fn pass(&self, token: &Token, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
-        Ok(passed_on(self.send(token, method, path, body).await?))
-    }
-
-    pub(crate) async fn object(&self, token: &Token, path: &str) -> Result<Value, Refusal> {
-        let answer = accepted(self.send(token, Method::GET, path, None).await?)?;
-        let read = timeout(ANSWER_WITHIN, Limited::new(answer.into_body(), OBJECT_BYTES).collect()).await;
-        let body = match read {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => return Err(Refusal::ApiServerAnswer(error.to_string())),
-            Err(_) => return Err(LATE),
-        };
-        serde_json::from_slice(&body).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
     }
 
     /// Whether the API server gives any answer, whatever its status.
@@ -135,6 +92,62 @@ impl ApiServer {
         let request = Request::get("/readyz").body(Body::empty());
         let Ok(request) = request else { return false };
         matches!(timeout(CONNECT_WITHIN, self.client.send(request)).await, Ok(Ok(_)))
+    }
+}
+
+/// A caller with its query, on whose behalf requests are sent to the API server.
+pub(crate) struct Caller<'a> {
+    pub api: &'a ApiServer,
+    pub token: Token,
+    pub query: &'a str,
+}
+
+impl Caller<'_> {
+    /// Parses the caller's query, whose names must be `known`.
+    pub(crate) fn query(&self, known: &[&str]) -> Result<Query, Refusal> {
+        Query::parse(self.query, known)
+    }
+
+    /// Sends a request with the caller's token. Returns as soon as the head of the answer has arrived; the body is read afterwards. An answer
+    /// with an error status is an answer, not an error.
+    pub(crate) async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Body>, Refusal> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::AUTHORIZATION, self.token.header())
+            .header(header::ACCEPT, "application/json");
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(body.map_or_else(Body::empty, Body::from));
+        let request = request.map_err(|error| Refusal::ApiServerAnswer(error.to_string()))?;
+        let Ok(Ok(_turn)) = timeout(TURN_WITHIN, self.api.turns.acquire()).await else {
+            return Err(Refusal::Busy {
+                what: "requests",
+                after: 1,
+            });
+        };
+        match timeout(ANSWER_WITHIN, self.api.client.send(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Refusal::ApiServer(causes(&error))),
+            Err(_) => Err(LATE),
+        }
+    }
+
+    /// Sends a request and returns the answer in the form for the client, its body streamed.
+    pub(crate) async fn pass(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, Refusal> {
+        Ok(passed_on(self.send(method, path, body).await?))
+    }
+
+    pub(crate) async fn object(&self, path: &str) -> Result<Value, Refusal> {
+        let answer = accepted(self.send(Method::GET, path, None).await?)?;
+        let read = timeout(ANSWER_WITHIN, Limited::new(answer.into_body(), OBJECT_BYTES).collect()).await;
+        let body = match read {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) => return Err(Refusal::ApiServerAnswer(error.to_string())),
+            Err(_) => return Err(LATE),
+        };
+        serde_json::from_slice(&body).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
     }
 }
 
@@ -168,7 +181,10 @@ mod tests {
     use std::{
         convert::Infallible,
         future::{Pending, pending},
-        sync::atomic::{AtomicUsize, Ordering},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
         task::{Context, Poll},
     };
 
@@ -199,12 +215,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_129th_request_waits_and_is_rejected_as_busy() {
         let silent = Silent::default();
-        let api = ApiServer::new(Client::new(silent.clone(), "default"));
+        let api = Arc::new(ApiServer::new(Client::new(silent.clone(), "default")));
         let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"))]);
         let token = Token::of(&headers).unwrap();
         let send = || {
             let (api, token) = (api.clone(), token.clone());
-            async move { api.send(&token, Method::GET, "/api", None).await.map(drop) }
+            async move {
+                let (api, query) = (&*api, "");
+                let caller = Caller { api, token, query };
+                caller.send(Method::GET, "/api", None).await.map(drop)
+            }
         };
         let under_way: Vec<_> = (0..128).map(|_| tokio::spawn(send())).collect();
         tokio::time::sleep(Duration::from_millis(1)).await;

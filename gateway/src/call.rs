@@ -7,7 +7,8 @@ use hyper::upgrade::OnUpgrade;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub method: Method,
-    pub query: Option<String>,
+    /// Empty if there is none.
+    pub query: String,
     pub headers: HeaderMap,
     /// Connection of the client, if the request may upgrade it, which only HTTP/1.1 requests can.
     pub upgrade: Option<OnUpgrade>,

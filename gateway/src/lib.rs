@@ -24,6 +24,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use sahasra_access::Access;
 use sahasra_service::{
+    answer::Answer,
     server, shutdown,
     tls::{Connector, Files, RENEW_EVERY, Trust},
 };
@@ -53,8 +54,14 @@ mod workers;
 pub use service::{Gateway, Limits};
 
 use args::Args;
+use refusal::Refusal;
 use tls::PlainOrTls;
 use workers::Operator;
+
+/// Answer to a request without a valid token.
+pub fn unauthorized(message: String) -> Answer {
+    Refusal::Unauthorized(message).answer()
+}
 
 /// Drain timeout of open requests and streams at shutdown: shorter than the 30 s termination grace period of a pod.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -5,44 +5,31 @@ use http::{HeaderMap, Method, header};
 use sahasra_service::answer::Answer;
 use serde_json::{Value, json};
 
-use crate::{api::ApiServer, query::Query, refusal::Refusal, route::Kind, token::Token};
+use crate::{
+    api::Caller,
+    refusal::Refusal,
+    route::{API_VERSION, Kind, Object},
+};
 
-const API_VERSION: &str = "sahasra.dev/v1alpha1";
 const MANAGER: &str = "sahasra-gateway";
 /// Default `limit` of a list: the client reads the next page with `continue`.
 const PAGE: &str = "500";
 
-/// Path at the API server.
-pub(crate) fn collection(kind: Kind, namespace: &str) -> String {
-    format!("/apis/{API_VERSION}/namespaces/{namespace}/{}", kind.plural())
-}
-
-pub(crate) fn path(kind: Kind, namespace: &str, name: &str) -> String {
-    format!("{}/{name}", collection(kind, namespace))
-}
-
-pub(crate) async fn list(api: &ApiServer, token: &Token, kind: Kind, namespace: &str, query: Option<&str>) -> Result<Answer, Refusal> {
-    let query = Query::parse(query, &["limit", "continue", "labelSelector", "fieldSelector"])?;
+pub(crate) async fn list(caller: &Caller<'_>, kind: Kind, namespace: &str) -> Result<Answer, Refusal> {
+    let query = caller.query(&["limit", "continue", "labelSelector", "fieldSelector"])?;
     let more: &[(&str, &str)] = match query.number("limit", 1, 10_000)? {
         Some(_) => &[],
         None => &[("limit", PAGE)],
     };
-    let path = format!("{}?{}", collection(kind, namespace), query.and(more));
-    api.pass(token, Method::GET, &path, None).await
+    let path = format!("{}?{}", kind.path(namespace), query.and(more));
+    caller.pass(Method::GET, &path, None).await
 }
 
-pub(crate) async fn create(
-    api: &ApiServer,
-    token: &Token,
-    kind: Kind,
-    namespace: &str,
-    query: Option<&str>,
-    body: &Bytes,
-) -> Result<Answer, Refusal> {
-    Query::parse(query, &[])?;
+pub(crate) async fn create(caller: &Caller<'_>, kind: Kind, namespace: &str, body: &Bytes) -> Result<Answer, Refusal> {
+    caller.query(&[])?;
     let object = completed(kind, body)?;
-    let path = format!("{}?fieldValidation=Strict&fieldManager={MANAGER}", collection(kind, namespace));
-    api.pass(token, Method::POST, &path, Some(Bytes::from(object.to_string()))).await
+    let path = format!("{}?fieldValidation=Strict&fieldManager={MANAGER}", kind.path(namespace));
+    caller.pass(Method::POST, &path, Some(Bytes::from(object.to_string()))).await
 }
 
 /// Parses the body and adds `apiVersion` and `kind` where they are missing: the path implies both.
@@ -69,22 +56,15 @@ fn completed(kind: Kind, body: &Bytes) -> Result<Value, Refusal> {
 }
 
 /// Deletes an object, with the propagation policy of the query (default `Background`).
-pub(crate) async fn delete(
-    api: &ApiServer,
-    token: &Token,
-    kind: Kind,
-    namespace: &str,
-    name: &str,
-    query: Option<&str>,
-) -> Result<Answer, Refusal> {
-    let query = Query::parse(query, &["propagationPolicy"])?;
+pub(crate) async fn delete(caller: &Caller<'_>, object: &Object) -> Result<Answer, Refusal> {
+    let query = caller.query(&["propagationPolicy"])?;
     let policy = query.get("propagationPolicy").unwrap_or("Background");
     if !["Background", "Foreground", "Orphan"].contains(&policy) {
         let problem = "expected Background, Foreground or Orphan";
         return Err(Refusal::field("query.propagationPolicy", problem));
     }
-    let path = format!("{}?propagationPolicy={policy}", path(kind, namespace, name));
-    api.pass(token, Method::DELETE, &path, None).await
+    let path = format!("{}?propagationPolicy={policy}", object.path());
+    caller.pass(Method::DELETE, &path, None).await
 }
 
 /// Checks that the content type is JSON. A missing content type is accepted too, as kubectl omits it.

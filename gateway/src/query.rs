@@ -5,14 +5,14 @@ use url::form_urlencoded;
 use crate::refusal::Refusal;
 
 /// A query in which every name is known and occurs once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Fails if a name is not in `known`, or occurs twice.
-    pub(crate) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Refusal> {
+    pub(crate) fn parse(query: &str, known: &[&str]) -> Result<Self, Refusal> {
         let mut pairs: Vec<(String, String)> = Vec::new();
-        for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             if !known.contains(&name.as_ref()) {
                 let problem = match known {
                     [] => "is not supported: this path has no parameters".to_owned(),
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn unknown_duplicate_and_invalid_parameters_are_rejected_by_name() {
         let known = ["waitFor", "timeoutSeconds"];
-        let query = Query::parse(Some("waitFor=Placed&timeoutSeconds=30"), &known).unwrap();
+        let query = Query::parse("waitFor=Placed&timeoutSeconds=30", &known).unwrap();
         assert_eq!(query.get("waitFor"), Some("Placed"));
         assert_eq!(query.number("timeoutSeconds", 1, 300).unwrap(), Some(30));
         for (wrong, said) in [
@@ -71,18 +71,18 @@ mod tests {
             ),
             ("waitFor=a&waitFor=b", "query.waitFor: is set more than once"),
         ] {
-            let refusal = Query::parse(Some(wrong), &known).unwrap_err().to_string();
+            let refusal = Query::parse(wrong, &known).unwrap_err().to_string();
             assert!(refusal.starts_with(said), "{refusal}");
         }
         for wrong in ["0", "301", "-1", "1.5", "ten", ""] {
-            let query = Query::parse(Some(&format!("timeoutSeconds={wrong}")), &known).unwrap();
+            let query = Query::parse(&format!("timeoutSeconds={wrong}"), &known).unwrap();
             assert!(query.number("timeoutSeconds", 1, 300).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn no_forwarded_value_changes_another_parameter() {
-        let query = Query::parse(Some("labelSelector=a%3Db%26watch%3D1"), &["labelSelector"]).unwrap();
+        let query = Query::parse("labelSelector=a%3Db%26watch%3D1", &["labelSelector"]).unwrap();
         assert_eq!(query.and(&[("limit", "5")]), "labelSelector=a%3Db%26watch%3D1&limit=5");
     }
 }

@@ -97,6 +97,15 @@ impl Refusal {
         }
     }
 
+    pub(crate) fn not_yet(reason: &'static str, field: &'static str, value: impl Into<String>, problem: String) -> Self {
+        Self::NotYet {
+            reason,
+            problem,
+            field,
+            value: value.into(),
+        }
+    }
+
     fn code(&self) -> StatusCode {
         match self {
             Self::NoToken | Self::NoSuchToken | Self::Unauthorized(_) => StatusCode::UNAUTHORIZED,

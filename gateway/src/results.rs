@@ -12,38 +12,32 @@ use sahasra_crds::{
     burst_job::BurstJobSpec,
     conditions::{COMPLETE, FAILED},
 };
+use sahasra_names::is_dns_subdomain;
 use sahasra_results::{COUNTED, CSV, Table};
 use sahasra_service::answer::{self, Answer};
 use serde_json::Value;
 
-use crate::{
-    api::ApiServer,
-    conditions, objects,
-    query::Query,
-    refusal::Refusal,
-    route::{Kind, is_subdomain},
-    token::Token,
-};
+use crate::{api::Caller, conditions, refusal::Refusal, route::Object};
 
 /// Approximate size of one frame of the answer. Rows are formatted as the client takes them, since the text may be much longer than the
 /// records.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Returns the results of a finished burst, as CSV or JSON.
-pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &str, query: Option<&str>) -> Result<Answer, Refusal> {
-    let query = Query::parse(query, &["format"])?;
+pub(crate) async fn get(caller: &Caller<'_>, burst: &Object) -> Result<Answer, Refusal> {
+    let Object { namespace, name, .. } = burst;
+    let query = caller.query(&["format"])?;
     let as_json = match query.get("format") {
         None | Some("csv") => false,
         Some("json") => true,
         Some(_) => return Err(Refusal::field("query.format", "expected csv or json")),
     };
-    let burst = api.object(token, &objects::path(Kind::Burst, namespace, name)).await?;
+    let burst = caller.object(&burst.path()).await?;
     let config_map = config_map_of(&burst, name)?;
     // In a complete burst every chunk is counted, so there is one row for each chunk that succeeded.
     let rows = Some(&burst["status"]["chunks"]["succeeded"]).filter(|_| conditions::is_true(&burst, COMPLETE));
-    let found = api
-        .object(token, &format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}"))
-        .await?;
+    let path = format!("/api/v1/namespaces/{namespace}/configmaps/{config_map}");
+    let found = caller.object(&path).await?;
     let lines = lines(&burst["spec"], &found, rows.and_then(Value::as_u64)).map_err(|problem| {
         Refusal::Damaged(format!(
             "the ConfigMap {config_map} does not hold the results of {name}: {problem}; it was changed after the operator wrote it: run the \
@@ -60,12 +54,6 @@ pub(crate) async fn get(api: &ApiServer, token: &Token, namespace: &str, name: &
 /// Returns the name of the ConfigMap with the results of a finished burst, or [`Refusal::NotYet`] with the field that shows why no ConfigMap
 /// holds them, and where to look instead.
 fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
-    let refusal = |reason, field, value: &str, problem: String| Refusal::NotYet {
-        reason,
-        problem,
-        field,
-        value: value.to_owned(),
-    };
     let status = &burst["status"];
     let results = &status["results"];
     let url = results["url"].as_str().filter(|url| !url.is_empty());
@@ -76,7 +64,7 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
             _ => format!("the results of {name} are in the segments that {url} lists"),
         };
         let problem = format!("{what}: read them there with the store's own credentials");
-        return Err(refusal("ResultsInStore", "status.results.url", url, problem));
+        return Err(Refusal::not_yet("ResultsInStore", "status.results.url", url, problem));
     }
     if kept != "All" {
         let instead = match (kept, burst["spec"]["output"].is_object()) {
@@ -90,25 +78,25 @@ fn config_map_of<'a>(burst: &'a Value, name: &str) -> Result<&'a str, Refusal> {
             _ => "only status.aggregate and status.chunks are available".to_owned(),
         };
         let problem = format!("spec.results of {name} is {kept}, which keeps no results (All does): {instead}");
-        return Err(refusal("NoResults", "spec.results", kept, problem));
+        return Err(Refusal::not_yet("NoResults", "spec.results", kept, problem));
     }
     let state = status["state"].as_str().unwrap_or("Pending");
     if !conditions::is_true(burst, COMPLETE) && !conditions::is_true(burst, FAILED) {
         if let Some(rejection) = conditions::rejection(burst) {
             let said = |field: &str| rejection[field].as_str().unwrap_or_default().to_owned();
             let problem = format!("{name} is not accepted, {}: {}", said("reason"), said("message"));
-            return Err(refusal("NotAccepted", "status.conditions", &said("reason"), problem));
+            return Err(Refusal::not_yet("NotAccepted", "status.conditions", said("reason"), problem));
         }
         let problem = format!("{name} is {state}: wait for it with GET and ?waitFor=Complete on the job, then retry");
-        return Err(refusal("NotFinished", "status.state", state, problem));
+        return Err(Refusal::not_yet("NotFinished", "status.state", state, problem));
     }
     // The operator wrote the name, but it is checked because it becomes part of a path.
     let found = results["configMap"].as_str().unwrap_or_default();
-    if is_subdomain(found) {
+    if is_dns_subdomain(found) {
         return Ok(found);
     }
     let problem = format!("{name} is {state} and has no results: its conditions say why");
-    Err(refusal("NoResults", "status.results.configMap", found, problem))
+    Err(Refusal::not_yet("NoResults", "status.results.configMap", found, problem))
 }
 
 /// Returns the lines of `results.csv`: as stored in the ConfigMap, or formatted from its records where the text is too large to be stored. If

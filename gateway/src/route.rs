@@ -1,10 +1,13 @@
 //! Parses request paths. Every part of a path that is forwarded to the API server is validated here.
 
 use http::Method;
+use sahasra_names::{is_dns_label, is_dns_subdomain};
 
 use crate::refusal::Refusal;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) const API_VERSION: &str = "sahasra.dev/v1alpha1";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Session,
     Burst,
@@ -18,11 +21,27 @@ impl Kind {
         }
     }
 
-    pub(crate) fn plural(self) -> &'static str {
-        match self {
+    /// Path at the API server of the objects in a namespace.
+    pub(crate) fn path(self, namespace: &str) -> String {
+        let plural = match self {
             Self::Session => "gpusessions",
             Self::Burst => "burstjobs",
-        }
+        };
+        format!("/apis/{API_VERSION}/namespaces/{namespace}/{plural}")
+    }
+}
+
+/// An object at the API server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Object {
+    pub kind: Kind,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Object {
+    pub(crate) fn path(&self) -> String {
+        format!("{}/{}", self.kind.path(&self.namespace), self.name)
     }
 }
 
@@ -33,13 +52,13 @@ pub(crate) enum Route {
     Metrics,
     OpenApi,
     Workers,
+    /// All objects of a kind in a namespace.
     Collection(Kind, String),
-    /// Namespace and name.
-    Object(Kind, String, String),
-    /// Namespace and name of the burst.
-    Results(String, String),
-    /// Namespace and name of the session.
-    Stream(String, String),
+    Object(Object),
+    /// Of a burst.
+    Results(Object),
+    /// Of a session.
+    Stream(Object),
 }
 
 impl Route {
@@ -58,14 +77,24 @@ impl Route {
                     "bursts" => Kind::Burst,
                     _ => return Err(Refusal::NoSuchPath),
                 };
-                let namespace = label(namespace)?;
-                match (kind, below) {
-                    (_, []) => Self::Collection(kind, namespace),
-                    (_, [name]) => Self::Object(kind, namespace, subdomain(name)?),
-                    (Kind::Burst, [name, "results"]) => Self::Results(namespace, subdomain(name)?),
-                    (Kind::Session, [name, "stream"]) => Self::Stream(namespace, subdomain(name)?),
-                    _ => return Err(Refusal::NoSuchPath),
+                if !is_dns_label(namespace) {
+                    return Err(Refusal::field("path.namespace", NAMESPACE));
                 }
+                let namespace = (*namespace).to_owned();
+                let [name, part @ ..] = below else {
+                    return Ok(Self::Collection(kind, namespace));
+                };
+                let route = match (kind, part) {
+                    (_, []) => Self::Object,
+                    (Kind::Burst, ["results"]) => Self::Results,
+                    (Kind::Session, ["stream"]) => Self::Stream,
+                    _ => return Err(Refusal::NoSuchPath),
+                };
+                if !is_dns_subdomain(name) {
+                    return Err(Refusal::field("path.name", NAME));
+                }
+                let name = (*name).to_owned();
+                route(Object { kind, namespace, name })
             }
             _ => return Err(Refusal::NoSuchPath),
         };
@@ -104,43 +133,18 @@ impl Route {
             Self::Metrics => "metrics",
             Self::OpenApi => "openapi",
             Self::Workers => "workers",
-            Self::Collection(Kind::Session, _) | Self::Object(Kind::Session, ..) => "sessions",
-            Self::Collection(Kind::Burst, _) | Self::Object(Kind::Burst, ..) => "bursts",
+            Self::Collection(kind, _) | Self::Object(Object { kind, .. }) => match kind {
+                Kind::Session => "sessions",
+                Kind::Burst => "bursts",
+            },
             Self::Results(..) => "results",
             Self::Stream(..) => "stream",
         }
     }
 }
 
-/// Parses a namespace: a DNS label (RFC 1123).
-fn label(text: &str) -> Result<String, Refusal> {
-    let problem = "a namespace has 1 to 63 lower-case letters, digits and dashes, no dash at its ends";
-    if text.len() <= 63 && is_part(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(Refusal::field("path.namespace", problem))
-    }
-}
-
-fn subdomain(text: &str) -> Result<String, Refusal> {
-    let problem = "a name has 1 to 253 lower-case letters, digits, dashes and dots, letters or digits at its ends and beside dots";
-    if is_subdomain(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(Refusal::field("path.name", problem))
-    }
-}
-
-/// Whether the API server accepts the name of an object: a DNS subdomain (RFC 1123) whose total length is limited, but not the length of its
-/// labels. So a name contains neither `..` nor percent escapes.
-pub(crate) fn is_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_part)
-}
-
-fn is_part(text: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !text.is_empty() && text.bytes().all(known) && !text.starts_with('-') && !text.ends_with('-')
-}
+const NAMESPACE: &str = "a namespace has 1 to 63 lower-case letters, digits and dashes, no dash at its ends";
+const NAME: &str = "a name has 1 to 253 lower-case letters, digits, dashes and dots, letters or digits at its ends and beside dots";
 
 #[cfg(test)]
 mod tests {
@@ -148,23 +152,28 @@ mod tests {
 
     use super::*;
 
+    fn object(kind: Kind, name: String) -> Object {
+        let namespace = "a".to_owned();
+        Object { kind, namespace, name }
+    }
+
     #[test]
     fn paths_are_parsed_to_their_routes() {
-        let owned = str::to_owned;
+        let object = |kind, name: &str| object(kind, name.to_owned());
         for (path, route) in [
             ("/healthz", Route::Health),
             ("/readyz", Route::Health),
             ("/workers", Route::Workers),
             ("/openapi.json", Route::OpenApi),
-            ("/v1/namespaces/a/sessions", Route::Collection(Kind::Session, owned("a"))),
-            ("/v1/namespaces/a/bursts/b.c", Route::Object(Kind::Burst, owned("a"), owned("b.c"))),
-            ("/v1/namespaces/a/bursts/b/results", Route::Results(owned("a"), owned("b"))),
-            ("/v1/namespaces/a/sessions/b/stream", Route::Stream(owned("a"), owned("b"))),
+            ("/v1/namespaces/a/sessions", Route::Collection(Kind::Session, "a".to_owned())),
+            ("/v1/namespaces/a/bursts/b.c", Route::Object(object(Kind::Burst, "b.c"))),
+            ("/v1/namespaces/a/bursts/b/results", Route::Results(object(Kind::Burst, "b"))),
+            ("/v1/namespaces/a/sessions/b/stream", Route::Stream(object(Kind::Session, "b"))),
         ] {
             assert_eq!(Route::parse(path).unwrap(), route, "{path}");
         }
         assert!(Route::Workers.admits(&Method::POST).is_err());
-        assert!(Route::Collection(Kind::Burst, owned("a")).admits(&Method::POST).is_ok());
+        assert!(Route::Collection(Kind::Burst, "a".to_owned()).admits(&Method::POST).is_ok());
     }
 
     #[test]
@@ -177,10 +186,10 @@ mod tests {
             Route::Workers,
             Route::Collection(Kind::Session, name()),
             Route::Collection(Kind::Burst, name()),
-            Route::Object(Kind::Session, name(), name()),
-            Route::Object(Kind::Burst, name(), name()),
-            Route::Results(name(), name()),
-            Route::Stream(name(), name()),
+            Route::Object(object(Kind::Session, name())),
+            Route::Object(object(Kind::Burst, name())),
+            Route::Results(object(Kind::Burst, name())),
+            Route::Stream(object(Kind::Session, name())),
         ];
         // No wildcard, so that a new route does not compile until it is added to the list above.
         let listed = |route: &Route| match route {
@@ -189,9 +198,9 @@ mod tests {
             | Route::OpenApi
             | Route::Workers
             | Route::Collection(Kind::Session | Kind::Burst, _)
-            | Route::Object(Kind::Session | Kind::Burst, ..)
-            | Route::Results(..)
-            | Route::Stream(..) => route.label(),
+            | Route::Object(_)
+            | Route::Results(_)
+            | Route::Stream(_) => route.label(),
         };
         let labels: BTreeSet<&str> = routes.iter().map(listed).chain(["unmatched"]).collect();
         assert_eq!(labels, BTreeSet::from(Route::METRICS));
@@ -201,7 +210,7 @@ mod tests {
     fn every_name_that_can_be_created_can_be_reached() {
         for name in ["y".repeat(64), "y".repeat(253), format!("{}.{}", "y".repeat(126), "z".repeat(126))] {
             let route = Route::parse(&format!("/v1/namespaces/a/sessions/{name}")).unwrap();
-            assert_eq!(route, Route::Object(Kind::Session, "a".to_owned(), name));
+            assert_eq!(route, Route::Object(object(Kind::Session, name)));
         }
         assert!(Route::parse(&format!("/v1/namespaces/a/sessions/{}", "y".repeat(254))).is_err());
         assert!(Route::parse(&format!("/v1/namespaces/{}/sessions", "y".repeat(64))).is_err());

@@ -17,16 +17,15 @@ use sahasra_service::{
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use warp::{Filter, Rejection, path::FullPath};
+use warp::{Filter, filters::BoxedFilter, path::FullPath};
 
 use crate::{
-    api::ApiServer,
+    api::{ApiServer, Caller},
     args::MAX_STREAMS,
     body,
     call::Call,
     metrics::Metrics,
     objects, openapi,
-    query::Query,
     refusal::Refusal,
     results,
     route::Route,
@@ -64,13 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// The gateway. Cheap to clone: clones are handles of the same gateway.
-#[derive(Clone)]
 pub struct Gateway {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
     api: ApiServer,
     operator: Option<Operator>,
     streams: Streams,
@@ -90,9 +83,9 @@ impl Gateway {
         workers: Option<Connector>,
         limits: Limits,
         stop: CancellationToken,
-    ) -> Result<Self, prometheus::Error> {
+    ) -> Result<Arc<Self>, prometheus::Error> {
         let metrics = Metrics::new()?;
-        let shared = Shared {
+        Ok(Arc::new(Self {
             api: ApiServer::new(client),
             operator,
             streams: Streams::new(access, workers, limits.streams, limits.pace, metrics.streams.clone(), stop),
@@ -100,17 +93,16 @@ impl Gateway {
             metrics,
             readiness: Readiness::waiting_for(&[API_SERVER]),
             document: Bytes::from(openapi::document()),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        }))
     }
 
     /// Polls the API server forever; `/readyz` reports whether it answers.
     pub async fn watch_api_server(&self) {
         loop {
-            if self.shared.api.answers().await {
-                self.shared.readiness.ready(API_SERVER);
+            if self.api.answers().await {
+                self.readiness.ready(API_SERVER);
             } else {
-                self.shared.readiness.not_ready(API_SERVER);
+                self.readiness.not_ready(API_SERVER);
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
@@ -118,13 +110,13 @@ impl Gateway {
 
     /// Waits until every stream has ended. Called after `stop` is cancelled.
     pub async fn streams_ended(&self) {
-        self.shared.streams.ended().await;
+        self.streams.ended().await;
     }
 
     /// The routes of the gateway, unknown paths included: a rejection is an answer too.
-    pub fn routes(&self) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone + use<> {
+    pub fn routes(self: &Arc<Self>) -> BoxedFilter<(Answer,)> {
         let gateway = self.clone();
-        let query = warp::query::raw().map(Some).or(warp::any().map(|| None)).unify();
+        let query = warp::query::raw().or(warp::any().map(String::new)).unify();
         warp::method()
             // A path filter of warp would ignore a trailing slash.
             .and(warp::path::full())
@@ -132,8 +124,7 @@ impl Gateway {
             .and(warp::header::headers_cloned())
             .and(warp::ext::optional())
             .and(warp::body::stream())
-            .then(move |method, path: FullPath, query, headers, upgrade, body| {
-                let gateway = gateway.clone();
+            .then(move |method, path, query, headers, upgrade, body| {
                 let call = Call {
                     // The HTTP server omits the body of the answer to a HEAD request.
                     method: if method == Method::HEAD { Method::GET } else { method },
@@ -141,15 +132,16 @@ impl Gateway {
                     headers,
                     upgrade,
                 };
-                async move { gateway.answer(path.as_str(), call, body).await }
+                gateway.clone().answer(path, call, body)
             })
+            .boxed()
     }
 
-    async fn answer<B: Buf>(self, path: &str, call: Call, body: impl Stream<Item = Result<B, warp::Error>> + Send) -> Answer {
+    async fn answer<B: Buf>(self: Arc<Self>, path: FullPath, call: Call, body: impl Stream<Item = Result<B, warp::Error>>) -> Answer {
         let began = Instant::now();
         let is_upgrade = call.headers.contains_key(header::UPGRADE);
-        let (label, outcome) = match Route::parse(path) {
-            Ok(route) => (route.label(), self.route(route, path, call, body).await),
+        let (label, outcome) = match Route::parse(path.as_str()) {
+            Ok(route) => (route.label(), self.route(&route, path.as_str(), call, body).await),
             Err(refusal) => ("unmatched", Err(refusal)),
         };
         let mut answer = outcome.unwrap_or_else(Refusal::answer);
@@ -157,7 +149,7 @@ impl Gateway {
         let headers = answer.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        self.shared.metrics.answered(label, answer.status(), began.elapsed().as_secs_f64());
+        self.metrics.answered(label, answer.status(), began.elapsed().as_secs_f64());
         if is_upgrade && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             tracing::debug!(status = %answer.status(), "stream rejected");
         }
@@ -166,45 +158,34 @@ impl Gateway {
 
     async fn route<B: Buf>(
         &self,
-        route: Route,
+        route: &Route,
         path: &str,
         call: Call,
-        body: impl Stream<Item = Result<B, warp::Error>> + Send,
+        body: impl Stream<Item = Result<B, warp::Error>>,
     ) -> Result<Answer, Refusal> {
         route.admits(&call.method)?;
-        let Shared {
-            api, operator, streams, ..
-        } = &*self.shared;
-        let query = call.query.as_deref();
-        let token = || Token::of(&call.headers);
-        match &route {
+        let api = &self.api;
+        let (query, is_delete) = (&call.query, call.method == Method::DELETE);
+        let caller = || Token::of(&call.headers).map(|token| Caller { api, token, query });
+        match route {
             Route::Health if path == "/healthz" => Ok(health::alive()),
-            Route::Health => Ok(self.shared.readiness.answer()),
-            Route::Metrics => Ok(metrics_route::answer(self.shared.metrics.registry())),
-            Route::OpenApi => Ok(answer::json(StatusCode::OK, self.shared.document.clone())),
+            Route::Health => Ok(self.readiness.answer()),
+            Route::Metrics => Ok(metrics_route::answer(self.metrics.registry())),
+            Route::OpenApi => Ok(answer::json(StatusCode::OK, self.document.clone())),
             // A stream's token may be in a WebSocket subprotocol instead of the header, so the stream reads it itself.
-            Route::Stream(namespace, name) => streams.open(api, call, namespace, name).await,
-            Route::Workers => {
-                let token = token()?;
-                Query::parse(query, &[])?;
-                workers::get(api, operator.as_ref(), &token).await
-            }
+            Route::Stream(session) => self.streams.open(api, call, session).await,
+            Route::Workers => workers::get(&caller()?, self.operator.as_ref()).await,
             Route::Collection(kind, namespace) if call.method == Method::POST => {
-                let token = token()?;
+                let caller = caller()?;
                 objects::is_json(&call.headers)?;
-                let Limits {
-                    body_bytes, body_timeout, ..
-                } = self.shared.limits;
                 let body = StreamBody::new(body.map_ok(|mut piece| Frame::data(piece.copy_to_bytes(piece.remaining()))));
-                let body = body::whole(&call.headers, body, body_bytes, body_timeout).await?;
-                objects::create(api, &token, *kind, namespace, query, &body).await
+                let body = body::whole(&call.headers, body, self.limits.body_bytes, self.limits.body_timeout).await?;
+                objects::create(&caller, *kind, namespace, &body).await
             }
-            Route::Collection(kind, namespace) => objects::list(api, &token()?, *kind, namespace, query).await,
-            Route::Object(kind, namespace, name) if call.method == Method::DELETE => {
-                objects::delete(api, &token()?, *kind, namespace, name, query).await
-            }
-            Route::Object(kind, namespace, name) => wait::get(api, &token()?, *kind, namespace, name, query).await,
-            Route::Results(namespace, name) => results::get(api, &token()?, namespace, name, query).await,
+            Route::Collection(kind, namespace) => objects::list(&caller()?, *kind, namespace).await,
+            Route::Object(object) if is_delete => objects::delete(&caller()?, object).await,
+            Route::Object(object) => wait::get(&caller()?, object).await,
+            Route::Results(burst) => results::get(&caller()?, burst).await,
         }
     }
 }

@@ -19,8 +19,6 @@ mod slots;
 mod websocket;
 mod worker;
 
-use std::sync::Arc;
-
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
@@ -31,7 +29,14 @@ use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
 
-use crate::{api::ApiServer, call::Call, conditions, objects, query::Query, refusal::Refusal, route::Kind, token::Token};
+use crate::{
+    api::{ApiServer, Caller},
+    call::Call,
+    conditions,
+    query::Query,
+    refusal::Refusal,
+    route::Object,
+};
 
 use cache::CachedWorker;
 use slots::Slot;
@@ -41,7 +46,6 @@ pub(crate) use metrics::StreamMetrics;
 pub use relay::{MESSAGE_BYTES, Pace};
 
 /// State shared by all streams of a gateway.
-#[derive(Clone)]
 pub(crate) struct Streams {
     access: Access,
     workers: Option<Connector>,
@@ -50,7 +54,7 @@ pub(crate) struct Streams {
     pace: Pace,
     stop: CancellationToken,
     open: TaskTracker,
-    cache: Arc<cache::Endpoints>,
+    cache: cache::Endpoints,
 }
 
 impl Streams {
@@ -72,7 +76,7 @@ impl Streams {
             pace,
             stop,
             open: TaskTracker::new(),
-            cache: Arc::default(),
+            cache: cache::Endpoints::default(),
         }
     }
 
@@ -84,35 +88,35 @@ impl Streams {
 
     /// Opens the stream of a session and answers the client's WebSocket handshake. No connection to the worker and no slot stays open after
     /// an error.
-    pub(crate) async fn open(&self, api: &ApiServer, call: Call, namespace: &str, name: &str) -> Result<Answer, Refusal> {
-        Query::parse(call.query.as_deref(), &[])?;
+    pub(crate) async fn open(&self, api: &ApiServer, call: Call, session: &Object) -> Result<Answer, Refusal> {
+        Query::parse(&call.query, &[])?;
         let upgrade = call.upgrade.ok_or(Refusal::UpgradeRequired)?;
         let handshake = websocket::Handshake::read(&call.headers)?;
         if self.stop.is_cancelled() {
             return Err(Refusal::ShuttingDown);
         }
-        let token = handshake.token;
-        let place = Place {
-            namespace,
-            name,
-            token: &token,
+        let caller = Caller {
+            api,
+            token: handshake.token,
+            query: &call.query,
         };
-        let resumed = match &handshake.resume {
-            Some(resume) => self.resume(place, resume).await,
+        let resume = handshake.resume.as_ref();
+        let resumed = match resume {
+            Some(_) => self.resume(&caller, session, resume).await,
             None => None,
         };
         let (worker, slot) = match resumed {
             Some(Ok(resumed)) => resumed,
-            Some(Err(gone)) => match self.find(api, place, handshake.resume.as_ref()).await {
+            Some(Err(gone)) => match self.find(&caller, session, resume).await {
                 // The API server is unreachable, so the last known worker is decisive: it takes no connections, hence the session has ended.
                 Err(Refusal::ApiServer(_) | Refusal::ApiServerTimeout { .. }) => return Err(gone),
                 found => found?,
             },
-            None => self.find(api, place, handshake.resume.as_ref()).await?,
+            None => self.find(&caller, session, resume).await?,
         };
 
         let (metrics, pace, stop) = (self.metrics.clone(), self.pace, self.stop.clone());
-        let span = tracing::info_span!("session_stream", session = name, namespace);
+        let span = tracing::info_span!("session_stream", session = session.name, namespace = session.namespace);
         let relayed = async move {
             let _slot = slot;
             let client = match upgrade.await {
@@ -137,65 +141,54 @@ impl Streams {
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
         Ok(answer)
     }
-}
 
-/// A session, and the token of the caller that opens its stream.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    token: &'a Token,
-}
-
-impl Streams {
     /// Opens a stream to the last known worker of the session, which verifies the secret. `None` when the worker is not known or does not
     /// accept: the API server then decides.
-    async fn resume(&self, place: Place<'_>, resume: &HeaderValue) -> Option<Result<(Worker, Slot), Refusal>> {
-        let seen = self.cache.get(place.namespace, place.name)?;
-        match self.connect(&seen.endpoint, place, Some(resume)).await {
-            Ok(worker) if worker.resumed => Some(
-                self.slots
-                    .take_resumed(seen.caller, place.namespace, place.name)
-                    .map(|slot| (worker, slot)),
-            ),
+    async fn resume(&self, caller: &Caller<'_>, session: &Object, resume: Resume<'_>) -> Option<Result<(Worker, Slot), Refusal>> {
+        let seen = self.cache.get(session)?;
+        let worker = match worker::connect(self.workers.as_ref(), &seen.endpoint, session, &caller.token, resume).await {
+            Ok(worker) => worker,
+            Err(gone @ Refusal::WorkerUnreachable { .. }) => return Some(Err(gone)),
+            Err(_) => return None,
+        };
+        let slot = if worker.resumed {
+            self.slots.take_resumed(seen.caller, session)
+        } else {
             // The worker did not recognise the secret and accepted the token.
-            Ok(worker) => Some(self.slots.take(seen.caller).map(|slot| (worker, slot))),
-            Err(gone @ Refusal::WorkerUnreachable { .. }) => Some(Err(gone)),
-            Err(_) => None,
-        }
-    }
-
-    async fn connect(&self, endpoint: &str, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<Worker, Refusal> {
-        let Place { namespace, name, token } = place;
-        worker::connect(self.workers.as_ref(), endpoint, namespace, name, token, resume).await
+            self.slots.take(seen.caller)
+        };
+        Some(slot.map(|slot| (worker, slot)))
     }
 
     /// Opens a stream to the worker in the session's status, if the API server allows it to the caller.
-    async fn find(&self, api: &ApiServer, place: Place<'_>, resume: Option<&HeaderValue>) -> Result<(Worker, Slot), Refusal> {
-        let Place { namespace, name, token } = place;
-        let action = Action::stream(namespace, name);
-        let (allowed, caller) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
+    async fn find(&self, caller: &Caller<'_>, session: &Object, resume: Resume<'_>) -> Result<(Worker, Slot), Refusal> {
+        let token = &caller.token;
+        let action = Action::stream(&session.namespace, &session.name);
+        let (allowed, name) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
         allowed.map_err(refused)?;
-        let caller = caller.map_err(refused)?;
+        let name = name.map_err(refused)?;
         // The slot is taken after the check of access, so that callers without the right take none, and before the slow connection to the
         // worker.
-        let slot = match self.slots.take(caller.clone()) {
+        let slot = match self.slots.take(name.clone()) {
             // The caller holds its share, but this may be the session's client coming back, whose stream does not count as new: the worker's
             // check of the secret decides.
             Err(full @ Refusal::Share { .. }) if resume.is_some() => Err(full),
             taken => Ok(taken?),
         };
-        let session = api.object(token, &objects::path(Kind::Session, namespace, name)).await?;
-        let endpoint = endpoint(&session, name)?.to_owned();
-        let worker = self.connect(&endpoint, place, resume).await?;
+        let found = caller.object(&session.path()).await?;
+        let endpoint = endpoint(&found, &session.name)?.to_owned();
+        let worker = worker::connect(self.workers.as_ref(), &endpoint, session, token, resume).await?;
         let slot = match slot {
-            Err(_) if worker.resumed => self.slots.take_resumed(caller.clone(), namespace, name)?,
+            Err(_) if worker.resumed => self.slots.take_resumed(name.clone(), session)?,
             slot => slot?,
         };
-        self.cache.put(namespace, name, CachedWorker { endpoint, caller });
+        self.cache.put(session, CachedWorker { endpoint, caller: name });
         Ok((worker, slot))
     }
 }
+
+/// Value of the header with the secret of a broken stream, if the client sent it.
+type Resume<'a> = Option<&'a HeaderValue>;
 
 fn refused(error: AccessError) -> Refusal {
     match error.status() {
@@ -207,39 +200,23 @@ fn refused(error: AccessError) -> Refusal {
 
 /// Returns the URL of the worker of a session, or the reason why the session has none.
 fn endpoint<'a>(session: &'a Value, name: &str) -> Result<&'a str, Refusal> {
-    let status = &session["status"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     if let Some(failed) = conditions::when_true(session, FAILED) {
-        return Err(Refusal::NotYet {
-            reason: "SessionFailed",
-            problem: format!(
-                "{name} has failed, {}: {}. Delete it and create another session",
-                text(&failed["reason"]),
-                text(&failed["message"])
-            ),
-            field: "status.state",
-            value: "Failed".to_owned(),
-        });
+        let (reason, message) = (text(&failed["reason"]), text(&failed["message"]));
+        let problem = format!("{name} has failed, {reason}: {message}. Delete it and create another session");
+        return Err(Refusal::not_yet("SessionFailed", "status.state", "Failed", problem));
     }
     if session["metadata"]["deletionTimestamp"].is_string() {
-        return Err(Refusal::NotYet {
-            reason: "SessionTerminating",
-            problem: format!("{name} is being deleted: create another session"),
-            field: "metadata.deletionTimestamp",
-            value: text(&session["metadata"]["deletionTimestamp"]),
-        });
+        let (field, value) = ("metadata.deletionTimestamp", text(&session["metadata"]["deletionTimestamp"]));
+        let problem = format!("{name} is being deleted: create another session");
+        return Err(Refusal::not_yet("SessionTerminating", field, value, problem));
     }
-    status["endpoint"]
-        .as_str()
-        .filter(|endpoint| !endpoint.is_empty())
-        .ok_or_else(|| Refusal::NotYet {
-            reason: "SessionNotPlaced",
-            problem: format!(
-                "{name} has no worker yet: wait for it with GET and ?waitFor=Placed on the session, whose conditions say why it waits"
-            ),
-            field: "status.endpoint",
-            value: String::new(),
-        })
+    let endpoint = session["status"]["endpoint"].as_str().filter(|endpoint| !endpoint.is_empty());
+    endpoint.ok_or_else(|| {
+        let wait = "wait for it with GET and ?waitFor=Placed on the session, whose conditions say why it waits";
+        let problem = format!("{name} has no worker yet: {wait}");
+        Refusal::not_yet("SessionNotPlaced", "status.endpoint", "", problem)
+    })
 }
 
 #[cfg(test)]

@@ -17,12 +17,11 @@ use tokio::{
 use tokio_util::io::StreamReader;
 
 use crate::{
-    api::{ApiServer, MAX_POLL_SECONDS, accepted},
-    conditions, objects,
+    api::{Caller, MAX_POLL_SECONDS, accepted},
+    conditions,
     query::Query,
     refusal::Refusal,
-    route::Kind,
-    token::Token,
+    route::{Kind, Object},
 };
 
 /// Timeout of a poll without `timeoutSeconds`.
@@ -33,16 +32,10 @@ const EVENT_BYTES: u64 = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns an object: at once, or with `waitFor` when the condition is true, the object has failed or the timeout is over.
-pub(crate) async fn get(
-    api: &ApiServer,
-    token: &Token,
-    kind: Kind,
-    namespace: &str,
-    name: &str,
-    query: Option<&str>,
-) -> Result<Answer, Refusal> {
-    let query = Query::parse(query, &["waitFor", "timeoutSeconds"])?;
-    let path = objects::path(kind, namespace, name);
+pub(crate) async fn get(caller: &Caller<'_>, object: &Object) -> Result<Answer, Refusal> {
+    let Object { kind, namespace, name } = object;
+    let query = caller.query(&["waitFor", "timeoutSeconds"])?;
+    let path = object.path();
     let seconds = query.number("timeoutSeconds", 1, MAX_POLL_SECONDS)?;
     let Some(wished) = query.get("waitFor") else {
         if seconds.is_some() {
@@ -51,10 +44,10 @@ pub(crate) async fn get(
                 "requires waitFor: add waitFor, such as waitFor=Placed",
             ));
         }
-        return api.pass(token, Method::GET, &path, None).await;
+        return caller.pass(Method::GET, &path, None).await;
     };
-    if !awaited(kind).contains(&wished) {
-        let types = awaited(kind).join(", ");
+    if !awaited(*kind).contains(&wished) {
+        let types = awaited(*kind).join(", ");
         return Err(Refusal::field(
             "query.waitFor",
             format!("invalid condition of a {}: expected one of {types}", kind.name()),
@@ -62,20 +55,20 @@ pub(crate) async fn get(
     }
     let deadline = Instant::now() + Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS));
     'look: loop {
-        let object = api.object(token, &path).await?;
-        if settled(kind, &object, wished) || Instant::now() >= deadline {
+        let object = caller.object(&path).await?;
+        if settled(*kind, &object, wished) || Instant::now() >= deadline {
             return Ok(whole(&object));
         }
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let left = (deadline - Instant::now()).as_secs() + 1;
-        let collection = objects::collection(kind, namespace);
-        let watch = Query::parse(None, &[])?.and(&[
+        let watch = Query::default().and(&[
             ("watch", "1"),
             ("fieldSelector", &format!("metadata.name={name}")),
             ("resourceVersion", version),
             ("timeoutSeconds", &left.to_string()),
         ]);
-        let watch = api.send(token, Method::GET, &format!("{collection}?{watch}"), None).await?;
+        let watch = format!("{}?{watch}", kind.path(namespace));
+        let watch = caller.send(Method::GET, &watch, None).await?;
         if watch.status() == StatusCode::GONE {
             // The resource version has expired: read the object again.
             continue;
@@ -83,12 +76,12 @@ pub(crate) async fn get(
         let mut events = reader(accepted(watch)?.into_body());
         loop {
             let Ok(event) = timeout_at(deadline, next_event(&mut events)).await else {
-                let object = api.object(token, &path).await?;
+                let object = caller.object(&path).await?;
                 return Ok(whole(&object));
             };
             match event? {
                 Some(event) => match event["type"].as_str() {
-                    Some("ADDED" | "MODIFIED") if settled(kind, &event["object"], wished) => return Ok(whole(&event["object"])),
+                    Some("ADDED" | "MODIFIED") if settled(*kind, &event["object"], wished) => return Ok(whole(&event["object"])),
                     Some("ADDED" | "MODIFIED" | "BOOKMARK") => {}
                     Some("DELETED") => continue 'look,
                     // The watch reported an error and cannot continue.

@@ -17,9 +17,8 @@ use sahasra_wire::MAX_ANSWER_BYTES;
 use tokio::time::timeout;
 
 use crate::{
-    api::{ApiServer, accepted},
+    api::{Caller, accepted},
     refusal::Refusal,
-    token::Token,
 };
 
 /// Timeout of the operator's answer. The operator queries its agents, for at most a quarter of a second.
@@ -71,8 +70,9 @@ impl Operator {
 }
 
 /// Returns the workers and their load to a caller that may list workers.
-pub(crate) async fn get(api: &ApiServer, operator: Option<&Operator>, token: &Token) -> Result<Answer, Refusal> {
-    accepted(api.send(token, Method::GET, ALLOWED, None).await?)?;
+pub(crate) async fn get(caller: &Caller<'_>, operator: Option<&Operator>) -> Result<Answer, Refusal> {
+    caller.query(&[])?;
+    accepted(caller.send(Method::GET, ALLOWED, None).await?)?;
     let workers = operator.ok_or(Refusal::NoOperator)?.workers().await?;
     Ok(answer::json(StatusCode::OK, workers))
 }

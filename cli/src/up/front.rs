@@ -16,7 +16,6 @@ use sahasra_service::{
     answer::{self, Answer},
     server::Handshake,
 };
-use serde_json::json;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
@@ -103,20 +102,11 @@ fn with_remedy(mut answer: Answer, token_file: &str) -> Answer {
     if answer.status() != StatusCode::UNAUTHORIZED {
         return answer;
     }
-    let status = json!({
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": format!("no token of this pool: send it as `Authorization: Bearer TOKEN`; it is in {token_file}"),
-        "reason": "Unauthorized",
-        "code": StatusCode::UNAUTHORIZED.as_u16(),
-    });
-    answer.headers_mut().remove(header::CONTENT_LENGTH);
-    answer
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    *answer.body_mut() = format!("{status}\n").into();
+    let message = format!("no token of this pool: send it as `Authorization: Bearer TOKEN`; it is in {token_file}");
+    let headers = answer.headers_mut();
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    *answer.body_mut() = sahasra_gateway::unauthorized(message).into_body();
     answer
 }
 

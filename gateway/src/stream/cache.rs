@@ -4,17 +4,19 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 
+use crate::route::Object;
+
 /// Capacity of one generation; an entry takes a few hundred bytes. A full young generation replaces the old one, whose entries are forgotten.
 const MOST: usize = 4096;
 
-/// Cache of workers' endpoints, by namespace and name of the session. Every entry was read by a caller that may open the session's stream.
+/// Cache of workers' endpoints, by session. Every entry was read by a caller that may open the session's stream.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
-    young: HashMap<(String, String), CachedWorker>,
-    old: HashMap<(String, String), CachedWorker>,
+    young: HashMap<Object, CachedWorker>,
+    old: HashMap<Object, CachedWorker>,
 }
 
 /// The worker of a session, and the caller that opened its stream.
@@ -26,24 +28,24 @@ pub(super) struct CachedWorker {
 }
 
 impl Endpoints {
-    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<CachedWorker> {
-        let session = (namespace.to_owned(), name.to_owned());
+    pub(super) fn get(&self, session: &Object) -> Option<CachedWorker> {
         let cache = self.0.lock();
-        cache.young.get(&session).or_else(|| cache.old.get(&session)).cloned()
+        cache.young.get(session).or_else(|| cache.old.get(session)).cloned()
     }
 
-    pub(super) fn put(&self, namespace: &str, name: &str, worker: CachedWorker) {
+    pub(super) fn put(&self, session: &Object, worker: CachedWorker) {
         let mut cache = self.0.lock();
         if cache.young.len() >= MOST {
             cache.old = std::mem::take(&mut cache.young);
         }
-        cache.young.insert((namespace.to_owned(), name.to_owned()), worker);
+        cache.young.insert(session.clone(), worker);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::Kind;
 
     #[test]
     fn the_last_worker_of_a_session_is_cached_within_a_limit() {
@@ -52,15 +54,21 @@ mod tests {
             endpoint: endpoint.to_owned(),
             caller: Some("somebody".into()),
         };
-        cache.put("team", "mine", worker("http://one"));
-        cache.put("team", "mine", worker("http://other"));
-        assert_eq!(cache.get("team", "mine"), Some(worker("http://other")));
-        assert!(cache.get("tea", "mmine").is_none());
+        let session = |namespace: &str, name: &str| Object {
+            kind: Kind::Session,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let mine = session("team", "mine");
+        cache.put(&mine, worker("http://one"));
+        cache.put(&mine, worker("http://other"));
+        assert_eq!(cache.get(&mine), Some(worker("http://other")));
+        assert!(cache.get(&session("tea", "mmine")).is_none());
         for place in 0..2 * MOST {
-            cache.put("team", &place.to_string(), worker("http://one"));
+            cache.put(&session("team", &place.to_string()), worker("http://one"));
         }
-        assert!(cache.get("team", "mine").is_none());
-        assert!(cache.get("team", &(2 * MOST - 1).to_string()).is_some());
+        assert!(cache.get(&mine).is_none());
+        assert!(cache.get(&session("team", &(2 * MOST - 1).to_string())).is_some());
         let kept = cache.0.lock();
         assert!(kept.young.len() + kept.old.len() <= 2 * MOST);
     }

@@ -14,7 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::refusal::Refusal;
+use crate::{refusal::Refusal, route::Object};
 
 /// The slots of a gateway. Clones are cheap handles to the same slots.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ struct Held {
     all: usize,
     by_caller: HashMap<Arc<str>, usize>,
     /// Sessions with a resumed stream that was exempt from its caller's share.
-    resumed: HashSet<String>,
+    resumed: HashSet<Object>,
 }
 
 impl Slots {
@@ -47,11 +47,11 @@ impl Slots {
 
     /// Takes a slot for a stream of this session that its worker resumed. The caller's share does not apply to the first such stream at a
     /// time; further ones count as new.
-    pub(super) fn take_resumed(&self, caller: Option<Arc<str>>, namespace: &str, name: &str) -> Result<Slot, Refusal> {
-        self.slot(caller, Some(format!("{namespace}/{name}")))
+    pub(super) fn take_resumed(&self, caller: Option<Arc<str>>, session: &Object) -> Result<Slot, Refusal> {
+        self.slot(caller, Some(session.clone()))
     }
 
-    fn slot(&self, caller: Option<Arc<str>>, resumed: Option<String>) -> Result<Slot, Refusal> {
+    fn slot(&self, caller: Option<Arc<str>>, resumed: Option<Object>) -> Result<Slot, Refusal> {
         let mut held = self.held.lock();
         let resumed = resumed.filter(|session| !held.resumed.contains(session));
         let free = self.limit.saturating_sub(held.all);
@@ -82,7 +82,7 @@ pub(super) struct Slot {
     slots: Slots,
     caller: Option<Arc<str>>,
     /// The session, if the stream was exempt from its caller's share.
-    resumed: Option<String>,
+    resumed: Option<Object>,
 }
 
 impl Drop for Slot {
@@ -108,7 +108,15 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Args;
+    use crate::{args::Args, route::Kind};
+
+    fn session(name: &str) -> Object {
+        Object {
+            kind: Kind::Session,
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        }
+    }
 
     /// Takes slots until the caller gets no more.
     fn all_of(slots: &Slots, caller: &str) -> Vec<Slot> {
@@ -152,23 +160,22 @@ mod tests {
                 .flat_map(|(caller, count)| (0..count).map(move |_| caller))
                 .enumerate()
                 .map(|(place, caller)| {
-                    slots
-                        .take_resumed(Some(caller.into()), "default", &format!("session-{place}"))
-                        .unwrap()
+                    let session = session(&format!("session-{place}"));
+                    slots.take_resumed(Some(caller.into()), &session).unwrap()
                 })
                 .collect();
             assert!(matches!(slots.take(Some("first".into())), Err(Refusal::Share { own: 128, .. })));
             assert_eq!((held.len(), all_of(&slots, "fourth").len()), (224, 16), "a new caller finds room");
         }
         let slots = Slots::new(1);
-        let _held = slots.take_resumed(None, "default", "one").unwrap();
-        assert!(matches!(slots.take_resumed(None, "default", "other"), Err(Refusal::Busy { .. })));
+        let _held = slots.take_resumed(None, &session("one")).unwrap();
+        assert!(matches!(slots.take_resumed(None, &session("other")), Err(Refusal::Busy { .. })));
     }
 
     #[test]
     fn a_repeatedly_resumed_session_does_not_exceed_its_callers_share() {
         let slots = Slots::new(8);
-        let again = || slots.take_resumed(Some("first".into()), "default", "same");
+        let again = || slots.take_resumed(Some("first".into()), &session("same"));
         let mut held: Vec<Slot> = std::iter::from_fn(|| again().ok()).collect();
         assert_eq!(held.len(), 4);
         assert_eq!(all_of(&slots, "second").len(), 2, "a new caller finds room");

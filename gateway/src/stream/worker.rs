@@ -14,7 +14,7 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
-use crate::{refusal::Refusal, token::Token};
+use crate::{refusal::Refusal, route::Object, token::Token};
 
 /// Connect timeout: a worker inside the cluster answers a SYN at once or not at all.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -29,8 +29,7 @@ pub(super) type Worker = Upgraded<Connection>;
 pub(super) async fn connect(
     connector: Option<&Connector>,
     endpoint: &str,
-    namespace: &str,
-    name: &str,
+    session: &Object,
     token: &Token,
     resume: Option<&HeaderValue>,
 ) -> Result<Worker, Refusal> {
@@ -82,7 +81,7 @@ pub(super) async fn connect(
             }
         },
     };
-    let path = format!("/v1/namespaces/{namespace}/sessions/{name}/stream");
+    let path = sahasra_wire::path::stream(&session.namespace, &session.name);
     let request = Request {
         authority: authority.as_str(),
         path: &path,
