@@ -59,10 +59,6 @@ impl Exit {
         crate::output::complain(reason);
         self
     }
-
-    pub fn or(self, other: Self) -> Self {
-        self.max(other)
-    }
 }
 
 impl From<Exit> for ExitCode {

@@ -28,7 +28,7 @@ mod run;
 mod token;
 mod up;
 
-use args::{Args, Command};
+use args::{Args, Command, KernelCommand};
 use exit::Exit;
 
 /// Runs the program with these arguments. `name` is the name by which it was called, for its help texts.
@@ -43,7 +43,8 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
     let exit = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Up(arguments) => up::run(&arguments),
-        Command::Kernel(command) => kernel::run(&command),
+        Command::Kernel(KernelCommand::Check(arguments)) => kernel::check::run(&arguments),
+        Command::Kernel(KernelCommand::Compile(arguments)) => kernel::compile::run(&arguments),
         Command::Completion { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "sahasra", &mut script);

@@ -75,7 +75,7 @@ pub struct WorkerSettings {
     pub vram_bytes: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PoolSettings {
     pub workers: Vec<WorkerSettings>,
     /// Folder below which jobs may access files; none when `None`.
@@ -123,10 +123,11 @@ pub struct Pool {
     agent_client: AgentClient,
     operator_token: String,
     agents: Vec<Agent>,
-    stop: CancellationToken,
+    /// Cancelled when the operator has ended and the pool cannot continue.
+    pub stop: CancellationToken,
     leading: JoinHandle<()>,
     /// Reason why the operator ended by itself, once it has.
-    ended: Arc<OnceLock<LeaderError>>,
+    pub ended: Arc<OnceLock<LeaderError>>,
 }
 
 impl Pool {
@@ -278,16 +279,6 @@ impl Pool {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-    }
-
-    /// Token that is cancelled when the operator has ended and the pool cannot continue.
-    pub fn stopped(&self) -> &CancellationToken {
-        &self.stop
-    }
-
-    /// Why the operator ended by itself; `None` while it runs and after [`Pool::stop`].
-    pub fn end(&self) -> Option<&LeaderError> {
-        self.ended.get()
     }
 
     /// Whether sessions can use an engine on some device, as the workers report it.

@@ -112,12 +112,12 @@ async fn perform(arguments: &RunArgs, folder: Option<&Folder>, manifests: &[Mani
     delete_all(&pool).await;
     let (text, proven) = leak_check::of(&pool).await;
     if arguments.output == RunOutput::Table && created {
-        exit = exit.or(output::print(&format!("\n{text}")));
+        exit = exit.max(output::print(&format!("\n{text}")));
     } else if created || proven != Exit::Success {
         output::say(text.trim_end());
     }
     pool.stop().await;
-    if proven == Exit::Success { exit } else { exit.or(proven) }
+    if proven == Exit::Success { exit } else { exit.max(proven) }
 }
 
 /// Settings of a pool for these manifests: if no class is given on the command line, the CPU engine emulates the classes that the manifests
@@ -143,9 +143,7 @@ fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolS
     PoolSettings {
         workers,
         file_store_root: arguments.file_store_root.clone(),
-        pjrt_plugin: None,
-        program_cache: None,
-        token: None,
+        ..PoolSettings::default()
     }
 }
 
@@ -219,7 +217,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: O
         }
     }
     for (key, ending) in &endings {
-        exit = exit.or(match ending {
+        exit = exit.max(match ending {
             Ending::Complete | Ending::Gone => Exit::Success,
             Ending::Failed(_) => Exit::Failed,
             Ending::Refused(_) => Exit::Refused,
@@ -230,7 +228,7 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: O
             (Some((_, job)), _) => {
                 let text = report::burst(job, ending, arguments.results.as_deref());
                 if arguments.output == RunOutput::Table {
-                    exit = exit.or(output::print(&format!("\n{text}")));
+                    exit = exit.max(output::print(&format!("\n{text}")));
                 } else if *ending != Ending::Complete {
                     output::say(text.trim_end());
                 }
@@ -241,13 +239,13 @@ async fn show(pool: &Pool, following: &Following, arguments: &RunArgs, folder: O
     }
     let jobs: Vec<&BurstJob> = following.bursts().map(|(_, job)| job).collect();
     for job in &jobs {
-        exit = exit.or(hand_over(pool, job, arguments, folder).await);
+        exit = exit.max(hand_over(pool, job, arguments, folder).await);
     }
     let wanted = arguments.output == RunOutput::Csv || arguments.results.is_some();
     for (key, _) in endings.iter().filter(|(_, ending)| wanted && *ending == Ending::Gone) {
-        exit = exit.or(Exit::Failed.because(&ResultsError::Job(key.1.clone()).to_string()));
+        exit = exit.max(Exit::Failed.because(&ResultsError::Job(key.1.clone()).to_string()));
     }
-    exit.or(match arguments.output {
+    exit.max(match arguments.output {
         RunOutput::Json => output::structured(Structure::Json, &results::objects(&jobs)),
         RunOutput::Yaml => output::structured(Structure::Yaml, &results::objects(&jobs)),
         RunOutput::Table | RunOutput::Csv => Exit::Success,
@@ -274,7 +272,7 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
     }
     if prints && let Some(found) = lines.take() {
         let text: String = found.collect();
-        exit = exit.or(output::print(&text));
+        exit = exit.max(output::print(&text));
         lines = Some(Box::new(std::iter::once(text)));
     }
     if let Some(folder) = folder

@@ -145,18 +145,18 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         stop.clone(),
     )
     .map_err(UpError::Gateway)?;
-    let front = front::service(warp::service(routes), warp::service(gateway.routes()), api, files.token_file.path());
+    let front = front::service(warp::service(routes), warp::service(gateway.routes()), api, &files.token_file.path);
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };
     let handshake = TlsIfSpoken(credentials.acceptor());
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
-    let printed = welcome(&pool, address, &serves, files.kubeconfig.path(), files.token_file.path()).await;
+    let printed = welcome(&pool, address, &serves, &files.kubeconfig.path, &files.token_file.path).await;
 
     let exit = tokio::select! {
         exit = interrupt => exit,
-        () = pool.stopped().cancelled() => Exit::Failed.because(&operator_ended(pool.end())),
+        () = pool.stop.cancelled() => Exit::Failed.because(&operator_ended(pool.ended.get())),
     };
     output::say("\nshutting down: releasing all slices (Ctrl-C again exits at once)");
     end_sessions(&pool).await;
@@ -167,7 +167,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     files.remove(credentials.token());
     delete_all(&pool).await;
     let (text, proven) = leak_check::of(&pool).await;
-    let printed = printed.or(output::print(&format!("\n{text}")));
+    let printed = printed.max(output::print(&format!("\n{text}")));
     pool.stop().await;
     // The command runs until a signal ends it, so a signal is success.
     let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated | Exit::HungUp) {
@@ -175,7 +175,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     } else {
         exit
     };
-    Ok(exit.or(printed).or(proven))
+    Ok(exit.max(printed).max(proven))
 }
 
 /// Deletes all sessions and waits until they have ended, while their streams still work: so their clients learn that they are over. A client

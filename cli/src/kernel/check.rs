@@ -19,7 +19,7 @@ pub fn run(arguments: &CheckArgs) -> Exit {
     for path in &arguments.files {
         match read(path) {
             Ok(description) => {
-                exit = exit.or(verdict(&description, arguments.backend));
+                exit = exit.max(verdict(&description, arguments.backend));
                 described.push(description);
             }
             Err(reason) => {
@@ -31,14 +31,14 @@ pub fn run(arguments: &CheckArgs) -> Exit {
     match arguments.output {
         Structure::Table => {
             for description in &described {
-                exit = exit.or(output::print(&text(description)));
+                exit = exit.max(output::print(&text(description)));
             }
         }
         Structure::Json | Structure::Yaml => {
             let mut values: Vec<Value> = described.iter().map(Description::json).collect();
             let value = if values.len() == 1 { values.remove(0) } else { Value::from(values) };
             if !described.is_empty() {
-                exit = exit.or(output::structured(arguments.output, &value));
+                exit = exit.max(output::structured(arguments.output, &value));
             }
         }
     }

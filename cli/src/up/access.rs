@@ -115,7 +115,8 @@ impl Files {
 /// path once it is complete, because scripts wait for it.
 #[derive(Debug)]
 pub struct LockedFile {
-    path: PathBuf,
+    /// Path as given to [`Files::take`].
+    pub path: PathBuf,
     /// The new file, until it gets its path.
     part: Option<NamedTempFile>,
     /// The new file at its path. Closing it releases its lock.
@@ -193,11 +194,6 @@ impl LockedFile {
         })?;
         self._written = Some(written);
         Ok(())
-    }
-
-    /// Path as given to [`Files::take`].
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     fn remove(self, token: &str) {
