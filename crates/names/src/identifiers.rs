@@ -28,33 +28,15 @@ macro_rules! identifiers {
             }
         }
 
-        impl From<&str> for $type {
-            fn from(name: &str) -> Self {
-                Self(name.into())
+        impl<T: AsRef<str>> From<T> for $type {
+            fn from(name: T) -> Self {
+                Self(name.as_ref().into())
             }
         }
 
-        impl From<&String> for $type {
-            fn from(name: &String) -> Self {
-                name.as_str().into()
-            }
-        }
-
-        impl From<String> for $type {
-            fn from(name: String) -> Self {
-                Self(name.into())
-            }
-        }
-
-        impl PartialEq<str> for $type {
-            fn eq(&self, other: &str) -> bool {
-                *self.0 == *other
-            }
-        }
-
-        impl PartialEq<String> for $type {
-            fn eq(&self, other: &String) -> bool {
-                *self.0 == **other
+        impl<T: AsRef<str> + ?Sized> PartialEq<T> for $type {
+            fn eq(&self, other: &T) -> bool {
+                *self.0 == *other.as_ref()
             }
         }
 
