@@ -84,6 +84,7 @@ impl GpuSessionSpec {
 }
 
 /// Status of a session.
+#[serde_with::apply(i64 => #[serde(default)] #[schemars(range(min = 0))])]
 #[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -110,16 +111,10 @@ pub struct GpuSessionStatus {
     #[schemars(length(max = 512))]
     pub endpoint: Option<String>,
     /// Number of tensors that the session stores.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
     pub tensor_count: i64,
     /// Total size of the stored tensors, in bytes.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
     pub stored_tensor_bytes: i64,
     /// Number of programs that are running.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
     pub active_executions: i64,
     /// Time at which the session got its device.
     pub placed_at: Option<Time>,

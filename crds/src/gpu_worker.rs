@@ -44,12 +44,12 @@ pub struct GpuWorkerSpec {
 }
 
 /// Status of a worker, as its agent reports it: at most every 5 s, and only after a change.
+#[serde_with::apply(Vec<_> => #[serde(default, skip_serializing_if = "Vec::is_empty")])]
 #[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuWorkerStatus {
     /// Conditions of type `Ready`. The agent sets it to `True` or `False`; the operator sets it to `False` if the heartbeat is not renewed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// URL at which the operator reaches the agent.
@@ -62,7 +62,6 @@ pub struct GpuWorkerStatus {
     #[schemars(length(max = 64))]
     pub version: Option<String>,
     /// Devices of the node, in the agent's order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub devices: Vec<DeviceStatus>,
     /// Sums over the devices, for the columns of `kubectl get`.
@@ -70,6 +69,7 @@ pub struct GpuWorkerStatus {
 }
 
 /// One device and its load.
+#[serde_with::apply(i64 => #[schemars(range(min = 0))])]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceStatus {
@@ -84,24 +84,18 @@ pub struct DeviceStatus {
     pub class: String,
     /// Total memory of the device, in MiB.
     #[serde(rename = "totalMiB")]
-    #[schemars(range(min = 0))]
     pub total_mib: i64,
     /// Memory that the agent can grant, in MiB.
     #[serde(rename = "allocatableMiB")]
-    #[schemars(range(min = 0))]
     pub allocatable_mib: i64,
     /// Granted memory, including that of draining grants, in MiB.
     #[serde(rename = "leasedMiB")]
-    #[schemars(range(min = 0))]
     pub leased_mib: i64,
     /// Number of kernels and programs that are running.
-    #[schemars(range(min = 0))]
     pub active_executions: i64,
     /// Number of tensors that sessions store on the device.
-    #[schemars(range(min = 0))]
     pub tensor_count: i64,
     /// Total size of the stored tensors, in bytes.
-    #[schemars(range(min = 0))]
     pub stored_tensor_bytes: i64,
     /// Health of the device. Nothing is placed on an `Unhealthy` device.
     pub health: DeviceHealth,

@@ -163,31 +163,27 @@ pub enum Renewal {
 }
 
 /// Status of a lease: the granted slices.
+#[serde_with::apply(
+    Vec<_> => #[serde(default, skip_serializing_if = "Vec::is_empty")],
+    i64 => #[serde(default)] #[schemars(range(min = 0))],
+)]
 #[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct VramLeaseStatus {
     /// Conditions of type `Granted`. The message of `False` has the reason for each device.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// `metadata.generation` of the spec that this status is about.
     pub observed_generation: Option<i64>,
     /// Term of the coordinator that acts for this lease. It never decreases; agents reject requests with a lower one.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
     #[x_kube(validation = only_grows())]
     pub term: i64,
     /// Number of granted slices.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
     pub slices: i64,
     /// Number of devices with granted slices.
-    #[serde(default)]
-    #[schemars(range(min = 0))]
     pub devices: i64,
     /// Grants of the lease, one for each device. At most 512 are listed; `devices` is the number of all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_GRANTS))]
     pub grants: Vec<GrantStatus>,
     /// Time of the first grant.

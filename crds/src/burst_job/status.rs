@@ -18,12 +18,12 @@ pub const MAX_INDEXES_BYTES: usize = 4_096;
 pub const MAX_MESSAGE_BYTES: usize = 1_024;
 
 /// Status of a burst, which only the operator writes: a summary of the checkpoint in the ConfigMap that `results` names.
+#[serde_with::apply(Vec<_> => #[serde(default, skip_serializing_if = "Vec::is_empty")])]
 #[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct BurstJobStatus {
     /// Conditions of type `Accepted`, `Admitted`, `Checkpointed`, `Suspended`, `Complete` and `Failed`. `Checkpointed` is `False` while progress cannot be saved, and not set before that first happens.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crate::conditions::schema")]
     pub conditions: Vec<Condition>,
     /// `metadata.generation` of the spec that this status is about.
@@ -62,7 +62,6 @@ pub struct BurstJobStatus {
     /// Places and size of the results.
     pub results: Option<ResultsStatus>,
     /// The first failed chunks, at most 10.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_FAILURES))]
     pub failures: Vec<ChunkFailure>,
     /// Time at which the burst first held slices.
@@ -100,6 +99,7 @@ pub struct SliceCounts {
 }
 
 /// Aggregate of the results counted so far.
+#[serde_with::apply(Vec<_> => #[serde(default, skip_serializing_if = "Vec::is_empty")])]
 #[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -109,20 +109,16 @@ pub struct AggregateStatus {
     #[schemars(length(max = 128))]
     pub summary: Option<String>,
     /// Best chunks, starting with the best: one for argmin and argmax, k for topK.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_BEST))]
     pub best: Vec<BestChunk>,
     /// Elements of an aggregate of numbers, such as the sum; null for an element that is infinite or NaN.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub values: Vec<Option<f64>>,
     /// All of `values` as exact text. Set where one of them is not exact as a JSON number: an integer beyond 2^53, `inf`, `-inf`,
     /// `NaN`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MAX_ELEMENTS), inner(length(max = 64)))]
     pub exact: Vec<String>,
     /// Half width of the 95 % confidence interval of each element of a mean, by Student's t; null if there is none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "numbers")]
     pub confidence95: Vec<Option<f64>>,
     /// Number of results in the aggregate.
@@ -149,6 +145,7 @@ fn is_zero(number: &i64) -> bool {
 }
 
 /// One of the best chunks by `argmin`, `argmax` or `topK`.
+#[serde_with::apply(BTreeMap<_, _> => #[serde(default, skip_serializing_if = "BTreeMap::is_empty")] #[schemars(extend("maxProperties" = 64))])]
 #[skip_serializing_none]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -162,12 +159,9 @@ pub struct BestChunk {
     #[schemars(length(max = 64))]
     pub exact: Option<String>,
     /// Parameters of the chunk, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, f64>,
     /// Parameters that are not exact as JSON numbers, integers beyond 2^53, as exact text.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64, "additionalProperties" = {"type": "string", "maxLength": 64}))]
+    #[schemars(extend("additionalProperties" = {"type": "string", "maxLength": 64}))]
     pub exact_parameters: BTreeMap<String, String>,
 }
 
@@ -190,14 +184,13 @@ pub struct ResultsStatus {
 }
 
 /// A chunk that failed and is not retried.
+#[serde_with::apply(i64 => #[schemars(range(min = 0))])]
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ChunkFailure {
     /// Index of the chunk.
-    #[schemars(range(min = 0))]
     pub index: i64,
     /// Number of attempts.
-    #[schemars(range(min = 0))]
     pub attempts: i64,
     /// Failure code of the last attempt, such as `IllegalAddress`; `Unspecified` if the agent reported none.
     #[schemars(length(max = 64))]
