@@ -34,31 +34,22 @@ pub fn set(
     now: Timestamp,
 ) -> bool {
     let status = if status { "True" } else { "False" };
-    let new = |last_transition_time| Condition {
+    let old = conditions.iter_mut().find(|condition| condition.type_ == kind);
+    let since = old.as_ref().filter(|old| old.status == status);
+    let new = Condition {
         type_: kind.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
         observed_generation: generation,
-        last_transition_time,
+        last_transition_time: since.map_or(Time(now), |old| old.last_transition_time.clone()),
     };
-    match conditions.iter_mut().find(|condition| condition.type_ == kind) {
-        Some(old) => {
-            let time = if old.status == status {
-                old.last_transition_time.clone()
-            } else {
-                Time(now)
-            };
-            let new = new(time);
-            let changed = *old != new;
-            *old = new;
-            changed
-        }
-        None => {
-            conditions.push(new(Time(now)));
-            true
-        }
+    match old {
+        Some(old) if *old == new => return false,
+        Some(old) => *old = new,
+        None => conditions.push(new),
     }
+    true
 }
 
 /// The condition of that type, if there is one.
