@@ -47,6 +47,15 @@ pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, 
     Ok(found)
 }
 
+/// The integer that a float stands for, as the API server writes it; `None` for an integer, and for a float that is not whole or too large.
+pub fn whole(number: &serde_json::Number) -> Option<i64> {
+    /// Largest whole number up to which the API server takes a float for an integer: 2^53 - 1.
+    const LARGEST: f64 = 9_007_199_254_740_991.0;
+    let float = number.as_f64().filter(|_| number.is_f64());
+    let whole = float.filter(|float| float.fract() == 0.0 && float.abs() <= LARGEST);
+    whole.map(|whole| whole as i64)
+}
+
 /// The value as YAML.
 pub fn write(value: &impl serde::Serialize) -> String {
     serde_yaml::to_string(value).expect("plain data always reads as YAML")

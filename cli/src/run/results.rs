@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
-use sahasra_crds::{BurstJob, burst_job::KeptResults};
+use sahasra_crds::{BurstJob, burst_job::KeptResults, yaml::whole};
 use sahasra_operator::burst::results_store::FAILED_CSV;
 use sahasra_results::{CSV, Table, TableError};
 use serde_json::{Value, json};
@@ -84,13 +84,10 @@ pub fn object(job: &BurstJob) -> Value {
 
 /// Replaces whole floating-point numbers by integers, since an API server writes 32 and not 32.0.
 fn write_whole_numbers(value: &mut Value) {
-    /// 2^53: every whole number below is exact as an `f64`.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
     match value {
-        Value::Number(number) if number.is_f64() => {
-            let exact = number.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < EXACT);
-            if let Some(whole) = exact {
-                *value = Value::from(whole as i64);
+        Value::Number(number) => {
+            if let Some(whole) = whole(number) {
+                *value = Value::from(whole);
             }
         }
         Value::Array(items) => items.iter_mut().for_each(write_whole_numbers),

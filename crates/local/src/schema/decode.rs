@@ -1,11 +1,9 @@
 //! Values as the API server decodes them from JSON into Go types.
 
-use serde_json::{Number, Value};
+use sahasra_crds::yaml::whole;
+use serde_json::Value;
 
 use super::{Schema, for_each_below};
-
-/// Largest whole number up to which the API server takes a float for an integer: 2^53 - 1.
-const LARGEST: f64 = 9_007_199_254_740_991.0;
 
 /// Replaces whole floats by integers where the schema has an integer. The API server does so when it encodes the object for storage:
 /// Go writes the float 5.0 as `5`.
@@ -18,16 +16,6 @@ pub(crate) fn integers(value: &mut Value, schema: &Schema) {
         }
         _ => for_each_below(value, schema, integers),
     }
-}
-
-/// The integer that a float stands for; `None` for an integer, and for a float that is not whole or too large.
-fn whole(number: &Number) -> Option<i64> {
-    let float = number
-        .as_f64()
-        .filter(|float| number.is_f64() && float.fract() == 0.0 && float.abs() <= LARGEST)?;
-    #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
-    let whole = float as i64;
-    Some(whole)
 }
 
 /// Replaces null by the empty string in maps and lists of strings, because Go decodes null as the zero value of the type.
@@ -58,6 +46,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// 2^53 - 1.
+    const LARGEST: f64 = 9_007_199_254_740_991.0;
 
     #[test]
     fn whole_floats_become_integers_where_the_schema_has_integers() {
