@@ -69,14 +69,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves until the process receives a termination signal.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signal().context("failed to install signal handlers")?;
-    let files = match (&args.tls_cert_file, &args.tls_private_key_file) {
-        (Some(certificate), Some(key)) => Some(Files {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            client_authority: None,
-        }),
-        _ => None,
-    };
+    let files = args.tls_cert_file.clone().zip(args.tls_private_key_file.clone());
+    let files = files.map(|(certificate, key)| Files {
+        certificate,
+        key,
+        client_authority: None,
+    });
     // An invalid TLS configuration must fail before any client can connect to the port.
     let handshake = PlainOrTls::new(args.listen, files, tls::STALLED_FOR)?;
     let listener = TcpListener::bind(args.listen)

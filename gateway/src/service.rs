@@ -170,7 +170,7 @@ impl Gateway {
         match route {
             Route::Health if path == "/healthz" => Ok(health::alive()),
             Route::Health => Ok(self.readiness.answer()),
-            Route::Metrics => Ok(metrics_route::answer(self.metrics.registry())),
+            Route::Metrics => Ok(metrics_route::answer(&self.metrics.registry)),
             Route::OpenApi => Ok(answer::json(StatusCode::OK, self.document.clone())),
             // A stream's token may be in a WebSocket subprotocol instead of the header, so the stream reads it itself.
             Route::Stream(session) => self.streams.open(api, call, session).await,

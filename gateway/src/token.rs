@@ -9,15 +9,9 @@ use crate::refusal::Refusal;
 /// Browsers can set subprotocols of a WebSocket but no headers.
 pub const SUBPROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The caller's token, as a value for `Authorization`. Its `Debug` output is redacted.
-#[derive(Clone)]
+/// The caller's token, as a value for `Authorization`. The value is marked as sensitive, so `Debug` does not show it.
+#[derive(Clone, Debug)]
 pub(crate) struct Token(HeaderValue);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Token")
-    }
-}
 
 impl Token {
     fn new(token: &[u8]) -> Result<Self, Refusal> {
@@ -92,6 +86,6 @@ mod tests {
         );
         assert!(Token::of_websocket(&HeaderMap::new(), ["sahasra-session.v1"].into_iter()).is_err());
         assert!(Token::of_websocket(&HeaderMap::new(), ["base64url.bearer.authorization.k8s.io.!"].into_iter()).is_err());
-        assert_eq!(format!("{:?}", Token::of(&headers("Bearer secret")).unwrap()), "Token");
+        assert_eq!(format!("{:?}", Token::of(&headers("Bearer secret")).unwrap()), "Token(Sensitive)");
     }
 }

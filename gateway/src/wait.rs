@@ -127,11 +127,7 @@ async fn next_event(mut events: impl AsyncBufRead + Unpin) -> Result<Option<Valu
     Ok(None)
 }
 
-fn reader<B>(body: B) -> impl AsyncBufRead + Unpin
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+fn reader(body: impl Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin) -> impl AsyncBufRead + Unpin {
     StreamReader::new(BodyDataStream::new(body).map_err(io::Error::other))
 }
 

@@ -124,14 +124,17 @@ where
         let mut pings = interval_at(Instant::now() + pace.ping, pace.ping);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut buffer = BytesMut::from(&worker.read[..]);
+        let mut send = async |message| match timeout(pace.silence, to_client.send(message)).await {
+            Ok(sent) => sent.map_err(End::ClientBroke),
+            Err(_) => Err(End::ClientSilent(pace.silence)),
+        };
         loop {
             if !buffer.is_empty() {
                 let size = buffer.len() as u64;
-                match timeout(pace.silence, to_client.send(Message::Binary(buffer.split().freeze()))).await {
-                    Ok(Ok(())) => copied.inc_by(size),
-                    Ok(Err(error)) => return End::ClientBroke(error),
-                    Err(_) => return End::ClientSilent(pace.silence),
+                if let Err(end) = send(Message::Binary(buffer.split().freeze())).await {
+                    return end;
                 }
+                copied.inc_by(size);
             }
             if buffer.capacity() < SMALL_BYTES {
                 buffer.reserve(PIECE_BYTES);
@@ -146,10 +149,8 @@ where
                     if unanswered.fetch_add(1, Ordering::Relaxed) >= max_unanswered && listening.load(Ordering::Relaxed) {
                         return End::ClientSilent(pace.silence);
                     }
-                    match timeout(pace.silence, to_client.send(Message::Ping(bytes::Bytes::new()))).await {
-                        Ok(Ok(())) => {}
-                        Ok(Err(error)) => return End::ClientBroke(error),
-                        Err(_) => return End::ClientSilent(pace.silence),
+                    if let Err(end) = send(Message::Ping(bytes::Bytes::new())).await {
+                        return end;
                     }
                 }
             }
