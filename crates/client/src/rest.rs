@@ -162,16 +162,13 @@ impl Gateway {
 
     async fn exchange(&self, method: Method, path: &str, body: Option<&Value>, time: Duration) -> Result<Bytes, Error> {
         let exchanged = self.exchange_at_leisure(method, path, body);
-        match tokio::time::timeout(time, exchanged).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Error::unreachable(self.peer.authority(), io::ErrorKind::TimedOut.into())),
-        }
+        let late = |_| Error::unreachable(self.peer.authority(), io::ErrorKind::TimedOut.into());
+        tokio::time::timeout(time, exchanged).await.map_err(late)?
     }
 
     async fn exchange_at_leisure(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Bytes, Error> {
         let broken = |error: hyper::Error| Error::unreachable(self.peer.authority(), io::Error::other(error));
-        let stream = self.peer.connect().await?;
-        let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let (mut send, connection) = http1::handshake(TokioIo::new(self.peer.connect().await?)).await.map_err(broken)?;
         let driver = tokio::spawn(connection);
         let mut request = Request::builder()
             .method(method)
@@ -196,14 +193,12 @@ impl Gateway {
         let status = response.status();
         let answer = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
         driver.abort();
-        let answer = answer
-            .map_err(|error| Error::unreachable(self.peer.authority(), io::Error::other(error)))?
-            .to_bytes();
-        if status.is_success() {
-            Ok(answer)
-        } else {
-            Err(status_error(status, &answer))
+        let broken = |error| Error::unreachable(self.peer.authority(), io::Error::other(error));
+        let answer = answer.map_err(broken)?.to_bytes();
+        if !status.is_success() {
+            return Err(status_error(status, &answer));
         }
+        Ok(answer)
     }
 }
 

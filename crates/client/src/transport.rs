@@ -10,7 +10,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, future::ready, stream::SplitSink};
-use http::{Request, header};
+use http::{HeaderName, HeaderValue, header};
 use parking_lot::Mutex;
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
@@ -24,7 +24,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{self, Message, protocol::WebSocketConfig},
+    tungstenite::{self, Message, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 use tokio_util::io::{InspectReader, StreamReader};
 use url::Url;
@@ -240,13 +240,11 @@ async fn direct(
     deadline: Instant,
 ) -> Result<(Reader, Writer), Error> {
     let authority = peer.authority();
-    let wrong = |error: http::header::InvalidHeaderValue| Error::Configuration(error.to_string());
-    let resume = Some(resume).filter(|resume| !resume.is_empty());
     let request = sahasra_upgrade::Request {
         authority: &authority,
         path: &peer.path(path),
         authorization: token.bearer()?,
-        resume: resume.map(|resume| resume_value(resume).try_into()).transpose().map_err(wrong)?,
+        resume: resume_header(resume)?,
         timeout: deadline.saturating_duration_since(Instant::now()),
     };
     let upgraded = sahasra_upgrade::upgrade(stream, request).await.map_err(|error| match error {
@@ -261,22 +259,21 @@ async fn direct(
     Ok((Reader(Box::new(read)), Writer::Bytes(Box::new(write))))
 }
 
+/// Value of the header [`RESUME_HEADER`], or `None` without a secret.
+fn resume_header(secret: &[u8]) -> Result<Option<HeaderValue>, Error> {
+    let secret = Some(secret).filter(|secret| !secret.is_empty());
+    let value = secret.map(|secret| HeaderValue::try_from(resume_value(secret)));
+    value.transpose().map_err(|error| Error::Configuration(error.to_string()))
+}
+
 async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
     let scheme = if peer.url.scheme() == "https" { "wss" } else { "ws" };
-    let mut request = Request::get(format!("{scheme}://{}{}", peer.authority(), peer.path(path)))
-        .header(header::HOST, peer.authority())
-        .header(header::CONNECTION, "Upgrade")
-        .header(header::UPGRADE, "websocket")
-        .header(header::SEC_WEBSOCKET_VERSION, "13")
-        .header(header::SEC_WEBSOCKET_KEY, tungstenite::handshake::client::generate_key())
-        .header(header::SEC_WEBSOCKET_PROTOCOL, PROTOCOL);
-    if let Some(bearer) = token.bearer()? {
-        request = request.header(header::AUTHORIZATION, bearer);
-    }
-    if !resume.is_empty() {
-        request = request.header(RESUME_HEADER, resume_value(resume));
-    }
-    let request = request.body(()).map_err(|error| Error::Configuration(error.to_string()))?;
+    let request = format!("{scheme}://{}{}", peer.authority(), peer.path(path)).into_client_request();
+    let mut request = request.map_err(|error| Error::Configuration(error.to_string()))?;
+    let headers = request.headers_mut();
+    headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
+    headers.extend(token.bearer()?.map(|bearer| (header::AUTHORIZATION, bearer)));
+    headers.extend(resume_header(resume)?.map(|resume| (HeaderName::from_static(RESUME_HEADER), resume)));
     let config = WebSocketConfig::default()
         .max_message_size(Some(128 << 20))
         .max_frame_size(Some(128 << 20))

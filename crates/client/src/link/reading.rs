@@ -9,7 +9,7 @@ use sahasra_wire::session::{FailureCode, ServerFrame, frame};
 use super::broken;
 use crate::{
     Error,
-    core::{Incoming, Taking},
+    core::{Core, Incoming, Taking},
     session::Shared,
     transport::Reader,
 };
@@ -34,18 +34,14 @@ pub(super) fn message(buffer: &mut BytesMut) -> Result<Option<(ServerFrame, usiz
 
 /// Reads until the connection breaks or the session ends, and returns the cause.
 pub(super) async fn receive(shared: &Shared, reader: &mut Reader, read: &mut BytesMut, taking: &mut Option<Taking>) -> Error {
-    match receive_until_broken(shared, reader, read, taking).await {
-        Ok(never) => match never {},
-        Err(error) => {
-            // Another connection cannot fix an error that is not the connection's. For [`FailureCode::Ended`], the session object may have
-            // the reason.
-            let over = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Ended);
-            if !over && !matches!(error, Error::Unreachable { .. }) {
-                shared.end(error.clone());
-            }
-            error
-        }
+    let Err(error) = receive_until_broken(shared, reader, read, taking).await;
+    // Another connection cannot fix an error that is not the connection's. For [`FailureCode::Ended`], the session object may have the
+    // reason.
+    let over = matches!(&error, Error::Failed(failure) if failure.code == FailureCode::Ended);
+    if !over && !matches!(error, Error::Unreachable { .. }) {
+        shared.end(error.clone());
     }
+    error
 }
 
 async fn receive_until_broken(
@@ -62,20 +58,7 @@ async fn receive_until_broken(
                 .received
                 .fetch_add((unread - read.len() + payload_bytes) as u64, Ordering::Relaxed);
             in_parts = payload_bytes >= READ_BYTES;
-            let (incoming, wake) = {
-                let mut state = shared.lock();
-                let before = state.core.queued();
-                let incoming = state.core.take(message, payload_bytes as u64)?;
-                let moved = state.core.queued() != before;
-                if moved {
-                    shared.room(&state);
-                }
-                (incoming, moved || state.core.must_tell())
-            };
-            if wake {
-                shared.wake.notify_one();
-            }
-            match incoming {
+            match process(shared, |core| core.take(message, payload_bytes as u64))? {
                 Incoming::Nothing => discard(reader, read, payload_bytes).await.map_err(broken)?,
                 Incoming::Answer(request, answer) => shared.answer(request, answer),
                 Incoming::Fill(part) => {
@@ -86,15 +69,7 @@ async fn receive_until_broken(
                     reader.fill(buffer, payload_bytes - there).await.map_err(broken)?;
                     if let Some(part) = taking.take() {
                         let buffer = part.finish()?;
-                        let (incoming, wake) = {
-                            let mut state = shared.lock();
-                            let incoming = state.core.filled(buffer)?;
-                            (incoming, state.core.must_tell())
-                        };
-                        if wake {
-                            shared.wake.notify_one();
-                        }
-                        if let Incoming::Answer(request, answer) = incoming {
+                        if let Incoming::Answer(request, answer) = process(shared, |core| core.filled(buffer))? {
                             shared.answer(request, answer);
                         }
                     }
@@ -106,6 +81,23 @@ async fn receive_until_broken(
         let most = if in_parts { HEAD_READ_BYTES } else { READ_BYTES };
         reader.read(read, most).await.map_err(broken)?;
     }
+}
+
+/// Passes something received to the core. Wakes the callers that wait for space in the queue, and the task that writes.
+fn process(shared: &Shared, receive: impl FnOnce(&mut Core) -> Result<Incoming, Error>) -> Result<Incoming, Error> {
+    let mut state = shared.lock();
+    let before = state.core.queued();
+    let incoming = receive(&mut state.core)?;
+    let moved = state.core.queued() != before;
+    if moved {
+        shared.room(&state);
+    }
+    let wakes = moved || state.core.must_tell();
+    drop(state);
+    if wakes {
+        shared.wake.notify_one();
+    }
+    Ok(incoming)
 }
 
 async fn discard(reader: &mut Reader, read: &mut BytesMut, mut bytes: usize) -> io::Result<()> {
