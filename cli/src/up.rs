@@ -89,17 +89,15 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let interrupt = interrupt::listen().map_err(UpError::Signals)?;
     // The port is taken first, so that a second `sahasra up` on the same port does not touch the files of the first.
     let listener = listen(arguments.port).await?;
-    let address = listener.local_addr().map_err(|source| UpError::Listen {
-        port: arguments.port,
-        source,
-    })?;
+    let port = arguments.port;
+    let address = listener.local_addr().map_err(|source| UpError::Listen { port, source })?;
     let credentials = access::credentials()?;
     let (kubeconfig, token_file) = paths(arguments, address.port()).map_err(UpError::Folder)?;
     if arguments.kubeconfig.is_none() {
         LockedFile::create_folder(&kubeconfig)?;
     }
     let mut files = Files::take(&kubeconfig, &token_file)?;
-    let settings = settings(arguments, credentials.token());
+    let settings = settings(arguments, &credentials.token);
     let plugin = settings.pjrt_plugin.clone();
     if let Some(folder) = &arguments.program_cache_dir
         && let Err(error) = ProgramCache::open(folder, PROGRAM_CACHE_BYTES)
@@ -112,7 +110,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let pool = match Pool::start(settings).await {
         Ok(pool) => pool,
         Err(error) => {
-            files.remove(credentials.token());
+            files.remove(&credentials.token);
             return Err(error.into());
         }
     };
@@ -126,17 +124,17 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         _ => files.write(&credentials, address).map_err(UpError::Access),
     };
     if let Err(error) = ready {
-        files.remove(credentials.token());
+        files.remove(&credentials.token);
         pool.stop().await;
         return Err(error);
     }
     let stop = CancellationToken::new();
     let operator = &pool.operator;
     let routes = operator_http::routes(operator.clone(), pool.readiness.clone());
-    let api = pool.control_plane.service().guarded(credentials.token());
+    let api = pool.control_plane.service().guarded(&credentials.token);
     let gateway = Gateway::new(
         kube::Client::new(api.clone(), "default"),
-        Access::token(credentials.token()),
+        Access::token(credentials.token.as_str()),
         // The operator serves `/workers`, without a token; these requests never reach the gateway.
         None,
         // No TLS: the workers are on loopback.
@@ -150,7 +148,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };
-    let handshake = TlsIfSpoken(credentials.acceptor());
+    let handshake = TlsIfSpoken(credentials.acceptor);
     let serving = tokio::spawn(server::serve(listener, handshake, front, limits, stop.clone()));
     let printed = welcome(&pool, address, &serves, &files.kubeconfig.path, &files.token_file.path).await;
 
@@ -164,7 +162,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     pool.control_plane.close_watches();
     let _ = serving.await;
     let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
-    files.remove(credentials.token());
+    files.remove(&credentials.token);
     delete_all(&pool).await;
     let (text, proven) = leak_check::of(&pool).await;
     let printed = printed.max(output::print(&format!("\n{text}")));

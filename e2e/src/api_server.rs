@@ -56,11 +56,11 @@ impl ApiServer {
 
     /// Serves until `shutdown` is cancelled.
     pub async fn serve(self, shutdown: CancellationToken) {
-        let guarded = self.service.guarded(self.credentials.token());
+        let guarded = self.service.guarded(&self.credentials.token);
         let limits = Limits {
             drain_timeout: DRAIN,
             ..Limits::default()
         };
-        serve(self.listener, self.credentials.acceptor(), guarded, limits, shutdown).await;
+        serve(self.listener, self.credentials.acceptor, guarded, limits, shutdown).await;
     }
 }

@@ -101,7 +101,7 @@ impl Files {
     pub fn write(&mut self, credentials: &Credentials, address: SocketAddr) -> Result<(), AccessError> {
         let kubeconfig = credentials.kubeconfig(address, "default");
         self.kubeconfig.write(&format!("{MARK}\n{kubeconfig}"))?;
-        self.token_file.write(&format!("{}\n", credentials.token()))
+        self.token_file.write(&format!("{}\n", credentials.token))
     }
 
     /// Removes both files, unless they contain another token than `token`.
@@ -259,11 +259,11 @@ mod tests {
         }
         let written: serde_json::Value = sahasra_crds::yaml::parse(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(written["clusters"][0]["cluster"]["server"], "https://127.0.0.1:8000");
-        assert_eq!(written["users"][0]["user"]["token"], access.token());
-        assert_eq!(access.token().len(), TOKEN_DIGITS);
-        assert_ne!(access.token(), credentials().unwrap().token());
-        assert_eq!(fs::read_to_string(&token_file).unwrap(), format!("{}\n", access.token()));
-        files.remove(access.token());
+        assert_eq!(written["users"][0]["user"]["token"], access.token);
+        assert_eq!(access.token.len(), TOKEN_DIGITS);
+        assert_ne!(access.token, credentials().unwrap().token);
+        assert_eq!(fs::read_to_string(&token_file).unwrap(), format!("{}\n", access.token));
+        files.remove(&access.token);
         assert!(!path.exists() && !token_file.exists());
     }
 

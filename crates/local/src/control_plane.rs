@@ -150,7 +150,7 @@ impl ControlPlane {
 
     /// Revision of the last write, which is the resource version of the most recently written object.
     pub fn revision(&self) -> u64 {
-        self.shared.store().revision()
+        self.shared.store().revision
     }
 
     /// Drops the history of changes, like a compaction of etcd. A watch from an earlier revision then fails with status 410, and its client

@@ -20,9 +20,9 @@ pub enum CredentialsError {
 
 #[derive(Clone)]
 pub struct Credentials {
-    token: String,
+    pub token: String,
     certificate: String,
-    acceptor: TlsAcceptor,
+    pub acceptor: TlsAcceptor,
 }
 
 impl Credentials {
@@ -46,14 +46,6 @@ impl Credentials {
             certificate: certificate.pem(),
             acceptor: TlsAcceptor::from(Arc::new(config)),
         })
-    }
-
-    pub fn token(&self) -> &str {
-        &self.token
-    }
-
-    pub fn acceptor(&self) -> TlsAcceptor {
-        self.acceptor.clone()
     }
 
     /// A kubeconfig with full access to the server at `address`, in JSON, which is also YAML. Contains the token.

@@ -91,7 +91,8 @@ pub(crate) fn check_type(object: &mut Value, resource: &Resource) -> Result<(), 
 
 /// Removes unknown fields and sets defaults. Returns the paths of the unknown fields.
 pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Catalogue) -> Result<Vec<String>, Refusal> {
-    let mut unknown = schema::prune::prune(object, &resource.schema);
+    let mut unknown = Vec::new();
+    schema::prune::prune(object, &resource.schema, "", &mut unknown);
     if resource.is_custom() {
         let mut metadata = object["metadata"].take();
         if metadata.is_null() {
@@ -99,8 +100,7 @@ pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Cat
         }
         schema::decode::strings(&mut metadata, &catalogue.metadata);
         refuse_wrong_types(&metadata, &catalogue.metadata, "ObjectMeta", resource)?;
-        let in_metadata = schema::prune::prune(&mut metadata, &catalogue.metadata);
-        unknown.extend(in_metadata.into_iter().map(|field| format!("metadata.{field}")));
+        schema::prune::prune(&mut metadata, &catalogue.metadata, "metadata", &mut unknown);
         object["metadata"] = metadata;
         schema::default::fill(object, &resource.schema);
         schema::decode::integers(object, &resource.schema);

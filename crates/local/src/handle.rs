@@ -141,8 +141,8 @@ impl Request<'_> {
     fn get(&self) -> Result<Answer, Refusal> {
         let store = self.shared.store();
         let asked = self.query.number("resourceVersion")?.unwrap_or_default();
-        if asked > store.revision() {
-            let current = store.revision();
+        if asked > store.revision {
+            let current = store.revision;
             return Err(Refusal::too_large_resource_version(asked, current));
         }
         let found = store.get(&self.key()).cloned();

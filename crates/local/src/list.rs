@@ -52,7 +52,7 @@ pub(crate) fn list(store: &Store, resource: usize, namespace: Option<&str>, sele
     let limit = query.number("limit")?.unwrap_or_default();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let asked = query.number("resourceVersion")?.unwrap_or_default();
-    let current = store.revision();
+    let current = store.revision;
     if asked > current {
         return Err(Refusal::too_large_resource_version(asked, current));
     }

@@ -266,7 +266,7 @@ pub(crate) fn apply(
     let mut own = Entry::new(transaction, writing, Operation::Apply, fields);
     let last = entries.iter().find(|entry| entry.is_of(&own)).cloned();
     entries.retain(|entry| !entry.is_of(&own));
-    let merged = typed::merge(&live, config, schema);
+    let merged = typed::merge(&live, config, Some(schema));
     let merged = match &last {
         Some(last) => prune(&merged, &last.fields, &own, &entries, schema),
         None => merged,

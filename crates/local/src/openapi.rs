@@ -128,14 +128,11 @@ fn patch(resource: &Resource) -> Value {
 
 /// Name of a kind's schema, beginning with the group in reverse order: `dev.sahasra.v1alpha1.BurstJob`.
 fn schema_name(resource: &Resource) -> String {
-    let mut parts: Vec<&str> = if resource.is_custom() {
-        resource.group.rsplit('.').collect()
-    } else {
-        vec!["io", "k8s", "api"]
+    let mut parts: Vec<&str> = match resource.group.split('.').next() {
+        _ if resource.is_custom() => resource.group.rsplit('.').collect(),
+        None | Some("") => vec!["io", "k8s", "api", "core"],
+        Some(group) => vec!["io", "k8s", "api", group],
     };
-    if !resource.is_custom() {
-        parts.push(resource.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core"));
-    }
     parts.extend([resource.version.as_str(), resource.kind.as_str()]);
     parts.join(".")
 }

@@ -57,17 +57,15 @@ impl ApiService {
         let (parts, body) = request.into_parts();
         let body = match &self.token {
             None => read(body).await,
-            Some(token) if admits(token, &parts) => timeout(BODY_WITHIN, read(body)).await.unwrap_or_else(|_| Err(too_slow())),
+            Some(token) if admits(token, &parts) => timeout(BODY_WITHIN, read(body)).await.unwrap_or_else(|_| {
+                let message = format!("timed out after {} s waiting for the body", BODY_WITHIN.as_secs());
+                Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message, None))
+            }),
             Some(_) => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized", None)),
         };
         let answer = body.and_then(|body| handle::handle(&self.shared, &parts, &body));
         answer.unwrap_or_else(|refusal| refused(&refusal))
     }
-}
-
-fn too_slow() -> Refusal {
-    let message = format!("timed out after {} s waiting for the body", BODY_WITHIN.as_secs());
-    Refusal::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message, None)
 }
 
 fn admits(token: &str, request: &Parts) -> bool {

@@ -31,6 +31,11 @@ impl Key {
             name: name.to_owned(),
         }
     }
+
+    /// Whether the object is of a kind, and in a namespace if one is given.
+    pub fn is_in(&self, resource: usize, namespace: Option<&str>) -> bool {
+        self.resource == resource && namespace.is_none_or(|namespace| namespace == self.namespace)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -53,7 +58,7 @@ pub(crate) enum WatchEnd {
 
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    revision: u64,
+    pub revision: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     by_uid: BTreeMap<String, Key>,
     /// Objects with an owner reference to a uid.
@@ -63,7 +68,7 @@ pub(crate) struct Store {
     expires_at: BTreeMap<Key, Timestamp>,
     changes: VecDeque<Change>,
     /// Revision up to which changes have been dropped.
-    forgotten: u64,
+    pub forgotten: u64,
     history: usize,
     pub identities: Identities,
     watchers: BTreeMap<u64, Option<Waker>>,
@@ -86,14 +91,6 @@ impl Store {
         }
     }
 
-    pub fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    pub fn forgotten(&self) -> u64 {
-        self.forgotten
-    }
-
     pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
         self.objects.get(key)
     }
@@ -106,9 +103,8 @@ impl Store {
             name: String::new(),
         };
         let wanted = namespace.map(str::to_owned);
-        self.objects
-            .range(first..)
-            .take_while(move |(key, _)| key.resource == resource && wanted.as_ref().is_none_or(|namespace| *namespace == key.namespace))
+        let objects = self.objects.range(first..);
+        objects.take_while(move |(key, _)| key.is_in(resource, wanted.as_deref()))
     }
 
     pub fn content(&self, namespace: &str) -> Vec<Key> {
@@ -124,7 +120,7 @@ impl Store {
         let now = self.objects(resource, namespace);
         let mut objects: BTreeMap<Key, Arc<Value>> = now.map(|(key, object)| (key.clone(), object.clone())).collect();
         for change in self.changes.iter().rev().take_while(|change| change.revision > revision) {
-            if change.key.resource == resource && namespace.is_none_or(|namespace| namespace == change.key.namespace) {
+            if change.key.is_in(resource, namespace) {
                 match &change.before {
                     Some(before) => objects.insert(change.key.clone(), before.clone()),
                     None => objects.remove(&change.key),

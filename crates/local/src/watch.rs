@@ -64,7 +64,7 @@ impl WatchStream {
         let now = Instant::now();
         let mut store = shared.store();
         let watcher = store.watch();
-        let revision = store.revision();
+        let revision = store.revision;
         let from_state = version == 0 || sends_initial;
         let mut stream = Self {
             shared: shared.clone(),
@@ -133,23 +133,17 @@ impl WatchStream {
         if let Some(end) = store.end_of(self.watcher) {
             self.has_ended = true;
             if end == WatchEnd::Expired {
-                self.push_expired(store.forgotten());
+                self.push_expired(store.forgotten);
             }
             return;
         }
-        if self.seen < store.forgotten() {
+        if self.seen < store.forgotten {
             self.has_ended = true;
-            self.push_expired(store.forgotten());
+            self.push_expired(store.forgotten);
             return;
         }
         for change in store.changes_since(self.seen) {
-            let here = change.key.resource == self.watched.resource
-                && self
-                    .watched
-                    .namespace
-                    .as_ref()
-                    .is_none_or(|namespace| *namespace == change.key.namespace);
-            if !here {
+            if !change.key.is_in(self.watched.resource, self.watched.namespace.as_deref()) {
                 continue;
             }
             let selector = &self.watched.selector;
@@ -168,7 +162,7 @@ impl WatchStream {
                 (false, false) => {}
             }
         }
-        self.seen = self.seen.max(store.revision());
+        self.seen = self.seen.max(store.revision);
     }
 
     fn push_expired(&mut self, forgotten: u64) {

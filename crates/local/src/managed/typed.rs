@@ -146,11 +146,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Merges `config` into `live`: fields of `config` replace those of `live`, all other fields stay.
-pub(crate) fn merge(live: &Value, config: &Value, schema: &Schema) -> Value {
-    merge_at(live, config, Some(schema))
-}
-
-fn merge_at(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
+pub(crate) fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
     if is_leaf(live, schema) || is_leaf(config, schema) {
         return config.clone();
     }
@@ -160,7 +156,7 @@ fn merge_at(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
             for (name, value) in config {
                 let value = live
                     .get(name)
-                    .map_or_else(|| value.clone(), |live| merge_at(live, value, child(schema, name)));
+                    .map_or_else(|| value.clone(), |live| merge(live, value, child(schema, name)));
                 merged.insert(name.clone(), value);
             }
             Value::Object(merged)
@@ -176,7 +172,7 @@ fn merge_items(live: &[Value], config: &[Value], schema: Option<&Schema>) -> Vec
     let in_live: BTreeMap<&Element, &Value> = left.iter().map(|(element, item)| (element, *item)).collect();
     let in_config: BTreeMap<&Element, &Value> = right.iter().map(|(element, item)| (element, *item)).collect();
     let merged = |element: &Element| match (in_live.get(element), in_config.get(element)) {
-        (Some(live), Some(config)) => merge_at(live, config, item_schema(schema)),
+        (Some(live), Some(config)) => merge(live, config, item_schema(schema)),
         (Some(only), None) | (None, Some(only)) => Value::clone(only),
         (None, None) => Value::Null,
     };
@@ -351,7 +347,7 @@ mod tests {
     fn items_are_merged_by_their_keys() {
         let live = json!({"keyed": [{"name": "a", "value": 1}, {"name": "b", "value": 2}], "atomic": [1, 2], "set": ["s"]});
         let config = json!({"keyed": [{"name": "c"}, {"name": "b", "value": 3}], "atomic": [3], "set": ["t", "s"]});
-        let merged = merge(&live, &config, &schema());
+        let merged = merge(&live, &config, Some(&schema()));
         let names: Vec<_> = merged["keyed"]
             .as_array()
             .expect("a list")

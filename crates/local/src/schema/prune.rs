@@ -4,21 +4,16 @@ use serde_json::Value;
 
 use super::{Schema, field_path};
 
-/// Removes unknown fields and returns their paths, such as `spec.chunks.cuont` or `spec.kernel.args[0].x`.
-pub(crate) fn prune(value: &mut Value, schema: &Schema) -> Vec<String> {
-    let mut unknown = Vec::new();
-    prune_at(value, schema, "", &mut unknown);
-    unknown
-}
-
-fn prune_at(value: &mut Value, schema: &Schema, path: &str, unknown: &mut Vec<String>) {
+/// Removes the unknown fields of the value at `path`, and adds their paths, such as `spec.chunks.cuont` or `spec.kernel.args[0].x`, to
+/// `unknown`.
+pub(crate) fn prune(value: &mut Value, schema: &Schema, path: &str, unknown: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
             let names: Vec<String> = fields.keys().cloned().collect();
             for name in names {
                 let child = field_path(path, &name);
                 match schema.field(&name) {
-                    Some(schema) => prune_at(&mut fields[&name], schema, &child, unknown),
+                    Some(schema) => prune(&mut fields[&name], schema, &child, unknown),
                     None if schema.keeps_unknown => {}
                     None => {
                         fields.remove(&name);
@@ -30,7 +25,7 @@ fn prune_at(value: &mut Value, schema: &Schema, path: &str, unknown: &mut Vec<St
         Value::Array(items) => {
             if let Some(schema) = &schema.items {
                 for (index, item) in items.iter_mut().enumerate() {
-                    prune_at(item, schema, &format!("{path}[{index}]"), unknown);
+                    prune(item, schema, &format!("{path}[{index}]"), unknown);
                 }
             }
         }
@@ -52,7 +47,8 @@ mod tests {
             "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
         }});
         let mut value = json!({"list": [{"a": "1", "b": 2}], "map": {"x": "y"}, "any": {"z": 1}, "other": 1});
-        let unknown = prune(&mut value, &Schema::parse(&schema, true));
+        let mut unknown = Vec::new();
+        prune(&mut value, &Schema::parse(&schema, true), "", &mut unknown);
         assert_eq!(unknown, ["list[0].b", "other"]);
         assert_eq!(value, json!({"list": [{"a": "1"}], "map": {"x": "y"}, "any": {"z": 1}}));
     }
