@@ -96,8 +96,8 @@ impl Nvrtc {
     /// Loads the library at `named`, or the first one that is found.
     pub fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
         if let Some(path) = named {
-            let path = path.to_owned();
-            return match Functions::load(path.as_os_str()) {
+            let (functions, path) = (Functions::load(path.as_os_str()), path.to_owned());
+            return match functions {
                 Ok(functions) => Ok(Self {
                     functions,
                     path: Some(path),
@@ -215,10 +215,7 @@ impl Nvrtc {
 
 /// Returns the NVRTC libraries in a folder, newest name first.
 fn libraries(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
+    let mut found: Vec<PathBuf> = entries(folder)
         .filter(|path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             name.starts_with("libnvrtc.so")
@@ -246,14 +243,14 @@ fn folders() -> Vec<PathBuf> {
 
 /// Returns the folders `python3.*/site-packages` below `library`.
 fn site_packages(library: &Path) -> Vec<PathBuf> {
-    let versions = std::fs::read_dir(library)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()));
-    versions
-        .map(|version| version.join("site-packages"))
-        .filter(|folder| folder.is_dir())
-        .collect()
+    let folders = entries(library).map(|version| version.join("site-packages"));
+    folders.filter(|folder| folder.is_dir()).collect()
+}
+
+/// Returns what is in a folder; nothing if it cannot be read.
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
 }
 
 /// Returns the folders in which the shell's `python3` searches for packages.

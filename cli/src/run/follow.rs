@@ -6,6 +6,7 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
 use sahasra_crds::{
     BurstJob, VramLease,
     conditions::{self, ACCEPTED, ADMITTED, CHECKPOINTED, COMPLETE, FAILED, GRANTED, SUSPENDED},
@@ -63,7 +64,7 @@ impl Following {
     }
 
     pub fn observe(&mut self, bursts: Vec<BurstJob>, leases: Vec<VramLease>, now: Instant) {
-        let mut present: BTreeMap<Key, BurstJob> = bursts.into_iter().map(|job| (key(&job.metadata), job)).collect();
+        let mut present: BTreeMap<Key, BurstJob> = bursts.into_iter().map(|job| (key(&job), job)).collect();
         for (key, (seen, gone)) in &mut self.bursts {
             match present.remove(key) {
                 Some(job) => *seen = Some(job),
@@ -71,7 +72,7 @@ impl Following {
                 None => *gone = seen.is_some(),
             }
         }
-        let mut present: BTreeMap<Key, VramLease> = leases.into_iter().map(|lease| (key(&lease.metadata), lease)).collect();
+        let mut present: BTreeMap<Key, VramLease> = leases.into_iter().map(|lease| (key(&lease), lease)).collect();
         for (key, seen) in &mut self.leases {
             if let Some(lease) = present.remove(key) {
                 *seen = Some(lease);
@@ -193,11 +194,8 @@ impl Following {
     }
 }
 
-fn key(metadata: &kube::api::ObjectMeta) -> Key {
-    (
-        metadata.namespace.clone().unwrap_or_default(),
-        metadata.name.clone().unwrap_or_default(),
-    )
+fn key(object: &impl ResourceExt) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
 }
 
 /// Message of a condition that is `False`, unless its object has expired.

@@ -48,41 +48,33 @@ impl Snapshot {
                 line.push_str(&format!("  {figure} {word}"));
             }
         }
-        line.push_str(&format!("  {}", slices_held(self.held)));
-        line.push_str(&pace(rate, left, "  "));
-        if let Some(waiting) = &self.waiting {
-            line.push_str(&format!("  waiting: {waiting}"));
-        }
-        line
+        line + &format!("  {}{}", slices_held(self.held), self.outlook(rate, left, "  "))
     }
 
     fn line(&self, rate: f64, left: Option<f64>) -> String {
-        let mut line = format!(
-            "{}   {} of {} chunks done   {} failed   {} retried",
+        format!(
+            "{}   {} of {} chunks done   {} failed   {} retried{}",
             slices_held(self.held),
             self.done,
             self.total,
             self.failed,
-            self.retried
-        );
-        line.push_str(&pace(rate, left, "   "));
-        if let Some(waiting) = &self.waiting {
-            line.push_str(&format!("   waiting: {waiting}"));
-        }
-        line
+            self.retried,
+            self.outlook(rate, left, "   ")
+        )
+    }
+
+    /// Formats a rate, the remaining time and the reason for a wait as `100/s`, `6 s left` and `waiting: REASON`, each after `gap`.
+    fn outlook(&self, rate: f64, left: Option<f64>, gap: &str) -> String {
+        let rate = if rate > 0.0 { format!("{gap}{rate:.0}/s") } else { String::new() };
+        let left = left.map(|left| format!("{gap}{} left", time(left))).unwrap_or_default();
+        let waiting = self.waiting.as_ref().map(|waiting| format!("{gap}waiting: {waiting}"));
+        rate + &left + &waiting.unwrap_or_default()
     }
 }
 
 fn slices_held(number: u64) -> String {
     let noun = if number == 1 { "slice" } else { "slices" };
     format!("{number} {noun} held")
-}
-
-/// Formats a rate and the remaining time as `100/s` and `6 s left`, each after `gap`.
-fn pace(rate: f64, left: Option<f64>, gap: &str) -> String {
-    let rate = if rate > 0.0 { format!("{gap}{rate:.0}/s") } else { String::new() };
-    let left = left.map(|left| format!("{gap}{} left", time(left))).unwrap_or_default();
-    rate + &left
 }
 
 /// Formats a duration as `8 s`, `3 min 20 s` or `2 h 5 min`.

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use kube::ResourceExt;
 use sahasra_crds::{
     BurstJob,
     burst_job::{
@@ -19,12 +20,8 @@ const SHOWN_ELEMENTS: usize = 8;
 
 /// The report on a burst. `folder`: where `--results` puts its results.
 pub fn burst(job: &BurstJob, ending: &Ending, folder: Option<&Path>) -> String {
-    let name = format!(
-        "{}/{}",
-        job.metadata.namespace.as_deref().unwrap_or_default(),
-        job.metadata.name.as_deref().unwrap_or_default()
-    );
-    let mut text = format!("BurstJob {name}: {}\n", headline(job, ending));
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let mut text = format!("BurstJob {namespace}/{name}: {}\n", headline(job, ending));
     let Some(status) = &job.status else { return text };
     let chunks = &status.chunks;
     if status.slices.peak > 0 {

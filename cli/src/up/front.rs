@@ -60,7 +60,8 @@ where
         let (mut operator, mut gateway, mut api, token_file) = (operator.clone(), gateway.clone(), api.clone(), token_file.clone());
         async move {
             if !is_for_loopback(&request) {
-                return Ok(misdirected());
+                let text = "this port serves this machine only: connect to 127.0.0.1 or localhost\n";
+                return Ok(answer::text(StatusCode::MISDIRECTED_REQUEST, text));
             }
             let path = request.uri().path();
             if OPEN.contains(&path) {
@@ -108,11 +109,6 @@ fn with_remedy(mut answer: Answer, token_file: &str) -> Answer {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     *answer.body_mut() = sahasra_gateway::unauthorized(message).into_body();
     answer
-}
-
-fn misdirected() -> Answer {
-    let text = "this port serves this machine only: connect to 127.0.0.1 or localhost\n";
-    answer::text(StatusCode::MISDIRECTED_REQUEST, text)
 }
 
 #[cfg(test)]
