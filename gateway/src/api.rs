@@ -127,11 +127,8 @@ impl Caller<'_> {
                 after: 1,
             });
         };
-        match timeout(ANSWER_WITHIN, self.api.client.send(request)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(Refusal::ApiServer(causes(&error))),
-            Err(_) => Err(LATE),
-        }
+        let sent = timeout(ANSWER_WITHIN, self.api.client.send(request)).await;
+        sent.map_err(|_| LATE)?.map_err(|error| Refusal::ApiServer(causes(&error)))
     }
 
     /// Sends a request and returns the answer in the form for the client, its body streamed.
@@ -142,12 +139,10 @@ impl Caller<'_> {
     pub(crate) async fn object(&self, path: &str) -> Result<Value, Refusal> {
         let answer = accepted(self.send(Method::GET, path, None).await?)?;
         let read = timeout(ANSWER_WITHIN, Limited::new(answer.into_body(), OBJECT_BYTES).collect()).await;
-        let body = match read {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => return Err(Refusal::ApiServerAnswer(error.to_string())),
-            Err(_) => return Err(LATE),
-        };
-        serde_json::from_slice(&body).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
+        let body = read
+            .map_err(|_| LATE)?
+            .map_err(|error| Refusal::ApiServerAnswer(error.to_string()))?;
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| Refusal::ApiServerAnswer(error.to_string()))
     }
 }
 

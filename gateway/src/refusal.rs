@@ -162,13 +162,10 @@ impl Refusal {
             "reason": self.reason(),
             "code": self.code().as_u16(),
         });
+        let about = |field: &str, message: &str| json!({"causes": [{"reason": "FieldValueInvalid", "field": field, "message": message}]});
         match self {
-            Self::Field { field, problem } => {
-                status["details"] = json!({"causes": [{"reason": "FieldValueInvalid", "field": field, "message": problem}]});
-            }
-            Self::NotYet { field, value, .. } => {
-                status["details"] = json!({"causes": [{"reason": "FieldValueInvalid", "field": field, "message": value}]});
-            }
+            Self::Field { field, problem } => status["details"] = about(field, problem),
+            Self::NotYet { field, value, .. } => status["details"] = about(field, value),
             Self::Busy { after, .. } => status["details"] = json!({"retryAfterSeconds": after}),
             Self::Share { .. } => status["details"] = json!({"retryAfterSeconds": SHARE_AFTER}),
             _ => {}
