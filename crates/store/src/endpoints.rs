@@ -78,10 +78,6 @@ impl Endpoint {
         };
         host && url.scheme() == self.scheme && self.port.is_none_or(|port| url.port_or_known_default() == Some(port))
     }
-
-    fn is_exactly(&self, host: &str) -> bool {
-        matches!(&self.host, HostPattern::Exactly(allowed) if allowed == host)
-    }
 }
 
 /// The endpoints for a process that runs one user's jobs with that user's rights: every host and port, `localhost`, 127.0.0.1 and `::1`.
@@ -141,7 +137,8 @@ impl Endpoints {
 
     /// Whether a host is allowed by its exact name: it may then resolve to any address.
     pub(crate) fn names(&self, host: &str) -> bool {
-        self.0.iter().any(|endpoint| endpoint.is_exactly(host))
+        let is_named = |endpoint: &Endpoint| matches!(&endpoint.host, HostPattern::Exactly(allowed) if allowed == host);
+        self.0.iter().any(is_named)
     }
 }
 

@@ -38,6 +38,7 @@ use guard::Guard;
 /// Stores that the administrator of this process allows.
 #[derive(Clone, Debug)]
 pub struct StorePolicy {
+    /// Directory below which `file://` URLs are allowed, created if missing. Without it no `file://` URL is allowed.
     file_root: Option<PathBuf>,
     endpoints: Endpoints,
     connector: Connector,
@@ -77,11 +78,6 @@ impl StorePolicy {
             endpoints,
             connector: Connector(connector),
         }
-    }
-
-    /// Directory below which `file://` URLs are allowed, created if missing. Without it no `file://` URL is allowed.
-    pub fn file_root(&self) -> Option<&FilePath> {
-        self.file_root.as_deref()
     }
 }
 
@@ -304,7 +300,7 @@ pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, S
         .pop();
     let store = open_parsed(policy, &folder, options, Missing::Refuse)?;
     // Other writers of a shared directory can place a symbolic link there that points to files that only this process may read.
-    if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), policy.file_root())
+    if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), &policy.file_root)
         && folder.scheme() == "file"
         && !real(&file)?.starts_with(real(root)?)
     {
@@ -379,7 +375,10 @@ fn real(path: &FilePath) -> Result<PathBuf, OpenError> {
 }
 
 fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<dyn ObjectStore>, OpenError> {
-    let root = policy.file_root().ok_or_else(|| OpenError::NoFiles(url.path().to_owned()))?;
+    let root = policy
+        .file_root
+        .as_deref()
+        .ok_or_else(|| OpenError::NoFiles(url.path().to_owned()))?;
     let refused = || OpenError::FileNotAllowed {
         path: url.path().to_owned(),
         root: root.to_owned(),
