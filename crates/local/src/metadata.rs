@@ -96,20 +96,11 @@ fn validate_owners(metadata: &Value, errors: &mut Vec<FieldError>) {
     let mut controller: Option<String> = None;
     for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
         let text = |field: &str| owner[field].as_str().unwrap_or_default();
-        if text("apiVersion").is_empty() {
-            errors.push(FieldError::invalid(
-                "metadata.ownerReferences.apiVersion",
-                "",
-                "version must not be empty",
-            ));
-        }
-        for field in ["kind", "name", "uid"] {
+        for field in ["apiVersion", "kind", "name", "uid"] {
             if text(field).is_empty() {
-                errors.push(FieldError::invalid(
-                    format!("metadata.ownerReferences.{field}"),
-                    "",
-                    "must not be empty",
-                ));
+                let what = if field == "apiVersion" { "version " } else { "" };
+                let (field, why) = (format!("metadata.ownerReferences.{field}"), format!("{what}must not be empty"));
+                errors.push(FieldError::invalid(field, "", why));
             }
         }
         if owner["controller"] == true {
@@ -139,11 +130,8 @@ fn validate_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
             .collect();
         added.sort_unstable();
         if !added.is_empty() {
-            let list = added
-                .iter()
-                .map(|finalizer| object::quoted(finalizer))
-                .collect::<Vec<_>>()
-                .join(", ");
+            let list: Vec<String> = added.into_iter().map(object::quoted).collect();
+            let list = list.join(", ");
             let why = format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}");
             errors.push(FieldError::forbidden("metadata.finalizers", why));
         }

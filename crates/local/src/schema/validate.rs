@@ -157,13 +157,8 @@ fn check_number(number: &serde_json::Number, schema: &Schema, path: &str, errors
 fn check_items(items: &[Value], old: Option<&[Value]>, schema: &Schema, path: &str, errors: &mut Vec<FieldError>) {
     if let Some(item_schema) = &schema.items {
         for (index, item) in items.iter().enumerate() {
-            check(
-                item,
-                schema.item_before(item, old),
-                item_schema,
-                &format!("{path}[{index}]"),
-                errors,
-            );
+            let before = schema.item_before(item, old);
+            check(item, before, item_schema, &format!("{path}[{index}]"), errors);
         }
     }
     let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
