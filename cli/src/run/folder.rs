@@ -60,14 +60,11 @@ impl Folder {
         let [json, csv, failed] = SUFFIXES.map(|suffix| self.0.join(format!("{name}{suffix}")));
         // Files of an earlier run are removed first, so that they are never beside a NAME.json of this run.
         for path in [&csv, &failed] {
-            match fs::remove_file(path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(FolderError::Write {
-                        path: path.clone(),
-                        source,
-                    });
-                }
-                _ => {}
+            if let Err(source) = fs::remove_file(path)
+                && source.kind() != io::ErrorKind::NotFound
+            {
+                let path = path.clone();
+                return Err(FolderError::Write { path, source });
             }
         }
         write(&json, std::iter::once(format!("{:#}\n", object(job))))?;
