@@ -1,19 +1,18 @@
-//! Formulas: CEL expressions over `index` and `count`, compiled to typed trees.
+//! Formulas: CEL expressions over `index` and `count`, compiled to typed closures.
 //!
 //! The `cel` crate parses the text. [`check`] then determines the type of every subexpression. So errors that an interpreter would find at
 //! some chunk (an unknown name, a double times an int, in whichever branch) are reported when the burst is admitted. The result is a
-//! [`typed`] tree, whose evaluation does not allocate and takes time bounded by the formula's length. CEL features other than numbers
-//! (text, maps, macros over lists) are rejected with a message that names them. Results agree with CEL's definition of each operator; the
-//! tests compare them with the crate's own interpreter.
+//! closure, whose evaluation does not allocate and takes time bounded by the formula's length. CEL features other than numbers (text, maps,
+//! macros over lists) are rejected with a message that names them. Results agree with CEL's definition of each operator; the tests compare
+//! them with the crate's own interpreter.
 
 use std::thread;
 
 use thiserror::Error;
 
-pub(crate) mod check;
-pub(crate) mod typed;
+mod check;
 
-use typed::{Double, Integer};
+use check::Compiled;
 
 use crate::spec::MAX_FORMULA_LENGTH;
 
@@ -25,10 +24,9 @@ const DEEPEST: usize = 48;
 const PARSER_STACK_BYTES: usize = 32 << 20;
 
 /// A type-checked formula.
-#[derive(Debug)]
 pub(crate) enum Formula {
-    Integer(Integer),
-    Double(Double),
+    Integer(Compiled<i64>),
+    Double(Compiled<f64>),
 }
 
 /// Result of a formula.
@@ -71,8 +69,8 @@ impl Formula {
     /// Returns the value at `index`.
     pub(crate) fn evaluate(&self, index: i64) -> Result<Number, Fault> {
         match self {
-            Self::Integer(tree) => tree.evaluate(index).map(Number::Integer),
-            Self::Double(tree) => tree.evaluate(index).map(Number::Double),
+            Self::Integer(compiled) => compiled(index).map(Number::Integer),
+            Self::Double(compiled) => compiled(index).map(Number::Double),
         }
     }
 }

@@ -9,7 +9,6 @@ use crate::{
 };
 
 /// A validated source of values.
-#[derive(Debug)]
 pub(crate) enum Source {
     Formula(Formula),
     /// Element `index % length`.
