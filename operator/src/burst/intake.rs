@@ -26,8 +26,8 @@ use tokio::{
 };
 
 use super::{
-    observe::{ObserveError, Survey, survey},
-    validate::{Invalid, ValidBurst, validate},
+    observe::{Invalid, ObserveError, Survey, survey, unreadable},
+    validate::{ValidBurst, validate},
 };
 
 /// Unit in which memory is reserved, in bytes.
@@ -46,22 +46,28 @@ const CHECKS: usize = 2;
 /// Time after which a wait is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 
-/// Reason why a job cannot run, and whether this may change without a change of the job.
+/// Reason why a job cannot run, whether this may change without a change of the job, and the version of the referenced objects for which
+/// it holds.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct Verdict {
     pub reason: &'static str,
     /// Field of the spec, the problem and its remedy.
     pub message: String,
     /// Whether the problem can be fixed in an object that the spec refers to.
     pub may_pass: bool,
-}
-
-/// A rejection, and the version of the referenced objects for which it holds.
-#[derive(Clone, Debug)]
-pub struct Verdict {
-    pub refused: Refused,
     /// Version of the referenced objects; `None` if not all of them could be read.
     pub version: Option<Vec<u8>>,
+}
+
+impl Verdict {
+    fn new(invalid: &Invalid, may_pass: bool, version: Option<Vec<u8>>) -> Self {
+        Self {
+            reason: invalid.reason,
+            message: invalid.to_string(),
+            may_pass,
+            version,
+        }
+    }
 }
 
 /// A burst that can run, with its reservation of memory.
@@ -87,6 +93,15 @@ pub enum Outcome {
     /// The job cannot run as its spec is now.
     Refused(Verdict),
     Failed(ObserveError),
+}
+
+impl From<ObserveError> for Outcome {
+    fn from(error: ObserveError) -> Self {
+        match error {
+            ObserveError::Missing(invalid) => Self::Refused(Verdict::new(&invalid, true, None)),
+            error => Self::Failed(error),
+        }
+    }
 }
 
 pub struct Intake {
@@ -120,19 +135,8 @@ impl Intake {
     /// Fetches and validates a job's inputs. A job that was rejected with verdict `before` is not validated again unless the referenced
     /// objects have changed. A wait of more than a second is passed to `report`.
     pub async fn admit(&self, namespace: &str, spec: &BurstJobSpec, before: Option<Verdict>, report: impl Fn(Waiting)) -> Outcome {
-        match self.accept(namespace, spec, before, report).await {
-            Ok(accepted) => Outcome::Accepted(Box::new(accepted)),
-            Err(Refusal::Verdict(verdict)) => Outcome::Refused(verdict),
-            Err(Refusal::Observe(ObserveError::Missing { path, reason, message })) => Outcome::Refused(Verdict {
-                refused: Refused {
-                    reason,
-                    message: format!("{path}: {message}"),
-                    may_pass: true,
-                },
-                version: None,
-            }),
-            Err(Refusal::Observe(error)) => Outcome::Failed(error),
-        }
+        let accepted = self.accept(namespace, spec, before, report).await;
+        accepted.map_or_else(|outcome| outcome, |accepted| Outcome::Accepted(Box::new(accepted)))
     }
 
     async fn accept(
@@ -141,7 +145,7 @@ impl Intake {
         spec: &BurstJobSpec,
         before: Option<Verdict>,
         report: impl Fn(Waiting),
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Accepted, Outcome> {
         let remote = Survey::has_objects(spec);
         // Acquired before memory is reserved, so that no namespace holds or queues for much memory while its stores are slow.
         let turn = match remote {
@@ -157,7 +161,7 @@ impl Intake {
         if let Some(before) = before
             && before.version.as_ref() == Some(&version)
         {
-            return Err(Refusal::Verdict(before));
+            return Err(Outcome::Refused(before));
         }
         let observed = self.within(remote, &mut left, references.fetch()).await?;
         drop(turn);
@@ -173,15 +177,11 @@ impl Intake {
         });
         match checked.await {
             Ok(burst) => Ok(Accepted { burst, memory, version }),
-            Err(Invalid { path, reason, message }) => Err(Refusal::Verdict(Verdict {
-                refused: Refused {
-                    reason,
-                    message: format!("{path}: {message}"),
-                    // The content of a ConfigMap or Secret can be fixed there.
-                    may_pass: path.starts_with("spec.kernel") || path.starts_with("spec.output"),
-                },
-                version: Some(version),
-            })),
+            Err(invalid) => {
+                // The content of a ConfigMap or Secret can be fixed there.
+                let may_pass = ["spec.kernel", "spec.output"].iter().any(|part| invalid.path.starts_with(part));
+                Err(Outcome::Refused(Verdict::new(&invalid, may_pass, Some(version))))
+            }
         }
     }
 
@@ -239,14 +239,9 @@ impl Intake {
         let done = timeout(*left, work).await;
         *left = left.saturating_sub(began.elapsed());
         done.unwrap_or_else(|_| {
-            Err(ObserveError::Missing {
-                path: "spec.output.store".to_owned(),
-                reason: "StoreReadFailed",
-                message: format!(
-                    "timed out reading from the store after {} s: check that it is reachable",
-                    DEADLINE.as_secs()
-                ),
-            })
+            let seconds = DEADLINE.as_secs();
+            let message = format!("timed out reading from the store after {seconds} s: check that it is reachable");
+            Err(unreadable("spec.output.store", message))
         })
     }
 
@@ -276,15 +271,4 @@ async fn reported<T>(work: impl Future<Output = T>, report: impl FnOnce()) -> T 
 
 fn units(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(UNIT)).unwrap_or(usize::MAX)
-}
-
-enum Refusal {
-    Verdict(Verdict),
-    Observe(ObserveError),
-}
-
-impl From<ObserveError> for Refusal {
-    fn from(error: ObserveError) -> Self {
-        Self::Observe(error)
-    }
 }

@@ -40,16 +40,23 @@ pub struct Observed {
     pub store_options: BTreeMap<String, String>,
 }
 
+/// An error in the spec, or in an object that it refers to; the user must act.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct Invalid {
+    pub path: String,
+    /// Reason of the condition, in CamelCase.
+    pub reason: &'static str,
+    /// The problem and its remedy.
+    pub message: String,
+}
+
 /// Reasons why an object that the spec refers to is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    /// The object does not exist or is not valid; the user must act.
-    #[error("{path}: {message}")]
-    Missing {
-        path: String,
-        reason: &'static str,
-        message: String,
-    },
+    /// The object does not exist or is not valid.
+    #[error(transparent)]
+    Missing(Invalid),
     #[error("failed to read {path}")]
     Api { path: String, source: kube::Error },
 }
@@ -57,7 +64,7 @@ pub enum ObserveError {
 impl ObserveError {
     pub fn category(&self) -> &'static str {
         match self {
-            Self::Missing { .. } => "reference",
+            Self::Missing(_) => "reference",
             Self::Api { .. } => "api",
         }
     }
@@ -406,14 +413,11 @@ fn not_one(path: &str, error: NotOne) -> ObserveError {
     missing(path, "InvalidSpec", error.to_string())
 }
 
-fn unreadable(path: &str, message: String) -> ObserveError {
+pub(super) fn unreadable(path: &str, message: String) -> ObserveError {
     missing(path, "StoreReadFailed", message)
 }
 
 fn missing(path: &str, reason: &'static str, message: String) -> ObserveError {
-    ObserveError::Missing {
-        path: path.to_owned(),
-        reason,
-        message,
-    }
+    let path = path.to_owned();
+    ObserveError::Missing(Invalid { path, reason, message })
 }

@@ -24,7 +24,13 @@ use sahasra_wire::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{account::RetryPolicy, aggregate::Aggregator, checkpoint::MAX_INLINE_RESULT_BYTES, layout::Layout, observe::Observed};
+use super::{
+    account::RetryPolicy,
+    aggregate::Aggregator,
+    checkpoint::MAX_INLINE_RESULT_BYTES,
+    layout::Layout,
+    observe::{Invalid, Observed},
+};
 
 mod program;
 
@@ -63,16 +69,6 @@ pub struct ValidBurst {
     pub store: Option<Store>,
     /// SHA-256 of the PTX.
     digest: Bytes,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
-pub struct Invalid {
-    pub path: String,
-    /// Reason of the condition, in CamelCase.
-    pub reason: &'static str,
-    /// The problem and its remedy.
-    pub message: String,
 }
 
 fn refuse<T>(path: impl Into<String>, reason: &'static str, message: impl Into<String>) -> Result<T, Invalid> {

@@ -34,7 +34,7 @@ use sahasra_operator::{
     agents::AgentClient,
     burst::{
         intake::{Intake, LEAST_INPUT_BYTES, Outcome, Verdict, Waiting},
-        observe::{ObserveError, observe},
+        observe::{Invalid, ObserveError, observe},
         reconcile,
     },
 };
@@ -67,7 +67,7 @@ fn with_input(name: &str, store: &str, url: &str) -> BurstJob {
 
 fn missing(outcome: Result<sahasra_operator::burst::observe::Observed, ObserveError>) -> (String, &'static str, String) {
     match outcome {
-        Err(ObserveError::Missing { path, reason, message }) => (path, reason, message),
+        Err(ObserveError::Missing(Invalid { path, reason, message })) => (path, reason, message),
         other => panic!("{other:?}"),
     }
 }
@@ -314,16 +314,16 @@ async fn a_rejected_job_is_validated_again_only_after_a_change() {
         Outcome::Failed(error) => panic!("{error}"),
     };
     let first: Verdict = admit(None).await.unwrap();
-    assert_eq!(first.refused.reason, "InvalidPtx");
+    assert_eq!(first.reason, "InvalidPtx");
     let mut remembered = first.clone();
-    remembered.refused.message = "remembered".to_owned();
-    assert_eq!(admit(Some(remembered.clone())).await.unwrap().refused.message, "remembered");
+    remembered.message = "remembered".to_owned();
+    assert_eq!(admit(Some(remembered.clone())).await.unwrap().message, "remembered");
     let changed = json!({"data": {"k.ptx": "int main() { return 1; }"}});
     config_maps
         .patch("kernels", &PatchParams::default(), &Patch::Merge(changed))
         .await
         .unwrap();
-    let again = admit(Some(remembered.clone())).await.unwrap().refused.message;
+    let again = admit(Some(remembered.clone())).await.unwrap().message;
     assert!(again.ends_with("this is not PTX"), "{again}");
     let right = json!({"data": {"k.ptx": PTX}});
     config_maps
@@ -436,7 +436,7 @@ async fn a_burst_has_a_minute_for_everything_that_it_reads_from_its_store() {
         let outcome = intake
             .admit(NAMESPACE, &with_inputs(8).spec, None, |waiting| panic!("{waiting:?}"))
             .await;
-        let Outcome::Refused(Verdict { refused, .. }) = outcome else {
+        let Outcome::Refused(refused) = outcome else {
             panic!("{answers_after:?}: {outcome:?}")
         };
         assert_eq!((refused.reason, refused.may_pass), ("StoreReadFailed", true), "{}", refused.message);

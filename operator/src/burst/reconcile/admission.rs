@@ -18,9 +18,8 @@ use super::{
 };
 use crate::{
     burst::{
-        intake::{Outcome, Refused, Verdict},
+        intake::{Accepted, Outcome, Verdict},
         status,
-        validate::ValidBurst,
     },
     clock::timestamp,
 };
@@ -66,15 +65,12 @@ impl Reconciler {
     /// Starts a coordinator for an accepted job, or reports why a job was not accepted.
     pub(super) async fn act(self: &Arc<Self>, job: Arc<BurstJob>, outcome: Outcome, attempts: u32) -> Result<Action, ReconcileError> {
         match outcome {
-            Outcome::Accepted(accepted) => match kernel_changed(&job, &accepted.burst) {
+            Outcome::Accepted(accepted) => match kernel_changed(&job, &accepted) {
                 None => {
                     self.start(job, *accepted, attempts);
                     Ok(Action::await_change())
                 }
-                Some(refused) => {
-                    let version = Some(accepted.version);
-                    self.reject(&job, Verdict { refused, version }, attempts).await
-                }
+                Some(verdict) => self.reject(&job, verdict, attempts).await,
             },
             Outcome::Refused(verdict) => self.reject(&job, verdict, attempts).await,
             Outcome::Failed(error) => {
@@ -95,8 +91,8 @@ impl Reconciler {
     /// job.
     async fn reject(&self, job: &BurstJob, verdict: Verdict, attempts: u32) -> Result<Action, ReconcileError> {
         let attempts = attempts + 1;
-        let wait = verdict.refused.may_pass.then(|| RETRY.after(attempts + 1));
-        let (reason, message) = (verdict.refused.reason, verdict.refused.message.clone());
+        let wait = verdict.may_pass.then(|| RETRY.after(attempts + 1));
+        let (reason, message) = (verdict.reason, verdict.message.clone());
         let rejected = JobState::Rejected {
             attempts,
             until: wait.map(|wait| Instant::now() + wait),
@@ -124,12 +120,10 @@ async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
     let outcome = AssertUnwindSafe(admitting).catch_unwind().await;
     outcome.unwrap_or_else(|_| {
         Outcome::Refused(Verdict {
-            refused: Refused {
-                reason: "InternalError",
-                message: "spec.kernel: validation failed inside the operator: report the error in its log with this BurstJob; retrying"
-                    .to_owned(),
-                may_pass: true,
-            },
+            reason: "InternalError",
+            message: "spec.kernel: validation failed inside the operator: report the error in its log with this BurstJob; retrying"
+                .to_owned(),
+            may_pass: true,
             version: None,
         })
     })
@@ -137,13 +131,14 @@ async fn caught(admitting: impl Future<Output = Outcome>) -> Outcome {
 
 /// The PTX is fixed at admission, because the chunks that ran already must have used the same program. Returns a rejection if the PTX has
 /// changed.
-fn kernel_changed(job: &BurstJob, burst: &ValidBurst) -> Option<Refused> {
-    let accepted = job.status.as_ref().and_then(|status| status.kernel_digest.as_ref())?;
-    let digest = burst.digest();
-    (*accepted != digest).then(|| Refused {
+fn kernel_changed(job: &BurstJob, accepted: &Accepted) -> Option<Verdict> {
+    let before = job.status.as_ref().and_then(|status| status.kernel_digest.as_ref())?;
+    let digest = accepted.burst.digest();
+    (*before != digest).then(|| Verdict {
         reason: "KernelChanged",
-        message: format!("spec.kernel.ptx: its digest is {digest}, accepted was {accepted}: restore it, or create another BurstJob"),
+        message: format!("spec.kernel.ptx: its digest is {digest}, accepted was {before}: restore it, or create another BurstJob"),
         may_pass: true,
+        version: Some(accepted.version.clone()),
     })
 }
 
@@ -154,7 +149,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_in_the_intake_is_a_rejection_that_reports_it() {
         let outcome = caught(async { panic!("a check that fails, on purpose") }).await;
-        let Outcome::Refused(Verdict { refused, version: None }) = outcome else {
+        let Outcome::Refused(refused @ Verdict { version: None, .. }) = outcome else {
             panic!("{outcome:?}");
         };
         assert!(

@@ -129,7 +129,7 @@ pub(super) fn is_expected(category: &str, attempts: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::burst::{coordinator::CoordinatorError, intake::Refused};
+    use crate::burst::coordinator::CoordinatorError;
 
     #[test]
     fn conflicts_back_off_and_are_logged_once_they_persist() {
@@ -160,19 +160,17 @@ mod tests {
 
     #[test]
     fn a_permanently_rejected_spec_is_validated_again_when_it_changes() {
-        let refused = Refused {
+        let verdict = Verdict {
             reason: "InvalidPtx",
             message: "spec.kernel.ptx".to_owned(),
             may_pass: false,
+            version: None,
         };
         let rejected = |until| JobState::Rejected {
             attempts: 1,
             until,
             generation: Some(1),
-            verdict: Verdict {
-                refused: refused.clone(),
-                version: None,
-            },
+            verdict: verdict.clone(),
         };
         let now = Instant::now();
         let mut states = JobStates::from([("job".to_owned(), rejected(None))]);

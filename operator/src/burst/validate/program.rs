@@ -16,7 +16,8 @@ use sahasra_ptx_syntax::{
     parser::parse,
 };
 
-use super::{Invalid, refuse};
+use super::refuse;
+use crate::burst::observe::Invalid;
 
 /// Class of the CPU engine's devices.
 const CPU: &str = Backend::Cpu.as_str();
@@ -88,10 +89,9 @@ fn check_arguments(entry: &EntryOutline, arguments: &[ArgumentChoice<'_>], chunk
             return refuse(path(), "ArgumentSizeMismatch", message);
         }
         let given = match given {
-            Some(type_) if is_integer(type_) => Number::Integer,
-            Some(_) => Number::Float,
-            // An address.
-            None => Number::Integer,
+            Some(type_) if !is_integer(type_) => FLOAT,
+            // An integer, or an address.
+            _ => INTEGER,
         };
         if let Some(number) = number.filter(|number| *number != given) {
             let message = format!(
@@ -139,21 +139,9 @@ fn check_text(text: &str, class: Option<&str>) -> Option<LoadError> {
     }
 }
 
-/// Kinds of numbers. A value of one kind is not converted to the other, so its bits would be misread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Number {
-    Integer,
-    Float,
-}
-
-impl std::fmt::Display for Number {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Integer => "an integer",
-            Self::Float => "a floating-point number",
-        })
-    }
-}
+// Kinds of numbers, for error messages. A value of one kind is not converted to the other, so its bits would be misread.
+const INTEGER: &str = "an integer";
+const FLOAT: &str = "a floating-point number";
 
 /// Type of an argument that is passed by value; `None` for a pointer.
 fn scalar_type(argument: ArgumentChoice<'_>, chunks: &Chunks) -> Option<ScalarType> {
@@ -166,15 +154,15 @@ fn scalar_type(argument: ArgumentChoice<'_>, chunks: &Chunks) -> Option<ScalarTy
 }
 
 /// Kind of number of a parameter; `None` for untyped bits, packed values, arrays and pointers (an address is any 8 bytes).
-fn number(parameter: &ParameterOutline) -> Option<Number> {
+fn number(parameter: &ParameterOutline) -> Option<&'static str> {
     let (bytes, number) = match parameter.scalar.as_str() {
-        "u8" | "s8" => (1, Number::Integer),
-        "u16" | "s16" => (2, Number::Integer),
-        "f16" => (2, Number::Float),
-        "u32" | "s32" => (4, Number::Integer),
-        "f32" => (4, Number::Float),
-        "u64" | "s64" => (8, Number::Integer),
-        "f64" => (8, Number::Float),
+        "u8" | "s8" => (1, INTEGER),
+        "u16" | "s16" => (2, INTEGER),
+        "f16" => (2, FLOAT),
+        "u32" | "s32" => (4, INTEGER),
+        "f32" => (4, FLOAT),
+        "u64" | "s64" => (8, INTEGER),
+        "f64" => (8, FLOAT),
         _ => return None,
     };
     (parameter.bytes == bytes && !parameter.is_pointer).then_some(number)
