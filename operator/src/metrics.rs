@@ -3,7 +3,10 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    core::{Collector, MetricVec, MetricVecBuilder},
+};
 use sahasra_wire::burst::FailureCode;
 
 use crate::{agents::STATUSES, objects::integer};
@@ -15,6 +18,24 @@ pub(crate) use snapshot::Snapshot;
 const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
 /// Error categories of reconciles whose counters exist from the start. Rarer ones appear with their first error.
 const CATEGORIES: [&str; 3] = ["api", "conflict", "agent"];
+
+/// Registers a metric.
+fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: M) -> Result<M, prometheus::Error> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+/// Registers a metric with these values of its labels.
+fn all_registered<B: MetricVecBuilder + 'static, const LABELS: usize>(
+    registry: &Registry,
+    metrics: MetricVec<B>,
+    values: impl IntoIterator<Item = [&'static str; LABELS]>,
+) -> Result<MetricVec<B>, prometheus::Error> {
+    for values in values {
+        metrics.with_label_values(&values);
+    }
+    registered(registry, metrics)
+}
 
 /// All metrics, registered once. Shared behind an `Arc`.
 #[derive(Debug)]
@@ -52,58 +73,36 @@ impl Metrics {
     /// Creates all metrics in a registry of their own. Fails if a metric cannot be registered.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = sahasra_service::metrics::registry("operator")?;
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
-        let gauges = |name: &str, help: &str, label: &str, values: &[&str]| {
-            let gauges = IntGaugeVec::new(Opts::new(name, help), &[label])?;
-            for value in values {
-                gauges.with_label_values(&[*value]);
-            }
-            registry.register(Box::new(gauges.clone()))?;
-            Ok::<_, prometheus::Error>(gauges)
-        };
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let errors = |name: &str, help: &str| {
-            let errors = IntCounterVec::new(Opts::new(name, help), &["code"])?;
-            for code in FailureCode::all() {
-                errors.with_label_values(&[code.label()]);
-            }
-            registry.register(Box::new(errors.clone()))?;
-            Ok::<_, prometheus::Error>(errors)
+        let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help)?);
+        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
+        let gauges = |name: &str, help: &str, label: &str, values: &[&'static str]| {
+            all_registered(
+                &registry,
+                IntGaugeVec::new(Opts::new(name, help), &[label])?,
+                values.iter().map(|value| [*value]),
+            )
         };
         let buckets = HistogramOpts::new("sahasra_operator_reconcile_duration_seconds", "Duration of a reconcile, by kind.")
             .buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]);
-        let reconcile_duration = HistogramVec::new(buckets, &["kind"])?;
-        registry.register(Box::new(reconcile_duration.clone()))?;
         let failed = Opts::new(
             "sahasra_operator_reconcile_errors_total",
             "Reconciles that failed, by kind and category.",
         );
-        let reconcile_errors = IntCounterVec::new(failed, &["kind", "category"])?;
-        registry.register(Box::new(reconcile_errors.clone()))?;
-        for kind in KINDS {
-            reconcile_duration.with_label_values(&[kind]);
-            for category in CATEGORIES {
-                reconcile_errors.with_label_values(&[kind, category]);
-            }
-        }
+        let causes = KINDS.into_iter().flat_map(|kind| CATEGORIES.map(|category| [kind, category]));
         let oldest = Opts::new(
             "sahasra_operator_oldest_pending_claim_age_seconds",
             "Age of the claim that has waited longest for its minimum of slices, by kind of its owner; 0 if none waits.",
         );
-        let claims_oldest = GaugeVec::new(oldest, &["kind"])?;
-        registry.register(Box::new(claims_oldest.clone()))?;
-        for kind in snapshot::CLAIM_KINDS {
-            claims_oldest.with_label_values(&[kind]);
-        }
+        let rejected = Opts::new("gpu_submit_errors", "Failed attempts, by code.");
+        let codes = FailureCode::all().map(|code| [code.label()]);
         Ok(Self {
+            reconcile_duration: all_registered(&registry, HistogramVec::new(buckets, &["kind"])?, KINDS.map(|kind| [kind]))?,
+            reconcile_errors: all_registered(&registry, IntCounterVec::new(failed, &["kind", "category"])?, causes)?,
+            claims_oldest: all_registered(
+                &registry,
+                GaugeVec::new(oldest, &["kind"])?,
+                snapshot::CLAIM_KINDS.map(|kind| [kind]),
+            )?,
             leases_active: gauge("gpu_leases_active", "Slices of VRAM held.")?,
             leases_peak: gauge(
                 "sahasra_operator_slices_active_peak",
@@ -113,13 +112,11 @@ impl Metrics {
             leases_released: counter("sahasra_operator_slices_released_total", "Slices released, expired or lost.")?,
             vram_allocated: gauge("gpu_vram_allocated_bytes", "Bytes of VRAM held.")?,
             submitted: counter("gpu_submit_total", "Chunks sent to agents, including retries.")?,
-            submit_errors: errors("gpu_submit_errors", "Failed attempts, by code.")?,
+            submit_errors: all_registered(&registry, IntCounterVec::new(rejected, &["code"])?, codes)?,
             chunks_done: counter("chunks_done", "Chunks that succeeded or failed permanently.")?,
             chunks_succeeded: AtomicU64::new(0),
             chunks_failed: AtomicU64::new(0),
             chunks_retried: counter("chunks_retry_total", "Attempts after the first.")?,
-            reconcile_duration,
-            reconcile_errors,
             leader: gauge("sahasra_operator_leader", "1 while this operator leads, else 0.")?,
             leader_transitions: counter(
                 "sahasra_operator_leader_transitions_total",
@@ -132,7 +129,6 @@ impl Metrics {
                 "kind",
                 &snapshot::CLAIM_KINDS,
             )?,
-            claims_oldest,
             bursts: gauges("sahasra_burst_jobs", "BurstJobs, by state.", "state", &snapshot::BURST_STATES)?,
             sessions: gauges("sahasra_gpu_sessions", "GpuSessions, by state.", "state", &snapshot::SESSION_STATES)?,
             peak_since_scrape: AtomicI64::new(0),

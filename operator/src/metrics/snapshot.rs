@@ -36,11 +36,11 @@ impl Metrics {
     /// Updates the computed metrics. Called at each scrape.
     pub fn update(&self, snapshot: &Snapshot) {
         self.before_scrape();
-        let mut workers: BTreeMap<&str, i64> = STATUSES.iter().map(|status| (*status, 0)).collect();
-        for worker in snapshot.workers {
-            *workers.entry(worker.status()).or_default() += 1;
-        }
-        set(&self.workers, workers);
+        set(
+            &self.workers,
+            &STATUSES,
+            snapshot.workers.iter().map(|worker| Some(worker.status().to_owned())),
+        );
 
         let mut waiting: BTreeMap<&str, (i64, Duration)> = CLAIM_KINDS.iter().map(|kind| (*kind, (0, Duration::ZERO))).collect();
         for (of, waited) in snapshot.waiting {
@@ -54,14 +54,14 @@ impl Metrics {
         }
 
         let state = |job: &Arc<BurstJob>| job.status.as_ref()?.state.clone();
-        set(&self.bursts, by_state(&BURST_STATES, snapshot.bursts.iter().map(state)));
+        set(&self.bursts, &BURST_STATES, snapshot.bursts.iter().map(state));
         let state = |session: &Arc<GpuSession>| session.status.as_ref()?.state.clone();
-        set(&self.sessions, by_state(&SESSION_STATES, snapshot.sessions.iter().map(state)));
+        set(&self.sessions, &SESSION_STATES, snapshot.sessions.iter().map(state));
     }
 }
 
-fn set<'a>(gauges: &IntGaugeVec, counts: impl IntoIterator<Item = (&'a str, i64)>) {
-    for (value, count) in counts {
+fn set(gauges: &IntGaugeVec, states: &[&str], objects: impl Iterator<Item = Option<String>>) {
+    for (value, count) in by_state(states, objects) {
         gauges.with_label_values(&[value]).set(count);
     }
 }
