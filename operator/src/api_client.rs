@@ -1,16 +1,11 @@
 //! The operator's client for the API server. Every call ends within a time limit, even on a dead connection.
 
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
-use futures::future::BoxFuture;
 use http::{Request, Response, Uri, header};
 use http_body_util::BodyExt;
 use kube::{Client, Config, client::Body};
 use sahasra_service::api_requests::{ApiRequests, user_agent};
-use tower_service::Service;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -24,8 +19,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Error of a call without an answer within the timeout.
 #[derive(Debug, thiserror::Error)]
-#[error("API server timed out after {} s", .0.as_secs_f32())]
-struct TimedOut(Duration);
+#[error("API server timed out after {} s", CALL_TIMEOUT.as_secs_f32())]
+struct TimedOut;
 
 /// Creates the operator's client, which sends the operator's user agent, counts requests, and limits the time of each call.
 ///
@@ -41,43 +36,22 @@ pub(crate) fn connect(mut config: Config, requests: &ApiRequests) -> kube::Resul
 
 fn timely(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let service = Timely {
-        client,
-        timeout: CALL_TIMEOUT,
-    };
-    Client::new(service, namespace)
-}
-
-#[derive(Clone)]
-struct Timely {
-    client: Client,
-    timeout: Duration,
-}
-
-impl Service<Request<Body>> for Timely {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Self { client, timeout } = self.clone();
-        if is_watch(request.uri()) {
-            return Box::pin(async move { Ok(client.send(request).await?) });
-        }
-        Box::pin(async move {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        async move {
+            if is_watch(request.uri()) {
+                return Ok(client.send(request).await?);
+            }
             let exchange = async {
                 let (head, body) = client.send(request).await?.into_parts();
                 let bytes = body.collect().await?.to_bytes();
                 Ok(Response::from_parts(head, Body::from(bytes)))
             };
-            let answer = tokio::time::timeout(timeout, exchange).await;
-            answer.unwrap_or_else(|_| Err(TimedOut(timeout).into()))
-        })
-    }
+            let answer = tokio::time::timeout(CALL_TIMEOUT, exchange).await;
+            answer.unwrap_or_else(|_| Err(BoxError::from(TimedOut)))
+        }
+    });
+    Client::new(service, namespace)
 }
 
 fn is_watch(uri: &Uri) -> bool {
@@ -87,14 +61,18 @@ fn is_watch(uri: &Uri) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{
+        convert::Infallible,
+        task::{Context, Poll},
+    };
 
     use bytes::Bytes;
-    use futures::StreamExt;
+    use futures::{StreamExt, future::BoxFuture};
     use http_body_util::StreamBody;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::{Api, api::WatchParams};
     use tokio::{io::AsyncReadExt, net::TcpListener};
+    use tower_service::Service;
 
     use super::*;
 
