@@ -48,16 +48,9 @@ pub(crate) async fn run(context: Arc<Context>) {
                 failed = true;
             }
         }
-        let again = async {
-            if failed {
-                tokio::time::sleep(RETRY).await;
-            } else {
-                std::future::pending::<()>().await;
-            }
-        };
         tokio::select! {
             outcome = changed.changed() => if outcome.is_err() { return },
-            () = again => {}
+            () = tokio::time::sleep(RETRY), if failed => {}
         }
     }
 }

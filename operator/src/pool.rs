@@ -96,12 +96,7 @@ impl Pool {
                 let pool = self.clone();
                 part::spawn(async move { pool.perform(action).await });
             }
-            let timer = async {
-                match wake {
-                    Some(at) => tokio::time::sleep_until(self.clock.instant(at.max(self.clock.now() + SHORTEST_WAIT))).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let at = wake.unwrap_or_default().max(self.clock.now() + SHORTEST_WAIT);
             tokio::select! {
                 () = self.changed.notified() => {}
                 outcome = workers.changed() => {
@@ -110,7 +105,7 @@ impl Pool {
                     }
                     workers.mark_changed();
                 }
-                () = timer => {}
+                () = tokio::time::sleep_until(self.clock.instant(at)), if wake.is_some() => {}
             }
         }
     }
