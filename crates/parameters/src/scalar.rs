@@ -4,9 +4,48 @@ use std::fmt;
 
 use crate::spec::ScalarType;
 
-/// Value of one of the kernel's scalar types.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scalar {
+/// Defines [`Scalar`] with a variant for each [`ScalarType`], and what is the same for all of them.
+macro_rules! scalars {
+    ($($(#[$attribute:meta])* $Type:ident($type:ty),)+) => {
+        /// Value of one of the kernel's scalar types.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Scalar {
+            $($(#[$attribute])* $Type($type),)+
+        }
+
+        impl Scalar {
+            /// Returns the type of the value.
+            pub const fn type_(self) -> ScalarType {
+                match self {
+                    $(Self::$Type(_) => ScalarType::$Type,)+
+                }
+            }
+
+            /// Returns the nearest binary64. It is exact for all values except 64-bit integers beyond 2^53.
+            pub fn as_f64(self) -> f64 {
+                match self {
+                    $(Self::$Type(value) => value as f64,)+
+                }
+            }
+
+            /// Appends the value's [`ScalarType::bytes`] bytes in little-endian order, as in a kernel's parameter space.
+            pub fn write_le(self, bytes: &mut Vec<u8>) {
+                match self {
+                    $(Self::$Type(value) => bytes.extend_from_slice(&value.to_le_bytes()),)+
+                }
+            }
+
+            /// Reads a value that [`Scalar::write_le`] wrote. Returns `None` if the length of `bytes` is not [`ScalarType::bytes`].
+            pub fn read_le(type_: ScalarType, bytes: &[u8]) -> Option<Self> {
+                Some(match type_ {
+                    $(ScalarType::$Type => Self::$Type(<$type>::from_le_bytes(bytes.try_into().ok()?)),)+
+                })
+            }
+        }
+    };
+}
+
+scalars! {
     U8(u8),
     S32(i32),
     U32(u32),
@@ -53,60 +92,6 @@ impl Scalar {
             ScalarType::U64 => value.try_into().ok().map(Self::U64),
             ScalarType::F32 | ScalarType::F64 => None,
         }
-    }
-
-    /// Returns the type of the value.
-    pub const fn type_(self) -> ScalarType {
-        match self {
-            Self::U8(_) => ScalarType::U8,
-            Self::S32(_) => ScalarType::S32,
-            Self::U32(_) => ScalarType::U32,
-            Self::S64(_) => ScalarType::S64,
-            Self::U64(_) => ScalarType::U64,
-            Self::F32(_) => ScalarType::F32,
-            Self::F64(_) => ScalarType::F64,
-        }
-    }
-
-    /// Returns the nearest binary64. It is exact for all values except 64-bit integers beyond 2^53.
-    pub fn as_f64(self) -> f64 {
-        match self {
-            Self::U8(value) => value.into(),
-            Self::S32(value) => value.into(),
-            Self::U32(value) => value.into(),
-            Self::S64(value) => value as f64,
-            Self::U64(value) => value as f64,
-            Self::F32(value) => value.into(),
-            Self::F64(value) => value,
-        }
-    }
-
-    /// Appends the value's [`ScalarType::bytes`] bytes in little-endian order, as in a kernel's parameter space.
-    pub fn write_le(self, bytes: &mut Vec<u8>) {
-        match self {
-            Self::U8(value) => bytes.push(value),
-            Self::S32(value) => bytes.extend_from_slice(&value.to_le_bytes()),
-            Self::U32(value) => bytes.extend_from_slice(&value.to_le_bytes()),
-            Self::S64(value) => bytes.extend_from_slice(&value.to_le_bytes()),
-            Self::U64(value) => bytes.extend_from_slice(&value.to_le_bytes()),
-            Self::F32(value) => bytes.extend_from_slice(&value.to_le_bytes()),
-            Self::F64(value) => bytes.extend_from_slice(&value.to_le_bytes()),
-        }
-    }
-}
-
-impl Scalar {
-    /// Reads a value that [`Scalar::write_le`] wrote. Returns `None` if the length of `bytes` is not [`ScalarType::bytes`].
-    pub fn read_le(type_: ScalarType, bytes: &[u8]) -> Option<Self> {
-        Some(match type_ {
-            ScalarType::U8 => Self::U8(u8::from_le_bytes(bytes.try_into().ok()?)),
-            ScalarType::S32 => Self::S32(i32::from_le_bytes(bytes.try_into().ok()?)),
-            ScalarType::U32 => Self::U32(u32::from_le_bytes(bytes.try_into().ok()?)),
-            ScalarType::S64 => Self::S64(i64::from_le_bytes(bytes.try_into().ok()?)),
-            ScalarType::U64 => Self::U64(u64::from_le_bytes(bytes.try_into().ok()?)),
-            ScalarType::F32 => Self::F32(f32::from_le_bytes(bytes.try_into().ok()?)),
-            ScalarType::F64 => Self::F64(f64::from_le_bytes(bytes.try_into().ok()?)),
-        })
     }
 }
 
