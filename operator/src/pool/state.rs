@@ -87,7 +87,7 @@ impl Action {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct WorkerView {
     uid: String,
     endpoint: String,
@@ -114,7 +114,7 @@ struct WorkerView {
     reported_mib: i64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 struct DeviceView {
     class: ClassName,
     engines: Vec<Engine>,
@@ -241,25 +241,20 @@ impl State {
             } else if old.is_some_and(|old| old.live) && worker.stale {
                 self.lose_worker(&name, "worker heartbeat timed out");
             }
-            let mut old = self.workers.remove(&name).filter(|_| same_boot);
-            let unclaimed = old.as_mut().map(|old| std::mem::take(&mut old.unclaimed)).unwrap_or_default();
+            let old = self.workers.remove(&name).filter(|_| same_boot).unwrap_or_default();
             let devices = worker.devices.iter().map(|device| {
                 let key = DeviceName::from(&device.name);
-                let before = old.as_ref().and_then(|old| old.devices.get(&key));
                 let view = DeviceView {
                     class: ClassName::from(&device.class),
                     engines: device.engines.clone(),
                     allocatable_bytes: mebibytes(device.allocatable_mib),
-                    foreign_bytes: before.map_or(0, |before| before.foreign_bytes),
-                    returning_bytes: before.map_or(0, |before| before.returning_bytes),
                     healthy: device.health == sahasra_crds::gpu_worker::DeviceHealth::Healthy,
-                    load: before.map_or_else(Load::default, |before| before.load),
+                    ..old.devices.get(&key).cloned().unwrap_or_default()
                 };
                 (key, view)
             });
             let devices = devices.collect();
-            let known = old.as_ref().is_some_and(|old| old.known && old.live);
-            let changed = old.as_ref().is_none_or(|old| old.reported_mib != reported_mib);
+            let known = old.known && old.live;
             let view = WorkerView {
                 uid: worker.uid.clone(),
                 endpoint: worker.endpoint.clone(),
@@ -267,19 +262,16 @@ impl State {
                 live,
                 devices,
                 known,
-                answered: old.as_ref().is_some_and(|old| old.answered && old.live),
-                unclaimed,
-                asking: old.as_ref().is_some_and(|old| old.asking),
-                inventory_at: old.as_ref().and_then(|old| old.inventory_at),
-                renewing: old.as_ref().is_some_and(|old| old.renewing),
-                ask_at: if live && (!known || changed) {
+                answered: old.answered && old.live,
+                ask_at: if live && (!known || old.reported_mib != reported_mib) {
                     Some(now)
                 } else {
-                    old.as_ref().and_then(|old| old.ask_at)
+                    old.ask_at
                 },
-                failing: old.as_ref().and_then(|old| old.failing).filter(|_| live),
-                trouble: old.as_ref().and_then(|old| old.trouble.clone()).filter(|_| live),
+                failing: old.failing.filter(|_| live),
+                trouble: old.trouble.filter(|_| live),
                 reported_mib,
+                ..old
             };
             self.workers.insert(name, view);
         }

@@ -9,10 +9,10 @@ use super::{State, slices_of};
 impl State {
     /// Kind of each claim that waits for its minimum, and the time since it was registered or its minimum was raised.
     pub(in crate::pool) fn waiting(&self, now: Duration) -> Vec<(ClaimKind, Duration)> {
-        let waits = self.claims.values().filter(|claim| {
-            let is_over = claim.ending || claim.fenced || claim.limits.is_some() || (claim.served && claim.request.is_served_once());
-            !is_over && slices_of(&claim.grants) < claim.request.min
-        });
+        let waits = self
+            .claims
+            .values()
+            .filter(|claim| claim.is_open() && claim.limits.is_none() && slices_of(&claim.grants) < claim.request.min);
         waits.map(|claim| (claim.request.kind, now.saturating_sub(claim.since))).collect()
     }
 }
