@@ -210,13 +210,7 @@ impl Pool {
             }
         }
         let actions = self.state.lock().take_out(uid, immediately, self.clock.now());
-        let mut calls: FuturesUnordered<_> = actions.into_iter().map(|action| self.perform(action)).collect();
-        let mut workers = Vec::new();
-        while let Some(failed) = calls.next().await {
-            workers.extend(failed);
-        }
-        self.changed.notify_one();
-        if workers.is_empty() { Ok(()) } else { Err(Unreleased { workers }) }
+        self.released(actions.into_iter().map(|action| self.perform(action))).await
     }
 
     /// Removes a claim without releasing its grants, because another operator acts for the owner, or soon will.
@@ -251,14 +245,15 @@ impl Pool {
                     worker.name.clone()
                 })
             });
+        self.released(calls).await
+    }
+
+    /// Waits for releases, each of which returns its worker if the agent did not answer.
+    async fn released(&self, calls: impl Iterator<Item = impl Future<Output = Option<WorkerName>>>) -> Result<(), Unreleased> {
         let calls: FuturesUnordered<_> = calls.collect();
-        let failed: Vec<WorkerName> = calls.filter_map(std::future::ready).collect().await;
+        let workers: Vec<WorkerName> = calls.filter_map(std::future::ready).collect().await;
         self.changed.notify_one();
-        if failed.is_empty() {
-            Ok(())
-        } else {
-            Err(Unreleased { workers: failed })
-        }
+        if workers.is_empty() { Ok(()) } else { Err(Unreleased { workers }) }
     }
 
     /// Grants that agents hold for an owner without a claim, to be adopted. Waits until each live agent has answered once, which serves all
