@@ -36,18 +36,8 @@ mod program;
 
 #[derive(Clone, Debug)]
 pub struct ValidBurst {
-    ptx: Bytes,
-    entry: String,
-    /// Number of blocks in x, y and z.
-    grid: [u32; 3],
-    /// Number of threads of a block in x, y and z.
-    block: [u32; 3],
-    dynamic_shared_bytes: u32,
-    /// In the order of the kernel's parameters.
-    arguments: Vec<Kind>,
-    chunks_json: Bytes,
-    /// Index of the only output that agents return for a chunk; `None` if they return all or none.
-    aggregated_output: Option<u32>,
+    /// The program for agents, without the store.
+    program: Program,
     pub chunks: Arc<Chunks>,
     /// Layout of the outputs that agents return for a chunk: all outputs, or only the aggregated output if results go to a store or are not
     /// all kept.
@@ -67,8 +57,6 @@ pub struct ValidBurst {
     pub max_failed: u64,
     /// The object store of `spec.output`, with the URL from the spec.
     pub store: Option<Store>,
-    /// SHA-256 of the PTX.
-    digest: Bytes,
 }
 
 fn refuse<T>(path: impl Into<String>, reason: &'static str, message: impl Into<String>) -> Result<T, Invalid> {
@@ -133,15 +121,23 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         let number = output.and_then(|output| u32::try_from(output).ok());
         (whole.only(output), aggregator.of_only_output(), number)
     };
+    let chunk_timeout = seconds(spec.chunk_timeout_seconds);
     Ok(ValidBurst {
-        ptx: observed.ptx.clone(),
-        entry: spec.kernel.entry.clone(),
-        grid,
-        block,
-        dynamic_shared_bytes: u32::try_from(spec.kernel.dynamic_shared_bytes).unwrap_or(u32::MAX),
-        arguments,
-        chunks_json: serde_json::to_vec(&spec.chunks).map(Bytes::from).unwrap_or_default(),
-        aggregated_output,
+        program: Program {
+            ptx: observed.ptx.clone(),
+            digest: Bytes::copy_from_slice(&Sha256::digest(&observed.ptx)),
+            entry: spec.kernel.entry.clone(),
+            grid: grid.to_vec(),
+            block: block.to_vec(),
+            dynamic_shared_bytes: u32::try_from(spec.kernel.dynamic_shared_bytes).unwrap_or(u32::MAX),
+            arguments: arguments.into_iter().map(|kind| Argument { kind: Some(kind) }).collect(),
+            chunks_json: serde_json::to_vec(&spec.chunks).map(Bytes::from).unwrap_or_default(),
+            slice_bytes,
+            chunk_timeout_milliseconds: milliseconds(chunk_timeout),
+            store: None,
+            aggregated_output,
+            aggregate_only: !keeps_all,
+        },
         chunks: Arc::new(chunks),
         layout,
         aggregator,
@@ -156,10 +152,9 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
             initial_backoff: seconds(spec.retry_policy.initial_backoff_seconds),
             max_backoff: seconds(spec.retry_policy.max_backoff_seconds),
         },
-        chunk_timeout: seconds(spec.chunk_timeout_seconds),
+        chunk_timeout,
         max_failed: u64::try_from(spec.max_failed_chunks).unwrap_or_default(),
         store,
-        digest: Bytes::copy_from_slice(&Sha256::digest(&observed.ptx)),
     })
 }
 
@@ -327,25 +322,14 @@ impl ValidBurst {
     /// The program for an agent, which writes results to `store` if there is one.
     pub fn program(&self, store: Option<Store>) -> Program {
         Program {
-            ptx: self.ptx.clone(),
-            digest: self.digest.clone(),
-            entry: self.entry.clone(),
-            grid: self.grid.to_vec(),
-            block: self.block.to_vec(),
-            dynamic_shared_bytes: self.dynamic_shared_bytes,
-            arguments: self.arguments.iter().cloned().map(|kind| Argument { kind: Some(kind) }).collect(),
-            chunks_json: self.chunks_json.clone(),
-            slice_bytes: self.slice_bytes,
-            chunk_timeout_milliseconds: milliseconds(self.chunk_timeout),
             store,
-            aggregated_output: self.aggregated_output,
-            aggregate_only: self.results != KeptResults::All,
+            ..self.program.clone()
         }
     }
 
     /// Digest of the PTX, as `sha256:` and hexadecimal digits.
     pub fn digest(&self) -> String {
-        format!("sha256:{}", hex::encode(&self.digest))
+        format!("sha256:{}", hex::encode(&self.program.digest))
     }
 
     pub fn parameters(&self, index: u64) -> BTreeMap<String, Scalar> {
