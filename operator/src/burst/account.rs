@@ -21,7 +21,7 @@ use self::flights::{Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk after its first attempt.
     pub max_retries: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Counts {
     pub retried: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
     total: u64,
     policy: RetryPolicy,
@@ -91,14 +91,7 @@ impl Account {
             policy,
             seed,
             fresh: IndexSet::full(total),
-            retries: Retries::default(),
-            in_flight: Flights::default(),
-            elsewhere: BTreeMap::new(),
-            completed: IndexSet::default(),
-            failed: IndexSet::default(),
-            causes: BTreeMap::new(),
-            failures: Vec::new(),
-            retried: 0,
+            ..Self::default()
         }
     }
 
