@@ -67,18 +67,12 @@ async fn run(
     client: &AgentClient,
     endpoint: &str,
     open: Open,
-    outgoing: mpsc::Receiver<ClientFrame>,
+    mut outgoing: mpsc::Receiver<ClientFrame>,
     id: &StreamId,
     events: &mpsc::Sender<(StreamId, StreamEvent)>,
 ) -> Result<(), StreamError> {
     let first = ClientFrame::from(client_frame::Kind::Open(Box::new(open)));
-    let frames = stream::unfold((Some(first), outgoing), |(first, mut outgoing)| async move {
-        let next = match first {
-            Some(first) => first,
-            None => outgoing.recv().await?,
-        };
-        Some((next, (None, outgoing)))
-    });
+    let frames = stream::iter([first]).chain(stream::poll_fn(move |task| outgoing.poll_recv(task)));
     let opening = async {
         let mut incoming = client.transport().stream(endpoint, frames.boxed()).await?;
         let answer = incoming.next().await;
