@@ -67,13 +67,13 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
     }
     next.last_loss = lost.map_or(old.last_loss, |lost| {
         let reason = if lost.why == Loss::Expired {
-            GrantedReason::Expired.reason()
+            GrantedReason::Expired
         } else {
-            "WorkerLost"
+            GrantedReason::Lost
         };
         Some(LeaseLoss {
             time: Time(now),
-            reason: reason.to_owned(),
+            reason: reason.reason().to_owned(),
             message: loss_message(lost),
         })
     });
