@@ -97,8 +97,7 @@ pub struct Objects {
     jobs: Api<BurstJob>,
     leases: Api<VramLease>,
     config_maps: Api<ConfigMap>,
-    name: String,
-    uid: String,
+    /// Reference to the job.
     owner: OwnerReference,
     /// Name of the checkpoint's ConfigMap, once it is known to be the job's.
     results: Arc<OnceLock<String>>,
@@ -107,13 +106,11 @@ pub struct Objects {
 impl Objects {
     pub fn new(client: &Client, job: &BurstJob) -> Self {
         let namespace = job.namespace().unwrap_or_default();
-        let name = job.name_any();
-        let uid = job.uid().unwrap_or_default();
         let owner = OwnerReference {
             api_version: BurstJob::api_version(&()).into_owned(),
             kind: BurstJob::kind(&()).into_owned(),
-            name: name.clone(),
-            uid: uid.clone(),
+            name: job.name_any(),
+            uid: job.uid().unwrap_or_default(),
             controller: Some(true),
             block_owner_deletion: Some(false),
         };
@@ -121,8 +118,6 @@ impl Objects {
             jobs: Api::namespaced(client.clone(), &namespace),
             leases: Api::namespaced(client.clone(), &namespace),
             config_maps: Api::namespaced(client.clone(), &namespace),
-            name,
-            uid,
             owner,
             results: Arc::default(),
         }
@@ -139,31 +134,25 @@ impl Objects {
     /// The two candidates for the name of the checkpoint's ConfigMap. The second is used if another owner has an object with the first
     /// name. The first is a derived name, too, if the job's name is too long.
     fn results_names(&self) -> [String; 2] {
-        let plain = format!("{}{RESULTS}", self.name);
-        let derived = objects::derived_name(&self.name, &self.uid, RESULTS);
+        let plain = format!("{}{RESULTS}", self.owner.name);
+        let derived = objects::derived_name(&self.owner.name, &self.owner.uid, RESULTS);
         if plain.len() <= objects::MAX_NAME {
             [plain, derived]
         } else {
-            let other = objects::derived_name(&self.name, &self.uid, "-chunk-results");
+            let other = objects::derived_name(&self.owner.name, &self.owner.uid, "-chunk-results");
             [derived, other]
         }
     }
 
     /// Adds the finalizer, which keeps the job until its VRAM is released. Writes nothing if the finalizer is present.
-    pub async fn add_finalizer(&self, job: &BurstJob) -> Result<BurstJob, WriteError> {
-        objects::hold(&self.jobs, job).await.map_err(|error| {
-            if code(&error) == 404 {
-                WriteError::Gone
-            } else {
-                api("add the finalizer")(error)
-            }
-        })
+    pub async fn add_finalizer(&self, job: &BurstJob) -> Result<BurstJob, kube::Error> {
+        objects::hold(&self.jobs, job).await
     }
 
     pub async fn remove_finalizer(&self) -> Result<(), WriteError> {
         for _ in 0..CONFLICTS {
-            let found = self.jobs.get_opt(&self.name).await.map_err(api("read the job"))?;
-            let Some(job) = found.filter(|job| job.uid().as_deref() == Some(&self.uid)) else {
+            let found = self.jobs.get_opt(&self.owner.name).await.map_err(api("read the job"))?;
+            let Some(job) = found.filter(|job| job.uid().as_deref() == Some(&self.owner.uid)) else {
                 return Ok(());
             };
             match objects::let_go(&self.jobs, &job).await {
@@ -186,9 +175,9 @@ impl Objects {
                 Err(error) if code(&error) == 409 => failure = Some(error),
                 Err(error) => return Err(api("write the status")(error)),
             }
-            let found = self.jobs.get_opt(&self.name).await.map_err(api("read the job"))?;
+            let found = self.jobs.get_opt(&self.owner.name).await.map_err(api("read the job"))?;
             let found = found
-                .filter(|job| job.uid().as_deref() == Some(&self.uid))
+                .filter(|job| job.uid().as_deref() == Some(&self.owner.uid))
                 .ok_or(WriteError::Gone)?;
             let term = found.status.as_ref().map_or(0, |status| status.term);
             if term > status.term {
@@ -201,12 +190,12 @@ impl Objects {
 
     /// Writes the status if the job still has this resource version.
     pub async fn try_write_status(&self, version: &str, status: &BurstJobStatus) -> Result<BurstJob, kube::Error> {
-        objects::write_status(&self.jobs, &self.name, Some(version), status).await
+        objects::write_status(&self.jobs, &self.owner.name, Some(version), status).await
     }
 
     /// Writes the intent to acquire slices: the `VramLease`, owned by the job. Returns the lease.
     pub(crate) async fn write_intent(&self, job: &BurstJob, bounds: Bounds) -> Result<VramLease, WriteError> {
-        let mut name = self.name.clone();
+        let mut name = self.owner.name.clone();
         let mut races = 0;
         loop {
             match self.leases.create(&PostParams::default(), &self.lease(&name, job, bounds)).await {
@@ -221,9 +210,9 @@ impl Objects {
                 Whose::Ours if found.metadata.deletion_timestamp.is_none() => return Ok(found),
                 // The garbage collector has not deleted it yet.
                 Whose::Ours | Whose::Predecessors => self.delete_lease_of(&found).await?,
-                Whose::Others if name == self.name => name = objects::derived_name(&self.name, &self.uid, ""),
+                Whose::Others if name == self.owner.name => name = objects::derived_name(&self.owner.name, &self.owner.uid, ""),
                 Whose::Others => {
-                    let (kind, first) = ("VramLease", self.name.clone());
+                    let (kind, first) = ("VramLease", self.owner.name.clone());
                     return Err(WriteError::NamesTaken { kind, first, second: name });
                 }
             }
@@ -236,7 +225,7 @@ impl Objects {
             VramLeaseSpec {
                 owner: LeaseOwner {
                     kind: Some(self.owner.kind.clone()),
-                    name: Some(self.name.clone()),
+                    name: Some(self.owner.name.clone()),
                 },
                 slice: job.spec.slice.clone(),
                 engine: None,
@@ -262,7 +251,7 @@ impl Objects {
     pub async fn delete_leases(&self) -> Result<(), WriteError> {
         let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
         for lease in &leases {
-            if lease.owner_references().iter().any(|owner| owner.uid == self.uid) {
+            if lease.owner_references().iter().any(|owner| owner.uid == self.owner.uid) {
                 self.delete_lease_of(lease).await?;
             }
         }
@@ -371,13 +360,13 @@ impl Objects {
     /// The creator of an object with one of the job's names. Objects that no `BurstJob` of this name controls must not be changed.
     fn whose<K: Resource>(&self, object: &K) -> Whose {
         let owners = object.owner_references();
-        if owners.iter().any(|owner| owner.uid == self.uid) {
+        if owners.iter().any(|owner| owner.uid == self.owner.uid) {
             return Whose::Ours;
         }
         let made = |owner: &OwnerReference| {
             owner.controller == Some(true)
                 && owner.kind == self.owner.kind
-                && owner.name == self.name
+                && owner.name == self.owner.name
                 && owner.api_version.split('/').next() == self.owner.api_version.split('/').next()
         };
         if owners.iter().any(made) {

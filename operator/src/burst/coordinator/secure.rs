@@ -65,12 +65,15 @@ impl Coordinator {
 
     /// Adds the finalizer and takes the next term, both by compare-and-set on the version of the job that was read.
     async fn take_term(&self, job: &BurstJob) -> Result<(BurstJob, u64), CoordinatorError> {
-        let conflict = |error: WriteError| match error {
-            WriteError::Api { source, .. } if code(&source) == 409 => CoordinatorError::Conflict(source),
-            other => CoordinatorError::Write(other),
+        let refused = |operation: &'static str| {
+            move |source: kube::Error| match code(&source) {
+                404 => CoordinatorError::Write(WriteError::Gone),
+                409 => CoordinatorError::Conflict(source),
+                _ => CoordinatorError::Write(WriteError::Api { operation, source }),
+            }
         };
         let job = if job.metadata.deletion_timestamp.is_none() {
-            self.objects.add_finalizer(job).await.map_err(conflict)?
+            self.objects.add_finalizer(job).await.map_err(refused("add the finalizer"))?
         } else {
             job.clone()
         };
@@ -83,18 +86,8 @@ impl Coordinator {
         let accepted = Verdict::new(ACCEPTED, true, "Valid", "the spec is valid");
         status::judge(&mut next, job.metadata.generation, &[accepted], crate::clock::timestamp());
         let version = job.resource_version().unwrap_or_default();
-        let written = self
-            .objects
-            .try_write_status(&version, &next)
-            .await
-            .map_err(|error| match code(&error) {
-                404 => CoordinatorError::Write(WriteError::Gone),
-                409 => CoordinatorError::Conflict(error),
-                _ => CoordinatorError::Write(WriteError::Api {
-                    operation: "write the new term to the status",
-                    source: error,
-                }),
-            })?;
+        let written = self.objects.try_write_status(&version, &next).await;
+        let written = written.map_err(refused("write the new term to the status"))?;
         Ok((written, u64::try_from(next.term).unwrap_or_default()))
     }
 
