@@ -12,6 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
+    core::NamespaceResourceScope,
     runtime::{
         WatchStreamExt,
         controller::Action,
@@ -128,7 +129,6 @@ fn on_error(session: Arc<GpuSession>, error: &ReconcileError, reconciler: Arc<Re
 async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let began = Instant::now();
     let context = &reconciler.context;
-    let objects = Objects::of(&session, &reconciler);
     let written = reconciler
         .statistics_written
         .lock()
@@ -139,85 +139,71 @@ async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Res
         let seen = lease.and_then(|lease| context.pool.session(&lease.uid()?));
         decide(&session, lease, seen.as_ref(), written, endpoint, timestamp())
     };
-    let cached = objects.cached_lease(&session);
+    let cached = reconciler.cached_lease(&session);
     let is_cached = cached.is_some();
     let mut lease = match cached {
         Some(lease) => Some(lease),
-        None => objects.read_lease(&session).await?,
+        None => reconciler.read_lease(&session).await?,
     };
     let mut decision = decide(lease.as_ref());
     // A watch that resumes after an outage repeats the past, so the cache may contain the lease as it was before its slice was granted.
     if is_cached && decision.ends() {
-        lease = objects.read_lease(&session).await?;
+        lease = reconciler.read_lease(&session).await?;
         decision = decide(lease.as_ref());
     }
-    let outcome = objects.act(&session, lease.as_ref(), decision).await;
+    let outcome = reconciler.act(&session, lease.as_ref(), decision).await;
     context.metrics.reconciled("GpuSession", began.elapsed());
     outcome
 }
 
-/// The API clients for the objects of one session.
-struct Objects<'a> {
-    reconciler: &'a Reconciler,
-    sessions: Api<GpuSession>,
-    leases: Api<VramLease>,
-}
-
-impl<'a> Objects<'a> {
-    fn of(session: &GpuSession, reconciler: &'a Reconciler) -> Self {
-        let context = &reconciler.context;
-        let namespace = session.namespace().unwrap_or_default();
-        Self {
-            reconciler,
-            sessions: Api::namespaced(context.client.clone(), &namespace),
-            leases: Api::namespaced(context.client.clone(), &namespace),
-        }
+impl Reconciler {
+    /// The API client for objects in the session's namespace.
+    fn api<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(&self, session: &GpuSession) -> Api<K> {
+        Api::namespaced(self.context.client.clone(), &session.namespace().unwrap_or_default())
     }
 
     /// The session's lease from the cache, which may be behind.
     fn cached_lease(&self, session: &GpuSession) -> Option<VramLease> {
         let reference = ObjectRef::new(&decide::lease_name(session)).within(&session.namespace().unwrap_or_default());
-        let lease = self.reconciler.leases.get(&reference).filter(|lease| is_of(lease, session));
+        let lease = self.leases.get(&reference).filter(|lease| is_of(lease, session));
         lease.map(|lease| VramLease::clone(&lease))
     }
 
     /// The session's lease from the API server.
     async fn read_lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
-        let found = self.leases.get_opt(&decide::lease_name(session)).await;
+        let found = self.api::<VramLease>(session).get_opt(&decide::lease_name(session)).await;
         let found = found.map_err(api("read the VramLease"))?;
         Ok(found.filter(|lease| is_of(lease, session)))
     }
 
     async fn act(&self, session: &GpuSession, lease: Option<&VramLease>, decision: Decision) -> Result<Action, ReconcileError> {
+        let (sessions, leases): (Api<GpuSession>, Api<VramLease>) = (self.api(session), self.api(session));
         match (decision.lease, lease) {
             (LeaseStep::Create, _) => {
                 // The finalizer is added before the lease exists, so that the session stays until the lease is deleted.
-                let held = objects::hold(&self.sessions, session).await;
+                let held = objects::hold(&sessions, session).await;
                 held.map_err(api("add the finalizer"))?;
-                self.create_lease(session).await?;
+                self.create_lease(&leases, session).await?;
                 // The next reconcile evaluates the lease's status.
                 return Ok(Action::requeue(SOON));
             }
             (LeaseStep::Update, Some(lease)) => {
                 let patch = json!({"spec": {"keepSeconds": session.spec.ttl_seconds}});
-                let patched = self
-                    .leases
-                    .patch(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch))
-                    .await;
+                let patched = leases.patch(&lease.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
                 patched.map_err(api("update the VramLease with the session's times"))?;
             }
             (LeaseStep::Delete, Some(lease)) if lease.metadata.deletion_timestamp.is_none() => {
-                let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
+                let deleted = objects::delete_exactly(&leases, lease, DeleteParams::default()).await;
                 deleted.map_err(api("delete the VramLease"))?;
             }
             _ => {}
         }
         if let Some(status) = &decision.status {
             let version = session.metadata.resource_version.as_deref();
-            match objects::write_status(&self.sessions, &session.name_any(), version, status).await {
+            match objects::write_status(&sessions, &session.name_any(), version, status).await {
                 Ok(_) if decision.statistics => {
                     let uid = session.uid().unwrap_or_default();
-                    self.reconciler.statistics_written.lock().insert(uid, timestamp());
+                    self.statistics_written.lock().insert(uid, timestamp());
                 }
                 Ok(_) => {}
                 // The cache is outdated: reconcile again when it has caught up.
@@ -226,20 +212,19 @@ impl<'a> Objects<'a> {
             }
         }
         if let Some((warning, reason, note)) = decision.event {
-            self.reconciler.context.event(session.object_ref(&()), warning, reason, note);
+            self.context.event(session.object_ref(&()), warning, reason, note);
         }
         if decision.let_go {
-            self.reconciler.statistics_written.lock().remove(&session.uid().unwrap_or_default());
-            let gone = objects::let_go(&self.sessions, session).await;
+            self.statistics_written.lock().remove(&session.uid().unwrap_or_default());
+            let gone = objects::let_go(&sessions, session).await;
             gone.map_err(api("remove the finalizer"))?;
         }
         Ok(decision.again.map_or_else(Action::await_change, Action::requeue))
     }
 
-    async fn create_lease(&self, session: &GpuSession) -> Result<(), ReconcileError> {
-        match self
-            .leases
-            .create(&PostParams::default(), &lease_of(session, self.reconciler.context.session_lease))
+    async fn create_lease(&self, leases: &Api<VramLease>, session: &GpuSession) -> Result<(), ReconcileError> {
+        match leases
+            .create(&PostParams::default(), &lease_of(session, self.context.session_lease))
             .await
         {
             Ok(_) => Ok(()),

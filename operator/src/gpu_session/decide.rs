@@ -26,8 +26,9 @@ const STATISTICS_INTERVAL: Duration = Duration::from_secs(10);
 const MIN_RECHECK: Duration = Duration::from_secs(1);
 
 /// The next step for the lease of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LeaseStep {
+    #[default]
     Keep,
     /// No lease exists, but one is needed.
     Create,
@@ -36,7 +37,7 @@ pub(super) enum LeaseStep {
 }
 
 /// Writes that a reconcile of a session must make.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Decision {
     pub lease: LeaseStep,
     pub status: Option<GpuSessionStatus>,
@@ -56,11 +57,8 @@ impl Decision {
     }
 }
 
-/// The end of a session.
-struct End {
-    reason: &'static str,
-    message: String,
-}
+/// Reason and message of the end of a session.
+type End = (&'static str, String);
 
 /// Name of the session's lease, which is unique to the session.
 pub(super) fn lease_name(session: &GpuSession) -> String {
@@ -122,11 +120,9 @@ pub(super) fn decide(
     if deleted || conditions::is_true(&old.conditions, FAILED) {
         return Decision {
             lease: if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep },
-            status: None,
-            statistics: false,
-            event: None,
             let_go: held && lease.is_none(),
             again: lease.map(|_| GOING),
+            ..Decision::default()
         };
     }
     let mut next = old.clone();
@@ -140,14 +136,14 @@ pub(super) fn decide(
         conditions::set(&mut next.conditions, kind, status, reason, message, generation, now);
     };
     let mut event = None;
-    let step = if let Some(end) = end {
-        set(PLACED, false, end.reason, &end.message);
-        set(READY, false, end.reason, &end.message);
-        set(FAILED, true, end.reason, &end.message);
+    let step = if let Some((reason, message)) = end {
+        set(PLACED, false, reason, &message);
+        set(READY, false, reason, &message);
+        set(FAILED, true, reason, &message);
         // No tensor or execution of the session is left.
         (next.tensor_count, next.stored_tensor_bytes, next.active_executions) = (0, 0, 0);
         next.state = Some("Failed".to_owned());
-        event = Some((true, end.reason, end.message));
+        event = Some((true, reason, message));
         if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep }
     } else {
         let granted = lease.and_then(granted);
@@ -247,10 +243,10 @@ fn ended(
         return Ok(None);
     }
     if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
-        return Err(End {
-            reason: "ExecutorLost",
-            message: format!("{}; its data is lost: create another session", seen.load.ended),
-        });
+        return Err((
+            "ExecutorLost",
+            format!("{}; its data is lost: create another session", seen.load.ended),
+        ));
     }
     let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
     if lease.and_then(granted) != Some(placed_on) {
@@ -259,18 +255,18 @@ fn ended(
         let waits = waits.filter(|condition| condition.status == "False");
         let why = waits.map_or(String::new(), |condition| format!(" ({})", condition.message));
         if waits.is_some_and(|condition| condition.reason == GrantedReason::Expired.reason()) {
-            return Err(End {
-                reason: "LeaseExpired",
-                message: format!(
+            return Err((
+                "LeaseExpired",
+                format!(
                     "slice on {place} expired, its data is lost{why}; the worker is alive: create another session, connect clients \
                      sooner, or start operators with a longer --session-lease-ttl"
                 ),
-            });
+            ));
         }
-        return Err(End {
-            reason: "WorkerLost",
-            message: format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session"),
-        });
+        return Err((
+            "WorkerLost",
+            format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session"),
+        ));
     }
     let spec = &session.spec;
     // The time held is measured by the agent's clock, which continues when another operator leads. The clocks of two operators differ, and
@@ -278,13 +274,13 @@ fn ended(
     let held = seen.map(|seen| seen.load.held() + seen.age);
     let lasts = spec.ttl();
     if held.is_some_and(|held| held >= lasts) {
-        return Err(End {
-            reason: "TtlExpired",
-            message: format!(
+        return Err((
+            "TtlExpired",
+            format!(
                 "expired after {} s (ttlSeconds): create another session, or one with a higher ttlSeconds",
                 spec.ttl_seconds
             ),
-        });
+        ));
     }
     // The idle time is that of the agent's report, without the age of the report, because the session may have been used since. If both
     // timeouts are the same, the TTL is the reason of the end, whichever was noticed first.
@@ -292,13 +288,13 @@ fn ended(
     let idle = seen.map(|seen| seen.load.idle());
     let timeout = spec.idle_timeout();
     if idle.is_some_and(|idle| idle >= timeout) {
-        return Err(End {
-            reason: "IdleTimeout",
-            message: format!(
+        return Err((
+            "IdleTimeout",
+            format!(
                 "idle for {} s (idleTimeoutSeconds): create another session when it is needed",
                 spec.idle_timeout_seconds
             ),
-        });
+        ));
     }
     let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
     let until_idle = idle.zip(seen).map(|(idle, seen)| {
