@@ -35,6 +35,24 @@ pub struct Caches {
     pub leases: OnceLock<Store<VramLease>>,
 }
 
+/// Configuration of an operator.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of this operator among several operators.
+    pub identity: String,
+    pub namespace: String,
+    /// Time without a heartbeat after which a worker is stale.
+    pub worker_timeout: Duration,
+    pub leader_timeout: Duration,
+    /// TTL of a session's slice, counted from each renewal. Clamped to the range that the API accepts: 5 s to one day.
+    pub session_lease: Duration,
+    /// Object stores that jobs may use.
+    pub stores: StorePolicy,
+    /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
+    pub input_bytes: u64,
+    pub faults: Faults,
+}
+
 /// Dependencies of the reconcilers. Shared behind an `Arc`.
 pub struct Context {
     pub client: Client,
@@ -45,13 +63,7 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Caches of the reconcilers, read by metrics and coordinators.
     pub caches: Caches,
-    /// TTL of a session's slice, counted from each renewal.
-    pub session_lease: Duration,
-    /// Object stores that jobs may use.
-    pub stores: StorePolicy,
-    /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
-    pub input_bytes: u64,
-    pub faults: Faults,
+    pub settings: Settings,
     pub clock: Clock,
     pub recorder: Recorder,
 }

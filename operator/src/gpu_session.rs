@@ -224,7 +224,7 @@ impl Reconciler {
 
     async fn create_lease(&self, leases: &Api<VramLease>, session: &GpuSession) -> Result<(), ReconcileError> {
         match leases
-            .create(&PostParams::default(), &lease_of(session, self.context.session_lease))
+            .create(&PostParams::default(), &lease_of(session, self.context.settings.session_lease))
             .await
         {
             Ok(_) => Ok(()),

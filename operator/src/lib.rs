@@ -33,7 +33,6 @@ use sahasra_service::{
     part, server, shutdown,
     tls::{Connector, RENEW_EVERY},
 };
-use sahasra_store::StorePolicy;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +58,7 @@ pub mod vram_lease;
 use agents::{AgentClient, Directory, Http2};
 use args::{Args, Command};
 use clock::Clock;
+pub use context::Settings;
 use context::{Caches, Context};
 use fault::Faults;
 use leader::{Candidate, LeaderError};
@@ -76,29 +76,10 @@ pub const INPUT_BYTES: u64 = 192 << 20;
 /// Shortest and longest TTL that the API accepts for a lease.
 const SESSION_LEASE: (Duration, Duration) = (Duration::from_secs(MIN_LEASE_SECONDS), Duration::from_secs(MAX_LEASE_SECONDS));
 
-/// Configuration of an operator.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Name of this operator among several operators.
-    pub identity: String,
-    pub namespace: String,
-    /// Time without a heartbeat after which a worker is stale.
-    pub worker_timeout: Duration,
-    pub leader_timeout: Duration,
-    /// TTL of a session's slice, counted from each renewal. Clamped to the range that the API accepts: 5 s to one day.
-    pub session_lease: Duration,
-    /// Object stores that jobs may use.
-    pub stores: StorePolicy,
-    /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
-    pub input_bytes: u64,
-    pub faults: Faults,
-}
-
 /// The operator without its HTTP endpoints.
 pub struct Operator {
     context: Arc<Context>,
     candidate: Candidate,
-    namespace: String,
 }
 
 impl Operator {
@@ -106,7 +87,8 @@ impl Operator {
     ///
     /// # Errors
     /// When a metric cannot be registered.
-    pub fn new(client: Client, agents: AgentClient, clock: Clock, settings: Settings) -> Result<Self, prometheus::Error> {
+    pub fn new(client: Client, agents: AgentClient, clock: Clock, mut settings: Settings) -> Result<Self, prometheus::Error> {
+        settings.session_lease = settings.session_lease.clamp(SESSION_LEASE.0, SESSION_LEASE.1);
         let metrics = Arc::new(Metrics::new()?);
         let directory = Arc::new(Directory::new(
             settings.worker_timeout,
@@ -128,13 +110,9 @@ impl Operator {
                 pool,
                 metrics,
                 caches: Caches::default(),
-                session_lease: settings.session_lease.clamp(SESSION_LEASE.0, SESSION_LEASE.1),
-                stores: settings.stores,
-                input_bytes: settings.input_bytes,
-                faults: settings.faults,
+                settings,
                 clock,
             }),
-            namespace: settings.namespace,
         })
     }
 
@@ -148,11 +126,7 @@ impl Operator {
     /// # Errors
     /// Leadership was lost.
     pub async fn run(self, readiness: Readiness, stop: &CancellationToken) -> Result<(), LeaderError> {
-        let Self {
-            context,
-            candidate,
-            namespace,
-        } = self;
+        let Self { context, candidate } = self;
         let Some(lease) = candidate.win(stop).await else { return Ok(()) };
         readiness.ready("leader");
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
@@ -161,14 +135,14 @@ impl Operator {
         context.metrics.leader.set(1);
         let (synced, workers_known) = tokio::sync::oneshot::channel();
         let watching = {
-            let (directory, client) = (context.directory.clone(), context.client.clone());
+            let context = context.clone();
             async move {
-                directory
-                    .run(client, &namespace, move || {
-                        readiness.ready("workers");
-                        let _ = synced.send(());
-                    })
-                    .await;
+                let known = move || {
+                    readiness.ready("workers");
+                    let _ = synced.send(());
+                };
+                let (directory, client) = (context.directory.clone(), context.client.clone());
+                directory.run(client, &context.settings.namespace, known).await;
             }
         };
         let (pool, metrics, directory) = (context.pool.clone(), context.metrics.clone(), context.directory.clone());

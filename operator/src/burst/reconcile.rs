@@ -87,7 +87,11 @@ pub async fn run(context: Arc<Context>) {
     let reconciler = Arc::new(Reconciler {
         states: Mutex::default(),
         changed,
-        intake: Intake::new(context.client.clone(), context.stores.clone(), context.input_bytes),
+        intake: Intake::new(
+            context.client.clone(),
+            context.settings.stores.clone(),
+            context.settings.input_bytes,
+        ),
         context: context.clone(),
     });
     let _ = context.caches.bursts.set(store.clone());

@@ -289,7 +289,7 @@ async fn a_coordinator_that_starts_on_an_old_version_of_its_job_leaves_no_lease(
     written.unwrap();
 
     let context = context(&client);
-    let observed = observe(&client, &context.stores, NAMESPACE, &old.spec).await.unwrap();
+    let observed = observe(&client, &context.settings.stores, NAMESPACE, &old.spec).await.unwrap();
     let burst = validate(&old.spec, &observed).unwrap_or_else(|invalid| panic!("{}: {}", invalid.path, invalid.message));
     let (_shows, job) = watch::channel(Arc::new(old));
     let outcome = Coordinator::new(context, job, burst).run().await;

@@ -180,7 +180,7 @@ impl Coordinator {
         }
         if submitted > 0 {
             self.context.metrics.submitted.inc_by(submitted);
-            self.context.faults.reached(Step::Dispatch);
+            self.context.settings.faults.reached(Step::Dispatch);
         } else if ready == 0 {
             self.rebalance(now);
         }

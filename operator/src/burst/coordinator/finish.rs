@@ -105,7 +105,7 @@ impl Coordinator {
                 error => self.patient(error, began, &mut failures).await?,
             }
         }
-        self.context.faults.reached(Step::Completion);
+        self.context.settings.faults.reached(Step::Completion);
         let verdict = &verdicts[0];
         self.event(end != End::Complete, verdict.kind, verdict.message.clone());
         let counts = self.account.counts();

@@ -117,7 +117,7 @@ impl Coordinator {
         if self.folder.is_none()
             && let Some(Store { url, options }) = self.store_folder()
         {
-            let opened = sahasra_store::open(&self.context.stores, &url, &options);
+            let opened = sahasra_store::open(&self.context.settings.stores, &url, &options);
             self.folder = Some(opened.map_err(|source| SaveError::Store {
                 operation: "open the store of spec.output",
                 source: source.into(),
@@ -217,7 +217,7 @@ impl Coordinator {
     }
 
     pub(super) fn checkpoint_written(&mut self, version: String, covered: Covered) {
-        self.context.faults.reached(Step::Checkpoint);
+        self.context.settings.faults.reached(Step::Checkpoint);
         self.checkpoint_version = Some(version);
         self.covered.unite(&covered.indices);
         self.segments.drain(..covered.segments.min(self.segments.len()));

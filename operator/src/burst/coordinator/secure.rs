@@ -59,7 +59,7 @@ impl Coordinator {
         let lease = self.objects.write_intent(job, bounds).await?;
         self.adopt_lease(&lease);
         self.budget.spend();
-        self.context.faults.reached(Step::Intent);
+        self.context.settings.faults.reached(Step::Intent);
         Ok(())
     }
 
