@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::{
     CompileError, MAX_CHUNKS, NotOne, Parameter, Program,
-    formula::Formula,
-    random::{Distribution, Stream},
+    formula::{Formula, Number},
+    random::{Stream, within},
     rules::{ORDERED_BOUNDS, POSITIVE_MINIMUM, UNIQUE_NAMES, name_message},
     scalar::{Scalar, is_integer, takes, type_name},
-    source::{Source, not_representable},
+    source::{Refusal, Source, between, double, integer, listed, not_representable},
     spec::{
         Chunks, ChunksChoice, Interval, MAX_AXES, MAX_NAME_LENGTH, MAX_PARAMETERS, MAX_VALUES, ParameterChoice, ParameterSpec, ProductAxis,
         RandomChoice, RandomSpec, RangeChoice, RangeSpec, ScalarType,
@@ -68,7 +68,7 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
         }
         stride /= axis.list.len() as u64;
         let values = values(&format!("{path}.list"), axis.type_, &axis.list)?;
-        compiled.insert(&axis.name, (axis.type_, Source::Axis { values, stride }));
+        compiled.insert(&axis.name, (axis.type_, listed(values, stride)));
     }
 
     let (parameters, sources) = compiled
@@ -137,30 +137,28 @@ fn check_length(path: &str, list: &[f64]) -> Result<(), CompileError> {
 fn source(path: &str, name: &str, spec: &ParameterSpec, seed: u64, count: u64) -> Result<Source, CompileError> {
     match one(path, spec.choice())? {
         ParameterChoice::Cel(text) => formula(&format!("{path}.cel"), text, spec.type_, count),
-        ParameterChoice::List(list) => values(&format!("{path}.list"), spec.type_, list).map(Source::List),
+        ParameterChoice::List(list) => Ok(listed(values(&format!("{path}.list"), spec.type_, list)?, 1)),
         ParameterChoice::Range(bounds) => range(&format!("{path}.range"), spec.type_, bounds, count),
-        ParameterChoice::Random(spec_random) => Ok(Source::Random {
-            stream: Stream::new(seed, name),
-            distribution: distribution(&format!("{path}.random"), spec.type_, spec_random)?,
-        }),
+        ParameterChoice::Random(distribution) => random(&format!("{path}.random"), spec.type_, distribution, Stream::new(seed, name)),
     }
 }
 
 fn formula(path: &str, text: &str, type_: ScalarType, count: u64) -> Result<Source, CompileError> {
     // `count` is at most 10 million, so the conversion is exact.
-    let formula = match Formula::compile(text, count as i64) {
-        Ok(formula) => Source::Formula(formula),
-        Err(message) => return refuse(path, message),
-    };
+    let formula = Formula::compile(text, count as i64).or_else(|message| refuse(path, message))?;
+    let source: Source = Box::new(move |index| match formula.evaluate(index as i64).map_err(Refusal::Fault)? {
+        Number::Integer(value) => Scalar::from_i64(type_, value).ok_or(Refusal::Integer(value.into())),
+        Number::Double(value) => double(type_, value),
+    });
     let samples = count.min(SAMPLES);
     for sample in 0..samples {
         // Samples are the first index, the last, and evenly spaced ones in between; with at most `SAMPLES` chunks, all indices.
         let index = if samples == 1 { 0 } else { sample * (count - 1) / (samples - 1) };
-        if let Err(refusal) = formula.value(type_, index, count) {
+        if let Err(refusal) = source(index) {
             return refuse(path, format!("at index {index}: {}", refusal.message(type_)));
         }
     }
-    Ok(formula)
+    Ok(source)
 }
 
 fn values(path: &str, type_: ScalarType, list: &[f64]) -> Result<Box<[Scalar]>, CompileError> {
@@ -197,12 +195,12 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                 return refuse(path, format!("{step} is not a step: {}", takes(type_)));
             }
             let source = if is_integer(type_) {
-                let (start, step) = (range.start as i128, step as i128);
-                Source::Steps { start, step }
+                steps(type_, range.start as i128, step as i128)
             } else {
-                Source::FloatSteps { start: range.start, step }
+                let start = range.start;
+                Box::new(move |index| double(type_, start + step * index as f64))
             };
-            match source.value(type_, last, count) {
+            match source(last) {
                 Ok(_) => Ok(source),
                 Err(refusal) => refuse(path, format!("at index {last}, the last: {}", refusal.message(type_))),
             }
@@ -214,7 +212,8 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                 if !(stop - range.start).is_finite() {
                     return refuse(path, "too far from start: bring them closer");
                 }
-                return Ok(Source::Between { start: range.start, stop });
+                let start = range.start;
+                return Ok(Box::new(move |index| double(type_, between(start, stop, index, count))));
             }
             let (start, distance) = (range.start as i128, stop as i128 - range.start as i128);
             let steps = i128::from(last.max(1));
@@ -228,15 +227,18 @@ fn range(path: &str, type_: ScalarType, range: &RangeSpec, count: u64) -> Result
                     ),
                 );
             }
-            Ok(Source::Steps {
-                start,
-                step: distance / steps,
-            })
+            Ok(self::steps(type_, start, distance / steps))
         }
     }
 }
 
-fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Distribution, CompileError> {
+/// `start + step × index`, for integer types.
+fn steps(type_: ScalarType, start: i128, step: i128) -> Source {
+    Box::new(move |index| integer(type_, start + step * i128::from(index)))
+}
+
+fn random(path: &str, type_: ScalarType, random: &RandomSpec, stream: Stream) -> Result<Source, CompileError> {
+    let rounded = move |value, min, max| within(type_, value, min, max).ok_or(Refusal::Double(f64::NAN));
     match one(path, random.choice())? {
         RandomChoice::Uniform(interval) => {
             let path = format!("{path}.uniform");
@@ -244,12 +246,14 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
             if is_integer(type_) {
                 // Both bounds are whole numbers below 2^53, so the difference fits.
                 let length = (max as i128 - min as i128) as u64;
-                return Ok(Distribution::Whole { min: min as i128, length });
+                return Ok(Box::new(move |index| {
+                    integer(type_, min as i128 + i128::from(stream.pick(index, length)))
+                }));
             }
             if !(max - min).is_finite() {
                 return refuse(path, "max is too far from min: bring them closer");
             }
-            Ok(Distribution::Uniform { min, max })
+            Ok(Box::new(move |index| rounded(min + (max - min) * stream.unit(index), min, max)))
         }
         RandomChoice::LogUniform(interval) => {
             let path = format!("{path}.logUniform");
@@ -258,14 +262,15 @@ fn distribution(path: &str, type_: ScalarType, random: &RandomSpec) -> Result<Di
                 return refuse(format!("{path}.min"), POSITIVE_MINIMUM);
             }
             let log_min = libm::log(min);
-            Ok(Distribution::LogUniform {
-                min,
-                max,
-                log_min,
-                log_span: libm::log(max) - log_min,
-            })
+            let log_span = libm::log(max) - log_min;
+            Ok(Box::new(move |index| {
+                rounded(libm::exp(log_min + log_span * stream.unit(index)), min, max)
+            }))
         }
-        RandomChoice::Choice(choice) => values(&format!("{path}.choice"), type_, choice).map(Distribution::Choice),
+        RandomChoice::Choice(choice) => {
+            let values = values(&format!("{path}.choice"), type_, choice)?;
+            Ok(Box::new(move |index| Ok(values[stream.pick(index, values.len() as u64) as usize])))
+        }
     }
 }
 

@@ -123,13 +123,11 @@ impl Program {
             });
         }
         for (parameter, source) in self.parameters.iter().zip(&self.sources) {
-            let value = source
-                .value(parameter.type_, index, self.count)
-                .map_err(|refusal| EvaluationError {
-                    parameter: parameter.name.clone(),
-                    index,
-                    message: refusal.message(parameter.type_),
-                })?;
+            let value = source(index).map_err(|refusal| EvaluationError {
+                parameter: parameter.name.clone(),
+                index,
+                message: refusal.message(parameter.type_),
+            })?;
             values.push(value);
         }
         Ok(())

@@ -21,9 +21,7 @@
 //! For `f32`, the bounds are first rounded to `f32`, and the result is rounded to nearest. A result that rounding raises to `max` becomes
 //! the next lower number, and one below `min` becomes `min`.
 
-use crate::spec::ScalarType;
-
-use crate::scalar::Scalar;
+use crate::{scalar::Scalar, spec::ScalarType};
 
 /// 2^64 divided by the golden ratio, made odd: the increment of SplitMix64.
 const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -68,38 +66,8 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A distribution whose bounds its type can represent.
-#[derive(Clone, Debug)]
-pub(crate) enum Distribution {
-    /// Uniform over the listed values.
-    Choice(Box<[Scalar]>),
-    /// Uniform over `length` whole numbers from `min` on.
-    Whole { min: i128, length: u64 },
-    /// Uniform in [min, max).
-    Uniform { min: f64, max: f64 },
-    /// Uniform in the logarithm, in [min, max).
-    LogUniform { min: f64, max: f64, log_min: f64, log_span: f64 },
-}
-
-impl Distribution {
-    /// Returns the value at the index, or `None` if the type cannot represent the bounds.
-    pub(crate) fn sample(&self, stream: Stream, index: u64, type_: ScalarType) -> Option<Scalar> {
-        match self {
-            Self::Choice(values) => values.get(stream.pick(index, values.len() as u64) as usize).copied(),
-            Self::Whole { min, length } => Scalar::from_integer(type_, min + i128::from(stream.pick(index, *length))),
-            Self::Uniform { min, max } => within(type_, min + (max - min) * stream.unit(index), *min, *max),
-            Self::LogUniform {
-                min,
-                max,
-                log_min,
-                log_span,
-            } => within(type_, libm::exp(log_min + log_span * stream.unit(index)), *min, *max),
-        }
-    }
-}
-
 /// Rounds the value to the type and clamps it to [min, max).
-fn within(type_: ScalarType, value: f64, min: f64, max: f64) -> Option<Scalar> {
+pub(crate) fn within(type_: ScalarType, value: f64, min: f64, max: f64) -> Option<Scalar> {
     match type_ {
         ScalarType::F64 => Some(Scalar::F64(if value >= max { max.next_down() } else { value.max(min) })),
         ScalarType::F32 => {

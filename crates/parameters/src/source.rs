@@ -1,43 +1,13 @@
 //! Validated sources of a parameter's values.
 
-use crate::spec::ScalarType;
-
 use crate::{
-    formula::{Fault, Formula, Number},
-    random::{Distribution, Stream},
+    formula::Fault,
     scalar::{Scalar, takes},
+    spec::ScalarType,
 };
 
-/// A validated source of values.
-pub(crate) enum Source {
-    Formula(Formula),
-    /// Element `index % length`.
-    List(Box<[Scalar]>),
-    /// Element `index / stride % length`, for an axis of a product.
-    Axis {
-        values: Box<[Scalar]>,
-        stride: u64,
-    },
-    /// `start + step × index`, for integer types.
-    Steps {
-        start: i128,
-        step: i128,
-    },
-    /// `start + step × index`, for float types.
-    FloatSteps {
-        start: f64,
-        step: f64,
-    },
-    /// Evenly spaced from `start` to `stop`, for float types.
-    Between {
-        start: f64,
-        stop: f64,
-    },
-    Random {
-        stream: Stream,
-        distribution: Distribution,
-    },
-}
+/// A validated source: returns the value of the chunk with this index.
+pub(crate) type Source = Box<dyn Fn(u64) -> Result<Scalar, Refusal> + Send + Sync>;
 
 /// Reason why a chunk has no value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,37 +41,22 @@ pub(crate) fn not_representable(value: f64, type_: ScalarType) -> String {
     }
 }
 
-impl Source {
-    /// Returns the value of chunk `index` of `count` chunks.
-    pub(crate) fn value(&self, type_: ScalarType, index: u64, count: u64) -> Result<Scalar, Refusal> {
-        match self {
-            // `index` is below `count`, which is at most 10 million, so the conversion is exact.
-            Self::Formula(formula) => match formula.evaluate(index as i64).map_err(Refusal::Fault)? {
-                Number::Integer(value) => Scalar::from_i64(type_, value).ok_or(Refusal::Integer(value.into())),
-                Number::Double(value) => Scalar::from_f64(type_, value).ok_or(Refusal::Double(value)),
-            },
-            Self::List(values) => Ok(values[(index % values.len() as u64) as usize]),
-            Self::Axis { values, stride } => Ok(values[(index / stride % values.len() as u64) as usize]),
-            Self::Steps { start, step } => {
-                let value = start + step * i128::from(index);
-                Scalar::from_integer(type_, value).ok_or(Refusal::Integer(value))
-            }
-            Self::FloatSteps { start, step } => {
-                let value = start + step * index as f64;
-                Scalar::from_f64(type_, value).ok_or(Refusal::Double(value))
-            }
-            Self::Between { start, stop } => {
-                let value = between(*start, *stop, index, count);
-                Scalar::from_f64(type_, value).ok_or(Refusal::Double(value))
-            }
-            Self::Random { stream, distribution } => distribution.sample(*stream, index, type_).ok_or(Refusal::Double(f64::NAN)),
-        }
-    }
+pub(crate) fn integer(type_: ScalarType, value: i128) -> Result<Scalar, Refusal> {
+    Scalar::from_integer(type_, value).ok_or(Refusal::Integer(value))
+}
+
+pub(crate) fn double(type_: ScalarType, value: f64) -> Result<Scalar, Refusal> {
+    Scalar::from_f64(type_, value).ok_or(Refusal::Double(value))
+}
+
+/// The listed values in turn, each for `stride` chunks.
+pub(crate) fn listed(values: Box<[Scalar]>, stride: u64) -> Source {
+    Box::new(move |index| Ok(values[(index / stride % values.len() as u64) as usize]))
 }
 
 /// Returns the value at `index` of `count` values evenly spaced from `start` to `stop`. The first is exactly `start`, the last exactly
 /// `stop`; a single value is `start`.
-fn between(start: f64, stop: f64, index: u64, count: u64) -> f64 {
+pub(crate) fn between(start: f64, stop: f64, index: u64, count: u64) -> f64 {
     let last = count - 1;
     if index == 0 {
         start
