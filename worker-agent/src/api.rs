@@ -13,6 +13,7 @@ use sahasra_wire::{CONTENT_TYPE, Message, path};
 use tokio::sync::mpsc;
 use warp::{
     Filter, Rejection, Reply,
+    filters::BoxedFilter,
     http::{StatusCode, header},
 };
 
@@ -47,13 +48,14 @@ fn wrong_type() -> Answer {
 fn call<Q, A>(
     name: &'static str,
     limit: u64,
-    agent: Arc<Agent>,
+    agent: &Arc<Agent>,
     answer: impl Fn(&Agent, &Q) -> A + Clone + Send + Sync + 'static,
-) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone
+) -> BoxedFilter<(Answer,)>
 where
     Q: Message + Default,
-    A: Message,
+    A: Message + 'static,
 {
+    let agent = Arc::clone(agent);
     warp::path("v1")
         .and(warp::path(name))
         .and(warp::path::end())
@@ -70,68 +72,61 @@ where
                 Err(error) => answer::text(StatusCode::BAD_REQUEST, format!("failed to read the body: {error}\n")),
             }
         })
+        .boxed()
+}
+
+/// Route of a GET of `/v1/{name}`: encodes what `answer` returns.
+fn report<A: Message + 'static>(name: &'static str, agent: &Arc<Agent>, answer: fn(&Agent) -> A) -> BoxedFilter<(Answer,)> {
+    let agent = Arc::clone(agent);
+    warp::path("v1")
+        .and(warp::path(name))
+        .and(warp::path::end())
+        .and(warp::get())
+        .map(move || protobuf(&answer(&agent)))
+        .boxed()
 }
 
 /// Returns all routes of an agent. `access` decides who may open session streams; `guard` authenticates operators.
+///
+/// Each route is boxed: the compiler takes long over nested types of filters.
 pub fn routes(
     agent: Arc<Agent>,
     access: Access,
     guard: Guard,
     readiness: health::Readiness,
 ) -> impl Filter<Extract = (impl Reply,), Error = Infallible> + Clone + Send + Sync + 'static {
-    let inventory = {
-        let agent = Arc::clone(&agent);
-        warp::path!("v1" / "inventory")
-            .and(warp::get())
-            .map(move || protobuf(&agent.inventory()))
-    };
-    let load = {
-        let agent = Arc::clone(&agent);
-        warp::path!("v1" / "load").and(warp::get()).map(move || protobuf(&agent.load()))
-    };
-    let acquire = call("acquire", ACQUIRE_BYTES, Arc::clone(&agent), Agent::acquire);
-    let renew = call("renew", GRANTS_BYTES, Arc::clone(&agent), Agent::renew);
-    let release = call("release", GRANTS_BYTES, Arc::clone(&agent), Agent::release);
-    let bursts = {
-        let agent = Arc::clone(&agent);
-        warp::path!("v1" / "bursts")
-            .and(warp::post())
-            .and(warp::header::optional::<String>("content-type"))
-            .and(warp::body::stream())
-            .map(move |content_type: Option<String>, body| {
-                if !is_protobuf(content_type.as_deref()) {
-                    return wrong_type();
-                }
-                let (answers, frames) = mpsc::channel(WAITING_FRAMES);
-                part::spawn(burst_stream::serve(Arc::clone(&agent), Box::pin(body), answers));
-                let frames = stream::unfold(frames, |mut frames| async move {
-                    frames.recv().await.map(|frame: Bytes| (Ok::<_, Infallible>(frame), frames))
-                });
-                warp::reply::with_header(warp::reply::stream(frames), header::CONTENT_TYPE, CONTENT_TYPE).into_response()
-            })
-    };
-    let scrape = {
-        let observed = Arc::clone(&agent);
-        metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed.observed()))
-    };
-    session_stream::route(Arc::clone(&agent), access)
-        .or(guard::rejected(guard))
-        .unify()
-        .or(inventory)
-        .unify()
-        .or(load)
-        .unify()
-        .or(acquire)
-        .unify()
-        .or(renew)
-        .unify()
-        .or(release)
-        .unify()
-        .or(bursts)
-        .unify()
-        .or(health::routes(readiness))
-        .or(scrape)
-        .recover(rejected)
+    let streaming = Arc::clone(&agent);
+    let bursts = warp::path!("v1" / "bursts")
+        .and(warp::post())
+        .and(warp::header::optional::<String>("content-type"))
+        .and(warp::body::stream())
+        .map(move |content_type: Option<String>, body| {
+            if !is_protobuf(content_type.as_deref()) {
+                return wrong_type();
+            }
+            let (answers, frames) = mpsc::channel(WAITING_FRAMES);
+            part::spawn(burst_stream::serve(Arc::clone(&streaming), Box::pin(body), answers));
+            let frames = stream::unfold(frames, |mut frames| async move {
+                frames.recv().await.map(|frame: Bytes| (Ok::<_, Infallible>(frame), frames))
+            });
+            warp::reply::with_header(warp::reply::stream(frames), header::CONTENT_TYPE, CONTENT_TYPE).into_response()
+        });
+    let observed = Arc::clone(&agent);
+    let scrape = metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed.observed()));
+    let routes = [
+        session_stream::route(Arc::clone(&agent), access).boxed(),
+        guard::rejected(guard).boxed(),
+        report("inventory", &agent, Agent::inventory),
+        report("load", &agent, Agent::load),
+        call("acquire", ACQUIRE_BYTES, &agent, Agent::acquire),
+        call("renew", GRANTS_BYTES, &agent, Agent::renew),
+        call("release", GRANTS_BYTES, &agent, Agent::release),
+        bursts.boxed(),
+        health::routes(readiness).boxed(),
+        scrape.boxed(),
+    ];
+    let all = routes.into_iter().reduce(|first, second| first.or(second).unify().boxed());
+    all.expect("an agent has routes").recover(rejected)
 }
 
 /// Answers a request that no route accepted with the status and a sentence for its cause.
