@@ -25,7 +25,7 @@ use sahasra_wire::{
     burst::{ChunkRange, Failure, FailureCode, Program, ResultRun},
 };
 use sahasra_worker::{
-    burst_executors::launch::{Launched, Launcher, TaskEnd},
+    burst_executors::{Process, TaskEnd, launch::Launcher},
     devices::DeviceDescription,
 };
 use tokio::time::sleep;
@@ -65,12 +65,12 @@ impl Models {
 }
 
 impl Launcher for Models {
-    fn launch<'a>(&'a self, device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
+    fn launch<'a>(&'a self, device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Process>> {
         Box::pin(async move {
             let number = self.executors.fetch_add(1, Ordering::Relaxed) + 1;
             sleep(Duration::from_millis(5 + self.world.below(100))).await;
             let status_page = Arc::new(StatusPage::create()?.0);
-            let (launched, end) = Launched::task(number, Arc::clone(&status_page));
+            let (process, end) = Process::task(number, Arc::clone(&status_page));
             self.world.note(format_args!(
                 "worker-{} executor {number} on {} for {namespace}",
                 self.index, device.name
@@ -89,7 +89,7 @@ impl Launcher for Models {
             };
             let killed = locked(&self.killing).child_token();
             part::spawn(executor.live(end, killed));
-            Ok(launched)
+            Ok(process)
         })
     }
 

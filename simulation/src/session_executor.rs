@@ -17,8 +17,7 @@ use sahasra_worker::{
     devices::DeviceDescription,
     session_executors::{
         launch::{Launch, LaunchError},
-        process::Process,
-        task::TaskEnd,
+        process::{Process, TaskEnd},
     },
 };
 use tokio::{sync::oneshot, time::sleep};

@@ -42,6 +42,7 @@ use crate::devices::{DeviceDescription, discover::discover};
 
 pub use config::PoolConfig;
 pub use outstanding::{OutstandingChunks, SubmitError};
+pub use process::{Process, TaskEnd};
 pub use program::{ProgramError, ProgramSpec};
 pub use room::DeviceLoad;
 pub use run::{Event, Events, Run};

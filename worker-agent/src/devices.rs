@@ -26,6 +26,19 @@ pub struct DeviceDescription {
     pub lanes: u32,
 }
 
+impl DeviceDescription {
+    /// Returns the arguments of an executor that may use `memory_bytes` of the device.
+    pub(crate) fn arguments(&self, memory_bytes: u64) -> [String; 5] {
+        [
+            format!("--backend={}", self.kind),
+            format!("--ordinal={}", self.ordinal),
+            format!("--memory-bytes={memory_bytes}"),
+            format!("--threads={}", self.lanes),
+            format!("--agent-pid={}", std::process::id()),
+        ]
+    }
+}
+
 /// Condition for devices of the CPU backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum CpuMode {

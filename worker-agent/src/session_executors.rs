@@ -15,4 +15,3 @@ pub mod launch;
 pub mod launcher;
 pub mod process;
 pub mod registry;
-pub mod task;

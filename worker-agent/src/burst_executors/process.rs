@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::net;
 use std::process::ExitStatus;
 use std::sync::Arc;
 
@@ -11,9 +12,10 @@ use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_wire::frame::{self, Decoder};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::launch::{Body, Launched, Started, Task};
 use super::room::Permit;
 use crate::child::Child;
 
@@ -27,7 +29,7 @@ pub(super) enum Incoming {
 
 /// A running executor.
 #[derive(Debug)]
-pub(super) struct Process {
+pub struct Process {
     id: u32,
     link: Link,
     pub(super) status_page: Arc<StatusPage>,
@@ -37,7 +39,8 @@ pub(super) struct Process {
     /// The executor has ended a chunk, successfully or not.
     pub(super) progressed: bool,
     pub(super) last_heard: Instant,
-    _permit: Permit,
+    /// Room of the executor on its device. Declared last, so that it is free only after the executor has ended.
+    pub(super) permit: Option<Permit>,
 }
 
 #[derive(Debug)]
@@ -56,29 +59,79 @@ struct Socket {
     buffer: Vec<u8>,
 }
 
+/// The agent's end of an executor that runs as a task of the agent's runtime.
+#[derive(Debug)]
+struct Task {
+    to: mpsc::UnboundedSender<to_executor::Kind>,
+    from: mpsc::UnboundedReceiver<from_executor::Kind>,
+    killed: CancellationToken,
+    gone: CancellationToken,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.killed.cancel();
+    }
+}
+
+/// The task's own end of an executor that runs as a task.
+#[derive(Debug)]
+pub struct TaskEnd {
+    /// Messages of the supervisor. The channel closes with the supervisor.
+    pub incoming: mpsc::UnboundedReceiver<to_executor::Kind>,
+    /// Messages to the supervisor. Dropping the sender ends them.
+    pub outgoing: mpsc::UnboundedSender<from_executor::Kind>,
+    /// Cancelled when the supervisor kills the task.
+    pub killed: CancellationToken,
+    /// Must be dropped when the task holds nothing any more.
+    pub gone: DropGuard,
+}
+
 /// Bytes read at a time.
 const READ: usize = 64 << 10;
 
 impl Process {
-    pub(super) fn new(launched: Launched, permit: Permit) -> io::Result<Self> {
+    fn new(id: u32, link: Link, status_page: Arc<StatusPage>) -> Self {
         let now = Instant::now();
-        let (id, link) = match launched.body {
-            Body::Process(started) => {
-                let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
-                (id, Link::Process(Socket::new(started)?))
-            }
-            Body::Task(task) => (task.id, Link::Task(task)),
-        };
-        Ok(Self {
+        Self {
             id,
             link,
-            status_page: launched.status_page,
+            status_page,
             started: now,
             ready: false,
             progressed: false,
             last_heard: now,
-            _permit: permit,
-        })
+            permit: None,
+        }
+    }
+
+    /// Creates an executor that runs as a child process.
+    pub(super) fn child(id: u32, child: Child, socket: net::UnixStream, status_page: Arc<StatusPage>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let link = Link::Process(Socket {
+            child,
+            socket: UnixStream::from_std(socket)?,
+            outgoing: VecDeque::new(),
+            decoder: Decoder::default(),
+            buffer: vec![0; READ],
+        });
+        Ok(Self::new(id, link, status_page))
+    }
+
+    /// Creates an executor that runs as a task, and returns it with the task's own end. No other executor may have the same `id` at the
+    /// time.
+    pub fn task(id: u32, status_page: Arc<StatusPage>) -> (Self, TaskEnd) {
+        let (to, incoming) = mpsc::unbounded_channel();
+        let (outgoing, from) = mpsc::unbounded_channel();
+        let (killed, gone) = (CancellationToken::new(), CancellationToken::new());
+        let end = TaskEnd {
+            incoming,
+            outgoing,
+            killed: killed.clone(),
+            gone: gone.clone().drop_guard(),
+        };
+        let task = Task { to, from, killed, gone };
+        (Self::new(id, Link::Task(task), status_page), end)
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -136,16 +189,6 @@ impl Process {
 }
 
 impl Socket {
-    fn new(started: Started) -> io::Result<Self> {
-        Ok(Self {
-            child: started.child,
-            socket: UnixStream::from_std(started.socket)?,
-            outgoing: VecDeque::new(),
-            decoder: Decoder::default(),
-            buffer: vec![0; READ],
-        })
-    }
-
     async fn exchange(&mut self) -> Incoming {
         loop {
             match self.decoder.next_message::<FromExecutor>() {

@@ -21,13 +21,11 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::entry::{Cause, Entry};
-use super::launch::Body;
 use super::loss;
 use super::outstanding::Stage;
 use super::pool::Pool;
 use super::process::{Incoming, Process};
 use super::run::{Command, Event};
-use crate::child::stderr;
 
 /// Interval at which a process with work is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -249,11 +247,9 @@ impl Supervisor {
             let permit = pool.states[place].permit().await;
             let device = &pool.devices[place];
             let launched = pool.launcher.launch(device, &namespace).await;
-            let mut launched = launched.map_err(|error| error.to_string())?;
-            if let Body::Process(started) = &mut launched.body {
-                part::spawn(stderr::log(started.stderr.take().ok_or("stderr pipe not found")?));
-            }
-            Process::new(launched, permit).map_err(|error| error.to_string())
+            let mut process = launched.map_err(|error| error.to_string())?;
+            process.permit = Some(permit);
+            Ok(process)
         }));
     }
 

@@ -4,11 +4,16 @@
 //! the child ends, and a runtime's threads come and go.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 
 use tokio::sync::oneshot;
+
+use super::Child;
 
 /// Environment variables that executors inherit: those by which a driver is found and its devices are selected. All others stay out, above
 /// all any that names a token or the API server.
@@ -24,6 +29,17 @@ const KEPT: [&str; 8] = [
 ];
 
 type Start = Box<dyn FnOnce(&Path) + Send>;
+
+/// An executor's process that was started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) id: u32,
+    pub(crate) child: Child,
+    /// The agent's end of the socket to the process.
+    pub(crate) socket: UnixStream,
+    /// Read end of the process's stderr.
+    pub(crate) stderr: OwnedFd,
+}
 
 /// Handle of the thread that starts processes. The thread ends with its last handle.
 #[derive(Clone, Debug)]
@@ -45,8 +61,39 @@ impl Spawner {
         Ok(Self { requests })
     }
 
+    /// Starts an executor with the arguments of its device. `add` adds what executors of this kind need.
+    pub(crate) async fn executor(
+        &self,
+        kind: &'static str,
+        device: [String; 5],
+        status_page: OwnedFd,
+        add: impl FnOnce(&mut Command) + Send + 'static,
+    ) -> io::Result<Started> {
+        let start = move |program: &Path| {
+            let (socket, theirs) = UnixStream::pair()?;
+            let (stderr, child_stderr) = io::pipe()?;
+            let mut command = command(program, kind);
+            add(&mut command);
+            let child = command
+                .args(device)
+                .stdin(OwnedFd::from(theirs))
+                .stdout(status_page)
+                .stderr(child_stderr)
+                // A process group of its own: an interrupt from the terminal goes to the agent alone, which drains first.
+                .process_group(0)
+                .spawn()?;
+            Ok(Started {
+                id: child.id(),
+                child: Child(Some(child)),
+                socket,
+                stderr: stderr.into(),
+            })
+        };
+        self.on_thread(start).await
+    }
+
     /// Calls `start` with the program on the thread, and returns its result.
-    pub(crate) async fn on_thread<T: Send + 'static>(&self, start: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    async fn on_thread<T: Send + 'static>(&self, start: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
         let (answer, answered) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts executors has ended");
         let start: Start = Box::new(move |program| {

@@ -1,11 +1,8 @@
 //! [`Launcher`], which starts session executors as processes: the agent's own program with the arguments `executor session`.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,19 +10,15 @@ use sahasra_executor_protocol::probe::PluginPlatform;
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_names::{Backend, Engine};
-use tempfile::TempDir;
 
 use super::launch::{Launch, LaunchError};
-use super::process::{Process, Started};
+use super::process::Process;
 use crate::child::{
-    Child,
     ask::ask,
     spawn::{self, Spawner},
 };
 use crate::devices::DeviceDescription;
 
-/// Timeout for an executor to read a connection that is handed over.
-const HAND_OVER: Duration = Duration::from_secs(5);
 /// Timeout for a plugin to load and open its device.
 const PROBE: Duration = Duration::from_secs(60);
 
@@ -75,31 +68,21 @@ impl Launcher {
                 engine: engine.to_string(),
             });
         }
-        let mut arguments = vec![
-            format!("--engine={engine}"),
-            format!("--backend={}", device.kind),
-            format!("--ordinal={}", device.ordinal),
-            format!("--memory-bytes={limit_bytes}"),
-            format!("--threads={}", device.lanes),
-            format!("--agent-pid={}", std::process::id()),
-        ];
-        let scratch = match engine {
-            Engine::Ptx => None,
-            Engine::Xla => {
-                arguments.extend(self.plugin_arguments(namespace));
-                // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
-                let scratch = device
-                    .kind
-                    .is_gpu()
-                    .then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
-                scratch.transpose()?
+        let is_xla = engine == Engine::Xla;
+        let more = if is_xla { self.plugin_arguments(namespace) } else { Vec::new() };
+        // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
+        let scratch = (is_xla && device.kind.is_gpu()).then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
+        let scratch = scratch.transpose()?;
+        let folder = scratch.as_ref().map(|scratch| scratch.path().to_owned());
+        let (status_page, file) = StatusPage::create(limit_bytes)?;
+        let add = move |command: &mut Command| {
+            command.arg(format!("--engine={engine}")).args(more);
+            if let Some(folder) = folder {
+                command.arg("--scratch-dir").arg(&folder).env("TMPDIR", &folder);
             }
         };
-        let started = self
-            .spawner
-            .on_thread(move |program| spawn(program, &arguments, limit_bytes, scratch))
-            .await?;
-        Ok(Process::new(started)?)
+        let started = self.spawner.executor("session", device.arguments(limit_bytes), file, add).await?;
+        Ok(Process::new(started, status_page, scratch)?)
     }
 
     /// Returns the arguments that name the plugin and the folder of compiled programs: the one of the session's namespace, which no other
@@ -164,31 +147,6 @@ pub async fn probe(program: &Path, plugin: &Path) -> Result<PluginPlatform, Stri
     let mut command = spawn::command(program, "probe-plugin");
     command.arg(plugin).stderr(Stdio::null());
     ask(command, PROBE).await.unwrap_or_else(|error| Err(error.to_string()))
-}
-
-fn spawn(program: &Path, arguments: &[String], limit_bytes: u64, scratch: Option<TempDir>) -> io::Result<Started> {
-    let (control, theirs) = UnixStream::pair()?;
-    let (status_page, file) = StatusPage::create(limit_bytes)?;
-    let (stderr, child_stderr) = io::pipe()?;
-    let mut command = spawn::command(program, "session");
-    if let Some(scratch) = &scratch {
-        command.arg("--scratch-dir").arg(scratch.path()).env("TMPDIR", scratch.path());
-    }
-    let child = command
-        .args(arguments)
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::from(file))
-        .stderr(Stdio::from(child_stderr))
-        .process_group(0)
-        .spawn()?;
-    control.set_write_timeout(Some(HAND_OVER))?;
-    Ok(Started {
-        child: Child(Some(child)),
-        control,
-        status_page,
-        stderr: stderr.into(),
-        scratch,
-    })
 }
 
 #[cfg(test)]

@@ -18,11 +18,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sahasra_executor_protocol::session::{adoption, status_page::StatusPage};
 use tempfile::TempDir;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::task::{self, Task, TaskEnd};
-use crate::child::{Child, stderr};
+use crate::child::{Child, spawn::Started, stderr};
 
+/// Timeout for an executor to read a connection that is handed over.
+const HAND_OVER: Duration = Duration::from_secs(5);
 /// Timeout for an executor to send its client the reason of the end before it is killed.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// Timeout for reading the rest of the stderr of a process that has exited.
@@ -31,16 +34,6 @@ const STDERR_AFTER_END: Duration = Duration::from_millis(200);
 const KEPT_LINES: usize = 4;
 /// Limit of the message about an end, in bytes: it becomes part of a condition of a Kubernetes object.
 const TEXT: usize = 512;
-
-/// A process that was started.
-#[derive(Debug)]
-pub(super) struct Started {
-    pub(super) child: Child,
-    pub(super) control: UnixStream,
-    pub(super) status_page: StatusPage,
-    pub(super) stderr: OwnedFd,
-    pub(super) scratch: Option<TempDir>,
-}
 
 /// A running session executor. Dropping it kills it.
 #[derive(Debug)]
@@ -61,7 +54,29 @@ enum Body {
         exit: AsyncFd<OwnedFd>,
         control: Arc<UnixStream>,
     },
-    Task(Task),
+    /// A task of the agent's runtime, for simulations: it writes the same status page as a process.
+    Task {
+        killed: CancellationToken,
+        ended: watch::Receiver<Option<ExitStatus>>,
+        _kill: DropGuard,
+    },
+}
+
+/// The task's own end of a session executor that runs as a task. Dropping it tells the agent that the task has ended.
+#[derive(Debug)]
+pub struct TaskEnd {
+    /// Status page that the task writes.
+    pub status_page: StatusPage,
+    /// Cancelled when the agent kills the task.
+    pub killed: CancellationToken,
+    ended: watch::Sender<Option<ExitStatus>>,
+}
+
+impl TaskEnd {
+    /// Ends the task with the exit status of a process.
+    pub fn exit(self, status: ExitStatus) {
+        self.ended.send_replace(Some(status));
+    }
 }
 
 impl Process {
@@ -71,10 +86,20 @@ impl Process {
     /// # Errors
     /// Errors of the operating system.
     pub fn task(id: u32, limit_bytes: u64) -> io::Result<(Self, TaskEnd)> {
-        let (status_page, task, end) = task::task(limit_bytes)?;
+        let (status_page, file) = StatusPage::create(limit_bytes)?;
+        let (killed, (sender, ended)) = (CancellationToken::new(), watch::channel(None));
+        let end = TaskEnd {
+            status_page: StatusPage::map(&file)?,
+            killed: killed.clone(),
+            ended: sender,
+        };
         let process = Self {
             id,
-            body: Body::Task(task),
+            body: Body::Task {
+                _kill: killed.clone().drop_guard(),
+                killed,
+                ended,
+            },
             status_page,
             stderr: Mutex::default(),
             log_tail: Arc::default(),
@@ -83,8 +108,9 @@ impl Process {
         Ok((process, end))
     }
 
-    pub(super) fn new(started: Started) -> io::Result<Self> {
-        let id = started.child.0.as_ref().map_or(0, std::process::Child::id);
+    pub(super) fn new(started: Started, status_page: StatusPage, scratch: Option<TempDir>) -> io::Result<Self> {
+        let id = started.id;
+        started.socket.set_write_timeout(Some(HAND_OVER))?;
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("process id not found"))?;
         // The process has not been reaped yet, so no other process can have its id.
@@ -110,12 +136,12 @@ impl Process {
             body: Body::Process {
                 child: Mutex::new(started.child),
                 exit,
-                control: Arc::new(started.control),
+                control: Arc::new(started.socket),
             },
-            status_page: started.status_page,
+            status_page,
             stderr: Mutex::new(Some(stderr)),
             log_tail,
-            _scratch: started.scratch,
+            _scratch: scratch,
         })
     }
 
@@ -146,7 +172,7 @@ impl Process {
         match &self.body {
             // An error would mean that the runtime is shutting down.
             Body::Process { exit, .. } => drop(exit.readable().await),
-            Body::Task(task) => task.gone().await,
+            Body::Task { ended, .. } => drop(ended.clone().wait_for(|_| false).await),
         }
     }
 
@@ -161,7 +187,7 @@ impl Process {
                     child.lock().kill();
                 }
             }
-            Body::Task(task) => task.kill(),
+            Body::Task { killed, .. } => killed.cancel(),
         }
         self.ended().await;
         self.reap().await
@@ -182,7 +208,7 @@ impl Process {
                     None => None,
                 }
             }
-            Body::Task(task) => task.status(),
+            Body::Task { ended, .. } => *ended.borrow(),
         };
         let stderr = self.stderr.lock().take();
         if let Some(stderr) = stderr {

@@ -15,8 +15,8 @@ use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
-use crate::burst_executors::launch::{Launched, Launcher, TaskEnd};
-use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec, Run, SubmitError};
+use crate::burst_executors::launch::Launcher;
+use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, Process, ProgramSpec, Run, SubmitError, TaskEnd};
 use crate::devices::{DeviceConfig, DeviceDescription};
 
 pub(crate) const DEVICE: &str = "device-0";
@@ -33,11 +33,11 @@ struct Stage {
 }
 
 impl Launcher for Stage {
-    fn launch<'a>(&'a self, _device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Launched>> {
+    fn launch<'a>(&'a self, _device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Process>> {
         Box::pin(async move {
             let number = self.executors.fetch_add(1, Ordering::Relaxed) + 1;
             let status_page = Arc::new(StatusPage::create()?.0);
-            let (launched, end) = Launched::task(number, Arc::clone(&status_page));
+            let (process, end) = Process::task(number, Arc::clone(&status_page));
             let namespace = namespace.to_owned();
             // A test that has ended does not receive executors any more.
             let _ = self.launched.send(Played {
@@ -45,7 +45,7 @@ impl Launcher for Stage {
                 status_page,
                 end,
             });
-            Ok(launched)
+            Ok(process)
         })
     }
 
