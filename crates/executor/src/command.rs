@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,76 +11,25 @@ use clap::Parser;
 use sahasra_error_chain::causes;
 use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_executor_protocol::probe::{PluginPlatform, Probe};
-use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::status_page::StatusPage as SessionStatusPage;
-use sahasra_names::{Backend, Engine};
+use sahasra_names::Backend;
 
+use crate::assigned::Assigned;
 use crate::burst;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::process::end_on_panic;
-use crate::sandbox::{self, Inherited, reach::Reach};
+use crate::sandbox::{self, reach::Reach};
 use crate::session::{self, Options};
-
-/// Options of a process that holds a session.
-#[derive(Debug, clap::Args)]
-struct SessionArguments {
-    /// Program interface of the session.
-    #[arg(long)]
-    engine: Engine,
-    /// Library of the PJRT plugin of engine xla.
-    #[arg(long, value_name = "FILE")]
-    plugin: Option<PathBuf>,
-    /// Implementation of the device.
-    #[arg(long, default_value = "cpu")]
-    backend: Backend,
-    /// Index of the device among those of its backend.
-    #[arg(long, default_value_t = 0)]
-    ordinal: u32,
-    /// Maximum device memory of the session in bytes.
-    #[arg(long)]
-    memory_bytes: u64,
-    /// Threads of a CPU device.
-    #[arg(long, default_value_t = 1)]
-    threads: u32,
-    /// Folder for compiled programs of engine xla [default: programs are kept in memory].
-    #[arg(long, value_name = "DIR")]
-    program_cache_dir: Option<PathBuf>,
-    /// Maximum size of this folder in bytes.
-    #[arg(long, default_value_t = 1 << 30)]
-    program_cache_limit_bytes: u64,
-    /// Private folder for temporary files.
-    #[arg(long, value_name = "DIR")]
-    scratch_dir: Option<PathBuf>,
-    /// Process id of the agent.
-    #[arg(long)]
-    agent_pid: i32,
-}
 
 /// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
 #[derive(Debug, Parser)]
 #[command(name = "executor")]
 enum Command {
     /// Runs chunks for the supervisor on standard input.
-    Run {
-        /// Implementation of the device.
-        #[arg(long)]
-        backend: Backend,
-        /// Index of the device among those of its backend.
-        #[arg(long, default_value_t = 0)]
-        ordinal: u32,
-        /// Memory of a CPU device in bytes.
-        #[arg(long, default_value_t = 0)]
-        memory_bytes: u64,
-        /// Threads of a CPU device.
-        #[arg(long, default_value_t = 1)]
-        threads: u32,
-        /// Process id of the agent.
-        #[arg(long)]
-        agent_pid: i32,
-    },
+    Run(Assigned),
     /// Holds one session, whose connections arrive over standard input.
-    Session(SessionArguments),
+    Session(Options),
     /// Prints the GPUs as JSON.
     Probe {
         /// Enter the sandbox first.
@@ -104,78 +55,58 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Probe { sandboxed: false } => answer(&cuda::probe()),
         Command::Probe { sandboxed: true } => answer(&probe_in_sandbox()),
         Command::CheckSandbox => answer(&sandbox::restrict(&Reach::default()).map_err(|error| causes(&error))),
-        Command::Session(arguments) => session(arguments),
         Command::ProbePlugin { path } => answer(&platform(&path)),
-        Command::Run {
-            backend,
-            ordinal,
-            memory_bytes,
-            threads,
-            agent_pid,
-        } => {
-            let own_memory = (!backend.is_gpu()).then_some(memory_bytes);
-            let reach = Reach {
-                gpu: backend.is_gpu(),
-                ..Reach::default()
-            };
-            let map = |inherited: &Inherited| StatusPage::map(&inherited.status_page);
-            let (inherited, status_page) = match enter(agent_pid, own_memory, &reach, map) {
-                Ok(entered) => entered,
-                Err(code) => return code,
-            };
-            match backend {
-                Backend::Cpu => burst::serve(Ok(CpuDevice::new(memory_bytes, threads as usize)), inherited.socket, status_page),
-                Backend::Cuda => burst::serve(CudaDevice::open(ordinal), inherited.socket, status_page),
-            }
-        }
+        Command::Run(assigned) => run(&assigned).unwrap_or_else(|code| code),
+        Command::Session(options) => session(options).unwrap_or_else(|code| code),
     }
 }
 
-/// Enters the sandbox. Returns the descriptors and the status page, which `map` maps.
+/// Enters the sandbox. `own_bytes` is the memory of the process if the device is the CPU. Returns the socket to the agent and the status
+/// page, which `map` maps.
 fn enter<P>(
-    agent: i32,
-    own_memory: Option<u64>,
+    assigned: &Assigned,
+    own_bytes: u64,
     reach: &Reach,
-    map: impl FnOnce(&Inherited) -> io::Result<P>,
-) -> Result<(Inherited, P), ExitCode> {
-    let inherited = sandbox::enter(agent, own_memory, reach).map_err(|error| {
+    map: impl FnOnce(OwnedFd) -> io::Result<P>,
+) -> Result<(UnixStream, P), ExitCode> {
+    let own_memory = (!assigned.backend.is_gpu()).then_some(own_bytes);
+    let inherited = sandbox::enter(assigned.agent_pid, own_memory, reach).map_err(|error| {
         eprintln!("failed to enter the sandbox: {}", causes(&error));
         ExitCode::FAILURE
     })?;
     end_on_panic();
-    let status_page = map(&inherited).map_err(|error| {
+    let status_page = map(inherited.status_page).map_err(|error| {
         eprintln!("failed to map the status page: {error}");
         ExitCode::FAILURE
     })?;
-    Ok((inherited, status_page))
+    Ok((inherited.socket, status_page))
 }
 
-fn session(arguments: SessionArguments) -> ExitCode {
-    let own_memory = (!arguments.backend.is_gpu()).then(|| session::own_memory_bytes(arguments.memory_bytes));
+fn run(assigned: &Assigned) -> Result<ExitCode, ExitCode> {
     let reach = Reach {
-        gpu: arguments.backend.is_gpu(),
-        plugin: arguments.plugin.clone(),
-        program_cache: arguments.program_cache_dir.clone(),
-        scratch: arguments.scratch_dir,
+        gpu: assigned.backend.is_gpu(),
+        ..Reach::default()
     };
-    let map = |inherited: &Inherited| SessionStatusPage::map(&inherited.status_page);
-    let (inherited, status_page) = match enter(arguments.agent_pid, own_memory, &reach, map) {
-        Ok(entered) => entered,
-        Err(code) => return code,
+    let (socket, status_page) = enter(assigned, assigned.memory_bytes, &reach, StatusPage::map)?;
+    Ok(match assigned.backend {
+        Backend::Cpu => {
+            let device = CpuDevice::new(assigned.memory_bytes, assigned.threads as usize);
+            burst::serve(Ok(device), socket, status_page)
+        }
+        Backend::Cuda => burst::serve(CudaDevice::open(assigned.ordinal), socket, status_page),
+    })
+}
+
+fn session(options: Options) -> Result<ExitCode, ExitCode> {
+    let reach = Reach {
+        gpu: options.assigned.backend.is_gpu(),
+        plugin: options.plugin.clone(),
+        program_cache: options.program_cache_dir.clone(),
+        scratch: options.scratch_dir.clone(),
     };
-    let options = Options {
-        engine: arguments.engine,
-        plugin: arguments.plugin,
-        cache: arguments.program_cache_dir.map(|path| Folder {
-            path,
-            limit_bytes: arguments.program_cache_limit_bytes,
-        }),
-        backend: arguments.backend,
-        ordinal: arguments.ordinal,
-        memory_bytes: arguments.memory_bytes,
-        threads: arguments.threads,
-    };
-    session::serve(inherited.socket, status_page, options)
+    let own_bytes = session::own_memory_bytes(options.assigned.memory_bytes);
+    let (socket, status_page) = enter(&options.assigned, own_bytes, &reach, SessionStatusPage::map)?;
+    Ok(session::serve(socket, status_page, options))
 }
 
 /// Prints `answer` to the agent as JSON on standard output.

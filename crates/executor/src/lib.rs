@@ -6,6 +6,7 @@
 
 #![warn(unreachable_pub)]
 
+mod assigned;
 mod burst;
 mod command;
 mod device;

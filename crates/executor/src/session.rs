@@ -41,6 +41,7 @@ use self::connection::Connections;
 use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla, xla::XlaEngine};
 use self::hub::{Hub, Input, Waiting};
 use self::state::{Callbacks, State};
+use crate::assigned::Assigned;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::CudaDevice;
 use crate::process::end_process;
@@ -54,21 +55,26 @@ const OWN_BYTES: u64 = 4 << 30;
 /// Time during which connections are accepted and receive the reason if the engine cannot be opened.
 const REJECTION_PERIOD: Duration = Duration::from_secs(1);
 
-/// Options of a session executor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Options of a process that holds a session.
+#[derive(Debug, clap::Args)]
 pub(crate) struct Options {
+    /// Program interface of the session.
+    #[arg(long)]
     pub engine: names::Engine,
-    /// Path of the PJRT plugin of engine xla.
+    /// Library of the PJRT plugin of engine xla.
+    #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
-    /// Folder for compiled programs of engine xla, shared by the sessions of the namespace.
-    pub cache: Option<Folder>,
-    pub backend: Backend,
-    /// Index of the device among those of its backend.
-    pub ordinal: u32,
-    /// Device memory that the session may use, in bytes.
-    pub memory_bytes: u64,
-    /// Number of threads of a CPU device.
-    pub threads: u32,
+    /// Folder for compiled programs of engine xla [default: programs are kept in memory].
+    #[arg(long, value_name = "DIR")]
+    pub program_cache_dir: Option<PathBuf>,
+    /// Maximum size of this folder in bytes.
+    #[arg(long, default_value_t = 1 << 30)]
+    pub program_cache_limit_bytes: u64,
+    /// Private folder for temporary files.
+    #[arg(long, value_name = "DIR")]
+    pub scratch_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub assigned: Assigned,
 }
 
 /// Limit for the host memory of an executor on a CPU device, in bytes: the stored tensors, as much again for data in transit, and a fixed
@@ -172,14 +178,14 @@ fn reject_connections(control: &UnixStream, reason: &str) {
 
 /// Opens the engine, passes the outcome to `report`, and runs the engine. Returns only if the engine cannot be opened.
 fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<Arc<Hub>, String>)) {
-    let limit_bytes = options.memory_bytes;
-    match (options.engine, options.backend) {
+    let limit_bytes = options.assigned.memory_bytes;
+    match (options.engine, options.assigned.backend) {
         (names::Engine::Ptx, Backend::Cpu) => {
-            let device = CpuDevice::new(limit_bytes, options.threads as usize);
+            let device = CpuDevice::new(limit_bytes, options.assigned.threads as usize);
             run(status_page, PtxEngine::new(device, Backend::Cpu), limit_bytes, report);
         }
         (names::Engine::Ptx, Backend::Cuda) => {
-            let engine = CudaDevice::open(options.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
+            let engine = CudaDevice::open(options.assigned.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
             run(status_page, engine, limit_bytes, report);
         }
         (names::Engine::Xla, backend) => {
@@ -188,9 +194,12 @@ fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<A
             };
             let options = xla::Options {
                 plugin,
-                gpu: backend.is_gpu().then_some(options.ordinal),
+                gpu: backend.is_gpu().then_some(options.assigned.ordinal),
                 limit_bytes,
-                cache: options.cache.clone(),
+                cache: options.program_cache_dir.clone().map(|path| Folder {
+                    path,
+                    limit_bytes: options.program_cache_limit_bytes,
+                }),
             };
             run(status_page, XlaEngine::open(&options), limit_bytes, report);
         }
@@ -215,7 +224,6 @@ fn run<E: Engine, F: std::error::Error + 'static>(
         download_ends: Arc::new(move || downloads.download_ends()),
     };
     let state = State::new(engine, limit_bytes, callbacks);
-    hub.status_page().set_ready();
     report(Ok(Arc::clone(&hub)));
     work(&hub, state)
 }
