@@ -74,12 +74,12 @@ impl Launch for SessionModels {
         device: &'a DeviceDescription,
         namespace: &'a str,
         _engine: Engine,
-        limit_bytes: u64,
+        _limit_bytes: u64,
     ) -> BoxFuture<'a, Result<Process, LaunchError>> {
         Box::pin(async move {
             let id = self.launched.fetch_add(1, Ordering::Relaxed) + 1;
             sleep(Duration::from_millis(5 + self.world.below(100))).await;
-            let (process, end) = Process::task(id, limit_bytes)?;
+            let (process, end) = Process::task(id)?;
             self.world.note(format_args!(
                 "worker-{} session executor {id} on {} for {namespace}",
                 self.index, device.name
@@ -96,7 +96,6 @@ impl Launch for SessionModels {
 }
 
 async fn live(world: Arc<World>, end: TaskEnd, exits: oneshot::Receiver<Exit>) {
-    end.status_page.set_ready();
     end.status_page.set_connected(true);
     end.status_page.execution_begins();
     let exit = tokio::select! {

@@ -55,36 +55,6 @@ impl Launcher {
         Ok(Self { spawner, plugin, cache })
     }
 
-    async fn start_process(
-        &self,
-        device: &DeviceDescription,
-        namespace: &str,
-        engine: Engine,
-        limit_bytes: u64,
-    ) -> Result<Process, LaunchError> {
-        if !self.engines(device.kind).contains(&engine) {
-            return Err(LaunchError::NoEngine {
-                device: device.name.to_string(),
-                engine: engine.to_string(),
-            });
-        }
-        let is_xla = engine == Engine::Xla;
-        let more = if is_xla { self.plugin_arguments(namespace) } else { Vec::new() };
-        // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
-        let scratch = (is_xla && device.kind.is_gpu()).then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
-        let scratch = scratch.transpose()?;
-        let folder = scratch.as_ref().map(|scratch| scratch.path().to_owned());
-        let (status_page, file) = StatusPage::create(limit_bytes)?;
-        let add = move |command: &mut Command| {
-            command.arg(format!("--engine={engine}")).args(more);
-            if let Some(folder) = folder {
-                command.arg("--scratch-dir").arg(&folder).env("TMPDIR", &folder);
-            }
-        };
-        let started = self.spawner.executor("session", device.arguments(limit_bytes), file, add).await?;
-        Ok(Process::new(started, status_page, scratch)?)
-    }
-
     /// Returns the arguments that name the plugin and the folder of compiled programs: the one of the session's namespace, which no other
     /// namespace can open.
     fn plugin_arguments(&self, namespace: &str) -> Vec<String> {
@@ -120,7 +90,29 @@ impl Launch for Launcher {
         engine: Engine,
         limit_bytes: u64,
     ) -> BoxFuture<'a, Result<Process, LaunchError>> {
-        Box::pin(self.start_process(device, namespace, engine, limit_bytes))
+        Box::pin(async move {
+            if !self.engines(device.kind).contains(&engine) {
+                return Err(LaunchError::NoEngine {
+                    device: device.name.to_string(),
+                    engine: engine.to_string(),
+                });
+            }
+            let is_xla = engine == Engine::Xla;
+            let more = if is_xla { self.plugin_arguments(namespace) } else { Vec::new() };
+            // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
+            let scratch = (is_xla && device.kind.is_gpu()).then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
+            let scratch = scratch.transpose()?;
+            let folder = scratch.as_ref().map(|scratch| scratch.path().to_owned());
+            let (status_page, file) = StatusPage::create()?;
+            let add = move |command: &mut Command| {
+                command.arg(format!("--engine={engine}")).args(more);
+                if let Some(folder) = folder {
+                    command.arg("--scratch-dir").arg(&folder).env("TMPDIR", &folder);
+                }
+            };
+            let started = self.spawner.executor("session", device.arguments(limit_bytes), file, add).await?;
+            Ok(Process::new(started, status_page, scratch)?)
+        })
     }
 
     fn trim_cache(&self) {

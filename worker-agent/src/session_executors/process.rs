@@ -85,8 +85,8 @@ impl Process {
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn task(id: u32, limit_bytes: u64) -> io::Result<(Self, TaskEnd)> {
-        let (status_page, file) = StatusPage::create(limit_bytes)?;
+    pub fn task(id: u32) -> io::Result<(Self, TaskEnd)> {
+        let (status_page, file) = StatusPage::create()?;
         let (killed, (sender, ended)) = (CancellationToken::new(), watch::channel(None));
         let end = TaskEnd {
             status_page: StatusPage::map(&file)?,

@@ -53,7 +53,7 @@ impl Executor {
     /// Starts an executor with these arguments.
     pub fn start(arguments: &[&str], memory_bytes: u64) -> Self {
         let (control, theirs) = UnixStream::pair().unwrap();
-        let (status_page, file) = StatusPage::create(memory_bytes).unwrap();
+        let (status_page, file) = StatusPage::create().unwrap();
         let (errors, their_errors) = std::io::pipe().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"))
             .args(["executor", "session"])

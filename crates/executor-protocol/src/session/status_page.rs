@@ -21,25 +21,21 @@ const WORDS: usize = 512;
 /// Distance between two values in words: one cache line, because different threads write them.
 const LINE: usize = 8;
 
-const LIMIT: usize = 0;
-const READY: usize = LINE;
-const TENSORS: usize = 2 * LINE;
-const STORED_BYTES: usize = 3 * LINE;
-const ACTIVE: usize = 4 * LINE;
-const CONNECTED: usize = 5 * LINE;
-const ACTIVITY: usize = 6 * LINE;
-const RECEIVED: usize = 7 * LINE;
-const SENT: usize = 8 * LINE;
+const TENSORS: usize = 0;
+const STORED_BYTES: usize = LINE;
+const ACTIVE: usize = 2 * LINE;
+const CONNECTED: usize = 3 * LINE;
+const ACTIVITY: usize = 4 * LINE;
+const RECEIVED: usize = 5 * LINE;
+const SENT: usize = 6 * LINE;
 /// The digest occupies four words.
-const SECRET: usize = 9 * LINE;
-const UNTIL: usize = 10 * LINE;
-const OVER: usize = 11 * LINE;
+const SECRET: usize = 7 * LINE;
+const UNTIL: usize = 8 * LINE;
+const OVER: usize = 9 * LINE;
 
 /// Values of a status page at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// The engine is open, and programs can run.
-    pub ready: bool,
     pub tensors: u64,
     /// Total bytes of the stored tensors.
     pub stored_bytes: u64,
@@ -65,10 +61,9 @@ impl StatusPage {
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn create(limit_bytes: u64) -> std::io::Result<(Self, OwnedFd)> {
+    pub fn create() -> std::io::Result<(Self, OwnedFd)> {
         let (page, file) = SharedPage::create("sahasra-session-status")?;
         let status_page = Self { page };
-        status_page.page.word(LIMIT).store(limit_bytes, Release);
         status_page.touch();
         Ok((status_page, file))
     }
@@ -83,16 +78,10 @@ impl StatusPage {
         })
     }
 
-    /// Returns the bytes that the session may hold on its device. The agent sets this limit before the executor starts.
-    pub fn limit_bytes(&self) -> u64 {
-        self.page.word(LIMIT).load(Acquire)
-    }
-
     /// Reads all values. Each is read at its own moment during the call.
     pub fn stats(&self) -> Stats {
         let read = |place| self.page.word(place).load(Acquire);
         Stats {
-            ready: read(READY) != 0,
             tensors: read(TENSORS),
             stored_bytes: read(STORED_BYTES),
             active_executions: read(ACTIVE),
@@ -141,11 +130,6 @@ impl StatusPage {
     /// Returns whether the agent is ending the session.
     pub fn is_over(&self) -> bool {
         self.page.word(OVER).load(Acquire) != 0
-    }
-
-    /// Marks the engine as open.
-    pub fn set_ready(&self) {
-        self.page.word(READY).store(1, Release);
     }
 
     /// Sets the number of stored tensors and their total bytes.
@@ -204,10 +188,9 @@ mod tests {
     #[test]
     fn the_agent_sees_what_the_executor_writes() {
         let before = monotonic_now();
-        let (agent, file) = StatusPage::create(512 << 20).unwrap();
+        let (agent, file) = StatusPage::create().unwrap();
         let executor = StatusPage::map(&file).unwrap();
         drop(file);
-        assert_eq!(executor.limit_bytes(), 512 << 20);
         let fresh = agent.stats();
         assert!(fresh.last_activity >= before);
         let nothing = Stats {
@@ -216,7 +199,6 @@ mod tests {
         };
         assert_eq!(fresh, nothing);
 
-        executor.set_ready();
         executor.set_connected(true);
         executor.set_stored(3, 4096);
         executor.execution_begins();
@@ -228,7 +210,6 @@ mod tests {
         let seen = agent.stats();
         assert!(seen.last_activity > fresh.last_activity);
         let expected = Stats {
-            ready: true,
             tensors: 3,
             stored_bytes: 4096,
             active_executions: 1,
@@ -242,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_agent_tells_the_right_secret_from_others_and_never_sees_it() {
-        let (agent, file) = StatusPage::create(1).unwrap();
+        let (agent, file) = StatusPage::create().unwrap();
         let executor = StatusPage::map(&file).unwrap();
         assert!(!agent.is_secret(b"") && !agent.is_secret(b"first"));
         executor.set_secret(Some(b"first"));
@@ -259,7 +240,7 @@ mod tests {
 
     #[test]
     fn executions_never_count_below_none() {
-        let (status_page, _file) = StatusPage::create(1).unwrap();
+        let (status_page, _file) = StatusPage::create().unwrap();
         status_page.execution_ends();
         status_page.execution_begins();
         assert_eq!(status_page.stats().active_executions, 1);
