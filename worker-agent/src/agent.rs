@@ -34,7 +34,7 @@ use crate::{
     dispatch::Burst,
     ledger::{Device, Effect, Ledger, Load, Totals},
     metrics::{Metrics, Observed},
-    session_executors::{launch::Launch, process::Process, registry::Sessions},
+    session_executors::{launch::Launch, registry::Sessions},
     store::StorePolicy,
 };
 
@@ -314,22 +314,18 @@ impl Agent {
             }
             Ok::<_, Refusal>(grant)
         });
+        let mut response = AcquireResponse::default();
         match answer {
             Ok(grant) => {
                 self.poke(&owner_uid);
-                AcquireResponse {
-                    grant: Some(grant),
-                    refusal: None,
-                }
+                response.grant = Some(grant);
             }
             Err(refusal) => {
                 self.metrics.refused(refusal.code());
-                AcquireResponse {
-                    grant: None,
-                    refusal: Some(refusal),
-                }
+                response.refusal = Some(refusal);
             }
         }
+        response
     }
 
     /// Handles `/v1/renew`.
@@ -417,22 +413,12 @@ impl Agent {
     /// Returns the values that the metrics show at a scrape.
     pub(crate) fn observed(&self) -> Observed {
         let (load, totals) = self.totals();
-        let sessions = self.sessions.all();
-        let connected = |process: Arc<Process>| process.status_page().stats().connected;
-        let (session_received_bytes, session_sent_bytes) = self.sessions.stream_bytes();
+        let devices = self.pool.devices().iter();
         Observed {
             load,
             totals,
-            devices: self
-                .pool
-                .devices()
-                .iter()
-                .filter_map(|device| self.pool.load(&device.name))
-                .collect(),
-            sessions: sessions.len(),
-            sessions_connected: sessions.iter().filter(|session| session.process().is_some_and(connected)).count(),
-            session_received_bytes,
-            session_sent_bytes,
+            devices: devices.filter_map(|device| self.pool.load(&device.name)).collect(),
+            sessions: self.sessions.totals(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Prometheus metrics of an agent. Every counter exists from the start, with every value of its label.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
+use sahasra_executor_protocol::session::status_page::Stats;
 use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
 use crate::{
@@ -10,6 +11,11 @@ use crate::{
 
 /// Value of the label `outcome` for chunks that succeeded.
 pub(crate) const SUCCEEDED: &str = "Succeeded";
+
+fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: M) -> Result<M, prometheus::Error> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
 
 /// Counters and gauges of an agent. Clones share the same values.
 #[derive(Clone, Debug)]
@@ -41,23 +47,14 @@ impl Metrics {
     /// Never in practice, because all names are distinct constants.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = sahasra_service::metrics::registry("agent")?;
-        let gauge = |name: &str, help: &str| {
-            let gauge = IntGauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
+        let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help)?);
+        let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
         let counters = |name: &str, help: &str, label: &str, values: &mut dyn Iterator<Item = &'static str>| {
             let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
             for value in values {
                 counters.with_label_values(&[value]);
             }
-            registry.register(Box::new(counters.clone()))?;
-            Ok::<_, prometheus::Error>(counters)
+            registered(&registry, counters)
         };
         Ok(Self {
             leases_active: gauge("sahasra_agent_slices_allocated", "Slices granted, including draining ones")?,
@@ -135,10 +132,11 @@ impl Metrics {
         self.namespaces_waiting
             .set(devices.iter().map(|load| i64::from(load.waiting)).sum());
         advance(&self.executors_lost, devices.iter().map(|load| load.lost_executors).sum());
-        self.sessions.set(observed.sessions as i64);
-        self.sessions_connected.set(observed.sessions_connected as i64);
-        advance(&self.session_received, observed.session_received_bytes);
-        advance(&self.session_sent, observed.session_sent_bytes);
+        let (sessions, connected, stats) = &observed.sessions;
+        self.sessions.set(*sessions as i64);
+        self.sessions_connected.set(*connected as i64);
+        advance(&self.session_received, stats.received_bytes);
+        advance(&self.session_sent, stats.sent_bytes);
     }
 }
 
@@ -151,14 +149,8 @@ pub(crate) struct Observed {
     pub totals: Totals,
     /// Load of the executors of each device.
     pub devices: Vec<DeviceLoad>,
-    /// Sessions that hold a slice.
-    pub sessions: usize,
-    /// Sessions with a connected client.
-    pub sessions_connected: usize,
-    /// Bytes of session streams received since the agent started, as executors count them.
-    pub session_received_bytes: u64,
-    /// Bytes of session streams sent since the agent started, as executors count them.
-    pub session_sent_bytes: u64,
+    /// Sessions that hold a slice, those with a connected client, and the sum of their statistics.
+    pub sessions: (usize, usize, Stats),
 }
 
 #[cfg(test)]

@@ -79,8 +79,13 @@ impl Session {
         *self.seen.lock() = process;
     }
 
+    /// Returns the statistics of the session's executor, if one runs.
+    fn stats(&self) -> Option<Stats> {
+        self.process().map(|process| process.status_page().stats())
+    }
+
     fn load(&self, streams: bool, now: Duration) -> SessionLoad {
-        let stats = self.process().map(|process| process.status_page().stats());
+        let stats = self.stats();
         let about = self.about().clone();
         // Only the status page of an executor has times of the machine's clock.
         let since = stats.map(|stats| monotonic_now().saturating_sub(stats.last_activity));
@@ -113,13 +118,16 @@ fn idle(granted: Duration, unused: Duration, status_page: Option<(Stats, Duratio
     }
 }
 
-/// Load of all sessions on one device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceSessions {
-    pub active_executions: u64,
-    pub tensors: u64,
-    /// Total bytes of the stored tensors.
-    pub stored_bytes: u64,
+/// Adds up the work, the tensors and the traffic of executors.
+fn sum(sum: Stats, of: &Stats) -> Stats {
+    Stats {
+        tensors: sum.tensors.saturating_add(of.tensors),
+        stored_bytes: sum.stored_bytes.saturating_add(of.stored_bytes),
+        active_executions: sum.active_executions.saturating_add(of.active_executions),
+        received_bytes: sum.received_bytes.saturating_add(of.received_bytes),
+        sent_bytes: sum.sent_bytes.saturating_add(of.sent_bytes),
+        ..sum
+    }
 }
 
 /// All sessions of an agent, see the [module](self).
@@ -136,7 +144,14 @@ struct State {
     by_name: BTreeMap<(String, String), OwnerUid>,
     ends: BTreeMap<OwnerUid, (Duration, SessionLoad)>,
     /// Bytes received and sent on streams of executors that have ended.
-    bytes: (u64, u64),
+    ended: Stats,
+}
+
+impl State {
+    fn stats(&self) -> impl Iterator<Item = (&Session, Stats)> {
+        let sessions = self.by_owner.values();
+        sessions.filter_map(|session| Some((&**session, session.stats()?)))
+    }
 }
 
 impl Sessions {
@@ -256,20 +271,29 @@ impl Sessions {
     pub fn executor_ended(&self, session: &Session, process: &Process, now: Duration) {
         session.about().used = now;
         session.set_process(None);
-        let stats = process.status_page().stats();
+        let Stats {
+            received_bytes,
+            sent_bytes,
+            ..
+        } = process.status_page().stats();
         let mut state = self.state();
-        state.bytes.0 = state.bytes.0.saturating_add(stats.received_bytes);
-        state.bytes.1 = state.bytes.1.saturating_add(stats.sent_bytes);
+        state.ended = sum(
+            state.ended,
+            &Stats {
+                received_bytes,
+                sent_bytes,
+                ..Stats::default()
+            },
+        );
     }
 
-    /// Returns the total bytes of all streams since the agent started, received and sent.
-    pub fn stream_bytes(&self) -> (u64, u64) {
+    /// Returns the number of sessions, that of sessions with a connected client, and the sum of their statistics, which includes the bytes
+    /// of all streams since the agent started.
+    pub(crate) fn totals(&self) -> (usize, usize, Stats) {
         let state = self.state();
-        let running = state.by_owner.values().filter_map(|session| session.process());
-        running.fold(state.bytes, |(received, sent), process| {
-            let stats = process.status_page().stats();
-            (received.saturating_add(stats.received_bytes), sent.saturating_add(stats.sent_bytes))
-        })
+        let connected = state.stats().filter(|(_, stats)| stats.connected).count();
+        let total = state.stats().fold(state.ended, |total, (_, stats)| sum(total, &stats));
+        (state.by_owner.len(), connected, total)
     }
 
     /// Returns the load of each session, and the reports of executors that exited on their own.
@@ -285,19 +309,11 @@ impl Sessions {
         held.chain(ends.map(|(_, load)| load.clone())).collect()
     }
 
-    /// Returns the load of all sessions on one device.
-    pub fn on_device(&self, device: &str) -> DeviceSessions {
+    /// Returns the sum of the statistics of all sessions on one device.
+    pub fn on_device(&self, device: &str) -> Stats {
         let state = self.state();
-        let here = state.by_owner.values().filter(|session| session.device == *device);
-        let processes = here.filter_map(|session| session.process());
-        processes.fold(DeviceSessions::default(), |sum, process| {
-            let stats = process.status_page().stats();
-            DeviceSessions {
-                active_executions: sum.active_executions.saturating_add(stats.active_executions),
-                tensors: sum.tensors.saturating_add(stats.tensors),
-                stored_bytes: sum.stored_bytes.saturating_add(stats.stored_bytes),
-            }
-        })
+        let here = state.stats().filter(|(session, _)| session.device == *device);
+        here.fold(Stats::default(), |total, (_, stats)| sum(total, &stats))
     }
 }
 
