@@ -300,8 +300,8 @@ impl Burst {
     /// Asks executors to return the chunks that have not started, on the device or on all devices when `device` is empty.
     pub(crate) fn withdraw(&self, device: &str) {
         let state = self.state();
-        for lane in state.lanes.values().filter(|lane| device.is_empty() || *lane.device() == *device) {
-            lane.withdraw();
+        for lane in state.lanes.values().filter(|lane| device.is_empty() || *lane.device == *device) {
+            lane.run.withdraw();
         }
     }
 
@@ -398,13 +398,13 @@ impl Burst {
     /// Kills the executor on the device. Its running chunks fail with `code`.
     pub(crate) fn kill(&self, device: &DeviceName, code: FailureCode) {
         if let Some(lane) = self.state().lanes.get(device) {
-            lane.kill(code);
+            lane.run.kill(code);
         }
     }
 
     /// Kills the burst's executors on all devices. Their running chunks fail with `code`.
     pub(crate) fn kill_all(&self, code: FailureCode) {
-        self.state().lanes.values().for_each(|lane| lane.kill(code));
+        self.state().lanes.values().for_each(|lane| lane.run.kill(code));
     }
 
     /// Stops the lanes, which drop their chunks.
@@ -415,21 +415,11 @@ impl Burst {
 
     /// Waits until no chunk is outstanding and no slice is in use.
     pub(crate) async fn settled(&self) {
-        let mut version = self.watch();
-        while !self.is_idle() {
-            if version.changed().await.is_err() {
-                return;
-            }
-        }
+        let _ = self.watch().wait_for(|_| self.is_idle()).await;
     }
 
     /// Waits until no stream is open.
     pub(crate) async fn streams_closed(&self) {
-        let mut version = self.watch();
-        while self.has_stream() {
-            if version.changed().await.is_err() {
-                return;
-            }
-        }
+        let _ = self.watch().wait_for(|_| !self.has_stream()).await;
     }
 }

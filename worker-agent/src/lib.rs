@@ -238,13 +238,12 @@ pub async fn serve(
     server.await.context("server task failed")?;
     expiry.await.context("expiry task failed")?;
     sessions.await.context("session task failed")?;
-    if let Some(registration) = registration {
-        let registered = registration.await.context("registration task failed")?;
-        agent.pool().shut_down();
-        registered?;
-    } else {
-        agent.pool().shut_down();
-    }
+    let registered = match registration {
+        Some(registration) => registration.await.context("registration task failed")?,
+        None => Ok(()),
+    };
+    agent.pool().shut_down();
+    registered?;
     tracing::info!("stopped");
     Ok(())
 }

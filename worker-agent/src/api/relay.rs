@@ -52,11 +52,7 @@ where
     let (from_executor, to_executor) = tokio::io::split(executor);
     let up = std::pin::pin!(copy(from_client, to_executor));
     let down = std::pin::pin!(copy(from_executor, to_client));
-    let other = match futures::future::select(up, down).await {
-        futures::future::Either::Left((ended, down)) => (ended, futures::future::Either::Left(down)),
-        futures::future::Either::Right((ended, up)) => (ended, futures::future::Either::Right(up)),
-    };
-    let (ended, other) = other;
+    let (ended, other) = futures::future::select(up, down).await.factor_first();
     // An error in one direction ends the other one too.
     ended?;
     tokio::time::timeout(CLOSE_TIMEOUT, other).await?

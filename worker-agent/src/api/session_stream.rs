@@ -70,14 +70,12 @@ enum Refusal {
     Access(#[from] AccessError),
     #[error("invalid method: expected GET")]
     Method,
-    #[error(
-        "session {namespace}/{name} does not run on this worker: it has ended, or status.endpoint of the GpuSession names another worker"
-    )]
-    NoSession { namespace: String, name: String },
+    #[error("session {0} does not run on this worker: it has ended, or status.endpoint of the GpuSession names another worker")]
+    NoSession(String),
     #[error("expected an HTTP/1.1 upgrade: send `Connection: Upgrade` and `Upgrade: {PROTOCOL}`")]
     NoUpgrade,
-    #[error("session {namespace}/{name} cannot be resumed: its process has ended")]
-    NothingToResume { namespace: String, name: String },
+    #[error("session {0} cannot be resumed: its process has ended")]
+    NothingToResume(String),
     #[error("the worker is shutting down")]
     ShuttingDown,
     #[error(transparent)]
@@ -89,9 +87,9 @@ impl Refusal {
         match self {
             Self::Access(error) => error.status(),
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoSession { .. } | Self::Connect(ConnectError::Ended) => StatusCode::NOT_FOUND,
+            Self::NoSession(_) | Self::Connect(ConnectError::Ended) => StatusCode::NOT_FOUND,
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
-            Self::NothingToResume { .. } => StatusCode::GONE,
+            Self::NothingToResume(_) => StatusCode::GONE,
             Self::ShuttingDown | Self::Connect(ConnectError::Launch(_)) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -139,9 +137,9 @@ impl Call {
         if self.agent.draining().is_cancelled() {
             return Err(Refusal::ShuttingDown);
         }
+        let name = format!("{}/{}", self.namespace, self.name);
         let Some(session) = self.agent.sessions().find(&self.namespace, &self.name) else {
-            let (namespace, name) = (self.namespace, self.name);
-            return Err(Refusal::NoSession { namespace, name });
+            return Err(Refusal::NoSession(name));
         };
         let upgrade = self.upgrade.filter(|_| asks_for_upgrade(&self.headers)).ok_or(Refusal::NoUpgrade)?;
         let accepted = resumed.is_some();
@@ -149,13 +147,7 @@ impl Call {
             Some(process) => process,
             // The client's resume grace may have expired, in which case the executor rejects the client. A new executor would know nothing
             // of it.
-            None if self.headers.contains_key(RESUME_HEADER) => match session.process() {
-                Some(process) => process,
-                None => {
-                    let (namespace, name) = (self.namespace, self.name);
-                    return Err(Refusal::NothingToResume { namespace, name });
-                }
-            },
+            None if self.headers.contains_key(RESUME_HEADER) => session.process().ok_or(Refusal::NothingToResume(name))?,
             None => started(&self.agent, session).await?,
         };
         part::spawn(hand_over(upgrade, process));

@@ -44,18 +44,14 @@ const SEGMENT_BYTES: usize = 8 << 20;
 /// The burst's handle of a lane.
 #[derive(Debug)]
 pub(super) struct Lane {
-    device: DeviceName,
-    run: Run,
+    pub device: DeviceName,
+    pub run: Run,
     poke: Notify,
     /// Slices in use.
     occupied: AtomicU32,
 }
 
 impl Lane {
-    pub(crate) fn device(&self) -> &DeviceName {
-        &self.device
-    }
-
     /// Returns whether no slice is in use.
     pub(crate) fn is_idle(&self) -> bool {
         self.occupied.load(Ordering::Acquire) == 0
@@ -71,14 +67,6 @@ impl Lane {
     /// Wakes the lane after a change that it depends on.
     pub(crate) fn poke(&self) {
         self.poke.notify_one();
-    }
-
-    pub(crate) fn withdraw(&self) {
-        self.run.withdraw();
-    }
-
-    pub(crate) fn kill(&self, code: FailureCode) {
-        self.run.kill(code);
     }
 }
 
