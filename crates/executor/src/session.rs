@@ -38,7 +38,7 @@ use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_names::{self as names, Backend};
 
 use self::connection::Connections;
-use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla, xla::XlaEngine};
+use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla::XlaEngine};
 use self::hub::{Hub, Input, Waiting};
 use self::state::{Callbacks, State};
 use crate::assigned::Assigned;
@@ -127,7 +127,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
             }
             Ok(None) => {
                 // If the agent has died, the client finds out itself: it reconnects to the worker and reports what was lost.
-                if hub.status_page().is_over() {
+                if hub.status_page.is_over() {
                     hub.end(
                         "the session has ended: it was deleted, exceeded its idle timeout, or expired",
                         FINAL_MESSAGE_TIMEOUT,
@@ -147,7 +147,7 @@ fn serve_connections(control: &UnixStream, hub: &Arc<Hub>) -> ! {
 /// would use memory that may be granted to another owner once the agreed time has passed.
 fn watch_expiry(hub: &Hub) -> ! {
     loop {
-        let Some(until) = hub.status_page().until() else {
+        let Some(until) = hub.status_page.until() else {
             std::thread::sleep(EXPIRY_POLL_INTERVAL);
             continue;
         };
@@ -189,19 +189,15 @@ fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<A
             run(status_page, engine, limit_bytes, report);
         }
         (names::Engine::Xla, backend) => {
-            let Some(plugin) = options.plugin.clone() else {
+            let Some(plugin) = &options.plugin else {
                 return report(Err("engine xla requires --plugin".to_owned()));
             };
-            let options = xla::Options {
-                plugin,
-                gpu: backend.is_gpu().then_some(options.assigned.ordinal),
-                limit_bytes,
-                cache: options.program_cache_dir.clone().map(|path| Folder {
-                    path,
-                    limit_bytes: options.program_cache_limit_bytes,
-                }),
-            };
-            run(status_page, XlaEngine::open(&options), limit_bytes, report);
+            let gpu = backend.is_gpu().then_some(options.assigned.ordinal);
+            let cache = options.program_cache_dir.clone().map(|path| Folder {
+                path,
+                limit_bytes: options.program_cache_limit_bytes,
+            });
+            run(status_page, XlaEngine::open(plugin, gpu, limit_bytes, cache), limit_bytes, report);
         }
     }
 }
@@ -239,7 +235,7 @@ fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
         }
         if stored != state.stored() {
             stored = state.stored();
-            hub.status_page().set_stored(stored.0, stored.1);
+            hub.status_page.set_stored(stored.0, stored.1);
         }
         let waiting = Waiting {
             pending_bytes: state.pending_bytes(),

@@ -3,6 +3,7 @@
 //! One thread calls an engine, in the client's order. An engine may finish work in the background; then a [`Completion`] reports
 //! when the work is done and whether it failed.
 
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -116,6 +117,7 @@ impl Drop for Completer {
 #[derive(Debug)]
 pub(crate) struct Compilation<P> {
     pub program: P,
+    pub properties: Rc<Properties>,
     /// Whether the program comes from a cache.
     pub cached: bool,
     /// Time that producing the program took this time.
@@ -123,20 +125,21 @@ pub(crate) struct Compilation<P> {
 }
 
 /// Properties of a compiled program.
-pub(crate) trait Program {
+#[derive(Debug, Default)]
+pub(crate) struct Properties {
     /// Shapes of the results, in order; empty for kernels.
-    fn outputs(&self) -> &[Shape];
+    pub outputs: Vec<Shape>,
     /// Device memory for an execution.
-    fn memory(&self) -> CompiledMemory;
+    pub memory: CompiledMemory,
     /// Number of floating-point operations of one execution, if the compiler counts them.
-    fn flops(&self) -> Option<f64>;
+    pub flops: Option<f64>,
 }
 
 /// Runs programs on one device. Dropping a tensor or a program frees it.
 pub(crate) trait Engine {
     type Tensor;
-    /// A compiled program; clones refer to the same program.
-    type Program: Program + Clone;
+    /// A compiled program.
+    type Program;
     /// A compilation in progress.
     type Compiling;
     /// A download in progress.
@@ -233,9 +236,9 @@ pub(crate) fn element_type(name: &str) -> Option<ElementType> {
 }
 
 /// Builds the [`Compiled`] message for a program. `limit_bytes` and `used_bytes` are the session's device memory.
-pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_bytes: u64, used_bytes: u64) -> Compiled {
-    let memory = made.program.memory();
-    let outputs = made.program.outputs().iter().map(|shape| sahasra_wire::session::Shape {
+pub(crate) fn compiled<P>(request: u64, made: &Compilation<P>, limit_bytes: u64, used_bytes: u64) -> Compiled {
+    let memory = made.properties.memory;
+    let outputs = made.properties.outputs.iter().map(|shape| sahasra_wire::session::Shape {
         element_type: shape.element_type.name().to_owned(),
         dimensions: shape.dimensions.clone(),
     });
@@ -249,7 +252,7 @@ pub(crate) fn compiled<P: Program>(request: u64, made: &Compilation<P>, limit_by
         aliased_bytes: memory.aliased,
         temporary_bytes: memory.temporaries,
         code_bytes: memory.code,
-        flops: made.program.flops(),
+        flops: made.properties.flops,
         limit_bytes,
         used_bytes,
     }

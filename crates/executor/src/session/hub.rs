@@ -114,9 +114,11 @@ pub(crate) struct Hub {
     /// Number of running executions. A sleeping engine's thread is woken when at most `wake_at` are running.
     running: AtomicI64,
     wake_at: AtomicI64,
-    status_page: StatusPage,
+    /// Status page that the agent reads.
+    pub status_page: StatusPage,
     description: Description,
-    limit_bytes: u64,
+    /// Device memory that the session may use, in bytes.
+    pub limit_bytes: u64,
 }
 
 impl Hub {
@@ -136,16 +138,6 @@ impl Hub {
             description,
             limit_bytes,
         }
-    }
-
-    /// Device memory that the session may use, in bytes.
-    pub(crate) fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
-    }
-
-    /// Status page that the agent reads.
-    pub(crate) fn status_page(&self) -> &StatusPage {
-        &self.status_page
     }
 
     fn wake_engine(&self, inner: &mut Inner) {

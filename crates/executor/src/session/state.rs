@@ -35,7 +35,7 @@ use self::names::{Named, Names};
 use self::pending::Pending;
 use self::sending::{SENDING_TIMEOUT, Sending, Sent, Watched};
 use self::uploads::Incoming;
-use super::engine::{Callback, Completion, Engine, Fault};
+use super::engine::{Callback, Completion, Engine, Fault, Properties};
 use super::link::Answer;
 use super::payload::Payload;
 
@@ -82,6 +82,7 @@ struct Execution<E: Engine> {
 struct Program<E: Engine> {
     name: Rc<str>,
     program: E::Program,
+    properties: Rc<Properties>,
     /// Device memory of each result, in bytes.
     output_bytes: Vec<u64>,
     /// Device memory of the program itself.

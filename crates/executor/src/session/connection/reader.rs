@@ -1,6 +1,7 @@
 //! Reader of a connection: receives frames, and reads the parts of large tensors directly into their final memory.
 
 use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
+use rustix::io::retry_on_intr;
 use sahasra_memory::{Filling, Region};
 use sahasra_wire::session::{
     ClientFrame, Encoding, Refused, ServerFrame, client_frame,
@@ -75,6 +77,12 @@ fn is_question(frame: &ClientFrame) -> bool {
         frame.kind,
         Some(Operation::Download(_) | Operation::Synchronise(_) | Operation::Load(_))
     )
+}
+
+/// Reads available bytes to the start of `into`, and returns their number.
+fn read(stream: &UnixStream, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    let read = retry_on_intr(|| rustix::io::read(stream, &mut *into).map(|(read, _)| read.len()));
+    Ok(read?)
 }
 
 /// Tensor whose parts are being received, for [`Reader::tensor`].
@@ -164,7 +172,7 @@ impl Reader {
                 }
             }
             let read = self.fill()?;
-            hub.status_page().received(read as u64);
+            hub.status_page.received(read as u64);
             if read == 0 {
                 return Ok(Stop::Closed);
             }
@@ -180,7 +188,7 @@ impl Reader {
             return Ok(None);
         };
         self.is_large = payload.len() >= LARGE_BYTES;
-        self.expect(&frame, payload.len(), hub.limit_bytes());
+        self.expect(&frame, payload.len(), hub.limit_bytes);
         Ok(Some((frame, payload.into())))
     }
 
@@ -193,7 +201,7 @@ impl Reader {
     /// connection are handled by the reader's own thread.
     pub(super) fn read_now(&mut self, hub: &Hub, number: u64) -> bool {
         match self.fill() {
-            Ok(read) if read > 0 => hub.status_page().received(read as u64),
+            Ok(read) if read > 0 => hub.status_page.received(read as u64),
             _ => return false,
         }
         let mut frames = Vec::new();
@@ -283,17 +291,13 @@ impl Reader {
         while self.rest > 0 {
             // The memory has room for the whole tensor. Read at most the rest of this part, to leave the next frame in the socket.
             let spare = &mut tensor.memory.spare()[..self.rest];
-            let read = match rustix::io::read(&self.stream, spare) {
-                Ok((read, _)) => read.len(),
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
+            let read = read(&self.stream, spare)?;
             if read == 0 {
                 return Ok(None);
             }
             // SAFETY: the kernel has just written `read` bytes into the spare memory.
             unsafe { tensor.memory.advance(read) };
-            hub.status_page().received(read as u64);
+            hub.status_page.received(read as u64);
             self.rest -= read;
         }
         let piece = tensor.memory.split();
@@ -326,18 +330,10 @@ impl Reader {
         let length = buffer.len();
         let spare = buffer.spare_capacity_mut();
         let most = if is_large { missing.max(1).min(spare.len()) } else { spare.len() };
-        loop {
-            match rustix::io::read(&self.stream, &mut spare[..most]) {
-                Ok((read, _)) => {
-                    let read = read.len();
-                    // SAFETY: the kernel has just written `read` bytes after the length, within the capacity.
-                    unsafe { buffer.set_len(length + read) };
-                    return Ok(read);
-                }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let read = read(&self.stream, &mut spare[..most])?;
+        // SAFETY: the kernel has just written `read` bytes after the length, within the capacity.
+        unsafe { buffer.set_len(length + read) };
+        Ok(read)
     }
 
     pub(super) fn send(&mut self, message: &ServerFrame) -> io::Result<()> {

@@ -81,7 +81,7 @@ impl Writer {
                 match written {
                     Ok(bytes) => {
                         self.compression.wrote(bytes, decoded, began, Instant::now());
-                        hub.status_page().sent(bytes as u64);
+                        hub.status_page.sent(bytes as u64);
                     }
                     Err(_) => {
                         self.hang_up();
@@ -133,7 +133,7 @@ impl Writer {
             };
             self.rest.extend_from_slice(&self.heads[written..]);
             self.compression.wrote(bytes, decoded, began, Instant::now());
-            hub.status_page().sent(bytes as u64);
+            hub.status_page.sent(bytes as u64);
         }
         !self.rest.is_empty() || sending != Sending::Go || hub.has_to_send(number)
     }

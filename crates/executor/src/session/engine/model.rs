@@ -13,7 +13,7 @@ use bytes::Bytes;
 use sahasra_pjrt::{CompiledMemory, ElementType, Shape};
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
-use super::{Compilation, Completer, Description, Engine, Fault, Program};
+use super::{Compilation, Completer, Description, Engine, Fault, Properties};
 
 /// State of the engine that a test observes and controls.
 #[derive(Default)]
@@ -83,30 +83,9 @@ impl Drop for ModelTensor {
 }
 
 /// A program of the [`ModelEngine`].
-#[derive(Clone)]
 pub(crate) struct ModelProgram {
     verb: String,
-    outputs: Rc<Vec<Shape>>,
-    temporaries: u64,
-}
-
-impl Program for ModelProgram {
-    fn outputs(&self) -> &[Shape] {
-        &self.outputs
-    }
-
-    fn memory(&self) -> CompiledMemory {
-        CompiledMemory {
-            outputs: 8 * self.outputs.len() as u64,
-            aliased: 8 * self.outputs.len() as u64,
-            temporaries: self.temporaries,
-            ..CompiledMemory::default()
-        }
-    }
-
-    fn flops(&self) -> Option<f64> {
-        Some(2.0)
-    }
+    results: usize,
 }
 
 impl ModelEngine {
@@ -173,8 +152,18 @@ impl Engine for ModelEngine {
         self.controls.borrow_mut().compilations += 1;
         let program = ModelProgram {
             verb: words[0].to_owned(),
-            outputs: Rc::new(vec![result; results.parse().unwrap()]),
-            temporaries: temporaries.parse().unwrap(),
+            results: results.parse().unwrap(),
+        };
+        let bytes = 8 * program.results as u64;
+        let properties = Properties {
+            outputs: vec![result; program.results],
+            memory: CompiledMemory {
+                outputs: bytes,
+                aliased: bytes,
+                temporaries: temporaries.parse().unwrap(),
+                ..CompiledMemory::default()
+            },
+            flops: Some(2.0),
         };
         if self.controls.borrow().holds_compilations {
             self.controls.borrow_mut().held.push_back((done, Ok(())));
@@ -183,6 +172,7 @@ impl Engine for ModelEngine {
         }
         Ok(Compilation {
             program,
+            properties: Rc::new(properties),
             cached: false,
             took: Duration::ZERO,
         })
@@ -206,7 +196,7 @@ impl Engine for ModelEngine {
         let bytes = arguments.iter().flat_map(|argument| argument.bytes.iter());
         let sum = bytes.fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
         let result = |number: usize| self.tensor(vec![sum.wrapping_add(number as u8); 8].into(), fails);
-        let results = (0..program.outputs.len()).map(result).collect();
+        let results = (0..program.results).map(result).collect();
         self.ends(done, if fails { Err(broken()) } else { Ok(()) });
         Ok(results)
     }

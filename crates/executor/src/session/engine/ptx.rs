@@ -12,7 +12,7 @@ use sahasra_pjrt::{CompiledMemory, Shape};
 use sahasra_ptx::{Cancel, PARAMETER_LIMIT};
 use sahasra_wire::session::{FailureCode, Format, Launch, argument};
 
-use super::{Compilation, Completer, Description, Engine, Fault, Program};
+use super::{Compilation, Completer, Description, Engine, Fault, Properties};
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 const NAME: names::Engine = names::Engine::Ptx;
@@ -27,25 +27,7 @@ type Use = (String, [u32; 7], Vec<usize>);
 /// An instance of a PTX text with its own variables, which keep the values that kernels write, and its prepared kernels.
 pub(crate) struct Loaded<D: Device> {
     instance: Arc<D::Instance>,
-    bytes: u64,
     kernels: RefCell<HashMap<Use, Rc<D::Kernel>>>,
-}
-
-impl<D: Device> Program for Rc<Loaded<D>> {
-    fn outputs(&self) -> &[Shape] {
-        &[]
-    }
-
-    fn memory(&self) -> CompiledMemory {
-        CompiledMemory {
-            code: self.bytes,
-            ..CompiledMemory::default()
-        }
-    }
-
-    fn flops(&self) -> Option<f64> {
-        None
-    }
 }
 
 /// A translated PTX text that is not on the device yet.
@@ -266,10 +248,6 @@ impl<D: Device> Engine for PtxEngine<D> {
         // The variables of a new instance have the initial values of the text.
         let instance = self.device.instantiate(&module, false).map_err(|error| self.fault(&error))?;
         let program = Rc::new(Loaded {
-            bytes: self
-                .device
-                .module_bytes(&module)
-                .saturating_add(self.device.variable_bytes(&module)),
             instance: Arc::new(instance),
             kernels: RefCell::default(),
         });
@@ -277,8 +255,17 @@ impl<D: Device> Engine for PtxEngine<D> {
             self.wait().map_err(|error| self.fault(&error))?;
         }
         self.programs.push(Rc::clone(&program));
+        let (text, variables) = (self.device.module_bytes(&module), self.device.variable_bytes(&module));
+        let memory = CompiledMemory {
+            code: text.saturating_add(variables),
+            ..CompiledMemory::default()
+        };
         Ok(Compilation {
             program,
+            properties: Rc::new(Properties {
+                memory,
+                ..Properties::default()
+            }),
             cached,
             took: if cached { Duration::ZERO } else { began.elapsed() },
         })

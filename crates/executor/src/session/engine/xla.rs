@@ -19,7 +19,7 @@ use sahasra_pjrt::{
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
 use self::cache::{Cache, Key};
-use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Program};
+use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Properties};
 use crate::device::cuda;
 use crate::session::payload::zeros;
 
@@ -29,18 +29,6 @@ const NAME: names::Engine = names::Engine::Xla;
 const SMALL_BYTES: usize = 64 << 10;
 /// Plugin attribute with the newest StableHLO version that the plugin reads.
 const STABLEHLO: &str = "stablehlo_current_version";
-
-/// Options of the engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
-    pub plugin: PathBuf,
-    /// Index of the GPU if the plugin drives GPUs; `None` for a CPU plugin.
-    pub gpu: Option<u32>,
-    /// Device memory that may be used, in bytes.
-    pub limit_bytes: u64,
-    /// Folder for compiled programs.
-    pub cache: Option<Folder>,
-}
 
 /// Reason why the engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -60,43 +48,22 @@ pub(crate) enum OpenError {
 }
 
 /// A compiled program and its properties.
-#[derive(Debug)]
-pub(crate) struct Compiled {
-    executable: Executable,
-    memory: CompiledMemory,
-    flops: Option<f64>,
-}
+type Compiled = (Rc<Executable>, Rc<Properties>);
 
-impl Program for Rc<Compiled> {
-    fn outputs(&self) -> &[Shape] {
-        self.executable.outputs()
-    }
-
-    fn memory(&self) -> CompiledMemory {
-        self.memory
-    }
-
-    fn flops(&self) -> Option<f64> {
-        self.flops
-    }
-}
-
-impl Compiled {
-    fn new(executable: Executable) -> Rc<Self> {
-        let outputs = executable.outputs().iter();
-        let outputs = outputs.map(|shape| shape.host_bytes().unwrap_or(0) as u64).sum();
-        // Without the compiler's statistics only the size of the outputs is known, from their shapes.
-        let memory = executable.memory().unwrap_or(CompiledMemory {
-            outputs,
-            ..CompiledMemory::default()
-        });
-        let cost = executable.cost().unwrap_or_default();
-        let flops = cost.into_iter().find_map(|(name, value)| match value {
-            Setting::Float(flops) if name == "flops" && flops >= 0.0 => Some(f64::from(flops)),
-            _ => None,
-        });
-        Rc::new(Self { executable, memory, flops })
-    }
+fn compiled(executable: Executable) -> Compiled {
+    let outputs = executable.outputs().to_vec();
+    let output_bytes = outputs.iter().map(|shape| shape.host_bytes().unwrap_or(0) as u64).sum();
+    // Without the compiler's statistics only the size of the outputs is known, from their shapes.
+    let memory = executable.memory().unwrap_or(CompiledMemory {
+        outputs: output_bytes,
+        ..CompiledMemory::default()
+    });
+    let cost = executable.cost().unwrap_or_default();
+    let flops = cost.into_iter().find_map(|(name, value)| match value {
+        Setting::Float(flops) if name == "flops" && flops >= 0.0 => Some(f64::from(flops)),
+        _ => None,
+    });
+    (Rc::new(executable), Rc::new(Properties { outputs, memory, flops }))
 }
 
 /// The [engine](self) for PJRT plugins.
@@ -106,22 +73,23 @@ pub(crate) struct XlaEngine {
     /// Whether the device's memory is host memory.
     is_host_memory: bool,
     compile_options: CompileOptions,
-    cache: Cache<Rc<Compiled>>,
+    cache: Cache<Compiled>,
 }
 
 impl XlaEngine {
-    /// Loads the plugin and opens its device.
+    /// Loads the plugin and opens its device: the GPU with this index, or the CPU. At most `limit_bytes` of the device's memory may be
+    /// used. Compiled programs are kept in the folder of `cache`.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub(crate) fn open(options: &Options) -> Result<Self, OpenError> {
-        let plugin = Plugin::load(&options.plugin)?;
-        let settings = match options.gpu {
-            Some(ordinal) => gpu_settings(ordinal, options.limit_bytes)?,
+    pub(crate) fn open(path: &Path, gpu: Option<u32>, limit_bytes: u64, cache: Option<Folder>) -> Result<Self, OpenError> {
+        let plugin = Plugin::load(path)?;
+        let settings = match gpu {
+            Some(ordinal) => gpu_settings(ordinal, limit_bytes)?,
             None => Vec::new(),
         };
         let no_client = |source| OpenError::Client {
-            plugin: options.plugin.clone(),
+            plugin: path.to_owned(),
             source,
         };
         let client = Client::create(&plugin, &settings).map_err(no_client)?;
@@ -142,14 +110,14 @@ impl XlaEngine {
         let compile_options = CompileOptions::of_platform(&description.platform);
         let salt = format!(
             "{description:?} {major}.{minor} {attributes:?} {compile_options:?} {}",
-            identity(&options.plugin)
+            identity(path)
         );
         Ok(Self {
             client,
-            is_host_memory: options.gpu.is_none(),
+            is_host_memory: gpu.is_none(),
             description,
             compile_options,
-            cache: Cache::new(salt, options.cache.clone()),
+            cache: Cache::new(salt, cache),
         })
     }
 }
@@ -193,7 +161,7 @@ fn fault(error: &Error, otherwise: FailureCode) -> Fault {
 /// A compilation in progress.
 pub(crate) enum Compiling {
     /// The program is in the memory cache. With the time of the request.
-    Known(Rc<Compiled>, Instant),
+    Known(Compiled, Instant),
     /// The program is compiled or read from disk on a thread of its own, while the engine's thread continues to handle background work.
     Thread {
         /// Returns the program, and whether it was read from disk.
@@ -233,7 +201,7 @@ fn complete_when_ready(event: &Event, done: Completer) -> Result<(), Fault> {
 
 impl Engine for XlaEngine {
     type Tensor = Arc<Buffer>;
-    type Program = Rc<Compiled>;
+    type Program = Rc<Executable>;
     type Compiling = Compiling;
     type Transfer = Transfer;
 
@@ -305,11 +273,12 @@ impl Engine for XlaEngine {
         }
     }
 
-    fn program(&mut self, compiling: Compiling) -> Result<Compilation<Rc<Compiled>>, Fault> {
+    fn program(&mut self, compiling: Compiling) -> Result<Compilation<Rc<Executable>>, Fault> {
         let (thread, key, code, began) = match compiling {
-            Compiling::Known(program, began) => {
+            Compiling::Known((program, properties), began) => {
                 return Ok(Compilation {
                     program,
+                    properties,
                     cached: true,
                     took: began.elapsed(),
                 });
@@ -326,10 +295,11 @@ impl Engine for XlaEngine {
         {
             self.cache.write(&key, &written);
         }
-        let program = Compiled::new(executable);
-        self.cache.insert(key, Rc::clone(&program));
+        let (program, properties) = compiled(executable);
+        self.cache.insert(key, (Rc::clone(&program), Rc::clone(&properties)));
         Ok(Compilation {
             program,
+            properties,
             cached,
             took: began.elapsed(),
         })
@@ -337,7 +307,7 @@ impl Engine for XlaEngine {
 
     fn execute(
         &mut self,
-        program: &Rc<Compiled>,
+        program: &Rc<Executable>,
         arguments: &[&Arc<Buffer>],
         kept: &[i64],
         done: Completer,
@@ -347,14 +317,14 @@ impl Engine for XlaEngine {
         let sent = (0..arguments.len()).filter(is_sent).map(|place| place as i64);
         let kept: Vec<i64> = kept.iter().copied().chain(sent).collect();
         let buffers: Vec<&Buffer> = arguments.iter().map(AsRef::as_ref).collect();
-        let started = program.executable.execute(&buffers, &kept);
+        let started = program.execute(&buffers, &kept);
         let (outputs, event) = started.map_err(|error| fault(&error, FailureCode::ExecutionFailed))?;
         // The event is dropped after it has called the callback, or when the plugin rejects the callback.
         complete_when_ready(&event, done)?;
         Ok(outputs.into_iter().map(Arc::new).collect())
     }
 
-    fn launch(&mut self, _program: &Rc<Compiled>, _launch: &Launch, _tensors: &[&Arc<Buffer>]) -> Result<(), Fault> {
+    fn launch(&mut self, _program: &Rc<Executable>, _launch: &Launch, _tensors: &[&Arc<Buffer>]) -> Result<(), Fault> {
         Err(Fault::unsupported("a launch of a kernel", NAME))
     }
 

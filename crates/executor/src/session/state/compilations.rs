@@ -10,7 +10,7 @@ use sahasra_wire::session::{Compile, FailureCode, Format, server_frame::Kind};
 use super::memory::Charge;
 use super::names::Named;
 use super::{Failure, Program, State};
-use crate::session::engine::{Compilation, Completion, Engine, Fault, Program as _, compiled};
+use crate::session::engine::{Compilation, Completion, Engine, Fault, compiled};
 
 /// A compilation in progress.
 pub(super) struct Compiling<E: Engine> {
@@ -97,8 +97,9 @@ impl<E: Engine> State<E> {
                 let device_bytes = |shape: &Shape| self.engine.device_bytes(shape.host_bytes().unwrap_or(usize::MAX) as u64);
                 Named::There(Rc::new(Program {
                     name: compile.name.as_str().into(),
-                    output_bytes: made.program.outputs().iter().map(device_bytes).collect(),
+                    output_bytes: made.properties.outputs.iter().map(device_bytes).collect(),
                     program: made.program,
+                    properties: made.properties,
                     charge,
                 }))
             }

@@ -9,7 +9,7 @@ use sahasra_wire::session::{Execute, FailureCode, Launch, argument};
 use super::names::Named;
 use super::pending::Pending;
 use super::{Execution, Failure, Program, State, Tensor};
-use crate::session::engine::{Completion, Engine, Fault, Program as _};
+use crate::session::engine::{Completion, Engine, Fault};
 
 /// Maximum number of executions in progress: enough to keep a device busy while the next ones are prepared.
 const MAX_UNDER_WAY: usize = 64;
@@ -85,7 +85,7 @@ impl<E: Engine> State<E> {
             }
             self.tensors.remove(execute.arguments[*place as usize]);
         }
-        let temporaries = program.program.memory().temporaries;
+        let temporaries = program.properties.memory.temporaries;
         self.temporaries += temporaries;
         let execution = Rc::new(Execution {
             sequence,
@@ -99,7 +99,7 @@ impl<E: Engine> State<E> {
         });
         for (place, array) in outputs.into_iter().enumerate() {
             let name = execute.outputs[place];
-            let shape = program.program.outputs()[place].clone();
+            let shape = program.properties.outputs[place].clone();
             let tensor = self.tensor(array, shape, Some(Rc::clone(&execution)));
             self.name_tensor(name, Ok(tensor));
         }
@@ -131,7 +131,7 @@ impl<E: Engine> State<E> {
         let donated_bytes = places()
             .filter(|(place, donated)| **donated && !self.engine.is_shared(&arguments[*place].array))
             .map(|(place, _)| arguments[place].charge.bytes());
-        let memory = program.program.memory();
+        let memory = program.properties.memory;
         let aliased = memory.aliased.min(donated_bytes.sum());
         let outputs: u64 = program.output_bytes.iter().sum();
         self.reserve(outputs.saturating_sub(aliased), memory.temporaries)?;
