@@ -138,7 +138,7 @@ impl<D: Device> Lane<'_, D> {
         frame: Option<Frame<D>>,
     ) -> Option<Frame<D>> {
         let shared = self.shared;
-        let timeout = prepared.code().timeout();
+        let timeout = prepared.code.timeout;
         let mut frame = match frame.map_or_else(|| prepared.frame(&shared.device), Ok) {
             Ok(frame) => frame,
             Err(failed) => {

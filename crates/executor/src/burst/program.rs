@@ -66,7 +66,8 @@ enum Argument {
 pub(crate) struct Code {
     ptx: Bytes,
     entry: String,
-    timeout: Duration,
+    /// Maximum duration of a chunk.
+    pub timeout: Duration,
     slice_bytes: u64,
     formula: sahasra_parameters::Program,
     shape: LaunchShape,
@@ -159,11 +160,6 @@ impl Code {
         })
     }
 
-    /// Maximum duration of a chunk.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
     /// PTX text of the program.
     ///
     /// # Errors
@@ -198,7 +194,7 @@ impl Code {
 
 /// Program on a device.
 pub(crate) struct Prepared<D: Device> {
-    code: Arc<Code>,
+    pub code: Arc<Code>,
     module: Arc<D::Module>,
     /// Kernel of the instance that all chunks share. `None` where one chunk could see state that another chunk left in the module: then
     /// each chunk gets an instance of its own.
@@ -242,11 +238,6 @@ impl<D: Device> Prepared<D> {
             kernel,
             constants,
         })
-    }
-
-    /// The part of the program that needs no device.
-    pub(crate) fn code(&self) -> &Arc<Code> {
-        &self.code
     }
 
     /// Allocates memory for one chunk at a time.

@@ -149,7 +149,7 @@ impl<D: Device> Run<D> {
         if self.limit == 0
             && let Stage::Ready(prepared) = &self.stage
         {
-            let waiting = Stage::Waiting(Some(Arc::clone(prepared.code())));
+            let waiting = Stage::Waiting(Some(Arc::clone(&prepared.code)));
             *stage = Some(std::mem::replace(&mut self.stage, waiting));
         }
         let settled = Settled {
