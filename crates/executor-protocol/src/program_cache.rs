@@ -13,10 +13,7 @@ use std::time::SystemTime;
 
 /// The agent's cache, with a folder for each namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramCache {
-    folder: PathBuf,
-    limit_bytes: u64,
-}
+pub struct ProgramCache(Folder);
 
 /// Folder in which one session executor caches programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,11 +30,11 @@ impl ProgramCache {
     /// Errors of the file system.
     pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
         private().recursive(true).create(folder)?;
-        let cache = Self {
+        let cache = Self(Folder {
             // Executors have another working directory.
-            folder: folder.canonicalize()?,
+            path: folder.canonicalize()?,
             limit_bytes,
-        };
+        });
         cache.trim();
         Ok(cache)
     }
@@ -56,17 +53,17 @@ impl ProgramCache {
                 format!("invalid namespace {namespace:?}"),
             ));
         }
-        let path = self.folder.join(namespace);
+        let path = self.0.path.join(namespace);
         private().recursive(true).create(&path)?;
         Ok(Folder {
             path,
-            limit_bytes: self.limit_bytes,
+            limit_bytes: self.0.limit_bytes,
         })
     }
 
     /// Removes the least recently used programs until the total size is within the limit.
     pub fn trim(&self) {
-        trim(&self.folder, self.limit_bytes);
+        self.0.trim();
     }
 }
 
@@ -97,8 +94,25 @@ impl Folder {
         if written.is_err() {
             let _ = fs::remove_file(&part);
         }
-        trim(&self.path, self.limit_bytes);
+        self.trim();
         written
+    }
+
+    /// Removes the least recently used files in the folder and in its direct subfolders until at most the limit is left. Files that cannot
+    /// be inspected or removed stay.
+    fn trim(&self) {
+        let mut files = Vec::new();
+        collect(&self.path, true, &mut files);
+        let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        files.sort();
+        for (_, size, path) in files {
+            if bytes <= self.limit_bytes {
+                return;
+            }
+            if fs::remove_file(&path).is_ok() {
+                bytes -= size;
+            }
+        }
     }
 }
 
@@ -107,26 +121,6 @@ fn private() -> DirBuilder {
     // Private, because the files in the folder are executed.
     builder.mode(0o700);
     builder
-}
-
-/// Removes the least recently used files in `folder` and in its direct subfolders until at most `limit_bytes` are left. Files that cannot
-/// be inspected or removed stay.
-fn trim(folder: &Path, limit_bytes: u64) {
-    let mut files = Vec::new();
-    collect(folder, true, &mut files);
-    let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-    if bytes <= limit_bytes {
-        return;
-    }
-    files.sort();
-    for (_, size, path) in files {
-        if bytes <= limit_bytes {
-            return;
-        }
-        if fs::remove_file(&path).is_ok() {
-            bytes -= size;
-        }
-    }
 }
 
 fn collect(folder: &Path, with_folders: bool, files: &mut Vec<(SystemTime, u64, PathBuf)>) {

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::cmsg_space;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
     sendmsg,
@@ -51,16 +52,12 @@ pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8
         let head = &length[sent.min(length.len())..];
         let body = &already_read[sent.saturating_sub(length.len())..];
         let slices = [IoSlice::new(head), IoSlice::new(body)];
-        match sendmsg(control, &slices, &mut attached, SendFlags::NOSIGNAL) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(bytes) => {
-                sent += bytes;
-                // The descriptor is sent once, with the first byte.
-                attached.clear();
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        match retry_on_intr(|| sendmsg(control, &slices, &mut attached, SendFlags::NOSIGNAL))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            bytes => sent += bytes,
         }
+        // The descriptor is sent once, with the first byte.
+        attached.clear();
     }
     Ok(())
 }
@@ -100,11 +97,7 @@ fn fill(control: &UnixStream, buffer: &mut [u8], descriptor: &mut Option<OwnedFd
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut attached = RecvAncillaryBuffer::new(&mut space);
         let mut slices = [IoSliceMut::new(&mut buffer[filled..])];
-        let received = match recvmsg(control.as_fd(), &mut slices, &mut attached, RecvFlags::CMSG_CLOEXEC) {
-            Ok(received) => received,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        };
+        let received = retry_on_intr(|| recvmsg(control.as_fd(), &mut slices, &mut attached, RecvFlags::CMSG_CLOEXEC))?;
         for message in attached.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
                 for one in descriptors {
