@@ -316,29 +316,23 @@ impl Burst {
             self.chunks.remove(AttemptRange::from(failure));
             host.count_chunks(failure.code().label(), failure.count);
         }
-        if !ended.runs.is_empty() {
-            let indices = ended.runs.iter().map(|run| (run.first, run.count)).collect();
-            let runs = ended.runs;
-            state.retention.keep(indices, |sequence| {
-                ServerFrame::from(server_frame::Kind::Results(Results {
-                    sequence,
-                    device: device.to_string(),
-                    runs,
-                    segment: ended.segment,
-                }))
-            });
-        }
-        if !ended.failures.is_empty() {
-            let indices = ended.failures.iter().map(|failure| (failure.first, failure.count)).collect();
-            let failures = ended.failures;
-            state.retention.keep(indices, |sequence| {
-                ServerFrame::from(server_frame::Kind::Failures(Failures {
-                    sequence,
-                    device: device.to_string(),
-                    failures,
-                }))
-            });
-        }
+        let indices = ended.runs.iter().map(|run| (run.first, run.count)).collect();
+        state.retention.keep(indices, |sequence| {
+            ServerFrame::from(server_frame::Kind::Results(Results {
+                sequence,
+                device: device.to_string(),
+                runs: ended.runs,
+                segment: ended.segment,
+            }))
+        });
+        let indices = ended.failures.iter().map(|failure| (failure.first, failure.count)).collect();
+        state.retention.keep(indices, |sequence| {
+            ServerFrame::from(server_frame::Kind::Failures(Failures {
+                sequence,
+                device: device.to_string(),
+                failures: ended.failures,
+            }))
+        });
         drop(state);
         self.announce();
     }

@@ -55,8 +55,11 @@ impl Retention {
         self.bytes
     }
 
-    /// Retains a frame under the next sequence number.
+    /// Retains a frame under the next sequence number, unless it has no indices.
     pub(crate) fn keep(&mut self, indices: Vec<(u64, u64)>, frame: impl FnOnce(u64) -> ServerFrame) {
+        if indices.is_empty() {
+            return;
+        }
         self.sequence += 1;
         let kept = Kept {
             sequence: self.sequence,

@@ -119,14 +119,14 @@ fn idle(granted: Duration, unused: Duration, status_page: Option<(Stats, Duratio
 }
 
 /// Adds up the work, the tensors and the traffic of executors.
-fn sum(sum: Stats, of: &Stats) -> Stats {
+fn sum(total: Stats, of: &Stats) -> Stats {
     Stats {
-        tensors: sum.tensors.saturating_add(of.tensors),
-        stored_bytes: sum.stored_bytes.saturating_add(of.stored_bytes),
-        active_executions: sum.active_executions.saturating_add(of.active_executions),
-        received_bytes: sum.received_bytes.saturating_add(of.received_bytes),
-        sent_bytes: sum.sent_bytes.saturating_add(of.sent_bytes),
-        ..sum
+        tensors: total.tensors.saturating_add(of.tensors),
+        stored_bytes: total.stored_bytes.saturating_add(of.stored_bytes),
+        active_executions: total.active_executions.saturating_add(of.active_executions),
+        received_bytes: total.received_bytes.saturating_add(of.received_bytes),
+        sent_bytes: total.sent_bytes.saturating_add(of.sent_bytes),
+        ..total
     }
 }
 
