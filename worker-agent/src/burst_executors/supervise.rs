@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
 use sahasra_service::part;
@@ -151,33 +152,18 @@ impl Supervisor {
             // Measured from the last check, so that a process that sends without pause is checked too.
             (Some(_), _) => Some(POLL_INTERVAL.saturating_sub(self.polled.elapsed())),
         };
-        let exchange = async {
-            match &mut self.process {
-                Some(process) => process.exchange().await,
-                None => std::future::pending().await,
-            }
-        };
-        let started = async {
-            match &mut self.starting {
-                Some(starting) => starting.await,
-                None => std::future::pending().await,
-            }
-        };
-        let poll = async {
-            match next_poll {
-                Some(delay) => tokio::time::sleep(delay).await,
-                None => std::future::pending().await,
-            }
-        };
+        let exchange = OptionFuture::from(self.process.as_mut().map(Process::exchange));
+        let started = OptionFuture::from(self.starting.as_mut());
+        let poll = OptionFuture::from(next_poll.map(tokio::time::sleep));
         tokio::select! {
-            came = exchange => Woken::Came(came),
+            Some(came) = exchange => Woken::Came(came),
             command = self.commands.recv() => Woken::Command(command),
-            started = started => {
+            Some(started) = started => {
                 self.starting = None;
                 Woken::Started(started.unwrap_or_else(|error| Err(error.to_string())))
             }
             () = device.wanted.notified() => Woken::Poll,
-            () = poll => Woken::Poll,
+            Some(()) = poll => Woken::Poll,
         }
     }
 
