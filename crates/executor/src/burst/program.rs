@@ -34,6 +34,10 @@ impl Failed {
             poisoned: false,
         }
     }
+
+    fn of_parameter(message: String) -> Self {
+        Self::new(FailureCode::ParameterFailed, message)
+    }
 }
 
 impl From<DeviceError> for Failed {
@@ -90,10 +94,9 @@ impl Code {
     pub(crate) fn new(encoded: &[u8]) -> Result<Self, Failed> {
         let program =
             Program::decode(encoded).map_err(|error| Failed::new(FailureCode::LoadFailed, format!("invalid program: {error}")))?;
-        let chunks: Chunks = serde_json::from_slice(&program.chunks_json)
-            .map_err(|error| Failed::new(FailureCode::ParameterFailed, format!("invalid chunks: {error}")))?;
-        let formula =
-            sahasra_parameters::Program::compile(&chunks).map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
+        let chunks: Chunks =
+            serde_json::from_slice(&program.chunks_json).map_err(|error| Failed::of_parameter(format!("invalid chunks: {error}")))?;
+        let formula = sahasra_parameters::Program::compile(&chunks).map_err(|error| Failed::of_parameter(error.to_string()))?;
         let three = |name: &str, sizes: &[u32]| {
             <[u32; 3]>::try_from(sizes).map_err(|_| Failed::new(FailureCode::LaunchFailed, format!("invalid {name}: expected three sizes")))
         };
@@ -130,12 +133,8 @@ impl Code {
                 }
                 Kind::ChunkIndexBytes(bytes) => (Argument::Index, bytes as usize),
                 Kind::Parameter(name) => {
-                    let position = formula.position(&name).ok_or_else(|| {
-                        Failed::new(
-                            FailureCode::ParameterFailed,
-                            format!("argument {place}: parameter {name} not found"),
-                        )
-                    })?;
+                    let missing = || Failed::of_parameter(format!("argument {place}: parameter {name} not found"));
+                    let position = formula.position(&name).ok_or_else(missing)?;
                     (Argument::Parameter(position), formula.parameters()[position].type_.bytes())
                 }
             };
@@ -282,7 +281,7 @@ impl<D: Device> Prepared<D> {
         let code = &*self.code;
         code.formula
             .evaluate(index, &mut frame.parameters)
-            .map_err(|error| Failed::new(FailureCode::ParameterFailed, error.to_string()))?;
+            .map_err(|error| Failed::of_parameter(error.to_string()))?;
         for (place, argument) in code.arguments.iter().enumerate() {
             match argument {
                 Argument::Parameter(position) => {
@@ -292,12 +291,8 @@ impl<D: Device> Prepared<D> {
                 }
                 Argument::Index if frame.arguments.get(place).len() == 8 => frame.arguments.set(place, &index.to_le_bytes()),
                 Argument::Index => {
-                    let index = u32::try_from(index).map_err(|_| {
-                        Failed::new(
-                            FailureCode::ParameterFailed,
-                            format!("chunk index {index} does not fit the argument's 4 bytes"),
-                        )
-                    })?;
+                    let too_large = |_| Failed::of_parameter(format!("chunk index {index} does not fit the argument's 4 bytes"));
+                    let index = u32::try_from(index).map_err(too_large)?;
                     frame.arguments.set(place, &index.to_le_bytes());
                 }
                 Argument::Input(part, input) => device.write(stream, &frame.inputs, *part, part_of(input, index)?)?,
@@ -331,14 +326,11 @@ fn part_of(input: &Input, index: u64) -> Result<&[u8], Failed> {
     let end = start.and_then(|start| start.checked_add(input.bytes_per_chunk));
     match (start, end) {
         (Some(start), Some(end)) if end <= input.bytes.len() as u64 => Ok(&input.bytes[start as usize..end as usize]),
-        _ => Err(Failed::new(
-            FailureCode::ParameterFailed,
-            format!(
-                "input of {} bytes has no part of {} bytes for chunk {index}",
-                input.bytes.len(),
-                input.bytes_per_chunk
-            ),
-        )),
+        _ => Err(Failed::of_parameter(format!(
+            "input of {} bytes has no part of {} bytes for chunk {index}",
+            input.bytes.len(),
+            input.bytes_per_chunk
+        ))),
     }
 }
 
