@@ -92,7 +92,13 @@ impl Live {
 
     /// Records that a chunk starts on a slice of a device. Checks that running chunks do not exceed the device.
     pub fn run(self: &Arc<Self>, world: &World, device: &str, bytes: u64) -> Running {
-        let allocatable = self.agent.pool().devices().iter().find(|description| description.name == *device);
+        let allocatable = self
+            .agent
+            .parts
+            .pool
+            .devices()
+            .iter()
+            .find(|description| description.name == *device);
         let allocatable = allocatable.map_or(0, |description| description.allocatable_bytes);
         let running = {
             let mut book = locked(&self.book);
@@ -132,7 +138,7 @@ impl Live {
     fn keep_connected(&self) {
         let now = self.clock.now();
         let mut book = locked(&self.book);
-        for session in self.agent.sessions().all() {
+        for session in self.agent.sessions.all() {
             if session.process().is_some_and(|process| process.status_page().stats().connected) {
                 let end = (now + session.ttl()).min(session.limit());
                 let held = book.grants.values_mut().filter(|grant| session.owner_uid == grant.owner);
@@ -189,7 +195,7 @@ impl Live {
             }
             return;
         };
-        let boot_id = self.agent.boot_id();
+        let boot_id = &self.agent.parts.boot_id;
         if *boot_id != request.boot_id || *boot_id != grant.id.boot_id {
             world.broken(format!("boot: worker-{} granted slices of another boot", self.index));
         }
@@ -213,7 +219,7 @@ impl Live {
             let Some(owner) = request.owners.iter().find(|owner| owner.grants.contains(&outcome.id)) else {
                 continue;
             };
-            if *self.agent.boot_id() != outcome.id.boot_id {
+            if self.agent.parts.boot_id != outcome.id.boot_id {
                 world.broken(format!("boot: worker-{} renewed a grant of another boot", self.index));
                 continue;
             }
@@ -241,7 +247,7 @@ impl Live {
         let mut book = locked(&self.book);
         for (counter, grant) in book.grants.iter_mut().filter(|(_, grant)| grant.owner == request.owner.uid) {
             let named = request.grants.is_empty()
-                || (request.grants.iter()).any(|id| *self.agent.boot_id() == id.boot_id && id.counter == *counter);
+                || (request.grants.iter()).any(|id| self.agent.parts.boot_id == id.boot_id && id.counter == *counter);
             if named {
                 grant.end = grant.end.min(now);
             }

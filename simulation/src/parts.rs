@@ -7,7 +7,7 @@ use sahasra_operator::{Operator, Settings, agents::AgentClient, fault::Faults};
 use sahasra_service::{clock::Clock, health::Readiness};
 use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_worker::{
-    agent::{Agent, AgentLimits, Executors, Identity},
+    agent::{Agent, AgentLimits, Identity, Parts},
     burst_executors::{ExecutorPool, PoolConfig},
     classes::ClassTable,
     devices::DeviceDescription,
@@ -167,7 +167,7 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
                             agent.drain(Duration::from_secs(3)).await;
                             stop.cancel();
                             let _ = timeout(Duration::from_secs(5), registration).await;
-                            agent.pool().shut_down();
+                            agent.parts.pool.shut_down();
                             break;
                         }
                         Some(Order::KillExecutors) => {
@@ -213,12 +213,10 @@ fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &P
         shutdown_grace: Duration::from_secs(4),
         ..AgentLimits::default()
     };
-    let executors = Executors {
-        chunks: pool,
-        sessions: Some(SessionModels::new(world, index)),
-    };
+    let launcher = SessionModels::new(world, index);
     let stores = stores(world, Node::Agent(index));
-    let agent = Agent::new(identity, boot_id.into(), limits, executors, metrics, stores, clock);
+    let parts = Parts::new(boot_id.into(), pool, metrics, stores);
+    let agent = Agent::new(identity, parts, limits, launcher, clock);
     part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
     part.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
     agent

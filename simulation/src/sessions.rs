@@ -89,7 +89,7 @@ impl UserSession {
                 exit = None;
                 let ending = async {
                     sleep(Duration::from_millis(after)).await;
-                    let Some(session) = live.agent.sessions().find(name.namespace, &name.name) else {
+                    let Some(session) = live.agent.sessions.find(name.namespace, &name.name) else {
                         return;
                     };
                     let Some(exits) = locked(&world.session_executors).remove(&(live.index, executor)) else {
@@ -122,7 +122,7 @@ impl UserSession {
 
     /// Connects a client. Returns the number of the session's executor.
     async fn connect(&self, live: &Live) -> Option<u32> {
-        let session = live.agent.sessions().find(self.name.namespace, &self.name.name)?;
+        let session = live.agent.sessions.find(self.name.namespace, &self.name.name)?;
         let agent = Arc::clone(&live.agent);
         let connecting = live.part.start(async move { agent.executor_of(&session).await });
         tokio::select! {

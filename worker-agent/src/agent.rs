@@ -4,13 +4,9 @@
 //! Every change of the ledger goes through [`Agent::change`]. Afterwards it applies the effects that the ledger asked for (kill an
 //! executor, notify a burst that its slices shrank) and re-arms the expiry timer.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{Arc, atomic::AtomicU64},
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
+use futures::future::OptionFuture;
 use parking_lot::{Mutex, MutexGuard};
 use sahasra_names::{Backend, BootId, ClassName, DeviceName, OwnerUid, WorkerName};
 use sahasra_service::clock::Clock;
@@ -27,15 +23,13 @@ use tokio_util::sync::CancellationToken;
 mod bursts;
 pub mod sessions;
 
+pub use crate::dispatch::Parts;
 use crate::{
     SHUTDOWN_MESSAGE,
-    burst_executors::ExecutorPool,
     classes::ClassTable,
     dispatch::Burst,
     ledger::{Device, Effect, Ledger, Load, Totals},
-    metrics::{Metrics, Observed},
     session_executors::{launch::Launch, registry::Sessions},
-    store::StorePolicy,
 };
 
 /// Default limit of submitted, unanswered chunks of a burst: enough for one second of no-op chunks, so that executors never wait for a
@@ -77,43 +71,23 @@ pub struct Identity {
     pub classes: ClassTable,
 }
 
-/// Executors of an agent: the pool that runs chunks, and the launcher that starts session executors.
-#[derive(Debug)]
-pub struct Executors {
-    pub chunks: ExecutorPool,
-    /// Launcher of session executors. Without one, sessions hold their slices but no client can connect.
-    pub sessions: Option<Arc<dyn Launch>>,
-}
-
-impl From<ExecutorPool> for Executors {
-    fn from(chunks: ExecutorPool) -> Self {
-        Self { chunks, sessions: None }
-    }
-}
-
 /// Shared state of a worker agent, see the [module](self). Lives behind an [`Arc`].
 #[derive(Debug)]
 pub struct Agent {
     identity: Identity,
-    boot_id: BootId,
-    limits: AgentLimits,
+    pub parts: Parts,
+    pub(crate) limits: AgentLimits,
     clock: Clock,
     ledger: Mutex<Ledger>,
-    /// Class of each device, in the order of the devices in `pool`.
+    /// Class of each device, in the order of the devices of the pool.
     classes: Mutex<Vec<ClassName>>,
-    pool: ExecutorPool,
-    sessions: Sessions,
+    /// Sessions that hold a slice.
+    pub sessions: Sessions,
     bursts: Mutex<BTreeMap<OwnerUid, Arc<Burst>>>,
-    metrics: Metrics,
-    store_policy: StorePolicy,
     /// Wakes [`Agent::keep_time`] when the ledger's next deadline has moved closer.
     alarm: Notify,
-    /// Cancelled when shutdown begins.
-    draining: CancellationToken,
     /// Highest sequence number among all bursts that ended. A new burst starts above it.
     sequence_floor: Mutex<u64>,
-    /// Number of the last segment of results.
-    segments: AtomicU64,
 }
 
 /// Returns a random boot id, which identifies one start of the agent: 128 bits as 32 hexadecimal digits.
@@ -127,18 +101,9 @@ pub fn new_boot_id() -> io::Result<BootId> {
 }
 
 impl Agent {
-    /// Creates an agent without grants. Its ledger is new and covers the devices of the pool.
-    pub fn new(
-        identity: Identity,
-        boot_id: BootId,
-        limits: AgentLimits,
-        executors: Executors,
-        metrics: Metrics,
-        store_policy: StorePolicy,
-        clock: Clock,
-    ) -> Arc<Self> {
-        let Executors { chunks: pool, sessions } = executors;
-        let devices = pool.devices().iter().map(|device| Device {
+    /// Creates an agent without grants. Its ledger is new and covers the devices of the pool. `launcher` starts the executors of sessions.
+    pub fn new(identity: Identity, parts: Parts, limits: AgentLimits, launcher: Arc<dyn Launch>, clock: Clock) -> Arc<Self> {
+        let devices = parts.pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
             session_bytes: match device.kind {
@@ -147,62 +112,32 @@ impl Agent {
                 Backend::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
             },
         });
-        let classes = pool.devices().iter();
+        let classes = parts.pool.devices().iter();
         let classes = classes.map(|device| identity.classes.class(device, &BTreeMap::new()));
         Arc::new(Self {
             classes: Mutex::new(classes.collect()),
-            ledger: Mutex::new(Ledger::new(boot_id.clone(), devices.collect())),
+            ledger: Mutex::new(Ledger::new(parts.boot_id.clone(), devices.collect())),
             identity,
-            boot_id,
+            parts,
             limits,
             clock,
-            pool,
-            sessions: Sessions::new(sessions),
+            sessions: Sessions::new(launcher),
             bursts: Mutex::default(),
-            metrics,
-            store_policy,
             alarm: Notify::new(),
-            draining: CancellationToken::new(),
             sequence_floor: Mutex::new(0),
-            segments: AtomicU64::new(0),
         })
     }
 
     /// Sets the labels of the node. The classes of devices and their allocatable memory may depend on these labels.
     pub fn set_node_labels(&self, labels: &BTreeMap<String, String>) {
         self.change(|ledger, _| {
-            for device in self.pool.devices() {
+            for device in self.parts.pool.devices() {
                 ledger.set_limit(&device.name, self.identity.classes.lent_bytes(device, labels));
             }
         });
-        let devices = self.pool.devices().iter();
+        let devices = self.parts.pool.devices().iter();
         let classes = devices.map(|device| self.identity.classes.class(device, labels)).collect();
         *self.classes.lock() = classes;
-    }
-
-    /// Returns the boot id, which identifies this start of the agent.
-    pub fn boot_id(&self) -> &BootId {
-        &self.boot_id
-    }
-
-    /// Returns the agent's memory and time limits.
-    pub fn limits(&self) -> &AgentLimits {
-        &self.limits
-    }
-
-    /// Returns the pool of burst executors.
-    pub fn pool(&self) -> &ExecutorPool {
-        &self.pool
-    }
-
-    /// Returns the agent's metrics.
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// Returns the token that is cancelled when shutdown begins.
-    pub fn draining(&self) -> &CancellationToken {
-        &self.draining
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
@@ -287,15 +222,11 @@ impl Agent {
     pub async fn keep_time(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let deadline = self.lock().next_deadline();
+            let due = OptionFuture::from(deadline.map(|deadline| tokio::time::sleep_until(self.clock.instant(deadline))));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.alarm.notified() => {}
-                () = async {
-                    match deadline {
-                        Some(deadline) => tokio::time::sleep_until(self.clock.instant(deadline)).await,
-                        None => std::future::pending().await,
-                    }
-                } => self.change(|ledger, now| ledger.expire(now)),
+                Some(()) = due => self.change(|ledger, now| ledger.expire(now)),
             }
         }
     }
@@ -303,7 +234,7 @@ impl Agent {
     /// Handles `/v1/acquire`.
     pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
         let (owner_uid, device) = (OwnerUid::from(&request.owner.uid), DeviceName::from(&request.device));
-        let healthy = self.pool.load(&device).is_none_or(|load| load.healthy);
+        let healthy = self.parts.pool.load(&device).is_none_or(|load| load.healthy);
         let answer = self.change(|ledger, now| {
             ledger.set_healthy(&device, healthy);
             let grant = ledger.acquire(now, request)?;
@@ -321,7 +252,7 @@ impl Agent {
                 response.grant = Some(grant);
             }
             Err(refusal) => {
-                self.metrics.refused(refusal.code());
+                self.parts.metrics.refused(refusal.code());
                 response.refusal = Some(refusal);
             }
         }
@@ -369,13 +300,13 @@ impl Agent {
             (loads, grants(ledger, now), ledger.is_shutting_down())
         });
         let classes = self.classes.lock().clone();
-        let devices = self.pool.devices().iter().zip(loads).zip(classes);
+        let devices = self.parts.pool.devices().iter().zip(loads).zip(classes);
         Inventory {
             worker: self.identity.worker.to_string(),
-            boot_id: self.boot_id.to_string(),
+            boot_id: self.parts.boot_id.to_string(),
             devices: devices
                 .map(|((device, load), class)| {
-                    let execution = self.pool.load(&device.name).unwrap_or_default();
+                    let execution = self.parts.pool.load(&device.name).unwrap_or_default();
                     let sessions = self.sessions.on_device(&device.name);
                     inventory::Device {
                         name: device.name.to_string(),
@@ -410,16 +341,12 @@ impl Agent {
         (sum, ledger.totals())
     }
 
-    /// Returns the values that the metrics show at a scrape.
-    pub(crate) fn observed(&self) -> Observed {
+    /// Updates the metrics for a scrape.
+    pub(crate) fn observe(&self) {
         let (load, totals) = self.totals();
-        let devices = self.pool.devices().iter();
-        Observed {
-            load,
-            totals,
-            devices: devices.filter_map(|device| self.pool.load(&device.name)).collect(),
-            sessions: self.sessions.totals(),
-        }
+        let pool = &self.parts.pool;
+        let devices: Vec<_> = pool.devices().iter().filter_map(|device| pool.load(&device.name)).collect();
+        self.parts.metrics.observe(&load, &totals, &devices, &self.sessions.totals());
     }
 
     /// Applies fencing to the coordinator of a stream: records the term of `owner`, or rejects a lower one.

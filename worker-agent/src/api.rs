@@ -112,7 +112,7 @@ pub fn routes(
             warp::reply::with_header(warp::reply::stream(frames), header::CONTENT_TYPE, CONTENT_TYPE).into_response()
         });
     let observed = Arc::clone(&agent);
-    let scrape = metrics::route(agent.metrics().registry(), move || observed.metrics().observe(&observed.observed()));
+    let scrape = metrics::route(agent.parts.metrics.registry(), move || observed.observe());
     let routes = [
         session_stream::route(Arc::clone(&agent), access).boxed(),
         guard::rejected(guard).boxed(),

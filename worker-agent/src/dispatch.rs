@@ -44,6 +44,7 @@ mod outputs;
 mod retention;
 
 pub(crate) use host::Host;
+pub use host::Parts;
 use lane::Lane;
 pub(crate) use outputs::{Outputs, Reported};
 use retention::Retention;
@@ -244,10 +245,10 @@ impl Burst {
 
     /// Accepts chunks from the stream and passes them to the lanes. On an error no chunk was accepted, and the stream must be rejected.
     pub(crate) fn submit(self: &Arc<Self>, host: &Arc<dyn Host>, stream: u64, ranges: &[ChunkRange]) -> Result<(), Refusal> {
-        let devices = host.pool().devices();
+        let devices = host.parts().pool.devices();
         let mut chunks = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let place = host.pool().place(&range.device).ok_or_else(|| {
+            let place = host.parts().pool.place(&range.device).ok_or_else(|| {
                 let message = format!("device {:?} not found", range.device);
                 Refusal::new(RefusalCode::UnknownDevice, message)
             })?;
@@ -263,7 +264,7 @@ impl Burst {
         for chunks in chunks.chunk_by(|(place, _), (next, _)| place == next) {
             let device = &devices[chunks[0].0].name;
             let ranges: Vec<AttemptRange> = chunks.iter().map(|(_, range)| *range).collect();
-            if host.draining().is_cancelled() {
+            if host.parts().draining.is_cancelled() {
                 self.fail(host.as_ref(), device, &ranges, FailureCode::ShuttingDown, SHUTDOWN_MESSAGE);
             } else if host.active_slices(&self.owner_uid, device) == 0 {
                 // The slices were released or have expired, which the coordinator does not know yet.
@@ -280,7 +281,7 @@ impl Burst {
         if let Some(lane) = state.lanes.get(device) {
             return Ok(Arc::clone(lane));
         }
-        let opened = host.pool().open(device, &self.namespace, self.program.clone(), &self.chunks);
+        let opened = host.parts().pool.open(device, &self.namespace, self.program.clone(), &self.chunks);
         let (run, events) = opened.map_err(|error| error.to_string())?;
         let lane = lane::start(host, self, device, run, events);
         state.lanes.insert(device.clone(), Arc::clone(&lane));
@@ -310,11 +311,11 @@ impl Burst {
         let mut state = self.state();
         for run in &ended.runs {
             self.chunks.remove(AttemptRange::from(run));
-            host.count_chunks(SUCCEEDED, run.count);
+            host.parts().metrics.chunks(SUCCEEDED, run.count);
         }
         for failure in &ended.failures {
             self.chunks.remove(AttemptRange::from(failure));
-            host.count_chunks(failure.code().label(), failure.count);
+            host.parts().metrics.chunks(failure.code().label(), failure.count);
         }
         let indices = ended.runs.iter().map(|run| (run.first, run.count)).collect();
         state.retention.keep(indices, |sequence| {

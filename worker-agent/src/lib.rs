@@ -41,7 +41,7 @@ pub mod registration;
 pub mod session_executors;
 mod store;
 
-use agent::{Agent, AgentLimits, Executors, Identity};
+use agent::{Agent, AgentLimits, Identity, Parts};
 use api::guard::Guard;
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
@@ -178,11 +178,9 @@ pub async fn serve(
     };
     let program = config.program.clone();
     let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
-    let executors = Executors {
-        sessions: Some(Arc::new(launcher.context("failed to spawn the thread that starts executors")?)),
-        chunks: ExecutorPool::start(config).await?,
-    };
-    let gpu = executors.chunks.devices().iter().any(|device| device.kind.is_gpu());
+    let launcher = launcher.context("failed to spawn the thread that starts executors")?;
+    let pool = ExecutorPool::start(config).await?;
+    let gpu = pool.devices().iter().any(|device| device.kind.is_gpu());
     sandbox_check::check(&program, gpu, arguments.require_sandbox).await?;
     let bound = listener.local_addr()?;
     let agent = Agent::new(
@@ -190,14 +188,17 @@ pub async fn serve(
             worker: arguments.node_name.as_str().into(),
             classes,
         },
-        agent::new_boot_id().context("failed to generate the boot id")?,
+        Parts::new(
+            agent::new_boot_id().context("failed to generate the boot id")?,
+            pool,
+            metrics,
+            arguments.stores.policy(),
+        ),
         limits,
-        executors,
-        metrics,
-        arguments.stores.policy(),
+        Arc::new(launcher),
         Clock::default(),
     );
-    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.boot_id().as_str(), node = arguments.node_name, "serving");
+    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.parts.boot_id.as_str(), node = arguments.node_name, "serving");
 
     let readiness = Readiness::default();
     let stop = CancellationToken::new();
@@ -242,7 +243,7 @@ pub async fn serve(
         Some(registration) => registration.await.context("registration task failed")?,
         None => Ok(()),
     };
-    agent.pool().shut_down();
+    agent.parts.pool.shut_down();
     registered?;
     tracing::info!("stopped");
     Ok(())

@@ -116,8 +116,9 @@ impl Metrics {
     }
 
     /// Sets the gauges, and advances the counters, to values observed at a scrape.
-    pub(crate) fn observe(&self, observed: &Observed) {
-        let Observed { load, totals, devices, .. } = observed;
+    /// `load` is the sum over all devices, `totals` counts since the agent started, `devices` has the load of the executors of each device,
+    /// and `sessions` the number of sessions that hold a slice, of those with a connected client, and the sum of their statistics.
+    pub(crate) fn observe(&self, load: &Load, totals: &Totals, devices: &[DeviceLoad], sessions: &(usize, usize, Stats)) {
         self.leases_active.set(load.slices as i64);
         self.slices_in_use.set(load.slices_in_use as i64);
         self.vram_allocated.set(load.leased_bytes as i64);
@@ -132,25 +133,12 @@ impl Metrics {
         self.namespaces_waiting
             .set(devices.iter().map(|load| i64::from(load.waiting)).sum());
         advance(&self.executors_lost, devices.iter().map(|load| load.lost_executors).sum());
-        let (sessions, connected, stats) = &observed.sessions;
+        let (sessions, connected, stats) = sessions;
         self.sessions.set(*sessions as i64);
         self.sessions_connected.set(*connected as i64);
         advance(&self.session_received, stats.received_bytes);
         advance(&self.session_sent, stats.sent_bytes);
     }
-}
-
-/// Values of an agent that are read at each scrape.
-#[derive(Debug)]
-pub(crate) struct Observed {
-    /// Sum over all devices.
-    pub load: Load,
-    /// Counters since the agent started.
-    pub totals: Totals,
-    /// Load of the executors of each device.
-    pub devices: Vec<DeviceLoad>,
-    /// Sessions that hold a slice, those with a connected client, and the sum of their statistics.
-    pub sessions: (usize, usize, Stats),
 }
 
 #[cfg(test)]

@@ -206,7 +206,7 @@ impl Registration {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.config.namespace);
         let name = self.lease_name();
         let spec = LeaseSpec {
-            holder_identity: Some(self.agent.boot_id().to_string()),
+            holder_identity: Some(self.agent.parts.boot_id.to_string()),
             lease_duration_seconds: Some((self.config.heartbeat_interval.as_secs() * 3).clamp(1, 3600) as i32),
             renew_time: Some(MicroTime(Timestamp::now())),
             ..LeaseSpec::default()

@@ -1,18 +1,13 @@
 //! Bursts of an agent: their lookup by owner, their sequence numbers, and their end at shutdown.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
-use sahasra_names::{BootId, DeviceName, OwnerUid};
+use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_wire::{burst::FailureCode, grants::Refusal};
-use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::{
-    burst_executors::ExecutorPool,
-    dispatch::{Burst, Host},
-    store::StorePolicy,
-};
+use crate::dispatch::{Burst, Host, Parts};
 
 impl Agent {
     pub(crate) fn burst(&self, owner_uid: &OwnerUid) -> Option<Arc<Burst>> {
@@ -67,7 +62,7 @@ impl Agent {
     /// sessions end. Returns once every coordinator has received its burst's last frames, or when that takes longer than `timeout`.
     pub async fn drain(&self, timeout: Duration) {
         self.change(|ledger, _| ledger.begin_shutdown());
-        self.draining.cancel();
+        self.parts.draining.cancel();
         let bursts: Vec<Arc<Burst>> = self.bursts().values().cloned().collect();
         for burst in &bursts {
             burst.poke();
@@ -96,20 +91,8 @@ impl Agent {
 }
 
 impl Host for Agent {
-    fn boot_id(&self) -> &BootId {
-        self.boot_id()
-    }
-
-    fn pool(&self) -> &ExecutorPool {
-        self.pool()
-    }
-
-    fn draining(&self) -> &CancellationToken {
-        self.draining()
-    }
-
-    fn store_policy(&self) -> &StorePolicy {
-        &self.store_policy
+    fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32 {
@@ -122,13 +105,5 @@ impl Host for Agent {
 
     fn vacate(&self, owner_uid: &OwnerUid, device: &DeviceName, slices: u32) {
         self.change(|ledger, now| ledger.vacate(now, owner_uid, device, slices));
-    }
-
-    fn next_segment(&self) -> u64 {
-        self.segments.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    fn count_chunks(&self, outcome: &'static str, chunks: u64) {
-        self.metrics.chunks(outcome, chunks);
     }
 }

@@ -11,11 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::Agent;
-use crate::session_executors::{
-    launch::LaunchError,
-    process::Process,
-    registry::{Session, Sessions},
-};
+use crate::session_executors::{launch::LaunchError, process::Process, registry::Session};
 
 #[cfg(test)]
 mod tests;
@@ -39,11 +35,6 @@ pub enum ConnectError {
 }
 
 impl Agent {
-    /// Returns the sessions that hold a slice on this agent.
-    pub fn sessions(&self) -> &Sessions {
-        &self.sessions
-    }
-
     /// Returns the executor of a session, and starts one if none runs.
     ///
     /// # Errors
@@ -53,8 +44,8 @@ impl Agent {
         if let Some(process) = &*executor {
             return Ok(Arc::clone(process));
         }
-        let launcher = self.sessions.launcher().ok_or(LaunchError::NoLauncher)?;
-        let device = self.pool.device(&session.device).ok_or(ConnectError::Ended)?;
+        let launcher = &self.sessions.launcher;
+        let device = self.parts.pool.device(&session.device).ok_or(ConnectError::Ended)?;
         let terms = session.terms();
         let engine = terms.engine.parse().map_err(|UnknownName(engine)| LaunchError::NoEngine {
             device: device.name.to_string(),
@@ -130,12 +121,7 @@ impl Agent {
             }
         });
         drop(executor);
-        part::blocking(move || {
-            if let Some(launcher) = self.sessions.launcher() {
-                launcher.trim_cache();
-            }
-        })
-        .await;
+        part::blocking(move || self.sessions.launcher.trim_cache()).await;
     }
 
     /// Extends the grants of sessions with a connected client, each up to the session's limit, and writes to the executors when their sessions end.

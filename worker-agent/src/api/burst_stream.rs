@@ -95,14 +95,14 @@ where
     };
     let error = match open(&agent, &mut reader).await {
         Ok((owner, burst, attached)) => {
-            let devices = agent.pool().devices();
+            let devices = agent.parts.pool.devices();
             let chunks = attached.chunks.iter();
             let chunks: Vec<ChunkRange> = chunks
                 .map(|(place, range)| ChunkRange::new(devices[*place].name.as_str(), *range))
                 .collect();
             let opened = Opened {
-                boot_id: agent.boot_id().to_string(),
-                max_outstanding_chunks: agent.limits().max_outstanding_chunks,
+                boot_id: agent.parts.boot_id.to_string(),
+                max_outstanding_chunks: agent.limits.max_outstanding_chunks,
                 chunks,
                 sequence: attached.sequence,
                 last_repeated: attached.last_repeated,
@@ -145,12 +145,12 @@ async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Bur
         mut program,
         covered,
     } = *open;
-    if *agent.boot_id() != boot_id {
-        let message = format!("boot id is {}, not {boot_id}", agent.boot_id());
+    if agent.parts.boot_id != boot_id {
+        let message = format!("boot id is {}, not {boot_id}", agent.parts.boot_id);
         return Err(Refusal::new(RefusalCode::BootMismatch, message).into());
     }
     agent.fence(&owner)?;
-    if agent.draining().is_cancelled() {
+    if agent.parts.draining.is_cancelled() {
         return Err(Agent::shutting_down().into());
     }
     let outputs = Outputs::take(&mut program);
@@ -164,7 +164,7 @@ async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Bur
                 return Err(Refusal::invalid(message));
             }
             _ => {
-                let limits = agent.limits();
+                let limits = &agent.limits;
                 let chunks = OutstandingChunks::new(limits.max_outstanding_chunks);
                 Burst::new(&owner, spec, outputs.clone(), chunks, limits.max_retained_bytes, sequence)
             }
@@ -208,7 +208,7 @@ async fn write(agent: &Agent, burst: &Burst, stream: u64, answers: &mpsc::Sender
     let mut version = burst.watch();
     loop {
         version.borrow_and_update();
-        match burst.outgoing(stream, agent.draining().is_cancelled()) {
+        match burst.outgoing(stream, agent.parts.draining.is_cancelled()) {
             Outgoing::Frames(frames) => {
                 for frame in frames {
                     if answers.send(frame).await.is_err() {

@@ -134,11 +134,11 @@ impl Call {
         if self.method != Method::GET {
             return Err(Refusal::Method);
         }
-        if self.agent.draining().is_cancelled() {
+        if self.agent.parts.draining.is_cancelled() {
             return Err(Refusal::ShuttingDown);
         }
         let name = format!("{}/{}", self.namespace, self.name);
-        let Some(session) = self.agent.sessions().find(&self.namespace, &self.name) else {
+        let Some(session) = self.agent.sessions.find(&self.namespace, &self.name) else {
             return Err(Refusal::NoSession(name));
         };
         let upgrade = self.upgrade.filter(|_| asks_for_upgrade(&self.headers)).ok_or(Refusal::NoUpgrade)?;
@@ -166,7 +166,7 @@ impl Call {
     /// Returns the session's executor if the request shows the secret of the session's client.
     fn resumed(&self) -> Option<Arc<Process>> {
         let secret = resume_secret(self.headers.get(RESUME_HEADER)?.as_bytes())?;
-        let process = self.agent.sessions().find(&self.namespace, &self.name)?.process()?;
+        let process = self.agent.sessions.find(&self.namespace, &self.name)?.process()?;
         process.status_page().is_secret(&secret).then_some(process)
     }
 }

@@ -1,22 +1,43 @@
 //! [`Host`], the interface of the agent for dispatch.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::atomic::AtomicU64};
 
 use sahasra_names::{BootId, DeviceName, OwnerUid};
 use tokio_util::sync::CancellationToken;
 
-use crate::{burst_executors::ExecutorPool, store::StorePolicy};
+use crate::{burst_executors::ExecutorPool, metrics::Metrics, store::StorePolicy};
+
+/// Parts of an agent that dispatch uses too.
+#[derive(Debug)]
+pub struct Parts {
+    /// Identifies this start of the agent.
+    pub boot_id: BootId,
+    pub pool: ExecutorPool,
+    pub metrics: Metrics,
+    pub store_policy: StorePolicy,
+    /// Cancelled when shutdown begins.
+    pub draining: CancellationToken,
+    /// Number of the last segment of results.
+    pub segments: AtomicU64,
+}
+
+impl Parts {
+    /// Creates the parts of an agent that has written no segment.
+    pub fn new(boot_id: BootId, pool: ExecutorPool, metrics: Metrics, store_policy: StorePolicy) -> Self {
+        Self {
+            boot_id,
+            pool,
+            metrics,
+            store_policy,
+            draining: CancellationToken::new(),
+            segments: AtomicU64::new(0),
+        }
+    }
+}
 
 /// The agent, as dispatch uses it.
 pub(crate) trait Host: Debug + Send + Sync {
-    fn boot_id(&self) -> &BootId;
-
-    fn pool(&self) -> &ExecutorPool;
-
-    /// Returns the token that is cancelled when shutdown begins.
-    fn draining(&self) -> &CancellationToken;
-
-    fn store_policy(&self) -> &StorePolicy;
+    fn parts(&self) -> &Parts;
 
     /// Returns the number of active slices that the owner holds on the device.
     fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32;
@@ -26,10 +47,4 @@ pub(crate) trait Host: Debug + Send + Sync {
 
     /// Marks slices of the owner as no longer in use.
     fn vacate(&self, owner_uid: &OwnerUid, device: &DeviceName, slices: u32);
-
-    /// Returns the number of the next segment of results in this boot.
-    fn next_segment(&self) -> u64;
-
-    /// Counts chunks that ended with the outcome.
-    fn count_chunks(&self, outcome: &'static str, chunks: u64);
 }

@@ -162,7 +162,7 @@ impl Worker {
     }
 
     fn flush_at(&self, storing: bool) -> Instant {
-        if !self.batch_has_room(storing) || self.lane.run.outstanding() == 0 || self.host.draining().is_cancelled() {
+        if !self.batch_has_room(storing) || self.lane.run.outstanding() == 0 || self.host.parts().draining.is_cancelled() {
             return Instant::now();
         }
         if storing {
@@ -195,7 +195,7 @@ impl Worker {
             Event::Failed { range, code, message } => self.batch.fail(range, code, message),
             Event::Returned { range } => {
                 if let Some(burst) = self.burst.upgrade() {
-                    let without_slices = self.withdrawn && !self.host.draining().is_cancelled();
+                    let without_slices = self.withdrawn && !self.host.parts().draining.is_cancelled();
                     burst.give_back(&self.lane.device, range, without_slices);
                 }
             }
@@ -206,7 +206,7 @@ impl Worker {
     /// Sets the executor's concurrency to what the ledger allows now.
     fn adjust(&mut self) {
         let outstanding = self.lane.run.outstanding();
-        let draining = self.host.draining().is_cancelled();
+        let draining = self.host.parts().draining.is_cancelled();
         let active = if draining {
             0
         } else {
@@ -292,14 +292,15 @@ impl Worker {
         if succeeded.is_empty() {
             return;
         }
+        let parts = self.host.parts();
         let name = SegmentName {
             term,
             attempt: succeeded.iter().map(|(range, _)| range.attempt).max().unwrap_or(1),
-            boot_id: self.host.boot_id().to_string(),
-            counter: self.host.next_segment(),
+            boot_id: parts.boot_id.to_string(),
+            counter: parts.segments.fetch_add(1, Ordering::Relaxed) + 1,
         };
         let program = burst.program().clone();
-        let policy = self.host.store_policy().clone();
+        let policy = parts.store_policy.clone();
         self.writing = Some(Box::pin(async move {
             let segment = store::write_segment(&policy, &store, &name, &program, &succeeded).await;
             match segment {

@@ -114,7 +114,7 @@ impl Registration {
     /// Returns the resource version at which this agent may write the heartbeat, or [`Occupied`] if the holder is alive.
     pub(super) async fn may_take(&self, leases: &Api<Lease>, lease: Lease, claim: &mut Claim) -> Result<Option<String>, BeatError> {
         let other = holder(&lease);
-        if other.is_empty() || *self.agent.boot_id() == other {
+        if other.is_empty() || self.agent.parts.boot_id == other {
             return Ok(lease.metadata.resource_version);
         }
         let status = self.status_of(&other).await?;

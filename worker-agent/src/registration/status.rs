@@ -68,7 +68,7 @@ pub(super) fn desired(
     GpuWorkerStatus {
         conditions,
         endpoint: Some(endpoint.to_owned()),
-        boot_id: Some(agent.boot_id().to_string()),
+        boot_id: Some(agent.parts.boot_id.to_string()),
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         devices,
         summary: Some(summary),
@@ -76,6 +76,8 @@ pub(super) fn desired(
 }
 
 fn engines(agent: &Agent, device: &str) -> Vec<Engine> {
-    let device = agent.pool().device(device);
-    device.map(|device| agent.sessions().engines(device.kind)).unwrap_or_default()
+    let device = agent.parts.pool.device(device);
+    device
+        .map(|device| agent.sessions.launcher.engines(device.kind))
+        .unwrap_or_default()
 }

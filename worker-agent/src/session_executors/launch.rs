@@ -13,8 +13,6 @@ use crate::devices::DeviceDescription;
 /// Errors of starting a session executor.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    #[error("this agent does not support sessions")]
-    NoLauncher,
     #[error("device {device} does not support engine {engine}")]
     NoEngine {
         device: String,

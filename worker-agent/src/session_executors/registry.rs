@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_executor_protocol::session::status_page::Stats;
-use sahasra_names::{Backend, DeviceName, Engine, OwnerUid};
+use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_wire::{grants::SessionTerms, inventory::SessionLoad, milliseconds};
 use tokio_util::sync::CancellationToken;
 
@@ -133,7 +133,8 @@ fn sum(total: Stats, of: &Stats) -> Stats {
 /// All sessions of an agent, see the [module](self).
 #[derive(Debug)]
 pub struct Sessions {
-    launcher: Option<Arc<dyn Launch>>,
+    /// Starts the executors of sessions.
+    pub(crate) launcher: Arc<dyn Launch>,
     state: Mutex<State>,
 }
 
@@ -155,24 +156,12 @@ impl State {
 }
 
 impl Sessions {
-    /// Creates an empty list. Without a launcher, sessions hold their slices but no client can connect.
-    pub fn new(launcher: Option<Arc<dyn Launch>>) -> Self {
+    /// Creates an empty list.
+    pub fn new(launcher: Arc<dyn Launch>) -> Self {
         Self {
             launcher,
             state: Mutex::default(),
         }
-    }
-
-    /// Returns the launcher of session executors.
-    pub fn launcher(&self) -> Option<&dyn Launch> {
-        self.launcher.as_deref()
-    }
-
-    /// Returns the engines on devices of this backend.
-    pub fn engines(&self, backend: Backend) -> Vec<Engine> {
-        self.launcher
-            .as_ref()
-            .map_or_else(|| vec![Engine::Ptx], |launcher| launcher.engines(backend))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -299,12 +288,11 @@ impl Sessions {
     /// Returns the load of each session, and the reports of executors that exited on their own.
     pub fn loads(&self, now: Duration) -> Vec<SessionLoad> {
         let state = self.state();
-        let streams = |session: &Session| self.launcher.is_some() && !session.ended.is_cancelled();
         let held = state
             .by_owner
             .values()
             .filter(|session| !state.ends.contains_key(&session.owner_uid));
-        let held = held.map(|session| session.load(streams(session), now));
+        let held = held.map(|session| session.load(!session.ended.is_cancelled(), now));
         let ends = state.ends.values().filter(|(since, _)| now.saturating_sub(*since) < ENDS_KEPT);
         held.chain(ends.map(|(_, load)| load.clone())).collect()
     }
@@ -319,7 +307,33 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use futures::future::BoxFuture;
+    use sahasra_names::{Backend, Engine};
+
     use super::*;
+    use crate::devices::DeviceDescription;
+    use crate::session_executors::launch::LaunchError;
+
+    #[derive(Debug)]
+    struct NoLauncher;
+
+    impl Launch for NoLauncher {
+        fn engines(&self, _backend: Backend) -> Vec<Engine> {
+            Vec::new()
+        }
+
+        fn launch<'a>(
+            &'a self,
+            _device: &'a DeviceDescription,
+            _namespace: &'a str,
+            _engine: Engine,
+            _limit_bytes: u64,
+        ) -> BoxFuture<'a, Result<Process, LaunchError>> {
+            unreachable!("no session has a client")
+        }
+
+        fn trim_cache(&self) {}
+    }
 
     fn terms(name: &str, keep_seconds: u64) -> SessionTerms {
         SessionTerms {
@@ -337,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_session_is_found_by_name_until_its_grant_is_gone() {
-        let sessions = Sessions::new(None);
+        let sessions = Sessions::new(Arc::new(NoLauncher));
         sessions.granted(&"lease-1".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(5));
         let found = sessions.find("team", "mine").unwrap();
         assert_eq!((found.owner_uid.as_str(), found.limit()), ("lease-1", seconds(65)));
@@ -351,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_new_session_of_a_name_is_found_while_the_old_one_still_drains() {
-        let sessions = Sessions::new(None);
+        let sessions = Sessions::new(Arc::new(NoLauncher));
         sessions.granted(&"old".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(0));
         sessions.granted(&"new".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(9));
         assert_eq!(sessions.find("team", "mine").unwrap().owner_uid.as_str(), "new");
@@ -361,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_lost_executor_is_reported_until_its_grant_is_released() {
-        let sessions = Sessions::new(None);
+        let sessions = Sessions::new(Arc::new(NoLauncher));
         sessions.granted(&"lease-1".into(), &terms("mine", 60), &"cpu-0".into(), 1, seconds(60), seconds(0));
         let session = sessions.of_owner("lease-1").unwrap();
         sessions.lost(&session, "its executor was killed by signal 9".to_owned(), seconds(1));
@@ -376,7 +390,7 @@ mod tests {
 
     #[test]
     fn ends_are_bounded_and_the_oldest_is_forgotten_first() {
-        let sessions = Sessions::new(None);
+        let sessions = Sessions::new(Arc::new(NoLauncher));
         for place in 0..=MAX_ENDS as u64 {
             let owner = OwnerUid::from(format!("{place}"));
             sessions.granted(&owner, &terms(&owner, 60), &"cpu-0".into(), 1, seconds(60), seconds(0));

@@ -6,7 +6,7 @@ use sahasra_wire::grants::{AcquireRequest, Owner, SessionTerms};
 
 use super::*;
 use crate::{
-    agent::{AgentLimits, Executors, Identity},
+    agent::{AgentLimits, Identity, Parts},
     burst_executors::{ExecutorPool, PoolConfig},
     child::spawn::Spawner,
     classes::ClassTable,
@@ -37,14 +37,14 @@ async fn agent(program: &str) -> Arc<Agent> {
             worker: "node".into(),
             classes: ClassTable::default(),
         },
-        "boot".into(),
+        Parts::new(
+            "boot".into(),
+            ExecutorPool::with(PoolConfig::default(), vec![device], chunks),
+            Metrics::new().unwrap(),
+            StorePolicy::default(),
+        ),
         AgentLimits::default(),
-        Executors {
-            chunks: ExecutorPool::with(PoolConfig::default(), vec![device], chunks),
-            sessions: Some(Arc::new(Launcher::start(program, None, None).await.unwrap())),
-        },
-        Metrics::new().unwrap(),
-        StorePolicy::default(),
+        Arc::new(Launcher::start(program, None, None).await.unwrap()),
         Clock::default(),
     )
 }
@@ -73,7 +73,7 @@ fn granted(agent: &Agent, engine: &str) -> Arc<Session> {
         }),
     };
     assert!(agent.acquire(&request).grant.is_some());
-    agent.sessions().find("team", "mine").unwrap()
+    agent.sessions.find("team", "mine").unwrap()
 }
 
 #[tokio::test]
@@ -96,5 +96,5 @@ async fn an_executor_that_ends_with_status_0_by_itself_is_lost_and_its_grant_goe
     assert!(inventory.grants.is_empty(), "{inventory:?}");
     assert_eq!(inventory.sessions.len(), 1);
     assert_eq!(inventory.sessions[0].ended, "its executor exited with status 0");
-    assert!(agent.sessions().find("team", "mine").is_none());
+    assert!(agent.sessions.find("team", "mine").is_none());
 }
