@@ -69,7 +69,7 @@ impl Spawner {
         status_page: OwnedFd,
         add: impl FnOnce(&mut Command) + Send + 'static,
     ) -> io::Result<Started> {
-        let start = move |program: &Path| {
+        let start = move |program: &Path| -> io::Result<Started> {
             let (socket, theirs) = UnixStream::pair()?;
             let (stderr, child_stderr) = io::pipe()?;
             let mut command = command(program, kind);
@@ -89,11 +89,6 @@ impl Spawner {
                 stderr: stderr.into(),
             })
         };
-        self.on_thread(start).await
-    }
-
-    /// Calls `start` with the program on the thread, and returns its result.
-    async fn on_thread<T: Send + 'static>(&self, start: impl FnOnce(&Path) -> io::Result<T> + Send + 'static) -> io::Result<T> {
         let (answer, answered) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts executors has ended");
         let start: Start = Box::new(move |program| {

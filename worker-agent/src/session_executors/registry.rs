@@ -260,20 +260,11 @@ impl Sessions {
     pub fn executor_ended(&self, session: &Session, process: &Process, now: Duration) {
         session.about().used = now;
         session.set_process(None);
-        let Stats {
-            received_bytes,
-            sent_bytes,
-            ..
-        } = process.status_page().stats();
+        let stats = process.status_page().stats();
         let mut state = self.state();
-        state.ended = sum(
-            state.ended,
-            &Stats {
-                received_bytes,
-                sent_bytes,
-                ..Stats::default()
-            },
-        );
+        let ended = &mut state.ended;
+        ended.received_bytes = ended.received_bytes.saturating_add(stats.received_bytes);
+        ended.sent_bytes = ended.sent_bytes.saturating_add(stats.sent_bytes);
     }
 
     /// Returns the number of sessions, that of sessions with a connected client, and the sum of their statistics, which includes the bytes
