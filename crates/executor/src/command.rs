@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,7 +17,7 @@ use crate::burst;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::{self, CudaDevice};
 use crate::process::end_on_panic;
-use crate::sandbox::{self, reach::Reach};
+use crate::sandbox::{self, Inherited, reach::Reach};
 use crate::session::{self, Options};
 
 /// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
@@ -61,25 +59,25 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Enters the sandbox. `own_bytes` is the memory of the process if the device is the CPU. Returns the socket to the agent and the status
-/// page, which `map` maps.
+/// Enters the sandbox. `own_bytes` is the memory of the process if the device is the CPU. Returns the descriptors and the status page,
+/// which `map` maps.
 fn enter<P>(
     assigned: &Assigned,
     own_bytes: u64,
     reach: &Reach,
-    map: impl FnOnce(OwnedFd) -> io::Result<P>,
-) -> Result<(UnixStream, P), ExitCode> {
+    map: impl FnOnce(&Inherited) -> io::Result<P>,
+) -> Result<(Inherited, P), ExitCode> {
     let own_memory = (!assigned.backend.is_gpu()).then_some(own_bytes);
     let inherited = sandbox::enter(assigned.agent_pid, own_memory, reach).map_err(|error| {
         eprintln!("failed to enter the sandbox: {}", causes(&error));
         ExitCode::FAILURE
     })?;
     end_on_panic();
-    let status_page = map(inherited.status_page).map_err(|error| {
+    let status_page = map(&inherited).map_err(|error| {
         eprintln!("failed to map the status page: {error}");
         ExitCode::FAILURE
     })?;
-    Ok((inherited.socket, status_page))
+    Ok((inherited, status_page))
 }
 
 fn run(assigned: &Assigned) -> Result<ExitCode, ExitCode> {
@@ -87,13 +85,14 @@ fn run(assigned: &Assigned) -> Result<ExitCode, ExitCode> {
         gpu: assigned.backend.is_gpu(),
         ..Reach::default()
     };
-    let (socket, status_page) = enter(assigned, assigned.memory_bytes, &reach, StatusPage::map)?;
+    let map = |inherited: &Inherited| StatusPage::map(&inherited.status_page);
+    let (inherited, status_page) = enter(assigned, assigned.memory_bytes, &reach, map)?;
     Ok(match assigned.backend {
         Backend::Cpu => {
             let device = CpuDevice::new(assigned.memory_bytes, assigned.threads as usize);
-            burst::serve(Ok(device), socket, status_page)
+            burst::serve(Ok(device), inherited.socket, status_page)
         }
-        Backend::Cuda => burst::serve(CudaDevice::open(assigned.ordinal), socket, status_page),
+        Backend::Cuda => burst::serve(CudaDevice::open(assigned.ordinal), inherited.socket, status_page),
     })
 }
 
@@ -105,8 +104,9 @@ fn session(options: Options) -> Result<ExitCode, ExitCode> {
         scratch: options.scratch_dir.clone(),
     };
     let own_bytes = session::own_memory_bytes(options.assigned.memory_bytes);
-    let (socket, status_page) = enter(&options.assigned, own_bytes, &reach, SessionStatusPage::map)?;
-    Ok(session::serve(socket, status_page, options))
+    let map = |inherited: &Inherited| SessionStatusPage::map(&inherited.status_page);
+    let (inherited, status_page) = enter(&options.assigned, own_bytes, &reach, map)?;
+    Ok(session::serve(inherited.socket, status_page, options))
 }
 
 /// Prints `answer` to the agent as JSON on standard output.
