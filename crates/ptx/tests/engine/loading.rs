@@ -204,3 +204,31 @@ fn constant_expressions_are_signed_or_unsigned() {
         assert_eq!(u64::from_le_bytes(stored(&text)), value, "{expression}");
     }
 }
+
+#[test]
+fn operands_that_would_be_ignored_are_rejected() {
+    let reason = |body: &str| {
+        let text = format!("{HEAD}.global .texref t; .entry k() {{ .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;\n{body}\nret; }}");
+        Module::load(&text).expect_err(body).to_string()
+    };
+    for (body, expected) in [
+        (
+            "tex.2d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6}], {%r7, %r8};",
+            "offset or a depth",
+        ),
+        (
+            "tex.level.2d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6}];",
+            "expected a level of detail after",
+        ),
+        (
+            "tex.2d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6, %r7, %r8}];",
+            "expected 2 coordinates",
+        ),
+        ("tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6}];", "expected 1 coordinates"),
+        ("vmad.s32.s32.s32.po %r1, -%r2, %r3, %r4;", ".po"),
+        ("mov.u32 %r1, %tid.foo;", "%tid"),
+        ("mov.u32 %r1, %tid.q;", "%tid"),
+    ] {
+        assert!(reason(body).contains(expected), "{body}: {}", reason(body));
+    }
+}
