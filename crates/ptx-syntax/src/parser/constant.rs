@@ -83,6 +83,7 @@ const OPERATORS: [(&[u8], u8, Operator); 18] = [
     (b">=", 8, |a, b| Integer::truth(a.compare(b).is_ge())),
     (b"<<", 9, |a, b| a.shift(true, b)),
     (b">>", 9, |a, b| a.shift(false, b)),
+    // By the text of §4.5.5; the table of §4.5.6 has the type `.u64`.
     (b"|", 4, |a, b| a.with(b, a.bits | b.bits)),
     (b"^", 5, |a, b| a.with(b, a.bits ^ b.bits)),
     (b"&", 6, |a, b| a.with(b, a.bits & b.bits)),
@@ -92,8 +93,12 @@ const OPERATORS: [(&[u8], u8, Operator); 18] = [
     (b"-", SUM, |a, b| a.with(b, a.bits.wrapping_sub(b.bits))),
     (b"*", SUM + 1, |a, b| a.with(b, a.bits.wrapping_mul(b.bits))),
     (b"/", SUM + 1, Integer::divide),
-    // Unlike in C, the operands of `%` are unsigned.
-    (b"%", SUM + 1, |a, b| Integer::unsigned(a.bits.checked_rem(b.bits).unwrap_or(0))),
+    // Unlike in C, the operands of `%` are unsigned, and its result is signed.
+    (
+        b"%",
+        SUM + 1,
+        |a, b| Integer::signed(a.bits.checked_rem(b.bits).unwrap_or(0) as i64),
+    ),
 ];
 
 type Operator = fn(Integer, Integer) -> Integer;

@@ -172,6 +172,19 @@ fn a_variable_hides_a_register_of_an_outer_scope() {
 }
 
 #[test]
+fn names_of_parameters_follow_scopes() {
+    // The parameter of the kernel hides a register of the module; a register hides a parameter of calls.
+    let text = format!(
+        "{HEAD}.reg .b64 out; .func (.reg .b32 r) f(.reg .b32 a) {{ add.u32 r, a, 1; ret; }}\n\
+         .visible .entry k(.param .u64 out) {{\n\
+         .reg .b64 %rd<2>; .reg .b32 %r<4>; .param .b32 x; mov.u32 %r1, 3; st.param.b32 [x], %r1; ld.param.u64 %rd1, [out];\n\
+         {{ .reg .b32 x; mov.u32 x, 7; call.uni (%r2), f, (x); }} call.uni (%r3), f, (x);\n\
+         st.global.v2.u32 [%rd1], {{%r2, %r3}}; ret; }}\n"
+    );
+    assert_eq!(stored(&text), [8, 0, 0, 0, 4, 0, 0, 0]);
+}
+
+#[test]
 fn constant_expressions_are_signed_or_unsigned() {
     // The types of PTX ISA §4.5.5: literals, unary, shifts, arithmetic, remainder, comparisons, casts, conditions.
     for (expression, value) in [
@@ -189,6 +202,7 @@ fn constant_expressions_are_signed_or_unsigned() {
         ("0x8000000000000000 / 2", 1 << 62),
         ("(.s64) 0x8000000000000000 / -1", 1 << 63),
         ("-7 % 3", (-7_i64 as u64) % 3),
+        ("((7 % 4) - 8) / 2", -2_i64 as u64),
         ("-1 < 0", 1),
         ("-1 < 0U", 0),
         ("0x8000000000000000 > 1", 1),
@@ -208,7 +222,10 @@ fn constant_expressions_are_signed_or_unsigned() {
 #[test]
 fn operands_that_would_be_ignored_are_rejected() {
     let reason = |body: &str| {
-        let text = format!("{HEAD}.global .texref t; .entry k() {{ .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;\n{body}\nret; }}");
+        let text = format!(
+            "{HEAD}.global .texref t; .func (.reg .b32 r) f() {{ ld.param.u32 r, [out]; ret; }}\n\
+             .entry k(.param .u32 out) {{ .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;\n{body}\nret; }}"
+        );
         Module::load(&text).expect_err(body).to_string()
     };
     for (body, expected) in [
@@ -220,14 +237,11 @@ fn operands_that_would_be_ignored_are_rejected() {
             "tex.level.2d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6}];",
             "expected a level of detail after",
         ),
-        (
-            "tex.2d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6, %r7, %r8}];",
-            "expected 2 coordinates",
-        ),
         ("tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [t, {%r5, %r6}];", "expected 1 coordinates"),
         ("vmad.s32.s32.s32.po %r1, -%r2, %r3, %r4;", ".po"),
         ("mov.u32 %r1, %tid.foo;", "%tid"),
         ("mov.u32 %r1, %tid.q;", "%tid"),
+        ("call.uni (%r1), f, ();", "out"),
     ] {
         assert!(reason(body).contains(expected), "{body}: {}", reason(body));
     }

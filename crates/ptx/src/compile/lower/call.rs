@@ -263,8 +263,11 @@ impl<'a> Lowering<'a> {
     }
 
     /// Location, and size in bytes, of a `.param` variable of the body that a call names.
-    fn parameter_variable(&self, operand: &Operand<'a>) -> Option<((Base, u64), u64)> {
+    fn parameter_variable(&mut self, operand: &Operand<'a>) -> Option<((Base, u64), u64)> {
         let Operand::Name(name, 0) = operand else { return None };
+        if self.register(name).is_some() {
+            return None;
+        }
         let place = self.scopes.iter().rev().find_map(|scope| scope.variables.get(name)).copied()?;
         let bytes = self
             .scopes

@@ -246,12 +246,17 @@ impl<'a> Lowering<'a> {
         self.address_taken(name);
         match self.variable(at, name, addend)? {
             Some((origin, _)) => Ok(self.fixed(width, origin)),
-            None if self.parameters.contains_key(name) => {
-                let (offset, _) = self.parameters[name];
-                Ok(self.constant(width, u64::from(offset).wrapping_add(addend as u64)))
-            }
-            None => Err(at.undeclared(name)),
+            None => match self.kernel_parameter(name) {
+                Some((offset, _)) => Ok(self.constant(width, u64::from(offset).wrapping_add(addend as u64))),
+                None => Err(at.undeclared(name)),
+            },
         }
+    }
+
+    /// Returns the offset in the parameter buffer and the size, in bytes, of a parameter of the kernel that is being lowered.
+    pub(super) fn kernel_parameter(&self, name: &str) -> Option<(u32, u32)> {
+        let is_kernel = self.context.number.is_none();
+        self.parameters.get(name).copied().filter(|_| is_kernel)
     }
 
     /// Records that the address of a variable is used as a value.
@@ -379,7 +384,7 @@ impl<'a> Lowering<'a> {
                 parameter: None,
             });
         }
-        match self.parameters.get(name).copied() {
+        match self.kernel_parameter(name) {
             Some((offset, bytes)) => {
                 let start = i64::from(offset).wrapping_add(addend);
                 let inside = u32::try_from(addend).is_ok_and(|addend| addend < bytes);

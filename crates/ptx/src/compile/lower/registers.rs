@@ -70,8 +70,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Returns the register that this name means here, or its type if the engine has no registers of this type. The innermost scope that
-    /// declares the name decides, and may declare a variable.
+    /// Returns the register that this name means here, or its type if the engine has no registers of this type. Returns `None` if the
+    /// innermost scope that declares the name declares a variable.
     pub(crate) fn register(&mut self, name: &'a str) -> Option<Result<RegisterId, ScalarType>> {
         for index in (0..self.scopes.len()).rev() {
             if let Some(found) = self.scopes[index].registers.get(name) {
@@ -88,6 +88,9 @@ impl<'a> Lowering<'a> {
             if self.scopes[index].variables.contains_key(name) {
                 return None;
             }
+        }
+        if self.kernel_parameter(name).is_some() {
+            return None;
         }
         match self.module_register(name)? {
             Ok(elements) if elements.1 == 1 => Some(Ok(elements.0)),

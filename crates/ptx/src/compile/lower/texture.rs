@@ -38,8 +38,7 @@ impl<'a> Lowering<'a> {
             _ => return Err(at.invalid("expected a texture, a surface or a register")),
         };
         if self.register(name).is_none()
-            && self.context.number.is_none()
-            && let Some((offset, 8)) = self.parameters.get(name).copied()
+            && let Some((offset, 8)) = self.kernel_parameter(name)
         {
             let origin = Origin::Parameter {
                 offset,
@@ -64,8 +63,8 @@ impl<'a> Lowering<'a> {
             single => std::slice::from_ref(single),
         };
         let count = usize::from(geometry.dimensions) + usize::from(geometry.is_layered);
-        // A vector has 1, 2 or 4 elements, and the last of 4 is not used if there are 3 coordinates.
-        if parts.len() != count && (parts.len(), count) != (4, 3) {
+        // A vector of four elements may stand for fewer coordinates: the others are ignored.
+        if parts.len() != count && parts.len() != 4 {
             return Err(at.invalid(format!("expected {count} coordinates")));
         }
         for (index, part) in parts.iter().take(count).enumerate() {
