@@ -1,7 +1,5 @@
 //! The status of a `VramLease`: what its claim holds, and the condition `Granted` with its reasons.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use sahasra_crds::{
     VramLeaseStatus,
@@ -64,8 +62,12 @@ pub(crate) fn status(
 ) -> VramLeaseStatus {
     let is_granted = granted == GrantedReason::SlicesGranted;
     conditions::set(&mut conditions, GRANTED, is_granted, granted.reason(), message, generation, now);
-    let devices: BTreeSet<(&str, &str)> = view.grants.iter().map(|grant| (&*grant.worker, &*grant.device)).collect();
-    let listed = view.grants.iter().take(MAX_GRANTS).map(|grant| GrantStatus {
+    // Sorted, because the order in which agents answer means nothing and is another one after a restart.
+    let mut grants: Vec<_> = view.grants.iter().collect();
+    grants.sort_by_key(|grant| (&grant.worker, &grant.device, grant.id.counter));
+    let devices = grants.chunk_by(|one, next| (&one.worker, &one.device) == (&next.worker, &next.device));
+    let devices = integer(devices.count() as u64);
+    let listed = grants.into_iter().take(MAX_GRANTS).map(|grant| GrantStatus {
         worker: grant.worker.to_string(),
         device: grant.device.to_string(),
         slices: i64::from(grant.slices),
@@ -74,7 +76,7 @@ pub(crate) fn status(
     VramLeaseStatus {
         term: integer(term),
         slices: integer(view.slices()),
-        devices: integer(devices.len() as u64),
+        devices,
         grants: listed.collect(),
         conditions,
         observed_generation: generation,
