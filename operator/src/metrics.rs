@@ -84,20 +84,20 @@ impl Metrics {
         };
         let buckets = HistogramOpts::new("sahasra_operator_reconcile_duration_seconds", "Duration of a reconcile, by kind.")
             .buckets(vec![0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]);
-        let failed = Opts::new(
+        let errors = Opts::new(
             "sahasra_operator_reconcile_errors_total",
             "Reconciles that failed, by kind and category.",
         );
-        let causes = KINDS.into_iter().flat_map(|kind| CATEGORIES.map(|category| [kind, category]));
+        let categories = KINDS.into_iter().flat_map(|kind| CATEGORIES.map(|category| [kind, category]));
         let oldest = Opts::new(
             "sahasra_operator_oldest_pending_claim_age_seconds",
             "Age of the claim that has waited longest for its minimum of slices, by kind of its owner; 0 if none waits.",
         );
-        let rejected = Opts::new("gpu_submit_errors", "Failed attempts, by code.");
+        let submit_errors = Opts::new("gpu_submit_errors", "Failed attempts, by code.");
         let codes = FailureCode::all().map(|code| [code.label()]);
         Ok(Self {
             reconcile_duration: all_registered(&registry, HistogramVec::new(buckets, &["kind"])?, KINDS.map(|kind| [kind]))?,
-            reconcile_errors: all_registered(&registry, IntCounterVec::new(failed, &["kind", "category"])?, causes)?,
+            reconcile_errors: all_registered(&registry, IntCounterVec::new(errors, &["kind", "category"])?, categories)?,
             claims_oldest: all_registered(
                 &registry,
                 GaugeVec::new(oldest, &["kind"])?,
@@ -112,7 +112,7 @@ impl Metrics {
             leases_released: counter("sahasra_operator_slices_released_total", "Slices released, expired or lost.")?,
             vram_allocated: gauge("gpu_vram_allocated_bytes", "Bytes of VRAM held.")?,
             submitted: counter("gpu_submit_total", "Chunks sent to agents, including retries.")?,
-            submit_errors: all_registered(&registry, IntCounterVec::new(rejected, &["code"])?, codes)?,
+            submit_errors: all_registered(&registry, IntCounterVec::new(submit_errors, &["code"])?, codes)?,
             chunks_done: counter("chunks_done", "Chunks that succeeded or failed permanently.")?,
             chunks_succeeded: AtomicU64::new(0),
             chunks_failed: AtomicU64::new(0),

@@ -88,7 +88,7 @@ fn report<A: Message + 'static>(name: &'static str, agent: &Arc<Agent>, answer: 
 
 /// Returns all routes of an agent. `access` decides who may open session streams; `guard` authenticates operators.
 ///
-/// Each route is boxed: the compiler takes long over nested types of filters.
+/// Each route is boxed, because nested types of filters make up much of the time to compile this crate.
 pub fn routes(
     agent: Arc<Agent>,
     access: Access,

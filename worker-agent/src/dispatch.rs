@@ -145,7 +145,7 @@ impl Burst {
         self.state.lock()
     }
 
-    /// Wakes all waiters after a change.
+    /// Wakes all waiters after a change. The state must not be locked: conditions of waiters lock it while they hold the channel's lock.
     pub(crate) fn announce(&self) {
         self.version.send_modify(|version| *version += 1);
     }

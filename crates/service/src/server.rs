@@ -137,7 +137,7 @@ where
                 .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
                 .into_owned();
             if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(error = causes(&*error), "connection ended");
+                tracing::debug!(error = %causes(&*error), "connection ended");
             }
         });
     }

@@ -111,7 +111,7 @@ impl Launch for Launcher {
                 }
             };
             let started = self.spawner.executor("session", device.arguments(limit_bytes), file, add).await?;
-            Ok(Process::new(started, status_page, scratch)?)
+            Ok(Process::new(status_page, scratch, started)?)
         })
     }
 

@@ -108,7 +108,8 @@ impl Process {
         Ok((process, end))
     }
 
-    pub(super) fn new(started: Started, status_page: StatusPage, scratch: Option<TempDir>) -> io::Result<Self> {
+    /// `started` comes last, so that on an error the process is killed before its scratch folder is removed.
+    pub(super) fn new(status_page: StatusPage, scratch: Option<TempDir>, started: Started) -> io::Result<Self> {
         let id = started.id;
         started.socket.set_write_timeout(Some(HAND_OVER))?;
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
