@@ -57,8 +57,11 @@ impl Decision {
     }
 }
 
-/// Reason and message of the end of a session.
-type End = (&'static str, String);
+/// The end of a session.
+struct End {
+    reason: &'static str,
+    message: String,
+}
 
 /// Name of the session's lease, which is unique to the session.
 pub(super) fn lease_name(session: &GpuSession) -> String {
@@ -136,14 +139,14 @@ pub(super) fn decide(
         conditions::set(&mut next.conditions, kind, status, reason, message, generation, now);
     };
     let mut event = None;
-    let step = if let Some((reason, message)) = end {
-        set(PLACED, false, reason, &message);
-        set(READY, false, reason, &message);
-        set(FAILED, true, reason, &message);
+    let step = if let Some(end) = end {
+        set(PLACED, false, end.reason, &end.message);
+        set(READY, false, end.reason, &end.message);
+        set(FAILED, true, end.reason, &end.message);
         // No tensor or execution of the session is left.
         (next.tensor_count, next.stored_tensor_bytes, next.active_executions) = (0, 0, 0);
         next.state = Some("Failed".to_owned());
-        event = Some((true, reason, message));
+        event = Some((true, end.reason, end.message));
         if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep }
     } else {
         let granted = lease.and_then(granted);
@@ -243,10 +246,10 @@ fn ended(
         return Ok(None);
     }
     if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
-        return Err((
-            "ExecutorLost",
-            format!("{}; its data is lost: create another session", seen.load.ended),
-        ));
+        return Err(End {
+            reason: "ExecutorLost",
+            message: format!("{}; its data is lost: create another session", seen.load.ended),
+        });
     }
     let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
     if lease.and_then(granted) != Some(placed_on) {
@@ -255,18 +258,18 @@ fn ended(
         let waits = waits.filter(|condition| condition.status == "False");
         let why = waits.map_or(String::new(), |condition| format!(" ({})", condition.message));
         if waits.is_some_and(|condition| condition.reason == GrantedReason::Expired.reason()) {
-            return Err((
-                "LeaseExpired",
-                format!(
+            return Err(End {
+                reason: "LeaseExpired",
+                message: format!(
                     "slice on {place} expired, its data is lost{why}; the worker is alive: create another session, connect clients \
                      sooner, or start operators with a longer --session-lease-ttl"
                 ),
-            ));
+            });
         }
-        return Err((
-            "WorkerLost",
-            format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session"),
-        ));
+        return Err(End {
+            reason: "WorkerLost",
+            message: format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session"),
+        });
     }
     let spec = &session.spec;
     // The time held is measured by the agent's clock, which continues when another operator leads. The clocks of two operators differ, and
@@ -274,13 +277,13 @@ fn ended(
     let held = seen.map(|seen| seen.load.held() + seen.age);
     let lasts = spec.ttl();
     if held.is_some_and(|held| held >= lasts) {
-        return Err((
-            "TtlExpired",
-            format!(
+        return Err(End {
+            reason: "TtlExpired",
+            message: format!(
                 "expired after {} s (ttlSeconds): create another session, or one with a higher ttlSeconds",
                 spec.ttl_seconds
             ),
-        ));
+        });
     }
     // The idle time is that of the agent's report, without the age of the report, because the session may have been used since. If both
     // timeouts are the same, the TTL is the reason of the end, whichever was noticed first.
@@ -288,13 +291,13 @@ fn ended(
     let idle = seen.map(|seen| seen.load.idle());
     let timeout = spec.idle_timeout();
     if idle.is_some_and(|idle| idle >= timeout) {
-        return Err((
-            "IdleTimeout",
-            format!(
+        return Err(End {
+            reason: "IdleTimeout",
+            message: format!(
                 "idle for {} s (idleTimeoutSeconds): create another session when it is needed",
                 spec.idle_timeout_seconds
             ),
-        ));
+        });
     }
     let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
     let until_idle = idle.zip(seen).map(|(idle, seen)| {
