@@ -29,7 +29,11 @@ pub(crate) fn admit(pool: &mut Pool, reservations: &mut Reservations, lost: &mut
             let before: Vec<DeviceIndex> = before.keys().copied().collect();
             let admitted = match pool.demand(claim).claim.kind {
                 ClaimKind::Session => admit_session(pool, reservations, lost, claim, &before),
-                ClaimKind::Burst | ClaimKind::Lease => admit_gang(pool, reservations, lost, claim, &before),
+                // The order of devices can decide whether the slices fit. A claim is not refused for its former devices' sake.
+                ClaimKind::Burst | ClaimKind::Lease => {
+                    admit_gang(pool, reservations, lost, claim, &before)
+                        || !before.is_empty() && admit_gang(pool, reservations, lost, claim, &[])
+                }
             };
             if admitted {
                 debug_assert_eq!(pool.missing(claim), 0, "all of the minimum");

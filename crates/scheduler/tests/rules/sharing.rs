@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sahasra_scheduler::{Claim, ClaimKind, Device, Unusable, WhyNot, solve};
 
-use crate::builders::{burst, gpu, held, on, pool, session, since, why_not, with_priority};
+use crate::builders::{GIB, burst, gpu, held, on, pool, session, since, why_not, with_priority};
 
 #[test]
 fn a_burst_of_a_thousand_slices_spreads_over_all_devices() {
@@ -107,4 +107,29 @@ fn a_minimum_that_lost_a_device_is_completed_elsewhere_and_keeps_the_rest() {
     );
     assert_eq!((on(&solution, "b", "a/gpu0"), solution.slices_of("b")), (0, 4));
     assert!(on(&solution, "b", "c/gpu0") >= 2);
+}
+
+#[test]
+fn former_devices_are_preferred_but_do_not_cost_the_minimum() {
+    let devices = [
+        gpu("a/gpu0", 16),
+        gpu("a/gpu1", 7),
+        Device {
+            foreign_bytes: 2 * GIB,
+            ..gpu("b/gpu0", 11)
+        },
+        gpu("b/gpu1", 18),
+    ];
+    let claims = [
+        with_priority(burst("old", 5, 6, 7), 1),
+        with_priority(since(burst("lost", 3, 6, 6), 999), 1),
+        burst("low", 3, 3, 4),
+        since(burst("late", 2, 5, 5), 999),
+    ];
+    let problem = pool(&devices, &claims);
+    let now = Duration::from_secs(1000);
+    // The claim lost what it held on b/gpu0. Beginning there, its slices do not fit beside those of the older claim.
+    let solution = solve(&problem, &[held("lost", "b/gpu0", 8)], now);
+    assert_eq!((solution.slices_of("old"), solution.slices_of("lost")), (6, 6));
+    assert_eq!(solve(&problem, &solution.assignments, now), solution);
 }
