@@ -3,10 +3,8 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    core::{Collector, MetricVec, MetricVecBuilder},
-};
+use prometheus::{GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use sahasra_service::metrics::{registered, registered_with};
 use sahasra_wire::burst::FailureCode;
 
 use crate::{agents::STATUSES, objects::integer};
@@ -18,24 +16,6 @@ pub(crate) use snapshot::Snapshot;
 const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
 /// Error categories of reconciles whose counters exist from the start. Rarer ones appear with their first error.
 const CATEGORIES: [&str; 3] = ["api", "conflict", "agent"];
-
-/// Registers a metric.
-fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: M) -> Result<M, prometheus::Error> {
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
-}
-
-/// Registers a metric with these values of its labels.
-fn all_registered<B: MetricVecBuilder + 'static, const LABELS: usize>(
-    registry: &Registry,
-    metrics: MetricVec<B>,
-    values: impl IntoIterator<Item = [&'static str; LABELS]>,
-) -> Result<MetricVec<B>, prometheus::Error> {
-    for values in values {
-        metrics.with_label_values(&values);
-    }
-    registered(registry, metrics)
-}
 
 /// All metrics, registered once. Shared behind an `Arc`.
 #[derive(Debug)]
@@ -76,7 +56,7 @@ impl Metrics {
         let gauge = |name: &str, help: &str| registered(&registry, IntGauge::new(name, help)?);
         let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
         let gauges = |name: &str, help: &str, label: &str, values: &[&'static str]| {
-            all_registered(
+            registered_with(
                 &registry,
                 IntGaugeVec::new(Opts::new(name, help), &[label])?,
                 values.iter().map(|value| [*value]),
@@ -96,9 +76,9 @@ impl Metrics {
         let submit_errors = Opts::new("gpu_submit_errors", "Failed attempts, by code.");
         let codes = FailureCode::all().map(|code| [code.label()]);
         Ok(Self {
-            reconcile_duration: all_registered(&registry, HistogramVec::new(buckets, &["kind"])?, KINDS.map(|kind| [kind]))?,
-            reconcile_errors: all_registered(&registry, IntCounterVec::new(errors, &["kind", "category"])?, categories)?,
-            claims_oldest: all_registered(
+            reconcile_duration: registered_with(&registry, HistogramVec::new(buckets, &["kind"])?, KINDS.map(|kind| [kind]))?,
+            reconcile_errors: registered_with(&registry, IntCounterVec::new(errors, &["kind", "category"])?, categories)?,
+            claims_oldest: registered_with(
                 &registry,
                 GaugeVec::new(oldest, &["kind"])?,
                 snapshot::CLAIM_KINDS.map(|kind| [kind]),
@@ -112,7 +92,7 @@ impl Metrics {
             leases_released: counter("sahasra_operator_slices_released_total", "Slices released, expired or lost.")?,
             vram_allocated: gauge("gpu_vram_allocated_bytes", "Bytes of VRAM held.")?,
             submitted: counter("gpu_submit_total", "Chunks sent to agents, including retries.")?,
-            submit_errors: all_registered(&registry, IntCounterVec::new(submit_errors, &["code"])?, codes)?,
+            submit_errors: registered_with(&registry, IntCounterVec::new(submit_errors, &["code"])?, codes)?,
             chunks_done: counter("chunks_done", "Chunks that succeeded or failed permanently.")?,
             chunks_succeeded: AtomicU64::new(0),
             chunks_failed: AtomicU64::new(0),

@@ -1,7 +1,8 @@
 //! Prometheus metrics of an agent. Every counter exists from the start, with every value of its label.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use sahasra_executor_protocol::session::status_page::Stats;
+use sahasra_service::metrics::{registered, registered_with};
 use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
 use crate::{
@@ -11,11 +12,6 @@ use crate::{
 
 /// Value of the label `outcome` for chunks that succeeded.
 pub(crate) const SUCCEEDED: &str = "Succeeded";
-
-fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: M) -> Result<M, prometheus::Error> {
-    registry.register(Box::new(metric.clone()))?;
-    Ok(metric)
-}
 
 /// Counters and gauges of an agent. Clones share the same values.
 #[derive(Clone, Debug)]
@@ -51,10 +47,7 @@ impl Metrics {
         let counter = |name: &str, help: &str| registered(&registry, IntCounter::new(name, help)?);
         let counters = |name: &str, help: &str, label: &str, values: &mut dyn Iterator<Item = &'static str>| {
             let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
-            for value in values {
-                counters.with_label_values(&[value]);
-            }
-            registered(&registry, counters)
+            registered_with(&registry, counters, values.map(|value| [value]))
         };
         Ok(Self {
             leases_active: gauge("sahasra_agent_slices_allocated", "Slices granted, including draining ones")?,

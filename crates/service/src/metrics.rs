@@ -1,7 +1,10 @@
 //! Route `/metrics` in the Prometheus text format, and the metrics that every process has.
 
 use http::StatusCode;
-use prometheus::{Encoder, IntGauge, Opts, Registry, TEXT_FORMAT, TextEncoder};
+use prometheus::{
+    Encoder, IntGauge, Opts, Registry, TEXT_FORMAT, TextEncoder,
+    core::{Collector, MetricVec, MetricVecBuilder},
+};
 use warp::{Filter, Rejection};
 
 use crate::answer::{self, Answer};
@@ -17,6 +20,30 @@ pub fn registry(component: &'static str) -> Result<Registry, prometheus::Error> 
     #[cfg(target_os = "linux")]
     registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
     Ok(registry)
+}
+
+/// Registers the metric, and returns it.
+///
+/// # Errors
+/// When the registry has a metric of this name.
+pub fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: M) -> Result<M, prometheus::Error> {
+    registry.register(Box::new(metric.clone()))?;
+    Ok(metric)
+}
+
+/// Registers metrics that exist from the start with these values of their labels, and returns them.
+///
+/// # Errors
+/// As [`registered`].
+pub fn registered_with<B: MetricVecBuilder + 'static, const LABELS: usize>(
+    registry: &Registry,
+    metrics: MetricVec<B>,
+    values: impl IntoIterator<Item = [&'static str; LABELS]>,
+) -> Result<MetricVec<B>, prometheus::Error> {
+    for values in values {
+        metrics.with_label_values(&values);
+    }
+    registered(registry, metrics)
 }
 
 /// Response of `/metrics`.
