@@ -46,7 +46,7 @@ class Worker:
         os.pwrite(status_page, struct.pack("<Q", limit), 0)
         fcntl.fcntl(status_page, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self.control, theirs = socket.socketpair()
-        command = [BINARIES / "sahasra-worker", "executor", "session", f"--engine={engine}", f"--memory-bytes={limit}", f"--agent-pid={os.getpid()}"]
+        command = [BINARIES / "sahasra-worker", "executor", "session", "--backend=cpu", f"--engine={engine}", f"--memory-bytes={limit}", f"--agent-pid={os.getpid()}"]
         if engine == "xla":
             command.append(f"--plugin={PLUGIN}")
         # A file instead of a pipe, because nothing reads it, and a full pipe would block the executor.

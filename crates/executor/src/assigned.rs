@@ -6,7 +6,7 @@ use sahasra_names::Backend;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Assigned {
     /// Implementation of the device.
-    #[arg(long, default_value = "cpu")]
+    #[arg(long)]
     pub backend: Backend,
     /// Index of the device among those of its backend.
     #[arg(long, default_value_t = 0)]

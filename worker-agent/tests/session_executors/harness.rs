@@ -56,7 +56,7 @@ impl Executor {
         let (status_page, file) = StatusPage::create().unwrap();
         let (errors, their_errors) = std::io::pipe().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"))
-            .args(["executor", "session"])
+            .args(["executor", "session", "--backend=cpu"])
             .args(arguments)
             .arg(format!("--memory-bytes={memory_bytes}"))
             .arg(format!("--agent-pid={}", std::process::id()))
