@@ -55,9 +55,9 @@ pub(crate) enum Route {
     /// All objects of a kind in a namespace.
     Collection(Kind, String),
     Object(Object),
-    /// Of a burst.
+    /// Results of the chunks of this burst.
     Results(Object),
-    /// Of a session.
+    /// Connection between a client and the executor of this session.
     Stream(Object),
 }
 

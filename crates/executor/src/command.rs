@@ -59,8 +59,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Enters the sandbox. `own_bytes` is the memory of the process if the device is the CPU. Returns the descriptors and the status page,
-/// which `map` maps.
+/// Enters the sandbox, and maps the status page by `map`. `own_bytes` is the memory of the process if the device is the CPU.
 fn enter<P>(
     assigned: &Assigned,
     own_bytes: u64,
