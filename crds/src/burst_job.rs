@@ -81,7 +81,6 @@ pub struct BurstJobSpec {
     #[serde(default)]
     pub retry_policy: RetryPolicy,
     /// Timeout of a chunk, in seconds. A chunk that runs longer is stopped, and the attempt counts as lost.
-    // A chunk is meant to be short; what takes longer says so.
     #[serde(default = "number::<60>")]
     #[schemars(range(min = 1, max = MAX_CHUNK_TIMEOUT_SECONDS))]
     pub chunk_timeout_seconds: i64,

@@ -1,4 +1,4 @@
-//! Condition types and reasons: the words in which `status.conditions` speaks.
+//! Types of the conditions in `status.conditions`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -6,24 +6,24 @@ use schemars::{Schema, SchemaGenerator};
 
 /// The spec was checked: `True`, or `False` with the field and the remedy in the message.
 pub const ACCEPTED: &str = "Accepted";
-/// VRAM for at least `slices.min` is held: `True`, or `False` with "why not" for each device.
+/// The burst holds at least `slices.min` slices. The message of `False` has the reason for each device.
 pub const ADMITTED: &str = "Admitted";
-/// Every chunk is counted and the results stand where `status.results` says.
+/// Every chunk is counted, and `status.results` names the places of the results.
 pub const COMPLETE: &str = "Complete";
 /// The object ended without success; the reason names the cause.
 pub const FAILED: &str = "Failed";
-/// The object waits because `spec.suspend` says so.
+/// The object is suspended by `spec.suspend`.
 pub const SUSPENDED: &str = "Suspended";
-/// What a burst counted is saved: `False` while that fails, with the cause; absent when it never did.
+/// The counted chunks are saved: `False` with the cause while saving fails; absent if it has never failed.
 pub const CHECKPOINTED: &str = "Checkpointed";
-/// A worker takes work; a session answers.
+/// A worker accepts work, or a session accepts clients.
 pub const READY: &str = "Ready";
 /// A session has a device.
 pub const PLACED: &str = "Placed";
 /// A lease holds its slices.
 pub const GRANTED: &str = "Granted";
 
-/// Sets `kind` in `conditions`; the transition time moves only when the status does. Returns whether anything changed.
+/// Sets the condition of type `kind`, and its transition time if its status changes. Returns whether anything changed.
 pub fn set(
     conditions: &mut Vec<Condition>,
     kind: &str,
@@ -52,17 +52,17 @@ pub fn set(
     true
 }
 
-/// The condition of that type, if there is one.
+/// Returns the condition of this type.
 pub fn get<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Whether the condition of that type is `True`.
+/// Whether the condition of this type is `True`.
 pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     get(conditions, kind).is_some_and(|condition| condition.status == "True")
 }
 
-/// The schema of `status.conditions`: a list keyed by type, at most 16 long, so that server-side apply merges it by type.
+/// Schema of `status.conditions`: a list of at most 16 items that server-side apply merges by type.
 pub fn schema(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<Vec<Condition>>();
     schema.insert("maxItems".into(), 16.into());

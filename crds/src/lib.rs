@@ -1,14 +1,13 @@
 //! The Kubernetes API of Sahasra: group `sahasra.dev`, version `v1alpha1`.
 //!
-//! One kind a file: [`GpuWorker`] (cluster-scoped, made by the worker-agent), [`VramLease`], [`GpuSession`] and
-//! [`BurstJob`] (namespaced, made by users). The Rust types are the only source: `make generate` writes the
-//! `CustomResourceDefinition` YAML files beside this crate and into the chart. Users write `spec`; `status` is
-//! written by the operator alone, save that of a [`GpuWorker`], which its agent writes.
+//! Each kind has a file: [`GpuWorker`] (cluster-scoped, created by the worker-agent), [`VramLease`], [`GpuSession`] and [`BurstJob`]
+//! (namespaced, created by users). `make generate` generates the `CustomResourceDefinition`s of the chart from the Rust types. Users write
+//! `spec`. Only the operator writes `status`, except that of a [`GpuWorker`], which its agent writes.
 //!
-//! Bad input is refused here as far as a schema and CEL rules can see it, at `kubectl apply`; what they cannot see
-//! (the text of a formula, the PTX) the operator refuses through the condition `Accepted=False`.
+//! The schemas and their CEL rules reject invalid objects at `kubectl apply`. The operator checks the rest, such as formulas and PTX, and sets
+//! the condition `Accepted=False`.
 
-// The lint takes the fields of two `printcolumn(...)` for one attribute given twice.
+// The lint mistakes two `printcolumn(...)` for a duplicated attribute.
 #![allow(clippy::duplicated_attributes)]
 
 pub mod burst_job;
@@ -34,11 +33,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-/// The API group of every kind.
+/// API group of all kinds.
 pub const GROUP: &str = "sahasra.dev";
-/// The only served version.
+/// Only served version.
 pub const VERSION: &str = "v1alpha1";
-/// Finalizer by which the operator gives VRAM back before an object goes. The operator's alone.
+/// Finalizer with which the operator releases VRAM before an object is deleted.
 pub const FINALIZER: &str = "sahasra.dev/release-vram";
 
 /// Maximum bytes of a ConfigMap, including the names of keys: the API server's limit.
@@ -49,12 +48,12 @@ fn number<const N: i64>() -> i64 {
     N
 }
 
-/// The time in a field of whole seconds. A negative number, which no schema allows, is no time.
+/// Converts a field in seconds to a duration. A negative number, which no schema allows, becomes zero.
 pub fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-/// Every kind's definition, in the order in which they are applied.
+/// Returns the definitions of all kinds, in the order in which they are applied.
 pub fn definitions() -> Vec<CustomResourceDefinition> {
     let mut definitions = vec![GpuWorker::crd(), VramLease::crd(), GpuSession::crd(), BurstJob::crd()];
     for definition in &mut definitions {

@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 
 /// An amount of VRAM: a whole number with a binary suffix `Ki`, `Mi`, `Gi` or `Ti`, as in Kubernetes quantities.
 ///
-/// Deserialising keeps the text as written (the API server has checked it against the pattern);
-/// [`VramQuantity::bytes`] gives the amount.
+/// Deserialisation does not validate the text, which the API server has checked; [`VramQuantity::bytes`] parses it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct VramQuantity(String);
 
-/// Why a text is not a [`VramQuantity`].
+/// Reason why a text is not a [`VramQuantity`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     #[error("invalid quantity {0:?}: expected a whole number with Ki, Mi, Gi or Ti, such as 512Mi")]
@@ -29,7 +28,10 @@ const MAXIMUM: &str = "16777215Ti";
 const UNITS: [(&str, u32); 4] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
 
 impl VramQuantity {
-    /// The amount in bytes; an error when the text is no amount or exceeds 2^64 bytes.
+    /// Returns the amount in bytes.
+    ///
+    /// # Errors
+    /// The text is not an amount, or exceeds 2^64 bytes.
     pub fn bytes(&self) -> Result<u64, QuantityError> {
         let digits = |(suffix, shift): &(&str, u32)| Some((self.0.strip_suffix(suffix)?, 1_u64 << shift));
         let split = UNITS.iter().find_map(digits);

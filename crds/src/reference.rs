@@ -72,7 +72,7 @@ state `mix(mix(seed + 0x9e3779b97f4a7c15) xor fnv1a64(name))`, where `mix` is th
 **`product`** creates one chunk for each combination of its lists. The last list varies fastest.
 ";
 
-/// The whole reference.
+/// Returns the reference of all kinds as Markdown.
 pub fn markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     for definition in crate::definitions() {
@@ -82,7 +82,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// A Python module with the names and limits of a BurstJob that the package checks.
+/// Returns the Python module with the names and limits of a BurstJob that the package checks.
 pub fn python() -> String {
     let names: String = Aggregate::OPTIONS.iter().map(|name| format!("    {name:?},\n")).collect();
     format!(
@@ -140,7 +140,7 @@ fn kind(text: &mut String, definition: &CustomResourceDefinition) -> std::fmt::R
     Ok(())
 }
 
-/// A row for every field below `schema`, children after their parent.
+/// Adds a row for every field below `schema`, children after their parent.
 fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> std::fmt::Result {
     let required = schema.required.as_deref().unwrap_or_default();
     for (name, property) in schema.properties.iter().flatten() {
@@ -157,7 +157,7 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> std::fmt::
             bounds(property).join(", "),
             prose(property).replace('\n', " ")
         )?;
-        // A condition's fields are Kubernetes' own.
+        // Kubernetes documents the fields of a condition.
         if name != "conditions" {
             rows(text, &format!("{path}."), property)?;
             for (element, below) in elements(property) {
@@ -168,7 +168,7 @@ fn rows(text: &mut String, prefix: &str, schema: &JSONSchemaProps) -> std::fmt::
     Ok(())
 }
 
-/// The message of every rule at and below `schema`, with the path it is about.
+/// Collects the messages of the rules at and below `schema`, each with its path.
 fn rules(found: &mut Vec<String>, path: &str, schema: &JSONSchemaProps) {
     for rule in schema.x_kubernetes_validations.iter().flatten() {
         let message = rule.message.as_deref().unwrap_or(&rule.rule);
@@ -200,7 +200,7 @@ fn type_of(schema: &JSONSchemaProps) -> String {
     }
 }
 
-/// What the schema demands of a value, save its type.
+/// Returns the constraints of a value, without its type.
 fn bounds(schema: &JSONSchemaProps) -> Vec<String> {
     let mut bounds = Vec::new();
     if let Some(values) = &schema.enum_ {
@@ -235,7 +235,7 @@ fn interval(unit: &str, min: Option<f64>, max: Option<f64>) -> Option<String> {
     Some(format!("{text} {unit}").trim_end().to_owned())
 }
 
-/// The schemas of a list's items and of a map's values, with what stands for them in a path.
+/// Returns the schemas of a list's items and of a map's values, with their notation in a path.
 fn elements(schema: &JSONSchemaProps) -> impl Iterator<Item = (&'static str, &JSONSchemaProps)> {
     let items = items(schema).map(|items| ("[]", items));
     items.into_iter().chain(values(schema).map(|values| ("{}", values)))

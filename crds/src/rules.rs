@@ -1,20 +1,19 @@
-//! Validation rules that several kinds share. The API server evaluates them at `kubectl apply`; each message names the remedy, the
-//! API server adds the field's path.
+//! Validation rules that several kinds share. The API server evaluates them at `kubectl apply`. Each message names the remedy; the API server
+//! adds the path of the field.
 
 use kube::core::{Message, Reason, Rule};
 
-/// A rule with a message made at run time.
+/// Creates a rule with a message that is computed.
 pub(crate) fn rule(rule: impl Into<String>, message: impl Into<String>) -> Rule {
     Rule::new(rule).message(Message::Message(message.into()))
 }
 
-/// A string must match `pattern` (RE2), or `message` says what to write instead. Unlike the schema's own `pattern`, which
-/// shows users the expression.
+/// A string must match `pattern` (RE2). The message of the schema's own `pattern` would be the expression instead of `message`.
 pub(crate) fn matches(pattern: &str, message: &str) -> Rule {
     rule(format!("self.matches('{pattern}')"), message)
 }
 
-/// A field of a spec, named as in YAML, keeps its value and its absence; `kind` is what to make anew.
+/// A field of a spec must not be changed, set or removed. To change it, an object of kind `kind` has to be created anew.
 pub(crate) fn immutable(field: &str, kind: &str) -> Rule {
     rule(
         format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"),
@@ -24,13 +23,13 @@ pub(crate) fn immutable(field: &str, kind: &str) -> Rule {
     .reason(Reason::FieldValueForbidden)
 }
 
-/// Exactly one of an object's fields is given.
+/// Exactly one of the fields must be set.
 pub(crate) fn exactly_one(fields: &[&str]) -> Rule {
     let (expression, message) = sahasra_parameters::rules::exactly_one_expression(fields);
     rule(expression, message)
 }
 
-/// A class of devices, as the agents' configuration names them.
+/// A class of devices must be a name that the configuration of an agent can have.
 pub(crate) fn class_name() -> Rule {
     matches(
         "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
@@ -38,7 +37,7 @@ pub(crate) fn class_name() -> Rule {
     )
 }
 
-/// The URL of an object store or of an object in it.
+/// A URL must be that of an object store, or of an object in it.
 pub(crate) fn store_url() -> Rule {
     matches(
         "^((s3|gs|az)://[^/[:space:]]+(/[^[:space:]]*)?|file:///[^[:space:]]+)$",
@@ -46,7 +45,7 @@ pub(crate) fn store_url() -> Rule {
     )
 }
 
-/// The name of a Kubernetes object.
+/// A name must be valid for a Kubernetes object.
 pub(crate) fn object_name() -> Rule {
     matches(
         "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
@@ -54,7 +53,7 @@ pub(crate) fn object_name() -> Rule {
     )
 }
 
-/// A term only grows: an earlier coordinator cannot take a burst back.
+/// A term must not decrease, so that an earlier coordinator cannot take over again.
 pub(crate) fn only_grows() -> Rule {
     rule("self >= oldSelf", "a term only grows: another coordinator has taken over")
 }

@@ -17,17 +17,17 @@ use crate::{
     seconds,
 };
 
-/// Most slices that a lease or a burst may ask for: a hundred on each of a thousand devices.
+/// Maximum number of slices of a lease or a burst: a hundred on each of a thousand devices.
 pub const MAX_SLICES: u32 = 100_000;
 
 /// Shortest lifetime of a grant in seconds.
 pub const MIN_LEASE_SECONDS: u64 = 5;
 /// Longest lifetime of a grant in seconds: one day.
 pub const MAX_LEASE_SECONDS: u64 = 86_400;
-/// Most grants that the status lists.
+/// Maximum number of grants that the status lists.
 pub const MAX_GRANTS: usize = 512;
 
-/// Default lifetime of a grant: long enough for an operator to restart, short enough that forgotten VRAM is soon back.
+/// Default lifetime of a grant in seconds: more than the restart of an operator takes, but unused VRAM is soon released.
 pub(crate) const TTL_SECONDS: i64 = 60;
 
 /// Specification of a lease: the requested slices, their owner and their lifetime.

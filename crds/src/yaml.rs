@@ -1,10 +1,10 @@
-//! The only module that speaks YAML: everything else uses the types.
+//! Reading and writing of YAML: of manifests, and of the generated definitions.
 
 mod manifest;
 
 use manifest::Manifest;
 
-/// Why a text does not read as what was asked for.
+/// Error of a text that is not YAML, or does not fit the requested type. Its source has the reason and the place.
 #[derive(Debug, thiserror::Error)]
 #[error("text is not the YAML that is expected here")]
 pub struct ParseError(#[from] serde_yaml::Error);
@@ -20,18 +20,17 @@ pub fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ParseError
 /// Editors on Windows begin UTF-8 files with it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Reads every document of a text, or JSON objects that follow each other without a mark between them, as kubectl takes them; up to the first that does not read; empty ones are left out. Each comes with its number, from 1. Whole numbers such as 1e3 are integers, as in kubectl.
-///
-/// A key that occurs twice in a map is an error.
+/// Reads all documents of a text, or consecutive JSON objects, as kubectl does. Returns each document with its number, starting at 1; empty
+/// documents are omitted. Whole numbers such as 1e3 become integers, as in kubectl.
 ///
 /// # Errors
-/// [`ParseError`] and the number of that document.
+/// The first document that is invalid, or has a key twice in one map, with its number.
 pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, ParseError)> {
     let text = text.trim_start_matches(BYTE_ORDER_MARK);
     if text.trim_start().starts_with('{') {
         let objects = serde_json::Deserializer::from_str(text).into_iter();
         let objects: Result<Vec<serde_json::Value>, _> = objects.map(|object| object.map(|Manifest(value)| value)).collect();
-        // What is no JSON may still be YAML, which has braces too; and tells what is wrong.
+        // A text that is not JSON may be YAML in flow style; otherwise the YAML parser reports the error.
         if let Ok(objects) = objects {
             return Ok((1..).zip(objects).collect());
         }
@@ -47,21 +46,21 @@ pub fn documents(text: &str) -> Result<Vec<(usize, serde_json::Value)>, (usize, 
     Ok(found)
 }
 
-/// The integer that a float stands for, as the API server writes it; `None` for an integer, and for a float that is not whole or too large.
+/// Returns the integer as which the API server stores a float. `None` for integers, and for floats that are too large or not whole.
 pub fn whole(number: &serde_json::Number) -> Option<i64> {
-    /// Largest whole number up to which the API server takes a float for an integer: 2^53 - 1.
+    /// Largest float that the API server converts to an integer: 2^53 - 1.
     const LARGEST: f64 = 9_007_199_254_740_991.0;
     let float = number.as_f64().filter(|_| number.is_f64());
     let whole = float.filter(|float| float.fract() == 0.0 && float.abs() <= LARGEST);
     whole.map(|whole| whole as i64)
 }
 
-/// The value as YAML.
+/// Writes a value as YAML.
 pub fn write(value: &impl serde::Serialize) -> String {
     serde_yaml::to_string(value).expect("plain data always reads as YAML")
 }
 
-/// File name and content of every kind's definition.
+/// Returns the file name and the content of each kind's definition.
 pub fn files() -> Vec<(String, String)> {
     crate::definitions()
         .into_iter()
@@ -94,7 +93,7 @@ mod tests {
         assert_eq!(found, "spec: key \"slice\" is already set in this map at line 4 column 3");
         let found = refused("{\"a\": 1,\n \"a\": 2}");
         assert_eq!(found, "key \"a\" is already set in this map at line 2 column 2");
-        // The same key in two maps is right.
+        // Two maps may have the same key.
         assert_eq!(documents("a: {b: 1}\nc: {b: 1}\n---\na: 1\n").unwrap().len(), 2);
     }
 

@@ -1,4 +1,4 @@
-//! What is computed over all results of a burst.
+//! Aggregates over all results of a burst.
 
 use kube::KubeSchema;
 use sahasra_parameters::one_of;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::kernel::MAX_ARGUMENTS;
 use crate::rules::exactly_one;
 
-/// Most elements of an output that `sum` and `mean` take: their result stands in the status.
+/// Maximum number of elements of an output for `sum` and `mean`, because the status contains their result.
 pub(super) const MAX_ELEMENTS: usize = 256;
 
-/// Most chunks that `topK` lists.
+/// Maximum number of chunks that `topK` lists.
 pub(super) const MAX_BEST: usize = 100;
 
-/// Most elements of the output that an aggregate takes. The rules of the definition have the same order.
+/// Maximum number of elements of an output for each aggregate. The rules of the definition have the same order.
 pub(super) const OUTPUT_ELEMENTS: &[(&str, usize)] = &[
     ("argmin", 1),
     ("argmax", 1),
@@ -71,7 +71,7 @@ impl AggregateChoice<'_> {
     }
 }
 
-/// Most elements of the output that an aggregate takes, by the aggregate's name; `None` for `none`, which takes no output.
+/// Returns the maximum number of elements of an output for the aggregate of this name; `None` for `none`, which has no output.
 pub fn most_elements(aggregate: &str) -> Option<usize> {
     OUTPUT_ELEMENTS.iter().find(|(name, _)| *name == aggregate).map(|(_, most)| *most)
 }

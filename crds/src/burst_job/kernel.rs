@@ -15,7 +15,7 @@ use crate::{
     rules::{exactly_one, matches, object_name, store_url},
 };
 
-/// Most bytes of one chunk's outputs, all together: several frames of results must fit a stream's window and the agent's memory.
+/// Maximum total size of one chunk's outputs in bytes: several frames of results must fit a stream's window and the agent's memory.
 pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
 /// Message about outputs of a chunk that have more than [`MAX_OUTPUT_BYTES`].
 pub fn output_message() -> String {
@@ -25,16 +25,16 @@ pub fn output_message() -> String {
     )
 }
 
-/// Most bytes of a burst's inputs, each argument's counted: with the PTX they fit a frame to an agent.
+/// Maximum total size of a burst's inputs in bytes, so that they fit in one frame together with the PTX.
 pub const MAX_INPUT_BYTES: u64 = 48 << 20;
-/// Largest PTX in bytes: what NVCC makes of a large library.
+/// Maximum size of PTX in bytes, enough for the output of NVCC for a large library.
 pub const MAX_PTX_BYTES: u64 = 8 << 20;
-/// Most bytes of PTX or of base64 in the object itself: with the other fields they fit what etcd takes.
+/// Maximum size of PTX or base64 text in the object itself, in bytes, so that the object does not exceed etcd's limit.
 const MAX_INLINE_BYTES: usize = 128 << 10;
-/// Most arguments of a kernel.
+/// Maximum number of a kernel's arguments.
 pub(super) const MAX_ARGUMENTS: usize = 64;
-/// Most dynamic shared memory of a block in bytes: 227 KiB, the most that any device lets a block have (CUDA C++ Programming Guide,
-/// technical specifications per compute capability, 9.0 and 10.0).
+/// Maximum dynamic shared memory of a block in bytes: 227 KiB, the highest limit of any device (CUDA C++ Programming Guide, technical
+/// specifications per compute capability, 9.0 and 10.0).
 const MAX_SHARED_BYTES: u32 = 227 << 10;
 
 /// Kernel, and its launch for each chunk.
@@ -171,7 +171,7 @@ one_of! {
     }
 }
 
-/// Message about a type that a chunk's index does not have.
+/// Message about a type that a chunk's index cannot have.
 pub const CHUNK_INDEX_TYPE: &str = "a chunk index is u32, s32, u64 or s64: choose the type of the kernel's parameter";
 
 /// Type of the chunk's index.

@@ -1,4 +1,4 @@
-//! Rules of a burst that look at several fields at once.
+//! Rules of a burst that concern several fields.
 
 use kube::core::{Reason, Rule, validate};
 use sahasra_parameters::launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS, block_message};
@@ -23,7 +23,7 @@ const IMMUTABLE: [&str; 10] = [
     "results",
 ];
 
-/// Adds the rules that hold for the whole spec to its schema.
+/// Adds the rules of the whole spec to its schema.
 pub(super) fn add(schema: &mut Schema) {
     let rules = IMMUTABLE
         .iter()
@@ -87,7 +87,7 @@ fn when(aggregate: &str, condition: &str, message: String) -> Rule {
     .field_path(format!(".aggregate.{aggregate}.output"))
 }
 
-/// What stands in a store is read with the store's secret.
+/// Objects in a store are read with the store's secret.
 fn urls_need_a_store() -> Rule {
     rule(
         "has(self.output) || (!has(self.kernel.ptx.url) && \
@@ -98,7 +98,7 @@ fn urls_need_a_store() -> Rule {
     .reason(Reason::FieldValueRequired)
 }
 
-/// `concat` is nothing but the results.
+/// `concat` has no value other than the results, so they must be kept.
 fn concat_keeps_results() -> Rule {
     rule(
         "!has(self.aggregate) || !has(self.aggregate.concat) || !has(self.results) || self.results == 'All'",
@@ -107,7 +107,7 @@ fn concat_keeps_results() -> Rule {
     .field_path(".results")
 }
 
-/// Waiting for more slices than there are chunks would be waiting for nothing.
+/// A burst cannot use more slices than it has chunks.
 fn slices_within_count() -> Rule {
     rule(
         "!has(self.chunks.count) || self.slices.min <= self.chunks.count",
@@ -116,7 +116,7 @@ fn slices_within_count() -> Rule {
     .field_path(".slices.min")
 }
 
-/// An output of a chunk that no frame could carry; several together are the operator's to count.
+/// An output must fit in a frame. The operator checks the total of several outputs.
 pub(super) fn output_bytes() -> Rule {
     rule(
         format!("self.count * (self.type == 'u8' ? 1 : (self.type in ['u32', 's32', 'f32'] ? 4 : 8)) <= {MAX_OUTPUT_BYTES}"),
@@ -125,7 +125,7 @@ pub(super) fn output_bytes() -> Rule {
     .field_path(".count")
 }
 
-/// A block's threads, all dimensions multiplied: CUDA's limit on every device.
+/// CUDA's limit of the threads of a block, on every device.
 pub(super) fn block_threads() -> Rule {
     rule(
         format!(
@@ -156,8 +156,8 @@ pub(super) fn grid_extent() -> Rule {
     .field_path(".grid")
 }
 
-/// A number that the declared type has. Numbers in manifests are exact below 2^53, which 2^53 + 1 becomes too. `double(self.value)`: evaluators other than the
-/// API server's take `255` in a field of numbers for an int.
+/// A value must be representable in the declared type. Numbers in manifests are exact up to 2^53 - 1: 2^53 + 1 is read as 2^53. `double(self.value)`
+/// is for evaluators other than the API server's, which read `255` in a field of numbers as an int.
 pub(super) fn representable() -> Rule {
     const WHOLE: &str =
         "self.value >= -9007199254740991.0 && self.value <= 9007199254740991.0 && double(self.value) == double(int(self.value))";
@@ -179,9 +179,8 @@ pub(super) fn representable() -> Rule {
     .field_path(".value")
 }
 
-/// Text in standard base64, as far as the cost limit allows: an underscore and a misplaced `=` are the operator's to refuse.
-/// Not the schema's own `format: byte`: it takes `+` and `/` for wrong in objects with rules, and its refusal
-/// repeats all of the text twice.
+/// A text must be standard base64. The cost limit allows only a part of the check; the operator rejects underscores and misplaced `=`.
+/// The schema's own `format: byte` rejects `+` and `/` in objects with rules, and its message repeats the whole text twice.
 pub(super) fn base64() -> Rule {
     rule(
         r"self.size() % 4 == 0 && !self.matches('[^\\w+/=]')",

@@ -1,4 +1,4 @@
-//! What a burst became.
+//! Status of a burst.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_with::skip_serializing_none;
 
 use super::aggregate::{MAX_BEST, MAX_ELEMENTS};
 
-/// Most failed chunks that the status lists.
+/// Maximum number of failed chunks that the status lists.
 pub const MAX_FAILURES: usize = 10;
 /// Maximum length in bytes of the text of a set of indices. The checkpoint has the whole set.
 pub const MAX_INDEXES_BYTES: usize = 4_096;
