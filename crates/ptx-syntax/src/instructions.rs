@@ -5,8 +5,8 @@
 
 mod forms;
 
+use hashbrown::HashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 

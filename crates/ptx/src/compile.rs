@@ -12,7 +12,7 @@ mod promote;
 pub(crate) mod texts;
 mod uniform;
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use calls::CallGraph;
 use code::Code;

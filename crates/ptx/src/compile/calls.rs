@@ -4,7 +4,7 @@
 //! addresses in local memory. Every other function (recursive, or called through a pointer) takes a frame from a stack in local memory.
 //! Results and parameters are at the start of the frame, so that a caller can locate them without knowing the callee.
 
-use std::collections::HashSet;
+use hashbrown::HashSet;
 
 use super::texts::Texts;
 use sahasra_ptx_syntax::syntax::{InitialValue, Instruction, Operand, Statement, Variable};

@@ -1,6 +1,6 @@
 //! Bytecode that the interpreter executes.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::Arc;
 
 use super::ir::{

@@ -24,8 +24,8 @@ mod video;
 mod video_scalar;
 mod warp;
 
+use hashbrown::HashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use at::At;
 

@@ -128,7 +128,7 @@ fn pieces(lowered: &Lowered) -> Vec<Piece> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use hashbrown::HashMap;
 
     use super::*;
     use crate::compile::calls::CallGraph;

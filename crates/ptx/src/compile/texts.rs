@@ -3,7 +3,7 @@
 //! A name that its own text defines is that definition. A name that the text only declares is the definition of another text, if one is
 //! `.visible`, `.weak` or `.common` there. A strong definition takes precedence over weak and common ones.
 
-use std::collections::{HashMap, HashSet};
+use hashbrown::{HashMap, HashSet};
 use std::ops::Range;
 
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};

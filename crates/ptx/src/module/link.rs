@@ -1,6 +1,6 @@
 //! Linking of texts to a module: parses them, resolves their names, and compiles their kernels.
 
-use std::collections::{HashMap, HashSet};
+use hashbrown::{HashMap, HashSet};
 use std::fmt;
 
 use super::variable::Variable;

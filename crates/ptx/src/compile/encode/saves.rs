@@ -1,7 +1,7 @@
 //! Registers that a call saves for its caller: those that are live after the call, and that another activation of the caller, which the
 //! call may lead to, writes.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
