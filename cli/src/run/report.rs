@@ -148,10 +148,12 @@ fn parameters(best: &BestChunk) -> String {
     lines.collect()
 }
 
-/// Formats a number in the shortest form. Most kernels compute in single precision, whose 0.1 is 0.10000000149011612 in the status.
+/// Formats a number in the shortest form. Most kernels compute in single precision, whose 0.1 is 0.10000000149011612 in the status. Whole
+/// numbers keep all digits: they may be integers.
 fn number(value: f64) -> String {
     let single = value as f32;
-    let shortest = if f64::from(single) == value {
+    let is_integer = value.fract() == 0.0 && value.abs() <= (1_u64 << f64::MANTISSA_DIGITS) as f64;
+    let shortest = if f64::from(single) == value && !is_integer {
         Scalar::F32(single)
     } else {
         Scalar::F64(value)
@@ -175,6 +177,21 @@ fn decimals(half: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short_but_integers_exact() {
+        let shown = [
+            0.1_f32.into(),
+            0.1,
+            67_108_872.0,
+            -123_456_792.0,
+            1.0,
+            1e30_f32.into(),
+            f64::INFINITY,
+        ]
+        .map(number);
+        assert_eq!(shown, ["0.1", "0.1", "67108872", "-123456792", "1", "1e30", "inf"]);
+    }
 
     #[test]
     fn results_without_a_row_are_not_offered() {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::kernel::MAX_ARGUMENTS;
 use crate::rules::exactly_one;
 
-/// Maximum number of elements of an output for `sum` and `mean`, because the status contains their result.
+/// Maximum number of elements of an output for aggregates of each element, because the status contains their result.
 pub(super) const MAX_ELEMENTS: usize = 256;
 
 /// Maximum number of chunks that `topK` lists.
@@ -45,11 +45,11 @@ one_of! {
         argmin: Argmin(OutputSelector) = "argmin",
         /// Chunk with the largest value; of equal values, the lowest index. NaN is ignored.
         argmax: Argmax(OutputSelector) = "argmax",
-        /// The k best chunks, starting with the best.
+        /// The k best chunks, starting with the best. NaN is ignored.
         top_k: TopK(TopK) = "topK",
-        /// Elementwise sum over all chunks, correctly rounded regardless of the order in which results arrive.
+        /// Elementwise sum over all chunks, correctly rounded regardless of the order in which results arrive. The sum with a NaN is NaN.
         sum: Sum(OutputSelector) = "sum",
-        /// Elementwise mean over all chunks, with its 95 % confidence interval.
+        /// Elementwise mean over all chunks, with its 95 % confidence interval. The mean with a NaN is NaN.
         mean: Mean(OutputSelector) = "mean",
         /// All values in the order of the index. The results contain them.
         concat: Concat(OutputSelector) = "concat",

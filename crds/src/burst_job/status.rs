@@ -125,7 +125,7 @@ pub struct AggregateStatus {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub count: i64,
-    /// Number of these results with a NaN in the aggregated output: `best` leaves them out, sums and means of such elements are NaN.
+    /// Number of these results with a NaN in the aggregated output. `spec.aggregate` describes their effect.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(range(min = 0))]
     pub nan: i64,

@@ -170,9 +170,12 @@ impl Aggregator {
         self
     }
 
-    /// Whether this aggregator, read from a checkpoint, can be a later state of `fresh`, which has no result: they are equal but for
-    /// results.
-    pub fn continues(&self, fresh: &Self) -> bool {
+    /// Whether this aggregator, read from the checkpoint of a burst of `total` chunks, can be a later state of `fresh`, which has no
+    /// result: they are equal but for results.
+    pub fn continues(&self, fresh: &Self, total: u64) -> bool {
+        if self.count > total || self.nan > self.count {
+            return false;
+        }
         let mut kind = self.kind.clone();
         match &mut kind {
             Kind::Count => {}

@@ -222,7 +222,7 @@ impl Checkpoint {
         if state.failures.len() > MAX_FAILURES || !state.failures.iter().all(listed) {
             return Err(CheckpointError::Contradiction("its list of failures"));
         }
-        if !state.aggregator.continues(aggregator) {
+        if !state.aggregator.continues(aggregator, total) {
             return Err(CheckpointError::Contradiction("its aggregate"));
         }
         let (completed, failed) = sets(contents, total)?;

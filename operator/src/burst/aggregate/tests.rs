@@ -38,6 +38,14 @@ fn sum() -> Aggregate {
     parsed(json!({"sum": {}}))
 }
 
+/// All aggregates of the definition.
+fn every() -> impl Iterator<Item = Aggregate> {
+    Aggregate::OPTIONS.iter().map(|name| match *name {
+        "topK" => top(3),
+        name => parsed(json!({name: {}})),
+    })
+}
+
 fn none(_: u64) -> BTreeMap<String, Scalar> {
     BTreeMap::new()
 }
@@ -49,7 +57,7 @@ proptest! {
         let mut other = results.clone();
         other.rotate_left(shift % results.len());
         other.reverse();
-        for aggregate in [argmin(), top(3), mean()] {
+        for aggregate in every() {
             prop_assert_eq!(run(&aggregate, &results).status(none), run(&aggregate, &other).status(none));
         }
     }
@@ -229,7 +237,7 @@ fn a_mean_comes_with_its_confidence_interval() {
 
 #[test]
 fn the_state_survives_serialisation() {
-    for aggregate in [argmin(), top(3), mean()] {
+    for aggregate in every() {
         let aggregator = run(&aggregate, &[(0, 0.1), (7, 1e300), (3, f64::INFINITY), (4, -1e-300)]);
         let text = serde_json::to_string(&aggregator).unwrap();
         assert_eq!(serde_json::from_str::<Aggregator>(&text).unwrap(), aggregator);
@@ -259,9 +267,24 @@ fn earlier_checkpoints_are_continued() {
     for (aggregate, kind) in states {
         let aggregate = parsed(aggregate);
         let kept: Aggregator = serde_json::from_value(json!({"count": 1, "nan": 0, "kind": kind})).unwrap();
-        assert!(kept.continues(&run(&aggregate, &[])), "{kept:?}");
+        assert!(kept.continues(&run(&aggregate, &[]), 1), "{kept:?}");
         assert_eq!(kept, run(&aggregate, &[(7, 1.0)]));
     }
+}
+
+#[test]
+fn counts_beyond_the_chunks_are_not_continued() {
+    let fresh = run(&sum(), &[]);
+    let kept = |count: u64, nan: u64| {
+        let mut state = serde_json::to_value(&fresh).unwrap();
+        state["count"] = json!(count);
+        state["nan"] = json!(nan);
+        serde_json::from_value::<Aggregator>(state).unwrap().continues(&fresh, 3)
+    };
+    assert!(kept(3, 3));
+    assert!(!kept(4, 0));
+    assert!(!kept(u64::MAX, 0));
+    assert!(!kept(2, 3));
 }
 
 #[test]
