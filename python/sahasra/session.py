@@ -95,7 +95,7 @@ class RemoteJaxSession:
         self._is_closed = False
         # Functions of `operators.run`, by their keys.
         self._operators: dict[Any, Traced] = {}
-        #: Engine of the session (``xla`` or ``ptx``), platform and version of the engine, model of the device, device memory limit in bytes, highest
+        #: Engine of the session, platform and version of the engine, model of the device, device memory limit in bytes, highest
         #: StableHLO version that the session accepts (empty if it reports none).
         self.engine, self.platform, self.platform_version, self.model, self.limit_bytes, self.stablehlo_version = welcome
 
@@ -122,8 +122,8 @@ class RemoteJaxSession:
         """Requests ``vram`` on a device of class ``gpu_class`` (any class if None), waits until there is room, and connects.
 
         ``vram`` is a whole number with the unit ``Ki``, ``Mi``, ``Gi`` or ``Ti``, such as ``"512Mi"``; other units are rejected. ``engine`` is
-        ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by itself after ``idle_timeout_seconds`` without a request, and in any
-        case after ``ttl_seconds``. After a connection breaks, the session's tensors are kept for ``grace_seconds``.
+        an engine of sessions, such as ``"xla"`` for JAX functions or ``"ptx"`` for kernels. The session ends by itself after ``idle_timeout_seconds``
+        without a request, and in any case after ``ttl_seconds``. After a connection breaks, the session's tensors are kept for ``grace_seconds``.
 
         ``direct`` connects directly to the worker, from inside the cluster. For workers that use TLS, ``authority`` is the PEM certificate of the
         authority that verifies their certificate. ``server_name`` is the name in the certificate, if it is not the host of the session's endpoint:

@@ -97,10 +97,12 @@ impl Launch for Launcher {
                     engine: engine.to_string(),
                 });
             }
-            let is_xla = engine == Engine::Xla;
-            let more = if is_xla { self.plugin_arguments(namespace) } else { Vec::new() };
             // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
-            let scratch = (is_xla && device.kind.is_gpu()).then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
+            let (more, needs_scratch) = match engine {
+                Engine::Ptx => (Vec::new(), false),
+                Engine::Xla => (self.plugin_arguments(namespace), device.kind.is_gpu()),
+            };
+            let scratch = needs_scratch.then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
             let scratch = scratch.transpose()?;
             let folder = scratch.as_ref().map(|scratch| scratch.path().to_owned());
             let (status_page, file) = StatusPage::create()?;

@@ -42,6 +42,31 @@ fn formulas_compute_as_cel_says() {
 }
 
 #[test]
+fn an_even_number_of_signs_cancels() {
+    for (text, expected) in [
+        ("--index", 7),
+        ("---index", -7),
+        ("- -index", 7),
+        ("-\n-\n- index", -7),
+        ("--1", 1),
+        ("2*--index", 14),
+        ("1-index", -6),
+        ("1--index", 8),
+        ("1---index", -6),
+        ("1----index", 8),
+        ("(2)--index", 9),
+        ("--(index+1)", 8),
+        ("-(-index)", 7),
+        ("!!(index>1) ? 1 : 0", 1),
+        ("!!!(index>1) ? 1 : 0", 0),
+        ("! !true ? 1 : --2", 1),
+        ("index != 7 ? 1 : --2", 2),
+    ] {
+        assert_eq!(value(text, 7), Ok(Number::Integer(expected)), "{text}");
+    }
+}
+
+#[test]
 fn a_formula_without_a_value_says_why() {
     assert_eq!(value("1 / index", 0), Err(Fault::DivisionByZero));
     assert_eq!(value("index > 0 || 1 / index > 0 ? 1 : 0", 0), Err(Fault::DivisionByZero));
@@ -174,7 +199,10 @@ fn interpreted(text: &str, index: i64, count: i64) -> Option<Number> {
         let mut context = cel::Context::default();
         context.add_variable_from_value("index", index);
         context.add_variable_from_value("count", count);
-        match cel::Program::compile(text).unwrap().execute(&context) {
+        match cel::Program::compile(&super::without_pairs_of_signs(text))
+            .unwrap()
+            .execute(&context)
+        {
             Ok(cel::Value::Int(value)) => Some(Number::Integer(value)),
             Ok(cel::Value::Float(value)) => Some(Number::Double(value)),
             Ok(other) => panic!("{text} gives {other:?}"),
