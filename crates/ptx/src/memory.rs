@@ -9,17 +9,25 @@
 //! kernel marks as atomic, volatile or ordered use host atomics. A racing program reads one of the values written, or a mix if an access is
 //! wider than 8 bytes. It cannot corrupt the engine's own data, which is never stored in these blocks.
 
+mod heap;
+#[cfg(test)]
+mod tests;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+
+pub use heap::{HEAP_BYTES, Heap};
 
 /// Alignment of every allocation's device address, in bytes (as `cuMemAlloc`).
 const ALIGNMENT: u64 = 256;
 /// Lowest device address: far from null and from the windows of shared and local memory.
 const FIRST_ADDRESS: u64 = 1 << 32;
+/// Lowest address that a caller may choose: accesses below are reported as accesses through null.
+const LOWEST_CHOSEN_ADDRESS: u64 = 1 << 16;
 /// End of the device address space.
 const LAST_ADDRESS: u64 = 1 << 62;
 
@@ -68,6 +76,14 @@ pub enum MemoryError {
     /// All device addresses have been used.
     #[error("the address space is used up")]
     AddressesExhausted,
+    /// The range cannot be allocated at an address that the caller chose: not aligned, reserved for other allocations, or in use.
+    #[error("{length} bytes cannot be allocated at {pointer}")]
+    AddressTaken {
+        /// Start of the range.
+        pointer: DevicePointer,
+        /// Length of the range in bytes.
+        length: u64,
+    },
 }
 
 /// Block of host memory with a device address.
@@ -134,84 +150,29 @@ struct Table {
 pub struct Memory {
     capacity: u64,
     used: AtomicU64,
+    /// Lowest address of allocations whose address the memory chooses.
+    first: u64,
     table: RwLock<Table>,
     heap: Heap,
 }
 
-/// Heap from which kernels allocate with `malloc`. Clones share it. Its allocations are in a [`Memory`], and are freed by `free` or
-/// [`Heap::clear`], not when the last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct Heap(Arc<Mutex<HeapState>>);
-
-#[derive(Debug)]
-struct HeapState {
-    limit: u64,
-    used: u64,
-    allocations: HashMap<u64, u64>,
-}
-
-impl Default for Heap {
-    fn default() -> Self {
-        Self::new(HEAP_BYTES)
-    }
-}
-
-impl Heap {
-    /// Returns an empty heap of at most `limit` bytes.
-    pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Mutex::new(HeapState {
-            limit,
-            used: 0,
-            allocations: HashMap::new(),
-        })))
-    }
-
-    fn state(&self) -> MutexGuard<'_, HeapState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Implements `malloc`. Returns `None` if the heap or the memory has no room.
-    pub(crate) fn allocate(&self, memory: &Memory, bytes: u64) -> Option<DevicePointer> {
-        let mut heap = self.state();
-        let size = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
-        let used = heap.used.checked_add(size).filter(|used| *used <= heap.limit)?;
-        let pointer = memory.allocate(bytes).ok()?;
-        heap.used = used;
-        heap.allocations.insert(pointer.0, size);
-        Some(pointer)
-    }
-
-    /// Implements `free` of an address that `malloc` returned.
-    pub(crate) fn free(&self, memory: &Memory, pointer: DevicePointer) -> Result<(), MemoryError> {
-        let mut heap = self.state();
-        let size = heap.allocations.remove(&pointer.0).ok_or(MemoryError::NotAllocated(pointer))?;
-        heap.used -= size;
-        memory.free(pointer)
-    }
-
-    /// Frees all allocations of the heap in `memory`, which must contain them.
-    pub fn clear(&self, memory: &Memory) {
-        let mut heap = self.state();
-        heap.used = 0;
-        for address in std::mem::take(&mut heap.allocations).into_keys() {
-            // Cannot fail, because only the heap frees its allocations.
-            let _ = memory.free(DevicePointer(address));
-        }
-    }
-}
-
-/// Default size of the device heap in bytes, as in CUDA.
-pub const HEAP_BYTES: u64 = 8 << 20;
-
 impl Memory {
     /// Returns a memory of at most `capacity` bytes. Host memory is used only as it is allocated and touched.
     pub fn new(capacity: u64) -> Self {
+        Self::with_first_address(capacity, DevicePointer(FIRST_ADDRESS))
+    }
+
+    /// Returns a memory like [`new`](Self::new), whose addresses below `first` are left to [`allocate_at`](Self::allocate_at). `first` is
+    /// raised to 2^32 and rounded up to a multiple of 256.
+    pub fn with_first_address(capacity: u64, first: DevicePointer) -> Self {
+        let first = first.0.clamp(FIRST_ADDRESS, LAST_ADDRESS).next_multiple_of(ALIGNMENT);
         Self {
             capacity,
             used: AtomicU64::new(0),
+            first,
             table: RwLock::new(Table {
                 allocations: BTreeMap::new(),
-                next: FIRST_ADDRESS,
+                next: first,
             }),
             heap: Heap::default(),
         }
@@ -220,7 +181,7 @@ impl Memory {
     /// Sets the maximum number of bytes that kernels may have allocated with `malloc` at a time, 8 MiB by default. They also count in
     /// [`used`](Self::used).
     pub fn set_heap_limit(&self, bytes: u64) {
-        self.heap.state().limit = bytes;
+        self.heap.set_limit(bytes);
     }
 
     /// Returns the heap of launches that do not set [`Launch::heap`](crate::Launch::heap).
@@ -244,24 +205,7 @@ impl Memory {
     /// [`MemoryError::OutOfMemory`] beyond the capacity or the host's own memory, [`MemoryError::AddressesExhausted`] after 2^62 bytes of
     /// allocations.
     pub fn allocate(&self, bytes: u64) -> Result<DevicePointer, MemoryError> {
-        let refused = |used: u64| MemoryError::OutOfMemory {
-            requested: bytes,
-            available: self.capacity.saturating_sub(used),
-            capacity: self.capacity,
-        };
-        let size = bytes
-            .max(1)
-            .checked_next_multiple_of(ALIGNMENT)
-            .ok_or_else(|| refused(self.used()))?;
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(size).filter(|total| *total <= self.capacity)
-            })
-            .map_err(refused)?;
-        let release = |error: MemoryError| {
-            self.used.fetch_sub(size, Ordering::Relaxed);
-            error
-        };
+        let size = self.charge(bytes)?;
         let start = {
             let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
             let start = table.next;
@@ -269,16 +213,77 @@ impl Memory {
                 .checked_add(size)
                 .and_then(|end| end.checked_add(ALIGNMENT))
                 .filter(|end| *end < LAST_ADDRESS);
-            table.next = end.ok_or_else(|| release(MemoryError::AddressesExhausted))?;
+            let Some(end) = end else {
+                self.used.fetch_sub(size, Ordering::Relaxed);
+                return Err(MemoryError::AddressesExhausted);
+            };
+            table.next = end;
             start
         };
-        let allocation = Allocation::new(start, bytes).ok_or_else(|| release(refused(self.used())))?;
+        let allocation = self.back(start, bytes, size)?;
         self.table
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .allocations
             .insert(start, Arc::new(allocation));
         Ok(DevicePointer(start))
+    }
+
+    /// Allocates zeroed bytes at an address that the caller chooses: a multiple of 256 between 64 KiB and the first address of
+    /// [`with_first_address`](Self::with_first_address). The range may be one that was freed. Callers that leave no gap to the next
+    /// allocation lose the detection of accesses past the end.
+    ///
+    /// # Errors
+    /// [`MemoryError::AddressTaken`] if the address is not such an address or the range overlaps another allocation;
+    /// [`MemoryError::OutOfMemory`] as [`allocate`](Self::allocate).
+    pub fn allocate_at(&self, pointer: DevicePointer, bytes: u64) -> Result<(), MemoryError> {
+        let start = pointer.0;
+        let taken = MemoryError::AddressTaken { pointer, length: bytes };
+        let end = start.checked_add(bytes.max(1)).filter(|end| *end <= self.first).ok_or(taken)?;
+        if !start.is_multiple_of(ALIGNMENT) || start < LOWEST_CHOSEN_ADDRESS {
+            return Err(taken);
+        }
+        let size = self.charge(bytes)?;
+        let allocation = self.back(start, bytes, size)?;
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let below = table.allocations.range(..end).next_back();
+        if below.is_some_and(|(_, other)| other.start + other.bytes.max(1) > start) {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+            return Err(taken);
+        }
+        table.allocations.insert(start, Arc::new(allocation));
+        Ok(())
+    }
+
+    /// Error of a request for `bytes` while `used` bytes are allocated.
+    fn refused(&self, bytes: u64, used: u64) -> MemoryError {
+        MemoryError::OutOfMemory {
+            requested: bytes,
+            available: self.capacity.saturating_sub(used),
+            capacity: self.capacity,
+        }
+    }
+
+    /// Counts an allocation of `bytes`. Returns the counted size.
+    fn charge(&self, bytes: u64) -> Result<u64, MemoryError> {
+        let size = bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGNMENT)
+            .ok_or_else(|| self.refused(bytes, self.used()))?;
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(size).filter(|total| *total <= self.capacity)
+            })
+            .map_err(|used| self.refused(bytes, used))?;
+        Ok(size)
+    }
+
+    /// Host memory of an allocation that [`charge`](Self::charge) counted as `size`. On an error, it is not counted any more.
+    fn back(&self, start: u64, bytes: u64, size: u64) -> Result<Allocation, MemoryError> {
+        Allocation::new(start, bytes).ok_or_else(|| {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+            self.refused(bytes, self.used())
+        })
     }
 
     /// Frees an allocation.
@@ -346,6 +351,22 @@ impl Memory {
         Ok(())
     }
 
+    /// Copies `length` bytes from one range to another. The ranges may overlap.
+    ///
+    /// # Errors
+    /// The errors of [`write`](Self::write).
+    pub fn copy(&self, from: DevicePointer, to: DevicePointer, length: u64) -> Result<(), MemoryError> {
+        if length == 0 {
+            return Ok(());
+        }
+        let bytes = |pointer| usize::try_from(length).map_err(|_| MemoryError::OutOfBounds { pointer, length });
+        let (_keep_source, source) = self.range(from, bytes(from)?)?;
+        let (_keep_target, target) = self.range(to, bytes(to)?)?;
+        // SAFETY: both ranges were checked and are kept alive; `copy` allows overlap.
+        unsafe { std::ptr::copy(source, target, bytes(to)?) }
+        Ok(())
+    }
+
     /// Sets `length` bytes to `byte`.
     ///
     /// # Errors
@@ -359,53 +380,5 @@ impl Memory {
         // SAFETY: the range was checked and is kept alive.
         unsafe { std::ptr::write_bytes(host, byte, length) }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn allocations_are_zeroed_aligned_and_counted() {
-        let memory = Memory::new(4096);
-        let pointer = memory.allocate(1000).expect("fits");
-        assert_ne!(pointer.0, 0);
-        assert_eq!(pointer.0 % 256, 0);
-        assert_eq!(memory.used(), 1024);
-        let mut bytes = vec![1; 1000];
-        memory.read(pointer, &mut bytes).expect("reads");
-        assert!(bytes.iter().all(|byte| *byte == 0));
-        memory.free(pointer).expect("frees");
-        assert_eq!(memory.used(), 0);
-        assert_eq!(memory.free(pointer), Err(MemoryError::NotAllocated(pointer)));
-    }
-
-    #[test]
-    fn capacity_is_a_hard_limit() {
-        let memory = Memory::new(1024);
-        assert!(memory.allocate(1025).is_err());
-        let first = memory.allocate(512).expect("fits");
-        assert!(matches!(memory.allocate(513), Err(MemoryError::OutOfMemory { available: 512, .. })));
-        memory.allocate(512).expect("fits");
-        memory.free(first).expect("frees");
-        memory.allocate(1).expect("fits again");
-        assert!(memory.allocate(u64::MAX).is_err());
-    }
-
-    #[test]
-    fn ranges_stay_inside_one_allocation() {
-        let memory = Memory::new(1 << 20);
-        let first = memory.allocate(100).expect("fits");
-        let second = memory.allocate(100).expect("fits");
-        assert!(second.0 >= first.0 + 512, "a gap lies between allocations");
-        memory.write(first.offset(96), &[1, 2, 3, 4]).expect("inside");
-        assert!(memory.write(first.offset(97), &[1, 2, 3, 4]).is_err());
-        assert!(memory.read(DevicePointer(0), &mut [0]).is_err());
-        memory.fill(first, 7, 100).expect("inside");
-        assert!(memory.fill(first, 7, 101).is_err());
-        let mut bytes = [0; 2];
-        memory.read(first.offset(98), &mut bytes).expect("inside");
-        assert_eq!(bytes, [7, 7]);
     }
 }

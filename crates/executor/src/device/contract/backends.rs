@@ -148,3 +148,27 @@ mod cuda {
         an_endless_kernel_ends_when_cancelled(&CudaDevice::open(0).unwrap());
     }
 }
+
+/// The CUDA backend without a GPU: on the CPU engine, through the CUDA driver library of this workspace.
+mod cuda_on_cpu {
+    use super::*;
+
+    #[test]
+    fn the_cuda_backend_keeps_the_contract_on_our_own_driver() {
+        let test = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let library = test.parent().unwrap().join("libsahasra_cuda_driver.so");
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            std::os::unix::fs::symlink(&library, folder.path().join(name)).unwrap();
+        }
+        let output = Command::new(&test)
+            .args(["device::contract::backends::cuda::", "--nocapture"])
+            .env("LD_LIBRARY_PATH", folder.path())
+            .env("SAHASRA_CUDA", "cpu:")
+            .output()
+            .unwrap();
+        let texts = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{texts}");
+        assert!(!texts.contains("SKIPPED"), "{texts}");
+    }
+}

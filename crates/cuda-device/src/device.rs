@@ -1,0 +1,95 @@
+//! Devices and their queues, as a driver library sees them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Extent, Failure, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+
+/// What a device is. Known before any queue is opened, so that questions about it need no answer from afar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Name for people.
+    pub name: String,
+    /// Identifier that no other device has.
+    pub uuid: [u8; 16],
+    /// Memory for mapped memory and variables of all queues, in bytes.
+    pub memory_bytes: u64,
+    /// Addresses of which the client chooses those of mapped memory.
+    pub addresses: Range<u64>,
+    /// Blocks that run at the same time.
+    pub multiprocessors: u32,
+}
+
+/// Position of an operation in its queue. Later operations have higher tickets; the ticket 0 is done from the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// A device.
+pub trait Device: Send + Sync {
+    /// What the device is.
+    fn properties(&self) -> &Properties;
+
+    /// Opens a queue with memory of its own. Dropping it frees everything.
+    ///
+    /// # Errors
+    /// [`FailureKind::Lost`](crate::FailureKind::Lost) if the device cannot be reached.
+    fn open(&self) -> Result<Arc<dyn Queue>, Failure>;
+}
+
+/// Queue of operations, with everything that they make. All methods may be called by many threads at once.
+///
+/// After a [sticky](Failure::is_sticky) failure nothing is executed any more, and every call that can fail returns that failure. Other failures
+/// are returned once.
+pub trait Queue: Send + Sync {
+    /// Appends an operation, and returns before it is executed. Waits only while the queue is full.
+    fn submit(&self, operation: Operation) -> Ticket;
+
+    /// Appends a write of rows, which follow each other in `bytes` without gaps. `bytes` may be reused when this returns.
+    fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
+        self.submit(Operation::Write {
+            to,
+            extent,
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    /// Reads rows, after everything that was submitted before, into `into`, without gaps.
+    ///
+    /// # Errors
+    /// A failure of an operation before, or of the read.
+    fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// Loads PTX texts, linked, after everything that was submitted before.
+    ///
+    /// # Errors
+    /// Errors of the texts, or a failure of an operation before.
+    fn load(&self, module: ModuleId, texts: &[&str]) -> Result<ModuleDescription, LoadFailure>;
+
+    /// Waits until the operation of a ticket has been executed.
+    ///
+    /// # Errors
+    /// A failure of this operation or one before.
+    fn wait(&self, ticket: Ticket) -> Result<(), Failure>;
+
+    /// Whether the operation of a ticket has been executed.
+    ///
+    /// # Errors
+    /// The sticky failure.
+    fn is_done(&self, ticket: Ticket) -> Result<bool, Failure>;
+
+    /// Ticket of the last operation that was submitted.
+    fn last(&self) -> Ticket;
+
+    /// The sticky failure, if it is known here already.
+    fn failure(&self) -> Option<Failure>;
+
+    /// Time that [`Operation::Mark`] noted last under this name, since the queue was opened; `None` before it was executed.
+    fn marked(&self, mark: u64) -> Option<Duration>;
+
+    /// Forgets a mark.
+    fn forget(&self, mark: u64);
+
+    /// Removes and returns what kernels printed, as far as it has arrived. It arrives before the answer of a call that waits for the kernel.
+    fn printed(&self) -> Vec<u8>;
+}

@@ -1,0 +1,248 @@
+//! Execution of operations on the PTX engine.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sahasra_ptx::{Cancel, DevicePointer, Kernel, Launch, LoadedModule, Memory, Module, Output};
+
+use crate::{Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+
+/// Maximum bytes of texts whose translations are kept after their modules were unloaded.
+const KEPT_TEXT_BYTES: usize = 16 << 20;
+/// Threads of a launch for which a further host thread pays: starting one takes about as long as running this many short kernels.
+const THREADS_PER_WORKER: u64 = 2048;
+/// Size of the pieces in which memory is filled with elements of several bytes, in bytes.
+const FILL_PIECE: usize = 64 << 10;
+
+/// Loaded module with its kernels.
+#[derive(Debug)]
+struct Instance {
+    loaded: LoadedModule,
+    kernels: Vec<Kernel>,
+}
+
+/// Translations by their texts.
+#[derive(Debug, Default)]
+struct Translations {
+    modules: HashMap<Vec<String>, Module>,
+    bytes: usize,
+}
+
+/// State of a queue on the PTX engine: memory, modules and marks. The caller keeps the order: reads and loads may run at the same time as
+/// operations that do not concern them.
+#[derive(Debug)]
+pub struct Engine {
+    memory: Memory,
+    modules: Mutex<HashMap<ModuleId, Arc<Instance>>>,
+    translations: Mutex<Translations>,
+    marks: Mutex<HashMap<u64, Duration>>,
+    opened: Instant,
+    output: Output,
+    cancel: Cancel,
+    threads: NonZero<usize>,
+}
+
+impl Engine {
+    /// Engine with this memory, whose launches use up to `threads` host threads.
+    pub fn new(memory: Memory, threads: NonZero<usize>) -> Self {
+        Self {
+            memory,
+            modules: Mutex::default(),
+            translations: Mutex::default(),
+            marks: Mutex::default(),
+            opened: Instant::now(),
+            output: Output::default(),
+            cancel: Cancel::new(),
+            threads,
+        }
+    }
+
+    /// Ends the running launch and all later ones.
+    pub fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Executes an operation.
+    ///
+    /// # Errors
+    /// The fault of a kernel; [`FailureKind::Protocol`] if the operation does not fit the state.
+    pub fn execute(&self, operation: &Operation) -> Result<(), Failure> {
+        match operation {
+            Operation::Map { address, bytes } => Ok(self.memory.allocate_at(DevicePointer(*address), *bytes)?),
+            Operation::Unmap { address } => Ok(self.memory.free(DevicePointer(*address))?),
+            Operation::Write { to, extent, bytes } => self.write(*to, *extent, bytes),
+            Operation::Copy { from, to, extent } => self.copy(*from, *to, *extent),
+            Operation::Fill {
+                to,
+                extent,
+                value,
+                element_bytes,
+            } => self.fill(*to, *extent, *value, *element_bytes),
+            Operation::Launch(request) => self.launch(request),
+            Operation::Mark(mark) => {
+                self.marks.lock().insert(*mark, self.opened.elapsed());
+                Ok(())
+            }
+            Operation::Unload(module) => {
+                let removed = self.modules.lock().remove(module);
+                let instance = removed.ok_or_else(|| unknown(*module))?;
+                instance.loaded.clone().unload(&self.memory);
+                Ok(())
+            }
+            Operation::LimitHeap(bytes) => {
+                self.memory.set_heap_limit(*bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes rows.
+    ///
+    /// # Errors
+    /// [`FailureKind::IllegalAddress`] if they are not in allocated memory.
+    pub fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Result<(), Failure> {
+        if extent.bytes() != Some(bytes.len() as u64) {
+            return Err(Failure::new(FailureKind::Protocol, "the bytes do not have the size of the rows"));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        for ((row, slice), bytes) in extent.rows().zip(bytes.chunks_exact(extent.width as usize)) {
+            self.memory.write(address(&to, row, slice)?, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Reads rows.
+    ///
+    /// # Errors
+    /// [`FailureKind::IllegalAddress`] if they are not in allocated memory.
+    pub fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure> {
+        if extent.bytes() != Some(into.len() as u64) {
+            return Err(Failure::new(FailureKind::Protocol, "the target does not have the size of the rows"));
+        }
+        if into.is_empty() {
+            return Ok(());
+        }
+        for ((row, slice), into) in extent.rows().zip(into.chunks_exact_mut(extent.width as usize)) {
+            self.memory.read(address(&from, row, slice)?, into)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, from: Region, to: Region, extent: Extent) -> Result<(), Failure> {
+        for (row, slice) in extent.rows() {
+            self.memory
+                .copy(address(&from, row, slice)?, address(&to, row, slice)?, extent.width)?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, to: Region, extent: Extent, value: u32, element_bytes: u8) -> Result<(), Failure> {
+        let value = value.to_le_bytes();
+        let element = value.get(..usize::from(element_bytes)).filter(|element| !element.is_empty());
+        let element = element.ok_or_else(|| Failure::new(FailureKind::Protocol, format!("elements of {element_bytes} bytes")))?;
+        if element.iter().all(|byte| *byte == element[0]) {
+            for (row, slice) in extent.rows() {
+                self.memory.fill(address(&to, row, slice)?, element[0], extent.width)?;
+            }
+            return Ok(());
+        }
+        let piece = element.repeat(FILL_PIECE / element.len());
+        for (row, slice) in extent.rows() {
+            let mut target = address(&to, row, slice)?;
+            let mut left = extent.width;
+            while left > 0 {
+                let length = left.min(piece.len() as u64);
+                self.memory.write(target, &piece[..length as usize])?;
+                target = target.offset(length);
+                left -= length;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&self, request: &LaunchRequest) -> Result<(), Failure> {
+        let instance = self.modules.lock().get(&request.module).cloned();
+        let instance = instance.ok_or_else(|| unknown(request.module))?;
+        let kernel = instance
+            .kernels
+            .get(request.function as usize)
+            .ok_or_else(|| Failure::new(FailureKind::Protocol, format!("kernel {} not found", request.function)))?;
+        let volume = |extent: [u32; 3]| extent.iter().fold(1, |all: u64, size| all.saturating_mul(u64::from(*size)));
+        let blocks = volume(request.grid);
+        let useful = (volume(request.block).saturating_mul(blocks) / THREADS_PER_WORKER).clamp(1, blocks.max(1));
+        let workers = self.threads.get().min(usize::try_from(useful).unwrap_or(usize::MAX));
+        let launch = Launch {
+            dynamic_shared_bytes: request.dynamic_shared_bytes,
+            threads: NonZero::new(workers).unwrap_or(NonZero::<usize>::MIN),
+            stack_bytes: request.stack_bytes,
+            output: kernel.prints().then(|| self.output.clone()),
+            cooperative: request.cooperative,
+            ..Launch::new(request.grid, request.block)
+        };
+        kernel.launch(&launch, &request.parameters, &self.memory, &self.cancel)?;
+        Ok(())
+    }
+
+    /// Translates texts, or takes an earlier translation of the same texts.
+    ///
+    /// # Errors
+    /// Errors of the texts.
+    pub fn translate(&self, texts: &[&str]) -> Result<Module, LoadFailure> {
+        let key: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        if let Some(module) = self.translations.lock().modules.get(&key) {
+            return Ok(module.clone());
+        }
+        let module = Module::link(texts).map_err(|error| LoadFailure::from(error.error))?;
+        let bytes: usize = key.iter().map(String::len).sum();
+        let mut kept = self.translations.lock();
+        if kept.bytes + bytes > KEPT_TEXT_BYTES {
+            *kept = Translations::default();
+        }
+        kept.bytes += bytes;
+        kept.modules.insert(key, module.clone());
+        Ok(module)
+    }
+
+    /// Allocates and initialises the variables of a module.
+    ///
+    /// # Errors
+    /// [`FailureKind::OutOfMemory`].
+    pub fn load(&self, id: ModuleId, module: &Module) -> Result<ModuleDescription, Failure> {
+        let loaded = module.instantiate(&self.memory)?;
+        let kernels: Vec<Kernel> = module.entries().filter_map(|kernel| loaded.entry(kernel.name())).collect();
+        let description = ModuleDescription::of(&loaded, &kernels);
+        self.modules.lock().insert(id, Arc::new(Instance { loaded, kernels }));
+        Ok(description)
+    }
+
+    /// Time of a mark since the engine was made.
+    pub fn marked(&self, mark: u64) -> Option<Duration> {
+        self.marks.lock().get(&mark).copied()
+    }
+
+    /// Forgets a mark.
+    pub fn forget(&self, mark: u64) {
+        self.marks.lock().remove(&mark);
+    }
+
+    /// Removes and returns what kernels printed.
+    pub fn printed(&self) -> Vec<u8> {
+        self.output.take()
+    }
+}
+
+fn unknown(module: ModuleId) -> Failure {
+    Failure::new(FailureKind::Protocol, format!("module {} not found", module.0))
+}
+
+fn address(region: &Region, row: u64, slice: u64) -> Result<DevicePointer, Failure> {
+    let address = region.row(row, slice);
+    address
+        .map(DevicePointer)
+        .ok_or_else(|| Failure::new(FailureKind::IllegalAddress, "a row is beyond the address space"))
+}

@@ -1,0 +1,26 @@
+//! What a CUDA driver library asks of a device, without anything of CUDA's C interface.
+//!
+//! A [`Device`] says what it is ([`Properties`]) and opens [`Queue`]s, one for each context. A queue takes [`Operation`]s in order and answers
+//! none of them: only reading, loading a module and waiting have an answer, which is what a queue at the far end of a network needs. The client
+//! chooses the addresses of its memory, so that an allocation needs no answer either. A failed operation is reported by the next call
+//! that waits.
+//!
+//! ```text
+//! driver library ──► dyn Queue ──► local::CpuQueue (order, worker thread) ──► Engine ──► sahasra_ptx::{Memory, Module}
+//! ```
+//!
+//! [`CpuDevice`] runs operations in this process on the PTX engine for CPUs.
+
+mod device;
+mod engine;
+mod failure;
+mod local;
+mod module;
+mod operation;
+
+pub use device::{Device, Properties, Queue, Ticket};
+pub use engine::Engine;
+pub use failure::{Failure, FailureKind, LoadFailure};
+pub use local::CpuDevice;
+pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
+pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region};

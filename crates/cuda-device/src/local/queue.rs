@@ -1,0 +1,254 @@
+//! Queue in this process: launches run on a thread of the queue, everything else on the caller's thread if nothing is before it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::{Engine, Extent, Failure, FailureKind, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket};
+
+/// Maximum operations that wait. CUDA's own queues are of this order.
+const MAX_WAITING: usize = 4096;
+/// Maximum bytes that waiting operations carry.
+const MAX_PAYLOAD: usize = 256 << 20;
+/// Bytes from which a write waits for the queue and is then made from the caller's memory, rather than from a copy of it.
+const DIRECT_WRITE: usize = 1 << 20;
+
+struct State {
+    waiting: VecDeque<Operation>,
+    payload: usize,
+    submitted: u64,
+    /// Whether a thread executes an operation.
+    is_busy: bool,
+    is_worker_asleep: bool,
+    is_closed: bool,
+    failure: Option<Failure>,
+}
+
+struct Shared {
+    engine: Engine,
+    state: Mutex<State>,
+    /// Signalled when the worker has something to do.
+    arrived: Condvar,
+    /// Signalled when an operation has ended.
+    ended: Condvar,
+    executed: AtomicU64,
+    has_failed: AtomicBool,
+}
+
+/// Queue in this process.
+pub(super) struct CpuQueue {
+    shared: Arc<Shared>,
+    worker: Option<JoinHandle<()>>,
+}
+
+impl CpuQueue {
+    pub(super) fn new(engine: Engine) -> Result<Self, Failure> {
+        let shared = Arc::new(Shared {
+            engine,
+            state: Mutex::new(State {
+                waiting: VecDeque::new(),
+                payload: 0,
+                submitted: 0,
+                is_busy: false,
+                is_worker_asleep: false,
+                is_closed: false,
+                failure: None,
+            }),
+            arrived: Condvar::new(),
+            ended: Condvar::new(),
+            executed: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+        });
+        let of_worker = Arc::clone(&shared);
+        let worker = std::thread::Builder::new()
+            .name("sahasra-cuda".to_owned())
+            .spawn(move || of_worker.work())
+            .map_err(|error| Failure::new(FailureKind::Lost, format!("failed to start a thread: {error}")))?;
+        Ok(Self {
+            shared,
+            worker: Some(worker),
+        })
+    }
+}
+
+impl Drop for CpuQueue {
+    fn drop(&mut self) {
+        self.shared.engine.cancel();
+        self.shared.state.lock().is_closed = true;
+        self.shared.arrived.notify_all();
+        if let Some(worker) = self.worker.take() {
+            // An error is a panic of the worker, which ends the same way.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut state = self.state.lock();
+        while !state.is_closed {
+            if state.is_busy || !self.run_next(&mut state) {
+                state.is_worker_asleep = true;
+                self.arrived.wait(&mut state);
+                state.is_worker_asleep = false;
+            }
+        }
+    }
+
+    /// Executes the first waiting operation, unless another thread executes one. Returns whether there was one.
+    fn run_next(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        let Some(operation) = state.waiting.pop_front() else {
+            return false;
+        };
+        state.payload -= operation.payload();
+        self.run(state, &operation);
+        true
+    }
+
+    /// Executes an operation with the state unlocked. No other thread may be executing one.
+    fn run(&self, state: &mut MutexGuard<'_, State>, operation: &Operation) {
+        let is_failed = self.has_failed.load(Ordering::Acquire);
+        state.is_busy = true;
+        let outcome = MutexGuard::unlocked(state, || {
+            if is_failed {
+                return Ok(());
+            }
+            let panicked = || Failure::new(FailureKind::Lost, "the engine panicked");
+            catch_unwind(AssertUnwindSafe(|| self.engine.execute(operation))).unwrap_or_else(|_| Err(panicked()))
+        });
+        state.is_busy = false;
+        self.executed.fetch_add(1, Ordering::Release);
+        if let Err(failure) = outcome {
+            self.fail(state, failure);
+        }
+        self.ended.notify_all();
+        if !state.waiting.is_empty() && state.is_worker_asleep {
+            self.arrived.notify_one();
+        }
+    }
+
+    fn fail(&self, state: &mut State, failure: Failure) {
+        let is_sticky = failure.is_sticky();
+        if is_sticky || state.failure.is_none() {
+            state.failure = Some(failure);
+        }
+        if is_sticky {
+            self.has_failed.store(true, Ordering::Release);
+        }
+    }
+
+    fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Acquire)
+    }
+
+    /// Waits until the operation of a ticket has been executed.
+    fn settle(&self, ticket: Ticket) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while self.executed() < ticket.0 {
+            // The caller's thread has nothing better to do, and needs nobody to wake it.
+            if state.is_busy || !self.run_next(&mut state) {
+                self.ended.wait(&mut state);
+            }
+        }
+        state
+    }
+
+    /// Waits for a ticket, and returns the failure that there is then.
+    fn wait(&self, ticket: Ticket) -> Result<(), Failure> {
+        let mut state = self.settle(ticket);
+        match &state.failure {
+            None => Ok(()),
+            Some(failure) if failure.is_sticky() => Err(failure.clone()),
+            Some(_) => state.failure.take().map_or(Ok(()), Err),
+        }
+    }
+}
+
+impl Queue for CpuQueue {
+    fn submit(&self, operation: Operation) -> Ticket {
+        let shared = &*self.shared;
+        let mut state = shared.state.lock();
+        while state.waiting.len() >= MAX_WAITING || state.payload + operation.payload() > MAX_PAYLOAD && !state.waiting.is_empty() {
+            shared.ended.wait(&mut state);
+        }
+        state.submitted += 1;
+        let ticket = Ticket(state.submitted);
+        // A launch may take any time, and its caller expects it to run beside the caller's own work.
+        if !state.is_busy && state.waiting.is_empty() && !matches!(operation, Operation::Launch(_)) {
+            shared.run(&mut state, &operation);
+            return ticket;
+        }
+        state.payload += operation.payload();
+        state.waiting.push_back(operation);
+        if state.is_worker_asleep && !state.is_busy {
+            shared.arrived.notify_one();
+        }
+        ticket
+    }
+
+    fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
+        let is_idle = self.shared.executed() == self.last().0;
+        if !is_idle && bytes.len() < DIRECT_WRITE {
+            let bytes = bytes.to_vec();
+            return self.submit(Operation::Write { to, extent, bytes });
+        }
+        let last = self.last();
+        drop(self.shared.settle(last));
+        if !self.shared.has_failed.load(Ordering::Acquire)
+            && let Err(failure) = self.shared.engine.write(to, extent, bytes)
+        {
+            self.shared.fail(&mut self.shared.state.lock(), failure);
+        }
+        last
+    }
+
+    fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure> {
+        self.shared.wait(self.last())?;
+        self.shared.engine.read(from, extent, into)
+    }
+
+    fn load(&self, module: ModuleId, texts: &[&str]) -> Result<ModuleDescription, LoadFailure> {
+        let translated = self.shared.engine.translate(texts)?;
+        self.shared.wait(self.last())?;
+        Ok(self.shared.engine.load(module, &translated)?)
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Failure> {
+        self.shared.wait(ticket)
+    }
+
+    fn is_done(&self, ticket: Ticket) -> Result<bool, Failure> {
+        match self.failure() {
+            Some(failure) => Err(failure),
+            None => Ok(self.shared.executed() >= ticket.0),
+        }
+    }
+
+    fn last(&self) -> Ticket {
+        Ticket(self.shared.state.lock().submitted)
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        if !self.shared.has_failed.load(Ordering::Acquire) {
+            return None;
+        }
+        self.shared.state.lock().failure.clone()
+    }
+
+    fn marked(&self, mark: u64) -> Option<Duration> {
+        self.shared.engine.marked(mark)
+    }
+
+    fn forget(&self, mark: u64) {
+        self.shared.engine.forget(mark);
+    }
+
+    fn printed(&self) -> Vec<u8> {
+        self.shared.engine.printed()
+    }
+}

@@ -1,0 +1,161 @@
+//! Operations that a queue takes in order, without answers.
+
+/// Name that the client gives a module. Never given twice in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModuleId(pub u64);
+
+/// A box of rows in device memory: its first byte, and the distances of its rows and slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Distance of two rows in bytes.
+    pub row_pitch: u64,
+    /// Distance of two slices in bytes.
+    pub slice_pitch: u64,
+}
+
+impl Region {
+    /// Region of one row.
+    pub fn linear(address: u64) -> Self {
+        Self {
+            address,
+            row_pitch: 0,
+            slice_pitch: 0,
+        }
+    }
+
+    /// Address of a row, or `None` beyond the address space.
+    pub fn row(&self, row: u64, slice: u64) -> Option<u64> {
+        let offset = self.row_pitch.checked_mul(row)?.checked_add(self.slice_pitch.checked_mul(slice)?)?;
+        self.address.checked_add(offset)
+    }
+}
+
+/// Size of a box of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of a row.
+    pub width: u64,
+    /// Rows of a slice.
+    pub height: u64,
+    /// Number of slices.
+    pub depth: u64,
+}
+
+impl Extent {
+    /// Extent of one row.
+    pub fn linear(width: u64) -> Self {
+        Self {
+            width,
+            height: 1,
+            depth: 1,
+        }
+    }
+
+    /// Bytes of all rows, or `None` if that is more than 2^64.
+    pub fn bytes(&self) -> Option<u64> {
+        self.width.checked_mul(self.height)?.checked_mul(self.depth)
+    }
+
+    /// Row and slice of every row, in order.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (height, depth) = (self.height, self.depth);
+        (0..depth).flat_map(move |slice| (0..height).map(move |row| (row, slice)))
+    }
+
+    /// Distance in bytes from the first byte of a region to the end of its last row; `None` beyond the address space.
+    pub fn span(&self, region: &Region) -> Option<u64> {
+        if self.bytes()? == 0 {
+            return Some(0);
+        }
+        let last = region.row(self.height - 1, self.depth - 1)?.checked_add(self.width)?;
+        Some(last - region.address)
+    }
+}
+
+/// Launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchRequest {
+    /// Module of the kernel.
+    pub module: ModuleId,
+    /// Index of the kernel in the module's description.
+    pub function: u32,
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y and z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block in bytes.
+    pub dynamic_shared_bytes: u32,
+    /// Size of a thread's call stack in bytes.
+    pub stack_bytes: u32,
+    /// Whether all blocks must be resident at the same time.
+    pub cooperative: bool,
+    /// Parameter block, laid out as the module's description says.
+    pub parameters: Vec<u8>,
+}
+
+/// Operation of a queue. Operations are executed in the order in which they were submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Makes zeroed memory at an address in [`Properties::addresses`](crate::Properties::addresses).
+    Map {
+        /// First address, a multiple of 256.
+        address: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// Frees mapped memory.
+    Unmap {
+        /// First address, as it was mapped.
+        address: u64,
+    },
+    /// Writes rows, which follow each other in `bytes` without gaps.
+    Write {
+        /// Where to.
+        to: Region,
+        /// Size of the rows.
+        extent: Extent,
+        /// As many bytes as the extent has.
+        bytes: Vec<u8>,
+    },
+    /// Copies rows within device memory. Rows are copied one after another; the ranges of one row may overlap.
+    Copy {
+        /// Where from.
+        from: Region,
+        /// Where to.
+        to: Region,
+        /// Size of the rows.
+        extent: Extent,
+    },
+    /// Fills rows with an element.
+    Fill {
+        /// Where to.
+        to: Region,
+        /// Size of the rows, whose width is a multiple of the element's size.
+        extent: Extent,
+        /// Value of an element.
+        value: u32,
+        /// Bytes of an element: 1, 2 or 4, of which the lowest bytes of `value` are taken.
+        element_bytes: u8,
+    },
+    /// Launches a kernel.
+    Launch(Box<LaunchRequest>),
+    /// Notes the device's time under a name that the client chooses.
+    Mark(u64),
+    /// Unloads a module and frees its variables.
+    Unload(ModuleId),
+    /// Sets the maximum size of the heap from which kernels allocate, in bytes.
+    LimitHeap(u64),
+}
+
+impl Operation {
+    /// Bytes that the operation carries.
+    pub fn payload(&self) -> usize {
+        match self {
+            Self::Write { bytes, .. } => bytes.len(),
+            Self::Launch(launch) => launch.parameters.len(),
+            _ => 0,
+        }
+    }
+}

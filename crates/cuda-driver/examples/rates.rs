@@ -1,0 +1,134 @@
+//! Time of single calls of the CUDA driver API, on whatever `libcuda` the machine has.
+//!
+//! ```console
+//! $ SAHASRA_CUDA=cpu: LD_LIBRARY_PATH=$(crates/cuda-driver/library --release) target/release/examples/rates
+//! ```
+
+use std::ffi::c_void;
+use std::time::Instant;
+
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+
+const PTX: &std::ffi::CStr = c".version 7.0 .target sm_70 .address_size 64 .visible .entry empty(.param .u64 out, .param .u32 n) { ret; }";
+
+fn check(result: CUresult) {
+    assert_eq!(result, CUresult::CUDA_SUCCESS);
+}
+
+/// Prints the time of one of `count` calls.
+fn time(name: &str, count: u32, mut call: impl FnMut()) {
+    let start = Instant::now();
+    for _ in 0..count {
+        call();
+    }
+    let each = start.elapsed().as_secs_f64() / f64::from(count);
+    println!("{name:32} {:10.0} ns", each * 1e9);
+}
+
+/// Prints the bytes per second of one of `count` copies.
+fn rate(name: &str, bytes: usize, count: u32, mut copy: impl FnMut()) {
+    copy();
+    let start = Instant::now();
+    for _ in 0..count {
+        copy();
+    }
+    let each = start.elapsed().as_secs_f64() / f64::from(count);
+    println!("{name:32} {:10.2} GB/s", bytes as f64 / each / 1e9);
+}
+
+fn main() {
+    let (mut context, mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: each pointer is to a local of the type that the driver writes; the texts end with a zero byte.
+    unsafe {
+        check(sys::cuInit(0));
+        check(sys::cuDevicePrimaryCtxRetain(&mut context, 0));
+        check(sys::cuCtxSetCurrent(context));
+        check(sys::cuModuleLoadData(&mut module, PTX.as_ptr().cast()));
+        check(sys::cuModuleGetFunction(&mut function, module, c"empty".as_ptr()));
+    }
+    let null = std::ptr::null_mut();
+    let (mut out, mut n) = (0u64, 7u32);
+    let mut parameters = [(&raw mut out).cast::<c_void>(), (&raw mut n).cast()];
+    // SAFETY: the parameters are those that the kernel declares.
+    let mut launch = || unsafe {
+        check(sys::cuLaunchKernel(
+            function,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            null,
+            parameters.as_mut_ptr(),
+            std::ptr::null_mut(),
+        ));
+    };
+    // SAFETY: the context is current.
+    let synchronise = || unsafe { check(sys::cuCtxSynchronize()) };
+    time("attribute", 1_000_000, || {
+        let mut value = 0;
+        // SAFETY: the driver writes a number.
+        unsafe {
+            check(sys::cuDeviceGetAttribute(
+                &mut value,
+                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE,
+                0,
+            ))
+        };
+    });
+    time("current context", 1_000_000, || {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: the driver writes a handle.
+        unsafe { check(sys::cuCtxGetCurrent(&mut current)) };
+    });
+    time("memory information", 1_000_000, || {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the driver writes two numbers.
+        unsafe { check(sys::cuMemGetInfo_v2(&mut free, &mut total)) };
+    });
+    time("allocate and free", 200_000, || {
+        let mut address = 0;
+        // SAFETY: the driver writes an address, which is freed once.
+        unsafe {
+            check(sys::cuMemAlloc_v2(&mut address, 4096));
+            check(sys::cuMemFree_v2(address));
+        }
+    });
+    time("synchronise, idle", 1_000_000, synchronise);
+    time("launch, 1000 in a row", 1000, &mut launch);
+    synchronise();
+    time("launch, with all executed", 200_000, &mut launch);
+    synchronise();
+    time("launch and synchronise", 50_000, || {
+        launch();
+        synchronise();
+    });
+    let bytes = 64 << 20;
+    let mut host = vec![1u8; bytes];
+    let (mut first, mut second) = (0, 0);
+    // SAFETY: the driver writes two addresses.
+    unsafe {
+        check(sys::cuMemAlloc_v2(&mut first, bytes));
+        check(sys::cuMemAlloc_v2(&mut second, bytes));
+    }
+    // SAFETY: all memory has this many bytes.
+    rate("copy to the device", bytes, 10, || unsafe {
+        check(sys::cuMemcpyHtoD_v2(first, host.as_ptr().cast(), bytes))
+    });
+    // SAFETY: all memory has this many bytes.
+    rate("copy to the host", bytes, 10, || unsafe {
+        check(sys::cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), first, bytes))
+    });
+    rate("copy on the device", bytes, 10, || {
+        // SAFETY: all memory has this many bytes.
+        unsafe { check(sys::cuMemcpyDtoD_v2(second, first, bytes)) };
+        synchronise();
+    });
+    let mut other = vec![0u8; bytes];
+    rate("copy in the host, for comparison", bytes, 10, || {
+        other.copy_from_slice(&host);
+        std::hint::black_box(&mut other);
+    });
+}

@@ -1,0 +1,233 @@
+//! Contexts of a program's own, and the current context of each thread.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sahasra_cuda_device::Operation;
+
+use crate::boundary::{Handle, In, Out, exports};
+use crate::context::{self, Context};
+use crate::driver::{self, VERSION};
+use crate::missing::refuse;
+use crate::status::Status;
+
+/// Most bytes that the heap of kernels can have: beside the device's memory.
+const MAX_HEAP_BYTES: u64 = 64 << 20;
+/// Most bytes of a thread's call stack: the local memory of a thread.
+const MAX_STACK_BYTES: u64 = 512 << 10;
+
+fn create(out: Out<Handle>, flags: c_uint, device: c_int) -> Result<(), Status> {
+    out.require()?;
+    let driver = driver::get()?;
+    driver.check_device(device)?;
+    let context = Context::create(driver, flags)?;
+    context::push(context.handle)?;
+    out.set(context.handle)
+}
+
+fn destroy(handle: Handle) -> Result<(), Status> {
+    let driver = driver::get()?;
+    let context = driver.contexts.find(handle).ok_or(Status::INVALID_CONTEXT)?;
+    if context.is_primary {
+        return Err(Status::INVALID_CONTEXT);
+    }
+    drop(context);
+    Context::destroy(driver, handle)?;
+    if context::current_handle()? == handle {
+        context::pop()?;
+    }
+    Ok(())
+}
+
+fn pop(out: Out<Handle>) -> Result<(), Status> {
+    driver::get()?;
+    out.set_if_wanted(context::pop()?);
+    Ok(())
+}
+
+/// The context of a handle, or the current one for null.
+fn of(handle: Handle) -> Result<Arc<Context>, Status> {
+    let driver = driver::get()?;
+    match handle {
+        Handle::NULL => context::current(),
+        _ => driver.contexts.find(handle).ok_or(Status::INVALID_CONTEXT),
+    }
+}
+
+fn current() -> Result<Arc<Context>, Status> {
+    of(Handle::NULL)
+}
+
+exports! {
+    fn cuCtxCreate(out: Out<Handle>, flags: c_uint, device: c_int) {
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v2(out: Out<Handle>, flags: c_uint, device: c_int) {
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v3(out: Out<Handle>, _affinities: In<u64>, count: c_int, flags: c_uint, device: c_int) {
+        if count != 0 {
+            return Err(Status::UNSUPPORTED_EXEC_AFFINITY);
+        }
+        create(out, flags, device)
+    }
+
+    fn cuCtxCreate_v4(out: Out<Handle>, parameters: In<u64>, flags: c_uint, device: c_int) {
+        // Affinities or graphics: the structure has nothing else.
+        if !parameters.is_null() && parameters.array(3)?.iter().any(|word| *word != 0) {
+            return refuse("cuCtxCreate with affinities or graphics");
+        }
+        create(out, flags, device)
+    }
+
+    fn cuCtxDestroy(handle: Handle) {
+        destroy(handle)
+    }
+
+    fn cuCtxDestroy_v2(handle: Handle) {
+        destroy(handle)
+    }
+
+    fn cuCtxPushCurrent(handle: Handle) {
+        driver::get()?;
+        context::push(handle)
+    }
+
+    fn cuCtxPushCurrent_v2(handle: Handle) {
+        driver::get()?;
+        context::push(handle)
+    }
+
+    fn cuCtxPopCurrent(out: Out<Handle>) {
+        pop(out)
+    }
+
+    fn cuCtxPopCurrent_v2(out: Out<Handle>) {
+        pop(out)
+    }
+
+    fn cuCtxSetCurrent(handle: Handle) {
+        driver::get()?;
+        context::set_current(handle)
+    }
+
+    fn cuCtxGetCurrent(out: Out<Handle>) {
+        driver::get()?;
+        out.set(context::current_handle()?)
+    }
+
+    fn cuCtxGetDevice(device: Out<c_int>) {
+        current()?;
+        device.set(0)
+    }
+
+    fn cuCtxGetDevice_v2(device: Out<c_int>, handle: Handle) {
+        of(handle)?;
+        device.set(0)
+    }
+
+    fn cuCtxGetFlags(flags: Out<c_uint>) {
+        flags.set(current()?.flags.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetFlags(flags: c_uint) {
+        current()?.flags.store(flags, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetId(handle: Handle, id: Out<u64>) {
+        id.set(of(handle)?.id)
+    }
+
+    fn cuCtxGetApiVersion(handle: Handle, version: Out<c_uint>) {
+        of(handle)?;
+        version.set(VERSION as c_uint)
+    }
+
+    fn cuCtxSynchronize() {
+        current()?.synchronise()
+    }
+
+    fn cuCtxSynchronize_v2(handle: Handle) {
+        of(handle)?.synchronise()
+    }
+
+    fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) {
+        let context = current()?;
+        value.set(match limit {
+            0 => context.stack_bytes.load(Ordering::Relaxed) as usize,
+            1 => context.print_bytes.load(Ordering::Relaxed) as usize,
+            2 => context.heap_bytes.load(Ordering::Relaxed) as usize,
+            3 | 4 | 6 => 0,
+            5 => 64,
+            _ => return Err(Status::UNSUPPORTED_LIMIT),
+        })
+    }
+
+    /// The limit of what kernels print is kept, and is 1 MiB.
+    fn cuCtxSetLimit(limit: c_uint, value: usize) {
+        let context = current()?;
+        let value = value as u64;
+        match limit {
+            0 if value <= MAX_STACK_BYTES => context.stack_bytes.store(value, Ordering::Relaxed),
+            0 => return Err(Status::INVALID_VALUE),
+            1 => context.print_bytes.store(value, Ordering::Relaxed),
+            2 if value <= MAX_HEAP_BYTES => {
+                context.submit(Operation::LimitHeap(value))?;
+                context.heap_bytes.store(value, Ordering::Relaxed);
+            }
+            2 => return Err(Status::OUT_OF_MEMORY),
+            3..=6 => {}
+            _ => return Err(Status::UNSUPPORTED_LIMIT),
+        }
+        Ok(())
+    }
+
+    fn cuCtxGetCacheConfig(preference: Out<c_uint>) {
+        preference.set(current()?.cache_preference.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetCacheConfig(preference: c_uint) {
+        current()?.cache_preference.store(preference, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuCtxGetSharedMemConfig(size: Out<c_uint>) {
+        size.set(current()?.bank_size.load(Ordering::Relaxed))
+    }
+
+    fn cuCtxSetSharedMemConfig(size: c_uint) {
+        current()?.bank_size.store(size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Priorities are accepted and change nothing.
+    fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) {
+        current()?;
+        least.set_if_wanted(0);
+        greatest.set_if_wanted(-5);
+        Ok(())
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        current().map(|_| ())
+    }
+
+    fn cuCtxGetExecAffinity(_affinity: Out<c_void>, _kind: c_uint) {
+        current()?;
+        Err(Status::UNSUPPORTED_EXEC_AFFINITY)
+    }
+
+    fn cuCtxEnablePeerAccess(peer: Handle, _flags: c_uint) {
+        of(peer)?;
+        Err(Status::PEER_ACCESS_UNSUPPORTED)
+    }
+
+    fn cuCtxDisablePeerAccess(peer: Handle) {
+        of(peer)?;
+        Err(Status::PEER_ACCESS_NOT_ENABLED)
+    }
+}

@@ -1,0 +1,74 @@
+//! Events.
+
+use std::ffi::c_uint;
+
+use crate::boundary::{Handle, Out, exports};
+use crate::context;
+use crate::driver;
+use crate::missing::refuse;
+use crate::status::Status;
+use crate::stream::{DISABLE_TIMING, Event, Lane};
+
+/// `CU_EVENT_BLOCKING_SYNC` and `CU_EVENT_INTERPROCESS`.
+const BLOCKING_SYNC: c_uint = 1;
+const INTERPROCESS: c_uint = 4;
+
+fn record(event: Handle, stream: Handle) -> Result<(), Status> {
+    driver::get()?.events.get(event)?.record(&Lane::of(stream)?)
+}
+
+fn destroy(event: Handle) -> Result<(), Status> {
+    driver::get()?.events.remove(event).map(|_| ())
+}
+
+fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Result<(), Status> {
+    milliseconds.require()?;
+    let events = &driver::get()?.events;
+    milliseconds.set(Event::milliseconds(&*events.get(start)?, &*events.get(end)?)?)
+}
+
+exports! {
+    fn cuEventCreate(event: Out<Handle>, flags: c_uint) {
+        event.require()?;
+        driver::get()?;
+        if flags & INTERPROCESS != 0 {
+            return refuse("an event for other processes");
+        }
+        if flags & !(BLOCKING_SYNC | DISABLE_TIMING) != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        event.set(Event::create(&context::current()?, flags)?)
+    }
+
+    fn cuEventRecord(event: Handle, stream: Handle) {
+        record(event, stream)
+    }
+
+    fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_uint) {
+        record(event, stream)
+    }
+
+    fn cuEventQuery(event: Handle) {
+        if driver::get()?.events.get(event)?.is_done()? { Ok(()) } else { Err(Status::NOT_READY) }
+    }
+
+    fn cuEventSynchronize(event: Handle) {
+        driver::get()?.events.get(event)?.wait()
+    }
+
+    fn cuEventDestroy(event: Handle) {
+        destroy(event)
+    }
+
+    fn cuEventDestroy_v2(event: Handle) {
+        destroy(event)
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        elapsed(milliseconds, start, end)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        elapsed(milliseconds, start, end)
+    }
+}

@@ -1,0 +1,82 @@
+//! Initialisation, versions, error texts, entry points.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use crate::boundary::{In, Out, Text, exports};
+use crate::driver::{self, VERSION};
+use crate::status::Status;
+use crate::symbols::{self, Lookup};
+
+/// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
+const SYMBOL_NOT_FOUND: c_uint = 1;
+/// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`.
+const VERSION_NOT_SUFFICIENT: c_uint = 2;
+
+exports! {
+    /// Opens the device that the environment names.
+    fn cuInit(flags: c_uint) {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        driver::initialise()
+    }
+
+    fn cuDriverGetVersion(version: Out<c_int>) {
+        version.set(VERSION)
+    }
+
+    fn cuGetErrorName(status: Status, text: Out<*const c_char>) {
+        text.require()?;
+        text.set(status.name().map_or(std::ptr::null(), |name| name.as_ptr()))?;
+        status.name().map(|_| ()).ok_or(Status::INVALID_VALUE)
+    }
+
+    fn cuGetErrorString(status: Status, text: Out<*const c_char>) {
+        text.require()?;
+        text.set(status.text().map_or(std::ptr::null(), |text| text.as_ptr()))?;
+        status.text().map(|_| ()).ok_or(Status::INVALID_VALUE)
+    }
+
+    fn cuGetProcAddress(name: Text, function: Out<*const ()>, version: c_int, flags: u64) {
+        find(name, function, version, flags, Out::new(std::ptr::null_mut()))
+    }
+
+    /// Forms with a default stream of each thread are those with the default stream of the context: both are one order here.
+    fn cuGetProcAddress_v2(name: Text, function: Out<*const ()>, version: c_int, flags: u64, status: Out<c_uint>) {
+        find(name, function, version, flags, status)
+    }
+
+    /// There are none of these undocumented tables.
+    fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
+        id.get()?;
+        table.set(std::ptr::null())?;
+        Err(Status::NOT_FOUND)
+    }
+
+    fn cuProfilerStart() {
+        driver::get().map(|_| ())
+    }
+
+    fn cuProfilerStop() {
+        driver::get().map(|_| ())
+    }
+}
+
+fn find(name: Text, function: Out<*const ()>, version: c_int, flags: u64, status: Out<c_uint>) -> Result<(), Status> {
+    let name = name.get()?;
+    function.require()?;
+    if flags > 2 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let missing = match symbols::find(&name, version) {
+        Lookup::Found(symbol) => {
+            status.set_if_wanted(0);
+            return function.set(symbol.address);
+        }
+        Lookup::TooOld => VERSION_NOT_SUFFICIENT,
+        Lookup::Unknown => SYMBOL_NOT_FOUND,
+    };
+    status.set_if_wanted(missing);
+    function.set(std::ptr::null())?;
+    Err(Status::NOT_FOUND)
+}

@@ -1,0 +1,211 @@
+//! Launches.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::atomic::Ordering;
+
+use sahasra_cuda_device::{LaunchRequest, Operation};
+
+use crate::attributes;
+use crate::boundary::{Handle, HostPointer, In, exports};
+use crate::driver;
+use crate::missing::refuse;
+use crate::module::Function;
+use crate::status::Status;
+use crate::stream::Lane;
+
+/// `CU_LAUNCH_PARAM_END` and the others, in the place of pointers.
+const END: usize = 0;
+const BUFFER: usize = 1;
+const BUFFER_BYTES: usize = 2;
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE` and others.
+const COOPERATIVE: c_uint = 2;
+const CLUSTER: c_uint = 4;
+
+/// `CUlaunchAttribute`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchAttribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [u32; 16],
+}
+
+/// `CUlaunchConfig`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchConfiguration {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    stream: Handle,
+    attributes: In<LaunchAttribute>,
+    attribute_count: c_uint,
+}
+
+/// Shape of a launch.
+struct Shape {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    is_cooperative: bool,
+}
+
+impl Shape {
+    /// Refuses shapes in which the function cannot be launched.
+    fn check(&self, function: &Function) -> Result<(), Status> {
+        let [x, y, z] = self.grid;
+        let is_grid = (1..=attributes::GRID_X).contains(&x) && [y, z].iter().all(|size| (1..=attributes::GRID_YZ).contains(size));
+        let threads = self.block.iter().map(|size| u64::from(*size)).product::<u64>();
+        let is_block = (1..=u64::from(attributes::BLOCK_THREADS)).contains(&threads) && self.block[2] <= attributes::BLOCK_Z;
+        let is_shared = self.shared_bytes <= function.most_dynamic_shared.load(Ordering::Relaxed);
+        let is_required = function.description.required_block.is_none_or(|required| required == self.block);
+        if !is_grid || !is_block || !is_shared || !is_required {
+            return Err(Status::INVALID_VALUE);
+        }
+        if threads > u64::from(function.description.max_threads) {
+            return Err(Status::LAUNCH_OUT_OF_RESOURCES);
+        }
+        Ok(())
+    }
+}
+
+/// Parameter block of a launch, from pointers to each parameter or from a block that the caller made.
+fn parameters(function: &Function, pointers: In<In<u8>>, extra: In<usize>) -> Result<Vec<u8>, Status> {
+    let description = &function.description;
+    let length = description.parameter_bytes as usize;
+    let mut block = vec![0; length];
+    if length == 0 {
+        return Ok(block);
+    }
+    if !pointers.is_null() {
+        for (index, place) in description.parameters.iter().enumerate() {
+            let source = HostPointer(pointers.at(index)?.address() as *mut c_void);
+            let target = &mut block[place.offset as usize..(place.offset + place.bytes) as usize];
+            source.with_bytes(target.len(), |bytes| target.copy_from_slice(bytes))?;
+        }
+        return Ok(block);
+    }
+    let (mut buffer, mut bytes) = (None, None);
+    for pair in (0..).step_by(2) {
+        match extra.at(pair)? {
+            END => break,
+            BUFFER => buffer = Some(extra.at(pair + 1)?),
+            BUFFER_BYTES => bytes = Some(In::<usize>::new(extra.at(pair + 1)? as *const usize).get()?),
+            _ => return Err(Status::INVALID_VALUE),
+        }
+    }
+    let (Some(buffer), Some(bytes)) = (buffer, bytes) else {
+        return Err(Status::INVALID_VALUE);
+    };
+    if bytes < length {
+        return Err(Status::INVALID_VALUE);
+    }
+    HostPointer::of_address(buffer).with_bytes(length, |bytes| block.copy_from_slice(bytes))?;
+    Ok(block)
+}
+
+fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>, extra: In<usize>) -> Result<(), Status> {
+    let function = driver::get()?.functions.get(function)?;
+    let lane = Lane::of(stream)?;
+    if lane.context.id != function.context_id {
+        return Err(Status::INVALID_HANDLE);
+    }
+    lane.context.check()?;
+    shape.check(&function)?;
+    if !pointers.is_null() && !extra.is_null() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let request = LaunchRequest {
+        module: function.module_id,
+        function: function.index,
+        grid: shape.grid,
+        block: shape.block,
+        dynamic_shared_bytes: shape.shared_bytes,
+        stack_bytes: lane.context.stack_bytes.load(Ordering::Relaxed) as u32,
+        cooperative: shape.is_cooperative,
+        parameters: parameters(&function, pointers, extra)?,
+    };
+    lane.submit(Operation::Launch(Box::new(request)))?;
+    Ok(())
+}
+
+/// Reads the attributes of a launch. Returns whether it is cooperative.
+fn attributes_of(configuration: &LaunchConfiguration) -> Result<bool, Status> {
+    let mut is_cooperative = false;
+    for index in 0..configuration.attribute_count as usize {
+        let attribute = configuration.attributes.at(index)?;
+        match attribute.id {
+            COOPERATIVE => is_cooperative = attribute.value[0] != 0,
+            CLUSTER if attribute.value[..3] != [1, 1, 1] => return refuse("a launch in clusters"),
+            // Everything else is a hint, or what one ordered queue does anyway.
+            _ => {}
+        }
+    }
+    Ok(is_cooperative)
+}
+
+exports! {
+    fn cuLaunchKernel(
+        function: Handle,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: Handle,
+        pointers: In<In<u8>>,
+        extra: In<usize>,
+    ) {
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+            is_cooperative: false,
+        };
+        launch(function, &shape, stream, pointers, extra)
+    }
+
+    fn cuLaunchCooperativeKernel(
+        function: Handle,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: Handle,
+        pointers: In<In<u8>>,
+    ) {
+        let shape = Shape {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared_bytes,
+            is_cooperative: true,
+        };
+        launch(function, &shape, stream, pointers, In::new(std::ptr::null()))
+    }
+
+    fn cuLaunchKernelEx(configuration: In<LaunchConfiguration>, function: Handle, pointers: In<In<u8>>, extra: In<usize>) {
+        let configuration = configuration.get()?;
+        let shape = Shape {
+            grid: configuration.grid,
+            block: configuration.block,
+            shared_bytes: configuration.shared_bytes,
+            is_cooperative: attributes_of(&configuration)?,
+        };
+        launch(function, &shape, configuration.stream, pointers, extra)
+    }
+
+    /// Runs the function on the caller's thread, after the work before it.
+    fn cuLaunchHostFunc(stream: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: HostPointer) {
+        let function = function.ok_or(Status::INVALID_VALUE)?;
+        Lane::of(stream)?.wait()?;
+        // SAFETY: the caller passed the function to be called with this argument.
+        unsafe { function(data.0) };
+        Ok(())
+    }
+}

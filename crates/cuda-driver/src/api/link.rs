@@ -1,0 +1,82 @@
+//! Linking of PTX texts.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sahasra_cuda_device::{ModuleId, Operation};
+
+use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
+use crate::context;
+use crate::driver;
+use crate::image::{Link, Logs};
+use crate::status::Status;
+use crate::table::new_handle;
+
+fn create(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Handle>) -> Result<(), Status> {
+    link.require()?;
+    context::current()?.check()?;
+    let state = Link::new(Logs::read(count, options, values)?);
+    let handle = new_handle();
+    driver::get()?.links.insert(handle, Arc::new(Mutex::new(state)));
+    link.set(handle)
+}
+
+fn add_file(link: Handle, path: Text) -> Result<(), Status> {
+    let link = driver::get()?.links.get(link)?;
+    let bytes = std::fs::read(path.get()?).map_err(|_| Status::FILE_NOT_FOUND)?;
+    link.lock().add(&bytes)
+}
+
+exports! {
+    fn cuLinkCreate(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Handle>) {
+        create(count, options, values, link)
+    }
+
+    fn cuLinkCreate_v2(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Handle>) {
+        create(count, options, values, link)
+    }
+
+    fn cuLinkAddData_v2(
+        link: Handle,
+        _kind: c_uint,
+        data: HostPointer,
+        bytes: usize,
+        _name: In<u8>,
+        _count: c_uint,
+        _options: In<c_uint>,
+        _values: Out<usize>,
+    ) {
+        let link = driver::get()?.links.get(link)?;
+        data.with_bytes(bytes, |bytes| link.lock().add(bytes))?
+    }
+
+    fn cuLinkAddFile_v2(link: Handle, _kind: c_uint, path: Text, _count: c_uint, _options: In<c_uint>, _values: Out<usize>) {
+        add_file(link, path)
+    }
+
+    /// Loads the texts to check them. The device keeps the translation for the load that follows.
+    fn cuLinkComplete(link: Handle, image: Out<*mut c_void>, bytes: Out<usize>) {
+        image.require()?;
+        let link = driver::get()?.links.get(link)?;
+        let context = context::current()?;
+        context.check()?;
+        let mut link = link.lock();
+        if link.texts.is_empty() {
+            return Err(Status::INVALID_VALUE);
+        }
+        let texts: Vec<&str> = link.texts.iter().map(String::as_str).collect();
+        let id = ModuleId(new_handle().0);
+        context.queue.load(id, &texts).map_err(|failure| link.logs.report(&failure))?;
+        context.submit(Operation::Unload(id))?;
+        link.logs.clear();
+        let (start, length) = link.complete();
+        image.set(start.cast())?;
+        bytes.set_if_wanted(length);
+        Ok(())
+    }
+
+    fn cuLinkDestroy(link: Handle) {
+        driver::get()?.links.remove(link).map(|_| ())
+    }
+}

@@ -1,0 +1,140 @@
+//! Device and host memory.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::attributes;
+use crate::boundary::{Handle, HostPointer, Out, exports};
+use crate::context;
+use crate::driver;
+use crate::missing::refuse;
+use crate::ranges::Kind;
+use crate::status::Status;
+use crate::stream::Lane;
+
+/// `CU_MEMHOSTALLOC_DEVICEMAP` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
+const DEVICE_MAP: c_uint = 2;
+
+exports! {
+    fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
+        let driver = driver::get()?;
+        context::current()?.check()?;
+        free.set(driver.free() as usize)?;
+        total.set(driver.total() as usize)
+    }
+
+    fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) {
+        address.require()?;
+        let driver = driver::get()?;
+        address.set(driver.allocate(&context::current()?, bytes as u64, Kind::Allocated)?)
+    }
+
+    fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element_bytes: c_uint) {
+        address.require()?;
+        pitch.require()?;
+        if !matches!(element_bytes, 4 | 8 | 16) {
+            return Err(Status::INVALID_VALUE);
+        }
+        let driver = driver::get()?;
+        let row = (width as u64).checked_next_multiple_of(attributes::PITCH).ok_or(Status::OUT_OF_MEMORY)?;
+        let bytes = row.checked_mul(height as u64).ok_or(Status::OUT_OF_MEMORY)?;
+        address.set(driver.allocate(&context::current()?, bytes, Kind::Allocated)?)?;
+        pitch.set(row as usize)
+    }
+
+    fn cuMemFree_v2(address: u64) {
+        let driver = driver::get()?;
+        if address == 0 {
+            return Ok(());
+        }
+        context::current()?.check()?;
+        driver.free_memory(address)
+    }
+
+    fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, address: u64) {
+        let range = driver::get()?.ranges.find(address).ok_or(Status::NOT_FOUND)?;
+        start.set_if_wanted(range.start);
+        bytes.set_if_wanted(range.bytes as usize);
+        Ok(())
+    }
+
+    fn cuMemAllocManaged(_address: Out<u64>, _bytes: usize, _flags: c_uint) {
+        driver::get()?;
+        refuse("cuMemAllocManaged")
+    }
+
+    fn cuMemAllocHost_v2(pointer: Out<HostPointer>, bytes: usize) {
+        pointer.require()?;
+        pointer.set(driver::get()?.allocate_host(&*context::current()?, bytes, 0)?)
+    }
+
+    fn cuMemHostAlloc(pointer: Out<HostPointer>, bytes: usize, flags: c_uint) {
+        pointer.require()?;
+        pointer.set(driver::get()?.allocate_host(&*context::current()?, bytes, flags)?)
+    }
+
+    fn cuMemFreeHost(pointer: HostPointer) {
+        driver::get()?.free_host(pointer)
+    }
+
+    /// Kernels reach device memory only.
+    fn cuMemHostGetDevicePointer_v2(_address: Out<u64>, pointer: HostPointer, _flags: c_uint) {
+        let driver = driver::get()?;
+        let is_known = driver.host.read().contains_key(&pointer.address());
+        if !is_known {
+            return Err(Status::INVALID_VALUE);
+        }
+        refuse("access of kernels to host memory (cuMemHostGetDevicePointer)")
+    }
+
+    fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: HostPointer) {
+        let driver = driver::get()?;
+        let host = driver.host.read();
+        let range = host.get(&pointer.address()).ok_or(Status::INVALID_VALUE)?;
+        flags.set(range.flags | DEVICE_MAP)
+    }
+
+    fn cuMemHostRegister(pointer: HostPointer, bytes: usize, flags: c_uint) {
+        driver::get()?.register_host(&*context::current()?, pointer, bytes, flags)
+    }
+
+    fn cuMemHostRegister_v2(pointer: HostPointer, bytes: usize, flags: c_uint) {
+        driver::get()?.register_host(&*context::current()?, pointer, bytes, flags)
+    }
+
+    fn cuMemHostUnregister(pointer: HostPointer) {
+        driver::get()?.unregister_host(pointer)
+    }
+
+    fn cuMemAllocAsync(address: Out<u64>, bytes: usize, stream: Handle) {
+        let driver = driver::get()?;
+        let pool = *driver.current_pool.lock();
+        allocate_from(address, bytes, pool, stream)
+    }
+
+    fn cuMemAllocFromPoolAsync(address: Out<u64>, bytes: usize, pool: Handle, stream: Handle) {
+        allocate_from(address, bytes, pool, stream)
+    }
+
+    fn cuMemFreeAsync(address: u64, stream: Handle) {
+        let lane = Lane::of(stream)?;
+        driver::get()?.free_memory(address)?;
+        lane.note(lane.context.queue.last());
+        Ok(())
+    }
+
+    fn cuDeviceTotalMem(bytes: Out<c_uint>, device: c_int) {
+        let driver = driver::get()?;
+        driver.check_device(device)?;
+        bytes.set(c_uint::try_from(driver.total()).unwrap_or(c_uint::MAX))
+    }
+}
+
+fn allocate_from(address: Out<u64>, bytes: usize, pool: Handle, stream: Handle) -> Result<(), Status> {
+    address.require()?;
+    let driver = driver::get()?;
+    driver.pools.get(pool)?;
+    let lane = Lane::of(stream)?;
+    let start = driver.allocate(&lane.context, bytes as u64, Kind::Pooled(pool))?;
+    lane.note(lane.context.queue.last());
+    address.set(start)
+}

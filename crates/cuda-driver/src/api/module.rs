@@ -1,0 +1,81 @@
+//! Modules.
+
+use std::ffi::{c_uint, c_void};
+
+use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
+use crate::context;
+use crate::driver;
+use crate::image::{self, Logs};
+use crate::module::Module;
+use crate::status::Status;
+
+/// Loads an image in the current context.
+pub(crate) fn load(out: Out<Handle>, image: HostPointer, logs: &Logs) -> Result<(), Status> {
+    out.require()?;
+    let driver = driver::get()?;
+    let context = context::current()?;
+    let texts = image::texts(image)?;
+    out.set(Module::load(driver, &context, &texts, logs)?)
+}
+
+/// Loads a file in the current context.
+pub(crate) fn load_file(out: Out<Handle>, path: Text, logs: &Logs) -> Result<(), Status> {
+    out.require()?;
+    let mut bytes = std::fs::read(path.get()?).map_err(|_| Status::FILE_NOT_FOUND)?;
+    bytes.push(0);
+    load(out, HostPointer(bytes.as_mut_ptr().cast::<c_void>()), logs)
+}
+
+exports! {
+    fn cuModuleLoad(module: Out<Handle>, path: Text) {
+        load_file(module, path, &Logs::default())
+    }
+
+    fn cuModuleLoadData(module: Out<Handle>, image: HostPointer) {
+        load(module, image, &Logs::default())
+    }
+
+    fn cuModuleLoadDataEx(module: Out<Handle>, image: HostPointer, count: c_uint, options: In<c_uint>, values: Out<usize>) {
+        load(module, image, &Logs::read(count, options, values)?)
+    }
+
+    fn cuModuleLoadFatBinary(module: Out<Handle>, image: HostPointer) {
+        load(module, image, &Logs::default())
+    }
+
+    fn cuModuleUnload(module: Handle) {
+        Module::unload(driver::get()?, module)
+    }
+
+    fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) {
+        function.require()?;
+        let driver = driver::get()?;
+        function.set(driver.modules.get(module)?.function(driver, &name.get()?)?)
+    }
+
+    fn cuModuleGetFunctionCount(count: Out<c_uint>, module: Handle) {
+        count.set(driver::get()?.modules.get(module)?.description.functions.len() as c_uint)
+    }
+
+    fn cuModuleEnumerateFunctions(functions: Out<Handle>, count: c_uint, module: Handle) {
+        let driver = driver::get()?;
+        let module = driver.modules.get(module)?;
+        for index in 0..module.description.functions.len().min(count as usize) {
+            functions.set_at(index, module.function_at(driver, index)?)?;
+        }
+        Ok(())
+    }
+
+    fn cuModuleGetGlobal_v2(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) {
+        let (start, size) = driver::get()?.modules.get(module)?.variable(&name.get()?)?;
+        address.set_if_wanted(start);
+        bytes.set_if_wanted(size as usize);
+        Ok(())
+    }
+
+    /// Modules are loaded when they are asked for: `CU_MODULE_EAGER_LOADING`.
+    fn cuModuleGetLoadingMode(mode: Out<c_uint>) {
+        driver::get()?;
+        mode.set(1)
+    }
+}

@@ -1,0 +1,125 @@
+//! Occupancy: how many blocks of a function a multiprocessor of compute capability 8.0 takes.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::attributes;
+use crate::boundary::{Handle, In, Out, exports};
+use crate::driver;
+use crate::missing::refuse;
+use crate::module::Function;
+use crate::status::Status;
+
+/// Function that gives the dynamic shared memory of a block for its number of threads.
+type SharedBytesOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
+
+/// Blocks of a multiprocessor.
+fn blocks(function: &Function, threads: u32, shared_bytes: usize) -> u32 {
+    let threads = threads.next_multiple_of(attributes::WARP);
+    let shared = u64::from(function.description.shared_bytes + attributes::SHARED_BYTES_RESERVED) + shared_bytes as u64;
+    let by_shared = u64::from(attributes::SHARED_BYTES_OF_MULTIPROCESSOR) / shared;
+    if threads == 0 || threads > function.description.max_threads.next_multiple_of(attributes::WARP) {
+        return 0;
+    }
+    (attributes::THREADS / threads).min(attributes::BLOCKS).min(by_shared as u32)
+}
+
+fn active_blocks(count: Out<c_int>, function: Handle, threads: c_int, shared_bytes: usize) -> Result<(), Status> {
+    let function = driver::get()?.functions.get(function)?;
+    let threads = u32::try_from(threads)
+        .ok()
+        .filter(|threads| *threads > 0)
+        .ok_or(Status::INVALID_VALUE)?;
+    count.set(blocks(&function, threads, shared_bytes) as c_int)
+}
+
+fn best_block(
+    grid: Out<c_int>,
+    block: Out<c_int>,
+    function: Handle,
+    shared_bytes_of: SharedBytesOfBlock,
+    shared_bytes: usize,
+    limit: c_int,
+) -> Result<(), Status> {
+    let driver = driver::get()?;
+    let function = driver.functions.get(function)?;
+    let most = match u32::try_from(limit) {
+        Ok(limit) if limit > 0 => limit.min(function.description.max_threads),
+        _ => function.description.max_threads,
+    };
+    let (mut best, mut best_threads, mut best_blocks) = (0, 0, 0);
+    let mut threads = most;
+    while threads > 0 {
+        let shared_bytes = match shared_bytes_of {
+            // SAFETY: the caller passed the function to be called with a number of threads.
+            Some(of) => unsafe { of(threads as c_int) },
+            None => shared_bytes,
+        };
+        let blocks = blocks(&function, threads, shared_bytes);
+        if blocks * threads > best {
+            (best, best_threads, best_blocks) = (blocks * threads, threads, blocks);
+        }
+        threads = (threads - 1) / attributes::WARP * attributes::WARP;
+    }
+    grid.set((best_blocks * driver.device.properties().multiprocessors) as c_int)?;
+    block.set(best_threads as c_int)
+}
+
+exports! {
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(count: Out<c_int>, function: Handle, threads: c_int, shared_bytes: usize) {
+        active_blocks(count, function, threads, shared_bytes)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        count: Out<c_int>,
+        function: Handle,
+        threads: c_int,
+        shared_bytes: usize,
+        _flags: c_uint,
+    ) {
+        active_blocks(count, function, threads, shared_bytes)
+    }
+
+    fn cuOccupancyMaxPotentialBlockSize(
+        grid: Out<c_int>,
+        block: Out<c_int>,
+        function: Handle,
+        shared_bytes_of: SharedBytesOfBlock,
+        shared_bytes: usize,
+        limit: c_int,
+    ) {
+        best_block(grid, block, function, shared_bytes_of, shared_bytes, limit)
+    }
+
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+        grid: Out<c_int>,
+        block: Out<c_int>,
+        function: Handle,
+        shared_bytes_of: SharedBytesOfBlock,
+        shared_bytes: usize,
+        limit: c_int,
+        _flags: c_uint,
+    ) {
+        best_block(grid, block, function, shared_bytes_of, shared_bytes, limit)
+    }
+
+    fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Handle, blocks: c_int, threads: c_int) {
+        let function = driver::get()?.functions.get(function)?;
+        let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(Status::INVALID_VALUE)?;
+        if threads <= 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let share = (attributes::SHARED_BYTES_OF_MULTIPROCESSOR / blocks).saturating_sub(attributes::SHARED_BYTES_RESERVED);
+        let most = share.min(attributes::SHARED_BYTES_OPT_IN);
+        bytes.set(most.saturating_sub(function.description.shared_bytes) as usize)
+    }
+
+    fn cuOccupancyMaxActiveClusters(_count: Out<c_int>, function: Handle, _configuration: In<u64>) {
+        driver::get()?.functions.get(function)?;
+        refuse("a launch in clusters")
+    }
+
+    fn cuOccupancyMaxPotentialClusterSize(_size: Out<c_int>, function: Handle, _configuration: In<u64>) {
+        driver::get()?.functions.get(function)?;
+        refuse("a launch in clusters")
+    }
+}

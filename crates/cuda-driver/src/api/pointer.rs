@@ -1,0 +1,117 @@
+//! Attributes of pointers.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::boundary::{Handle, In, Out, exports};
+use crate::driver::{self, Driver};
+use crate::ranges::Kind;
+use crate::status::Status;
+
+/// What the library knows of a pointer.
+enum Known {
+    Device(crate::ranges::Range),
+    Host { start: usize, bytes: usize, context: Handle },
+    Nothing,
+}
+
+fn known(driver: &Driver, address: u64) -> Known {
+    if let Some(range) = driver.ranges.find(address) {
+        return Known::Device(range);
+    }
+    let host = driver.host.read();
+    match host.range(..=address as usize).next_back() {
+        Some((start, range)) if address as usize - start < range.bytes => Known::Host {
+            start: *start,
+            bytes: range.bytes,
+            context: range.context_handle,
+        },
+        _ => Known::Nothing,
+    }
+}
+
+/// Writes an attribute. Returns false if the pointer has none of this number.
+fn write(known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Result<bool, Status> {
+    let is_device = matches!(known, Known::Device(_));
+    let is_known = !matches!(known, Known::Nothing);
+    match attribute {
+        // Context, buffer and pool.
+        1 => match known {
+            Known::Device(range) => value.set(range.context_handle.0)?,
+            Known::Host { context, .. } => value.set(context.0)?,
+            Known::Nothing => return Ok(false),
+        },
+        7 => match known {
+            Known::Device(range) => value.set(range.id)?,
+            _ => return Ok(false),
+        },
+        17 => match known {
+            Known::Device(range) => value.set(match range.kind {
+                Kind::Pooled(pool) => pool.0,
+                _ => 0,
+            })?,
+            _ => return Ok(false),
+        },
+        2 if is_known => value.cast::<c_uint>().set(if is_device { 2 } else { 1 })?,
+        3 if is_device => value.set(address)?,
+        4 if is_known && !is_device => value.set(address)?,
+        6 if is_device => value.cast::<u8>().set(0)?,
+        8 => value.cast::<u8>().set(0)?,
+        9 if is_known => value.cast::<c_int>().set(0)?,
+        10 | 15 if is_known => value.cast::<u8>().set(0)?,
+        11 | 12 => {
+            let (start, bytes) = match known {
+                Known::Device(range) => (range.start, range.bytes),
+                Known::Host { start, bytes, .. } => (*start as u64, *bytes as u64),
+                Known::Nothing => return Ok(false),
+            };
+            value.set(if attribute == 11 { start } else { bytes })?;
+        }
+        13 => value.cast::<u8>().set(u8::from(is_known))?,
+        14 if is_known => value.set(0)?,
+        16 if is_known => value.cast::<c_uint>().set(3)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Writes that a pointer has no such attribute.
+fn write_nothing(attribute: c_uint, value: Out<u64>) -> Result<(), Status> {
+    match attribute {
+        2 | 16 => value.cast::<c_uint>().set(0),
+        9 => value.cast::<c_int>().set(-2),
+        6 | 8 | 10 | 13 | 15 => value.cast::<u8>().set(0),
+        1..=20 => value.set(0),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
+exports! {
+    fn cuPointerGetAttribute(value: Out<u64>, attribute: c_uint, address: u64) {
+        value.require()?;
+        let known = known(driver::get()?, address);
+        match write(&known, address, attribute, value)? {
+            true => Ok(()),
+            false => Err(Status::INVALID_VALUE),
+        }
+    }
+
+    fn cuPointerGetAttributes(count: c_uint, attributes: In<c_uint>, values: In<Out<u64>>, address: u64) {
+        let known = known(driver::get()?, address);
+        for index in 0..count as usize {
+            let (attribute, value) = (attributes.at(index)?, values.at(index)?);
+            value.require()?;
+            if !write(&known, address, attribute, value)? {
+                write_nothing(attribute, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies are synchronous as far as that attribute asks for it.
+    fn cuPointerSetAttribute(_value: In<c_uint>, attribute: c_uint, address: u64) {
+        match (attribute, known(driver::get()?, address)) {
+            (6, Known::Device(_)) => Ok(()),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The primary context of the device.
+
+use std::ffi::{c_int, c_uint};
+
+use crate::boundary::{Handle, Out, exports};
+use crate::driver::{self, Driver};
+use crate::status::Status;
+
+fn of(device: c_int) -> Result<&'static Driver, Status> {
+    let driver = driver::get()?;
+    driver.check_device(device)?;
+    Ok(driver)
+}
+
+fn release(device: c_int) -> Result<(), Status> {
+    let driver = of(device)?;
+    driver.primary.lock().release(driver)
+}
+
+fn reset(device: c_int) -> Result<(), Status> {
+    let driver = of(device)?;
+    driver.primary.lock().reset(driver)
+}
+
+fn set_flags(device: c_int, flags: c_uint) -> Result<(), Status> {
+    of(device)?.primary.lock().flags = flags;
+    Ok(())
+}
+
+exports! {
+    fn cuDevicePrimaryCtxRetain(context: Out<Handle>, device: c_int) {
+        context.require()?;
+        let driver = of(device)?;
+        let handle = driver.primary.lock().retain(driver)?;
+        context.set(handle)
+    }
+
+    fn cuDevicePrimaryCtxRelease(device: c_int) {
+        release(device)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
+        release(device)
+    }
+
+    fn cuDevicePrimaryCtxReset(device: c_int) {
+        reset(device)
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) {
+        reset(device)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags(device: c_int, flags: c_uint) {
+        set_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint) {
+        set_flags(device, flags)
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, is_active: Out<c_int>) {
+        let primary = of(device)?.primary.lock();
+        flags.set(primary.flags)?;
+        is_active.set(c_int::from(primary.is_active()))
+    }
+}

@@ -1,0 +1,120 @@
+//! What the device says of itself: the limits of compute capability 8.0, within which compilers emit what the PTX engine runs.
+
+use sahasra_cuda_device::Properties;
+
+/// Compute capability, major and minor.
+pub(crate) const CAPABILITY: (i32, i32) = (8, 0);
+/// Shared memory of a block in bytes.
+pub(crate) const SHARED_BYTES: u32 = 48 << 10;
+/// Shared memory of a block in bytes, for kernels that opt in.
+pub(crate) const SHARED_BYTES_OPT_IN: u32 = 163 << 10;
+/// Shared memory of a multiprocessor in bytes.
+pub(crate) const SHARED_BYTES_OF_MULTIPROCESSOR: u32 = 164 << 10;
+/// Shared memory of each block that the system keeps, in bytes.
+pub(crate) const SHARED_BYTES_RESERVED: u32 = 1 << 10;
+/// Registers of a multiprocessor.
+pub(crate) const REGISTERS: u32 = 65_536;
+/// Threads of a block.
+pub(crate) const BLOCK_THREADS: u32 = 1024;
+/// Threads of a multiprocessor.
+pub(crate) const THREADS: u32 = 2048;
+/// Blocks of a multiprocessor.
+pub(crate) const BLOCKS: u32 = 32;
+/// Threads of a warp.
+pub(crate) const WARP: u32 = 32;
+/// Blocks of a grid along x.
+pub(crate) const GRID_X: u32 = i32::MAX as u32;
+/// Blocks of a grid along y and z.
+pub(crate) const GRID_YZ: u32 = 65_535;
+/// Threads of a block along z.
+pub(crate) const BLOCK_Z: u32 = 64;
+/// Alignment of rows in bytes.
+pub(crate) const PITCH: u64 = 512;
+/// Constant memory of a module in bytes.
+pub(crate) const CONSTANT_BYTES: i32 = 64 << 10;
+/// Clock rate in kHz; programs divide by it.
+pub(crate) const CLOCK_RATE: i32 = 1_000_000;
+/// Maximum distance of rows in bytes.
+pub(crate) const MAX_PITCH: i32 = i32::MAX;
+
+/// Value of an attribute (`CUdevice_attribute`), or `None` for a number that is no attribute.
+pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
+    let signed = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    Some(match attribute {
+        // Blocks and grids.
+        1..=3 => signed(BLOCK_THREADS),
+        4 => signed(BLOCK_Z),
+        5 => signed(GRID_X),
+        6 | 7 => signed(GRID_YZ),
+        39 => signed(THREADS),
+        106 => signed(BLOCKS),
+        10 => signed(WARP),
+        16 => signed(properties.multiprocessors),
+        75 => CAPABILITY.0,
+        76 => CAPABILITY.1,
+        // Memory of blocks.
+        8 => signed(SHARED_BYTES),
+        81 => signed(SHARED_BYTES_OF_MULTIPROCESSOR),
+        97 => signed(SHARED_BYTES_OPT_IN),
+        111 => signed(SHARED_BYTES_RESERVED),
+        12 | 82 => signed(REGISTERS),
+        9 => CONSTANT_BYTES,
+        // Memory of the device.
+        11 => MAX_PITCH,
+        14 | 30 => 512,
+        51 => 32,
+        36 => CLOCK_RATE,
+        37 => 64,
+        38 => 4 << 20,
+        13 => CLOCK_RATE,
+        87 => 2,
+        // Overlap of copies and kernels, concurrent kernels, stream priorities, caches.
+        15 | 31 | 78 | 79 | 80 => 1,
+        40 => 1,
+        // Unified addresses, cooperative launches, memory pools, registration of host memory, preemption.
+        41 | 90 | 95 | 99 | 115 => 1,
+        // Textures and surfaces, as of compute capability 8.0.
+        21 | 42 | 55 | 61 => 32_768,
+        22 | 23 | 27 | 28 | 45 | 46 | 52 | 53 | 63 | 64 | 66 | 67 => 32_768,
+        56 | 57 => 131_072,
+        24..=26 | 47..=49 | 58..=60 => 16_384,
+        29 | 43 | 54 | 62 | 65 | 68 => 2048,
+        69 => 1 << 28,
+        70 => 131_072,
+        71 => 65_000,
+        72 => 2_097_120,
+        73 | 74 | 77 => 32_768,
+        // Position: domain, bus and device.
+        33 => 1,
+        34 | 50 => 0,
+        // Numbers of nodes and groups that there are none of.
+        85 => 0,
+        131 | 134 => -1,
+        // Everything else that there is by that number is absent: peers, managed and virtual memory, IPC, clusters, interoperation.
+        17..=20 | 32 | 35 | 44 | 83 | 84 | 86 | 88 | 89 | 91..=94 | 96 | 98 | 100..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
+        132 | 133 | 135..=162 => 0,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attribute_has_a_value() {
+        let properties = Properties {
+            name: String::new(),
+            uuid: [0; 16],
+            memory_bytes: 1,
+            addresses: 0..1,
+            multiprocessors: 4,
+        };
+        for attribute in 1..=150 {
+            assert!(device(attribute, &properties).is_some(), "{attribute}");
+        }
+        assert_eq!((device(75, &properties), device(76, &properties)), (Some(8), Some(0)));
+        assert_eq!(device(0, &properties), None);
+        assert_eq!(device(1000, &properties), None);
+    }
+}

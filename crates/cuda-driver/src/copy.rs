@@ -1,0 +1,150 @@
+//! Copies between host and device, of one row or of boxes of rows.
+
+use std::sync::Arc;
+
+use sahasra_cuda_device::{Extent, Operation, Region};
+
+use crate::boundary::HostPointer;
+use crate::context::Context;
+use crate::driver;
+use crate::status::Status;
+use crate::stream::Lane;
+
+/// One side of a copy. The rows of a side in host memory have a host address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    Host(Region),
+    Device(Region),
+}
+
+impl Side {
+    /// One row in host memory.
+    pub(crate) fn host(pointer: HostPointer) -> Self {
+        Self::Host(Region::linear(pointer.address() as u64))
+    }
+
+    /// One row in device memory.
+    pub(crate) fn device(address: u64) -> Self {
+        Self::Device(Region::linear(address))
+    }
+
+    /// One row wherever the address is: in device memory if the library knows it as such.
+    pub(crate) fn anywhere(address: u64) -> Result<Self, Status> {
+        Ok(match driver::get()?.ranges.find(address) {
+            Some(_) => Self::device(address),
+            None => Self::Host(Region::linear(address)),
+        })
+    }
+}
+
+/// Copies rows as the next work of a lane. Data from the host is taken before this returns, and data to the host is there.
+pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent) -> Result<(), Status> {
+    lane.context.check()?;
+    let total = extent.bytes().ok_or(Status::INVALID_VALUE)?;
+    if total == 0 {
+        return Ok(());
+    }
+    let length = usize::try_from(total).map_err(|_| Status::INVALID_VALUE)?;
+    let ranges = &driver::get()?.ranges;
+    match (from, to) {
+        (Side::Host(from), Side::Device(to)) => {
+            let owner = ranges.owner(&to, &extent)?;
+            write(lane, &owner, to, from, extent, length)
+        }
+        (Side::Device(from), Side::Host(to)) => {
+            let owner = ranges.owner(&from, &extent)?;
+            read(lane, &owner, from, to, extent, length)
+        }
+        (Side::Device(from), Side::Device(to)) => {
+            let (source, target) = (ranges.owner(&from, &extent)?, ranges.owner(&to, &extent)?);
+            if source.id == target.id {
+                return submit(lane, &source, Operation::Copy { from, to, extent });
+            }
+            settle(lane, &source)?;
+            let mut bytes = vec![0; length];
+            source.read(from, extent, &mut bytes)?;
+            target.check()?;
+            target.queue.write(to, extent, &bytes);
+            Ok(())
+        }
+        (Side::Host(from), Side::Host(to)) => {
+            // The source may be the target of work before.
+            lane.wait()?;
+            for (row, slice) in extent.rows() {
+                host_row(&from, row, slice)?.copy_to(host_row(&to, row, slice)?, extent.width as usize)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Fills rows as the next work of a lane.
+pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_bytes: u8) -> Result<(), Status> {
+    lane.context.check()?;
+    if !to.address.is_multiple_of(u64::from(element_bytes)) || !to.row_pitch.is_multiple_of(u64::from(element_bytes)) {
+        return Err(Status::INVALID_VALUE);
+    }
+    if extent.bytes().ok_or(Status::INVALID_VALUE)? == 0 {
+        return Ok(());
+    }
+    let owner = driver::get()?.ranges.owner(&to, &extent)?;
+    let operation = Operation::Fill {
+        to,
+        extent,
+        value,
+        element_bytes,
+    };
+    submit(lane, &owner, operation)
+}
+
+/// Lets work of a lane's context end before work of another context that follows it.
+fn settle(lane: &Lane, owner: &Context) -> Result<(), Status> {
+    if lane.context.id == owner.id { Ok(()) } else { lane.wait() }
+}
+
+fn submit(lane: &Lane, owner: &Arc<Context>, operation: Operation) -> Result<(), Status> {
+    if lane.context.id == owner.id {
+        lane.submit(operation)?;
+        return Ok(());
+    }
+    lane.wait()?;
+    let ticket = owner.submit(operation)?;
+    owner.wait(ticket)
+}
+
+fn write(lane: &Lane, owner: &Arc<Context>, to: Region, from: Region, extent: Extent, length: usize) -> Result<(), Status> {
+    settle(lane, owner)?;
+    owner.check()?;
+    let ticket = if extent.height == 1 && extent.depth == 1 {
+        host_row(&from, 0, 0)?.with_bytes(length, |bytes| owner.queue.write(to, extent, bytes))?
+    } else {
+        let mut packed = Vec::with_capacity(length);
+        for (row, slice) in extent.rows() {
+            host_row(&from, row, slice)?.with_bytes(extent.width as usize, |bytes| packed.extend_from_slice(bytes))?;
+        }
+        owner.submit(Operation::Write { to, extent, bytes: packed })?
+    };
+    if lane.context.id == owner.id {
+        lane.note(ticket);
+    }
+    Ok(())
+}
+
+fn read(lane: &Lane, owner: &Arc<Context>, from: Region, to: Region, extent: Extent, length: usize) -> Result<(), Status> {
+    settle(lane, owner)?;
+    if extent.height == 1 && extent.depth == 1 {
+        return host_row(&to, 0, 0)?.with_bytes_mut(length, |bytes| owner.read(from, extent, bytes))?;
+    }
+    let mut packed = vec![0; length];
+    owner.read(from, extent, &mut packed)?;
+    for ((row, slice), bytes) in extent.rows().zip(packed.chunks_exact(extent.width as usize)) {
+        host_row(&to, row, slice)?.with_bytes_mut(bytes.len(), |target| target.copy_from_slice(bytes))?;
+    }
+    Ok(())
+}
+
+/// Address of a row in host memory.
+fn host_row(region: &Region, row: u64, slice: u64) -> Result<HostPointer, Status> {
+    let address = region.row(row, slice).and_then(|address| usize::try_from(address).ok());
+    address.map(HostPointer::of_address).ok_or(Status::INVALID_VALUE)
+}

@@ -1,0 +1,122 @@
+//! The state of the process: the device, and every object by its handle.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+use sahasra_cuda_device::Device;
+
+use crate::boundary::{self, Handle};
+use crate::context::{Context, Primary};
+use crate::image::Link;
+use crate::module::{Function, Module};
+use crate::ranges::{HostRange, Ranges};
+use crate::status::Status;
+use crate::stream::{Event, Stream};
+use crate::table::Table;
+use crate::{environment, log};
+
+/// Version of the driver API: CUDA 12.8.
+pub(crate) const VERSION: i32 = 12_080;
+
+/// The state of an initialised process.
+pub(crate) struct Driver {
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) primary: Mutex<Primary>,
+    pub(crate) contexts: Table<Context>,
+    /// Modules and libraries.
+    pub(crate) modules: Table<Module>,
+    /// Functions and kernels of libraries.
+    pub(crate) functions: Table<Function>,
+    pub(crate) streams: Table<Stream>,
+    pub(crate) events: Table<Event>,
+    pub(crate) links: Table<Mutex<Link>>,
+    pub(crate) pools: Table<crate::ranges::Pool>,
+    pub(crate) default_pool: Handle,
+    pub(crate) current_pool: Mutex<Handle>,
+    /// Device memory by address.
+    pub(crate) ranges: Ranges,
+    /// Host memory that programs allocated or registered, by address.
+    pub(crate) host: RwLock<BTreeMap<usize, HostRange>>,
+    /// Bytes of device memory that are in use.
+    used: AtomicU64,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+
+/// The state of the process; [`Status::NOT_INITIALIZED`] before `cuInit`, and in a forked child.
+pub(crate) fn get() -> Result<&'static Driver, Status> {
+    boundary::check_process()?;
+    DRIVER.get().ok_or(Status::NOT_INITIALIZED)
+}
+
+/// Initialises the process. A second call does nothing; a failed one can be made again.
+pub(crate) fn initialise() -> Result<(), Status> {
+    static INITIALISING: Mutex<()> = Mutex::new(());
+    boundary::check_process()?;
+    let _one_at_a_time = INITIALISING.lock();
+    if DRIVER.get().is_some() {
+        return Ok(());
+    }
+    let device = environment::device().map_err(|reason| {
+        log::once(reason);
+        Status::NO_DEVICE
+    })?;
+    // SAFETY: the handler is a function without state that is safe to run in a child: it sets a flag.
+    if unsafe { libc::pthread_atfork(None, None, Some(boundary::after_fork_in_child as unsafe extern "C" fn())) } != 0 {
+        return Err(Status::OPERATING_SYSTEM);
+    }
+    let ranges = Ranges::new(device.properties().addresses.clone());
+    let pools = Table::default();
+    let default_pool = crate::table::new_handle();
+    pools.insert(default_pool, Arc::new(crate::ranges::Pool::default()));
+    DRIVER.get_or_init(|| Driver {
+        device,
+        primary: Mutex::default(),
+        contexts: Table::default(),
+        modules: Table::default(),
+        functions: Table::default(),
+        streams: Table::default(),
+        events: Table::default(),
+        links: Table::default(),
+        pools,
+        default_pool,
+        current_pool: Mutex::new(default_pool),
+        ranges,
+        host: RwLock::default(),
+        used: AtomicU64::new(0),
+    });
+    Ok(())
+}
+
+impl Driver {
+    /// Bytes of device memory.
+    pub(crate) fn total(&self) -> u64 {
+        self.device.properties().memory_bytes
+    }
+
+    /// Bytes of device memory that are not in use.
+    pub(crate) fn free(&self) -> u64 {
+        self.total().saturating_sub(self.used.load(Ordering::Relaxed))
+    }
+
+    /// Counts bytes as used.
+    pub(crate) fn charge(&self, bytes: u64) -> Result<(), Status> {
+        let total = self.total();
+        let charged = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(bytes).filter(|used| *used <= total)
+        });
+        charged.map(|_| ()).map_err(|_| Status::OUT_OF_MEMORY)
+    }
+
+    /// Counts bytes as free.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Refuses all devices but the only one.
+    pub(crate) fn check_device(&self, ordinal: i32) -> Result<(), Status> {
+        if ordinal == 0 { Ok(()) } else { Err(Status::INVALID_DEVICE) }
+    }
+}

@@ -1,0 +1,76 @@
+//! What the environment says about the device.
+
+use std::num::NonZero;
+
+use sahasra_cuda_device::{CpuDevice, Device};
+
+/// Variable that names the device.
+const DEVICE: &str = "SAHASRA_CUDA";
+/// Variable with the memory of a device in this process.
+const MEMORY: &str = "SAHASRA_CUDA_MEMORY";
+/// Variable with the number of threads of a device in this process.
+const THREADS: &str = "SAHASRA_CUDA_THREADS";
+/// Memory of a device in this process where the host's own is unknown, in bytes.
+const DEFAULT_MEMORY: u64 = 4 << 30;
+
+/// Returns the device that the environment names, or why there is none.
+pub(crate) fn device() -> Result<Box<dyn Device>, String> {
+    let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let host = match read(DEVICE) {
+        None => {
+            return Err(format!(
+                "no CUDA device: set {DEVICE}=cpu: to run CUDA programs on the CPU of this process"
+            ));
+        }
+        Some(host) => host,
+    };
+    if host != "cpu:" {
+        return Err(format!("{DEVICE}={host:?} is not supported: the only device is cpu:"));
+    }
+    let memory = match read(MEMORY) {
+        None => host_memory().map_or(DEFAULT_MEMORY, |bytes| bytes / 2),
+        Some(text) => bytes(&text).ok_or_else(|| format!("{MEMORY}={text:?} is not an amount of memory such as 8Gi"))?,
+    };
+    let threads = match read(THREADS) {
+        None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
+        Some(text) => text
+            .parse()
+            .map_err(|_| format!("{THREADS}={text:?} is not a number of threads, at least 1"))?,
+    };
+    Ok(Box::new(CpuDevice::new(memory, threads)))
+}
+
+/// Bytes of an amount as Kubernetes writes it, with a binary suffix or none.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "Ki" => 10,
+        "Mi" => 20,
+        "Gi" => 30,
+        "Ti" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
+
+/// Memory of the host in bytes.
+fn host_memory() -> Option<u64> {
+    // SAFETY: reads two constants of the system.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    u64::try_from(pages).ok()?.checked_mul(u64::try_from(page).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_memory_are_read() {
+        assert_eq!(bytes("8Gi"), Some(8 << 30));
+        assert_eq!(bytes("1024"), Some(1024));
+        for wrong in ["", "Gi", "8G", "0", "-1", "99999999999Ti", "8Gi "] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

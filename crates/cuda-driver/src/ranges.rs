@@ -1,0 +1,352 @@
+//! Ranges of memory that the library knows: where device memory is and whose it is, so that pointers are checked and explained here.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::ops::Range as Addresses;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use sahasra_cuda_device::{Extent, Operation, Region};
+
+use crate::boundary::{Handle, HostPointer};
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::status::Status;
+use crate::table::new_handle;
+
+/// Alignment of device memory in bytes.
+const ALIGNMENT: u64 = 512;
+/// Alignment of host memory in bytes: a page.
+const HOST_ALIGNMENT: usize = 4096;
+
+/// What a range of device memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Allocated,
+    /// Allocated from a memory pool.
+    Pooled(Handle),
+    /// Variable of a module.
+    Variable,
+}
+
+/// A range of device memory.
+#[derive(Clone)]
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) kind: Kind,
+    pub(crate) context: Weak<Context>,
+    pub(crate) context_handle: Handle,
+    context_id: u64,
+    /// Number that no other range has or had.
+    pub(crate) id: u64,
+    /// Whether it is being freed, and its addresses are not free yet.
+    is_freed: bool,
+}
+
+struct Table {
+    ranges: BTreeMap<u64, Range>,
+    /// Where the search for free addresses goes on.
+    next: u64,
+}
+
+/// Device memory by address.
+pub(crate) struct Ranges {
+    addresses: Addresses<u64>,
+    table: RwLock<Table>,
+}
+
+/// Size with which an allocation counts, in bytes.
+fn counted(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(ALIGNMENT)
+}
+
+impl Ranges {
+    pub(crate) fn new(addresses: Addresses<u64>) -> Self {
+        let next = addresses.start;
+        Self {
+            addresses,
+            table: RwLock::new(Table {
+                ranges: BTreeMap::new(),
+                next,
+            }),
+        }
+    }
+
+    /// Chooses free addresses for a range and notes it. Addresses are used again only after all others, so that pointers to freed memory
+    /// are found out; a gap follows each range.
+    fn place(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
+        let size = counted(bytes)
+            .and_then(|size| size.checked_add(ALIGNMENT))
+            .ok_or(Status::OUT_OF_MEMORY)?;
+        let mut table = self.table.write();
+        let start = free_from(&table.ranges, table.next, self.addresses.end, size)
+            .or_else(|| free_from(&table.ranges, self.addresses.start, self.addresses.end, size))
+            .ok_or(Status::OUT_OF_MEMORY)?;
+        table.next = start + size;
+        table.ranges.insert(start, Range::new(context, start, bytes, kind));
+        Ok(start)
+    }
+
+    /// Notes a variable of a module.
+    pub(crate) fn note_variable(&self, context: &Arc<Context>, start: u64, bytes: u64) {
+        let range = Range::new(context, start, bytes, Kind::Variable);
+        self.table.write().ranges.insert(start, range);
+    }
+
+    /// Forgets a variable of a module.
+    pub(crate) fn forget_variable(&self, start: u64) {
+        self.table.write().ranges.remove(&start);
+    }
+
+    /// The range that contains an address.
+    pub(crate) fn find(&self, address: u64) -> Option<Range> {
+        let table = self.table.read();
+        let (_, range) = table.ranges.range(..=address).next_back()?;
+        (!range.is_freed && address - range.start < range.bytes.max(1)).then(|| range.clone())
+    }
+
+    /// The context whose memory contains the rows; [`Status::INVALID_VALUE`] if they are not in one range.
+    pub(crate) fn owner(&self, region: &Region, extent: &Extent) -> Result<Arc<Context>, Status> {
+        let span = extent.span(region).ok_or(Status::INVALID_VALUE)?;
+        let range = self.find(region.address).ok_or(Status::INVALID_VALUE)?;
+        if span > range.bytes - (region.address - range.start) {
+            return Err(Status::INVALID_VALUE);
+        }
+        range.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)
+    }
+
+    /// Forgets all memory of a context. Returns the bytes that it counted with.
+    pub(crate) fn remove_context(&self, id: u64) -> u64 {
+        let mut bytes = 0;
+        self.table.write().ranges.retain(|_, range| {
+            let is_kept = range.context_id != id;
+            if !is_kept {
+                bytes += counted(range.bytes).unwrap_or(0);
+            }
+            is_kept
+        });
+        bytes
+    }
+}
+
+impl Range {
+    fn new(context: &Arc<Context>, start: u64, bytes: u64, kind: Kind) -> Self {
+        Self {
+            start,
+            bytes,
+            kind,
+            context: Arc::downgrade(context),
+            context_handle: context.handle,
+            context_id: context.id,
+            id: new_handle().0,
+            is_freed: false,
+        }
+    }
+}
+
+/// First address from `start` at which `size` bytes are free.
+fn free_from(ranges: &BTreeMap<u64, Range>, start: u64, end: u64, size: u64) -> Option<u64> {
+    let occupied = |range: &Range| range.start + counted(range.bytes).unwrap_or(0) + ALIGNMENT;
+    let mut candidate = start;
+    if let Some((_, below)) = ranges.range(..start).next_back() {
+        candidate = candidate.max(occupied(below));
+    }
+    for (at, range) in ranges.range(start..end) {
+        if candidate.checked_add(size)? <= *at {
+            break;
+        }
+        candidate = candidate.max(occupied(range));
+    }
+    (candidate.checked_add(size)? <= end).then_some(candidate)
+}
+
+impl Driver {
+    /// Allocates device memory.
+    pub(crate) fn allocate(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        context.check()?;
+        let size = counted(bytes).ok_or(Status::OUT_OF_MEMORY)?;
+        self.charge(size)?;
+        let address = self.ranges.place(context, bytes, kind).inspect_err(|_| self.release(size))?;
+        context.submit(Operation::Map { address, bytes })?;
+        if let Kind::Pooled(pool) = kind
+            && let Some(pool) = self.pools.find(pool)
+        {
+            pool.add(size);
+        }
+        Ok(address)
+    }
+
+    /// Frees device memory, after everything that was submitted.
+    pub(crate) fn free_memory(&self, address: u64) -> Result<(), Status> {
+        let found = {
+            let mut table = self.ranges.table.write();
+            let range = table
+                .ranges
+                .get_mut(&address)
+                .filter(|range| !range.is_freed && range.kind != Kind::Variable);
+            let range = range.ok_or(Status::INVALID_VALUE)?;
+            range.is_freed = true;
+            range.clone()
+        };
+        let outcome = match found.context.upgrade() {
+            Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),
+            None => Ok(()),
+        };
+        self.ranges.table.write().ranges.remove(&address);
+        let size = counted(found.bytes).unwrap_or(0);
+        self.release(size);
+        if let Kind::Pooled(pool) = found.kind
+            && let Some(pool) = self.pools.find(pool)
+        {
+            pool.used.fetch_sub(size, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Counts the variables of a module.
+    pub(crate) fn charge_variables(&self, sizes: impl Iterator<Item = u64>) -> Result<(), Status> {
+        let mut charged = 0;
+        for bytes in sizes {
+            let size = counted(bytes).ok_or(Status::OUT_OF_MEMORY)?;
+            self.charge(size).inspect_err(|_| self.release(charged))?;
+            charged += size;
+        }
+        Ok(())
+    }
+
+    /// Counts the variables of a module as free.
+    pub(crate) fn release_variables(&self, sizes: impl Iterator<Item = u64>) {
+        self.release(sizes.filter_map(counted).sum());
+    }
+}
+
+/// A memory pool: it counts, and is otherwise part of the device's memory.
+#[derive(Default)]
+pub(crate) struct Pool {
+    pub(crate) release_threshold: AtomicU64,
+    pub(crate) reuse: [AtomicU64; 3],
+    pub(crate) used: AtomicU64,
+    pub(crate) most_used: AtomicU64,
+}
+
+impl Pool {
+    fn add(&self, bytes: u64) {
+        let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most_used.fetch_max(used, Ordering::Relaxed);
+    }
+}
+
+/// Host memory that the program allocated or registered with the library.
+pub(crate) struct HostRange {
+    pub(crate) bytes: usize,
+    pub(crate) flags: u32,
+    pub(crate) context_handle: Handle,
+    /// How it was allocated; `None` if the program only registered it.
+    layout: Option<Layout>,
+}
+
+impl Driver {
+    /// Allocates zeroed host memory.
+    pub(crate) fn allocate_host(&self, context: &Context, bytes: usize, flags: u32) -> Result<HostPointer, Status> {
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let layout = Layout::from_size_align(bytes, HOST_ALIGNMENT).map_err(|_| Status::OUT_OF_MEMORY)?;
+        // SAFETY: the size is not zero.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        if pointer.is_null() {
+            return Err(Status::OUT_OF_MEMORY);
+        }
+        let range = HostRange {
+            bytes,
+            flags,
+            context_handle: context.handle,
+            layout: Some(layout),
+        };
+        self.host.write().insert(pointer as usize, range);
+        Ok(HostPointer(pointer.cast()))
+    }
+
+    /// Frees host memory that [`allocate_host`](Self::allocate_host) made, after all work of the current context.
+    pub(crate) fn free_host(&self, pointer: HostPointer) -> Result<(), Status> {
+        let mut host = self.host.write();
+        let layout = host
+            .get(&pointer.address())
+            .and_then(|range| range.layout)
+            .ok_or(Status::INVALID_VALUE)?;
+        host.remove(&pointer.address());
+        // SAFETY: allocated with this layout, and removed from the table, so freed once. No operation refers to host memory after its call.
+        unsafe { dealloc(pointer.0.cast(), layout) };
+        Ok(())
+    }
+
+    /// Notes memory of the program as registered.
+    pub(crate) fn register_host(&self, context: &Context, pointer: HostPointer, bytes: usize, flags: u32) -> Result<(), Status> {
+        if pointer.0.is_null() || bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let end = pointer.address().checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
+        let mut host = self.host.write();
+        let below = host.range(..end).next_back();
+        if below.is_some_and(|(start, range)| start + range.bytes > pointer.address()) {
+            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        let range = HostRange {
+            bytes,
+            flags,
+            context_handle: context.handle,
+            layout: None,
+        };
+        host.insert(pointer.address(), range);
+        Ok(())
+    }
+
+    /// Forgets registered memory.
+    pub(crate) fn unregister_host(&self, pointer: HostPointer) -> Result<(), Status> {
+        let mut host = self.host.write();
+        match host.get(&pointer.address()) {
+            Some(range) if range.layout.is_none() => {
+                host.remove(&pointer.address());
+                Ok(())
+            }
+            _ => Err(Status::HOST_MEMORY_NOT_REGISTERED),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, bytes: u64) -> (u64, Range) {
+        let range = Range {
+            start,
+            bytes,
+            kind: Kind::Allocated,
+            context: Weak::new(),
+            context_handle: Handle::NULL,
+            context_id: 0,
+            id: 0,
+            is_freed: false,
+        };
+        (start, range)
+    }
+
+    #[test]
+    fn free_addresses_keep_a_gap_to_every_range() {
+        let none = BTreeMap::new();
+        assert_eq!(free_from(&none, 1024, 4096, 3072), Some(1024));
+        assert_eq!(free_from(&none, 1024, 4096, 3073), None);
+        let ranges = BTreeMap::from([range(1024, 100), range(8192, 512)]);
+        assert_eq!(free_from(&ranges, 1024, 16_384, 1024), Some(2048), "behind the first and its gap");
+        assert_eq!(free_from(&ranges, 2048, 16_384, 6144), Some(2048), "up to the second");
+        assert_eq!(free_from(&ranges, 2048, 16_384, 6145), Some(9216), "behind the second");
+        assert_eq!(free_from(&ranges, 8700, 16_384, 512), Some(9216), "not within the second");
+        assert_eq!(free_from(&ranges, 2048, 9216, 6145), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! Tables of objects by their handles.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::boundary::Handle;
+use crate::status::Status;
+
+/// Returns a handle that no other object of the process has or had. Handles start above the values that the API gives a meaning (streams 1
+/// and 2) and are multiples of 16, as pointers are.
+pub(crate) fn new_handle() -> Handle {
+    static NEXT: AtomicU64 = AtomicU64::new(0x10_0000);
+    Handle(NEXT.fetch_add(16, Ordering::Relaxed))
+}
+
+/// Handles are spread well already, except for their low bits.
+#[derive(Default)]
+pub(crate) struct HandleHasher(u64);
+
+impl Hasher for HandleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (value >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Objects of one kind.
+pub(crate) struct Table<T> {
+    objects: RwLock<HashMap<Handle, Arc<T>, BuildHasherDefault<HandleHasher>>>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            objects: RwLock::default(),
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// Adds an object under a handle.
+    pub(crate) fn insert(&self, handle: Handle, object: Arc<T>) {
+        self.objects.write().insert(handle, object);
+    }
+
+    /// The object of a handle.
+    pub(crate) fn find(&self, handle: Handle) -> Option<Arc<T>> {
+        self.objects.read().get(&handle).cloned()
+    }
+
+    /// The object of a handle; [`Status::INVALID_HANDLE`] if there is none, or none any more.
+    pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, Status> {
+        self.find(handle).ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// Removes an object; [`Status::INVALID_HANDLE`] if there is none, or none any more.
+    pub(crate) fn remove(&self, handle: Handle) -> Result<Arc<T>, Status> {
+        self.objects.write().remove(&handle).ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// Removes all objects for which `is_kept` is false.
+    pub(crate) fn retain(&self, mut is_kept: impl FnMut(&T) -> bool) {
+        self.objects.write().retain(|_, object| is_kept(object));
+    }
+}

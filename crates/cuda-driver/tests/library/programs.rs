@@ -1,0 +1,218 @@
+//! Programs that work.
+
+use crate::driver::{CPU, KERNELS, NOT_READY, Program, SUCCESS, apart, cu, ok, parameter, text};
+
+fn saxpy(program: &Program, stream: u64, count: u32) {
+    let bytes = count as usize * 4;
+    let (mut out, mut x, mut a, mut n) = (program.allocate(bytes), program.allocate(bytes), 2.0f32, count);
+    let values: Vec<f32> = (0..count).map(|index| index as f32).collect();
+    ok!(program.library, cuMemcpyHtoDAsync_v2(x, values.as_ptr(), bytes, stream));
+    ok!(program.library, cuMemsetD32Async(out, 1.0f32.to_bits(), count as usize, stream));
+    let function = program.function("saxpy");
+    let mut parameters = [parameter(&mut out), parameter(&mut x), parameter(&mut a), parameter(&mut n)];
+    assert_eq!(program.launch(function, count.div_ceil(64), stream, &mut parameters), SUCCESS);
+    let mut result = vec![0.0f32; count as usize];
+    ok!(program.library, cuMemcpyDtoHAsync_v2(result.as_mut_ptr(), out, bytes, stream));
+    ok!(program.library, cuStreamSynchronize(stream));
+    for (index, value) in result.iter().enumerate() {
+        assert_eq!(*value, 2.0 * index as f32 + 1.0);
+    }
+    ok!(program.library, cuMemFree_v2(out));
+    ok!(program.library, cuMemFree_v2(x));
+}
+
+#[test]
+fn a_program_computes_on_streams_and_takes_times() {
+    apart("programs::a_program_computes_on_streams_and_takes_times", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (mut stream, mut start, mut end, mut milliseconds) = (0u64, 0u64, 0u64, -1.0f32);
+        ok!(library, cuStreamCreate(&raw mut stream, 1u32));
+        ok!(library, cuEventCreate(&raw mut start, 0u32));
+        ok!(library, cuEventCreate(&raw mut end, 0u32));
+        ok!(library, cuEventRecord(start, stream));
+        saxpy(&program, 0, 1000);
+        saxpy(&program, stream, 100_000);
+        ok!(library, cuEventRecord(end, stream));
+        ok!(library, cuStreamWaitEvent(0u64, end, 0u32));
+        ok!(library, cuEventSynchronize(end));
+        ok!(library, cuEventQuery(end));
+        ok!(library, cuEventElapsedTime(&raw mut milliseconds, start, end));
+        assert!(milliseconds > 0.0, "{milliseconds}");
+        let (mut free, mut total) = (0usize, 0usize);
+        ok!(library, cuMemGetInfo_v2(&raw mut free, &raw mut total));
+        assert_eq!(total, 64 << 20);
+        assert!(
+            free < total && free > total - 4096,
+            "only the module's variables: {free} of {total}"
+        );
+        ok!(library, cuEventDestroy_v2(start));
+        ok!(library, cuStreamDestroy_v2(stream));
+        ok!(library, cuModuleUnload(program.module));
+        ok!(library, cuMemGetInfo_v2(&raw mut free, &raw mut total));
+        assert_eq!(free, total);
+    });
+}
+
+#[test]
+fn variables_persist_and_have_addresses() {
+    apart("programs::variables_persist_and_have_addresses", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (mut step, mut bytes) = (0u64, 0usize);
+        ok!(
+            library,
+            cuModuleGetGlobal_v2(&raw mut step, &raw mut bytes, program.module, c"step".as_ptr())
+        );
+        assert_eq!(bytes, 4);
+        assert_eq!(program.word(step), Ok(3));
+        let mut out = program.allocate(4);
+        let function = program.function("add_step");
+        assert_eq!(program.launch_one(function, &mut [parameter(&mut out)]), SUCCESS);
+        ok!(library, cuMemsetD32_v2(step, 10u32, 1usize));
+        assert_eq!(program.launch_one(function, &mut [parameter(&mut out)]), SUCCESS);
+        assert_eq!(program.word(out), Ok(13));
+    });
+}
+
+#[test]
+fn kernels_print_on_the_programs_standard_output() {
+    let output = apart("programs::kernels_print_on_the_programs_standard_output", CPU, || {
+        let program = Program::new();
+        assert_eq!(program.launch_one(program.function("greet"), &mut []), SUCCESS);
+        ok!(program.library, cuCtxSynchronize());
+    });
+    if let Some(output) = output {
+        assert!(text(&output.stdout).contains("hello\n"));
+    }
+}
+
+#[test]
+fn linked_texts_are_a_module() {
+    apart("programs::linked_texts_are_a_module", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let texts = [
+            ".version 7.0 .target sm_70 .address_size 64
+             .extern .global .u32 shared;
+             .visible .entry get(.param .u64 out) {
+                 .reg .b32 %r1; .reg .b64 %rd1;
+                 ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [shared]; st.global.u32 [%rd1], %r1; ret;
+             }\0",
+            ".version 7.0 .target sm_70 .address_size 64 .visible .global .u32 shared = 77;\0",
+        ];
+        let null = std::ptr::null_mut::<u64>();
+        let (mut link, mut image, mut bytes) = (0u64, std::ptr::null_mut::<u8>(), 0usize);
+        ok!(library, cuLinkCreate_v2(0u32, null, null, &raw mut link));
+        for text in texts {
+            ok!(
+                library,
+                cuLinkAddData_v2(link, 1u32, text.as_ptr(), text.len(), c"name".as_ptr(), 0u32, null, null)
+            );
+        }
+        ok!(library, cuLinkComplete(link, &raw mut image, &raw mut bytes));
+        assert!(bytes > texts[0].len());
+        let (mut loaded, mut kernel) = (0u64, 0u64);
+        ok!(
+            library,
+            cuLibraryLoadData(&raw mut loaded, image, null, null, 0u32, null, null, 0u32)
+        );
+        ok!(library, cuLinkDestroy(link));
+        ok!(library, cuLibraryGetKernel(&raw mut kernel, loaded, c"get".as_ptr()));
+        let mut out = program.allocate(4);
+        assert_eq!(program.launch_one(kernel, &mut [parameter(&mut out)]), SUCCESS);
+        assert_eq!(program.word(out), Ok(77));
+        ok!(library, cuLibraryUnload(loaded));
+    });
+}
+
+#[test]
+fn planes_are_copied_between_host_and_device() {
+    apart("programs::planes_are_copied_between_host_and_device", CPU, || {
+        #[repr(C)]
+        struct Side {
+            x_bytes: usize,
+            y: usize,
+            kind: u32,
+            host: u64,
+            device: u64,
+            array: u64,
+            pitch: usize,
+        }
+        #[repr(C)]
+        struct Copy {
+            from: Side,
+            to: Side,
+            width: usize,
+            height: usize,
+        }
+        let side = |kind, address: u64, pitch, x_bytes, y| Side {
+            x_bytes,
+            y,
+            kind,
+            host: if kind == 1 { address } else { 0 },
+            device: if kind == 2 { address } else { 0 },
+            array: 0,
+            pitch,
+        };
+        let program = Program::new();
+        let library = &program.library;
+        let (mut address, mut pitch) = (0u64, 0usize);
+        ok!(library, cuMemAllocPitch_v2(&raw mut address, &raw mut pitch, 8usize, 4usize, 4u32));
+        assert!(pitch >= 8);
+        let source: Vec<u8> = (0..32).collect();
+        let up = Copy {
+            from: side(1, source.as_ptr() as u64, 8, 0, 0),
+            to: side(2, address, pitch, 0, 0),
+            width: 8,
+            height: 4,
+        };
+        ok!(library, cuMemcpy2D_v2(&raw const up));
+        let mut target = [0u8; 16];
+        let down = Copy {
+            from: side(2, address, pitch, 2, 1),
+            to: side(1, target.as_mut_ptr() as u64, 4, 0, 0),
+            width: 4,
+            height: 3,
+        };
+        ok!(library, cuMemcpy2D_v2(&raw const down));
+        assert_eq!(target, [10, 11, 12, 13, 18, 19, 20, 21, 26, 27, 28, 29, 0, 0, 0, 0]);
+    });
+}
+
+#[test]
+fn an_endless_kernel_runs_beside_the_program() {
+    apart("programs::an_endless_kernel_runs_beside_the_program", CPU, || {
+        let program = Program::new();
+        let mut stream = 0u64;
+        ok!(program.library, cuStreamCreate(&raw mut stream, 1u32));
+        assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
+        assert_eq!(cu!(program.library, cuStreamQuery(stream)), NOT_READY);
+    });
+}
+
+#[test]
+fn sixty_four_threads_compute_at_once() {
+    apart("programs::sixty_four_threads_compute_at_once", CPU, || {
+        let program = Program::new();
+        let mut context = 0u64;
+        ok!(program.library, cuCtxGetCurrent(&raw mut context));
+        std::thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| {
+                    ok!(program.library, cuCtxSetCurrent(context));
+                    let mut stream = 0u64;
+                    ok!(program.library, cuStreamCreate(&raw mut stream, 1u32));
+                    let mut module = 0u64;
+                    ok!(program.library, cuModuleLoadData(&raw mut module, KERNELS.as_ptr()));
+                    for _ in 0..20 {
+                        saxpy(&program, stream, 500);
+                    }
+                    ok!(program.library, cuModuleUnload(module));
+                    ok!(program.library, cuStreamDestroy_v2(stream));
+                });
+            }
+        });
+        ok!(program.library, cuCtxSynchronize());
+    });
+}

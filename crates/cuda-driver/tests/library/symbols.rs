@@ -1,0 +1,74 @@
+//! Names of the library.
+
+use crate::driver::{CPU, NOT_FOUND, NOT_SUPPORTED, apart, cu, ok, open, text};
+
+/// Names that the library must export.
+const SYMBOLS: &str = include_str!("../../symbols.txt");
+
+#[test]
+fn every_name_is_exported() {
+    let library = open();
+    let names = SYMBOLS.lines().filter(|line| !line.starts_with('#'));
+    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.len() > 500);
+    for name in names {
+        // SAFETY: the symbol is not called.
+        let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
+        assert!(found.is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_call_that_is_not_supported_names_itself_once() {
+    let output = apart("symbols::a_call_that_is_not_supported_names_itself_once", CPU, || {
+        let library = open();
+        let mut graph = 0u64;
+        for _ in 0..3 {
+            assert_eq!(cu!(library, cuGraphCreate(&raw mut graph, 0u32)), NOT_SUPPORTED);
+        }
+    });
+    if let Some(output) = output {
+        let errors = text(&output.stderr);
+        assert_eq!(errors.matches("cuGraphCreate is not supported").count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn entry_points_are_found_by_version() {
+    let library = open();
+    let (mut function, mut status) = (0usize, 9u32);
+    let address = |name: &str| {
+        // SAFETY: the symbol is not called.
+        let symbol = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.unwrap();
+        *symbol as usize
+    };
+    ok!(
+        library,
+        cuGetProcAddress_v2(c"cuMemAlloc".as_ptr(), &raw mut function, 12_080i32, 0u64, &raw mut status)
+    );
+    assert_eq!((function, status), (address("cuMemAlloc_v2"), 0));
+    ok!(
+        library,
+        cuGetProcAddress(c"cuCtxCreate".as_ptr(), &raw mut function, 11_040i32, 0u64)
+    );
+    assert_eq!(function, address("cuCtxCreate_v3"));
+    let found = cu!(
+        library,
+        cuGetProcAddress_v2(c"cuNothing".as_ptr(), &raw mut function, 12_080i32, 0u64, &raw mut status)
+    );
+    assert_eq!((found, function, status), (NOT_FOUND, 0, 1));
+    let mut table = 1usize;
+    let id = [0u8; 16];
+    assert_eq!(cu!(library, cuGetExportTable(&raw mut table, id.as_ptr())), NOT_FOUND);
+}
+
+#[test]
+fn results_have_names() {
+    let library = open();
+    let mut text = std::ptr::null::<std::ffi::c_char>();
+    ok!(library, cuGetErrorName(700u32, &raw mut text));
+    // SAFETY: the library wrote a pointer to a static text.
+    assert_eq!(unsafe { std::ffi::CStr::from_ptr(text) }, c"CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_eq!(cu!(library, cuGetErrorString(12_345u32, &raw mut text)), 1);
+    assert!(text.is_null());
+}

@@ -1,0 +1,92 @@
+use super::*;
+
+#[test]
+fn allocations_are_zeroed_aligned_and_counted() {
+    let memory = Memory::new(4096);
+    let pointer = memory.allocate(1000).expect("fits");
+    assert_ne!(pointer.0, 0);
+    assert_eq!(pointer.0 % 256, 0);
+    assert_eq!(memory.used(), 1024);
+    let mut bytes = vec![1; 1000];
+    memory.read(pointer, &mut bytes).expect("reads");
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    memory.free(pointer).expect("frees");
+    assert_eq!(memory.used(), 0);
+    assert_eq!(memory.free(pointer), Err(MemoryError::NotAllocated(pointer)));
+}
+
+#[test]
+fn capacity_is_a_hard_limit() {
+    let memory = Memory::new(1024);
+    assert!(memory.allocate(1025).is_err());
+    let first = memory.allocate(512).expect("fits");
+    assert!(matches!(memory.allocate(513), Err(MemoryError::OutOfMemory { available: 512, .. })));
+    memory.allocate(512).expect("fits");
+    memory.free(first).expect("frees");
+    memory.allocate(1).expect("fits again");
+    assert!(memory.allocate(u64::MAX).is_err());
+}
+
+#[test]
+fn ranges_stay_inside_one_allocation() {
+    let memory = Memory::new(1 << 20);
+    let first = memory.allocate(100).expect("fits");
+    let second = memory.allocate(100).expect("fits");
+    assert!(second.0 >= first.0 + 512, "a gap lies between allocations");
+    memory.write(first.offset(96), &[1, 2, 3, 4]).expect("inside");
+    assert!(memory.write(first.offset(97), &[1, 2, 3, 4]).is_err());
+    assert!(memory.read(DevicePointer(0), &mut [0]).is_err());
+    memory.fill(first, 7, 100).expect("inside");
+    assert!(memory.fill(first, 7, 101).is_err());
+    let mut bytes = [0; 2];
+    memory.read(first.offset(98), &mut bytes).expect("inside");
+    assert_eq!(bytes, [7, 7]);
+}
+
+#[test]
+fn callers_choose_free_addresses_below_the_first() {
+    let memory = Memory::with_first_address(1 << 20, DevicePointer(1 << 48));
+    assert_eq!(memory.allocate(8).expect("fits"), DevicePointer(1 << 48));
+    let chosen = DevicePointer(1 << 47);
+    memory.allocate_at(chosen, 1000).expect("free");
+    memory.write(chosen.offset(999), &[7]).expect("inside");
+    for taken in [
+        chosen,
+        chosen.offset(768),
+        chosen.offset(1),
+        DevicePointer(0),
+        DevicePointer((1 << 48) - 256),
+        DevicePointer(1 << 48),
+    ] {
+        assert!(
+            matches!(memory.allocate_at(taken, 512), Err(MemoryError::AddressTaken { .. })),
+            "{taken}"
+        );
+    }
+    assert!(
+        memory.allocate_at(DevicePointer((1 << 47) - 256), 512).is_err(),
+        "ends in another allocation"
+    );
+    assert!(matches!(
+        memory.allocate_at(chosen.offset(4096), 1 << 20),
+        Err(MemoryError::OutOfMemory { .. })
+    ));
+    assert_eq!(memory.used(), 256 + 1024, "what was refused is not counted");
+    memory.free(chosen).expect("frees");
+    memory.allocate_at(chosen, 1000).expect("free again");
+    let mut byte = [1];
+    memory.read(chosen.offset(999), &mut byte).expect("inside");
+    assert_eq!(byte, [0], "zeroed");
+}
+
+#[test]
+fn copies_may_overlap_and_stay_inside() {
+    let memory = Memory::new(1 << 20);
+    let pointer = memory.allocate(8).expect("fits");
+    memory.write(pointer, &[1, 2, 3, 4, 5, 6, 7, 8]).expect("inside");
+    memory.copy(pointer, pointer.offset(2), 6).expect("inside");
+    let mut bytes = [0; 8];
+    memory.read(pointer, &mut bytes).expect("inside");
+    assert_eq!(bytes, [1, 2, 1, 2, 3, 4, 5, 6]);
+    assert!(memory.copy(pointer, pointer.offset(3), 6).is_err());
+}
