@@ -29,14 +29,14 @@ const APART: &str = "SAHASRA_TEST_APART";
 
 /// The library that Cargo built with this test.
 pub fn path() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().join("libsahasra_cuda_driver.so")
+    let test = std::env::current_exe().expect("the test is a file");
+    test.parent().expect("a file is in a folder").join("libsahasra_cuda_driver.so")
 }
 
 /// Opens the library.
 pub fn open() -> libloading::Library {
     // SAFETY: the library has no initialisers.
-    unsafe { libloading::Library::new(path()).unwrap() }
+    unsafe { libloading::Library::new(path()).expect("Cargo built the library") }
 }
 
 /// A type that the compiler finds out from the argument.
@@ -73,7 +73,7 @@ pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Opt
         body();
         return None;
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().expect("the test is a file"));
     command.args(["--exact", test, "--nocapture"]);
     for name in ["SAHASRA_CUDA", "SAHASRA_CUDA_MEMORY", "SAHASRA_CUDA_THREADS"] {
         command.env_remove(name);
@@ -86,7 +86,7 @@ pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Opt
             Ok(())
         });
     }
-    let output = command.output().unwrap();
+    let output = command.output().expect("the test is a program");
     let texts = format!("{}{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{test}: {}\n{texts}", output.status);
     assert!(texts.contains("1 passed"), "{test} is not the name of the test:\n{texts}");
