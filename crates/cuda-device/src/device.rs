@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Extent, Failure, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+use crate::{Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
 
 /// What a device is. Known before any queue is opened, so that questions about it need no answer from afar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Properties {
     pub addresses: Range<u64>,
     /// Blocks that run at the same time.
     pub multiprocessors: u32,
+    /// Whether kernels can access this process's memory ([`Queue::share`]).
+    pub shares_host_memory: bool,
 }
 
 /// Position of an operation in its queue. Later operations have higher tickets; the ticket 0 is done from the start.
@@ -33,7 +35,7 @@ pub trait Device: Send + Sync {
     /// Opens a queue with memory of its own. Dropping it frees everything.
     ///
     /// # Errors
-    /// [`FailureKind::Lost`](crate::FailureKind::Lost) if the device cannot be reached.
+    /// [`FailureKind::Lost`] if the device cannot be reached.
     fn open(&self) -> Result<Arc<dyn Queue>, Failure>;
 }
 
@@ -52,6 +54,17 @@ pub trait Queue: Send + Sync {
             extent,
             bytes: bytes.to_vec(),
         })
+    }
+
+    /// Makes memory of this process accessible to kernels at its own address, until that address is unmapped, in order with everything else.
+    ///
+    /// # Errors
+    /// [`FailureKind::Protocol`] if the device does not [share memory](Properties::shares_host_memory) or has that address already.
+    fn share(&self, _block: &Arc<HostBlock>) -> Result<(), Failure> {
+        Err(Failure::new(
+            FailureKind::Protocol,
+            "the device does not share the memory of its host",
+        ))
     }
 
     /// Reads rows, after everything that was submitted before, into `into`, without gaps.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sahasra_ptx::{Cancel, DevicePointer, Kernel, Launch, LoadedModule, Memory, Module, Output};
 
-use crate::{Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+use crate::{Extent, Failure, FailureKind, HostBlock, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
 
 /// Maximum bytes of texts whose translations are kept after their modules were unloaded.
 const KEPT_TEXT_BYTES: usize = 16 << 20;
@@ -97,6 +97,15 @@ impl Engine {
                 Ok(())
             }
         }
+    }
+
+    /// Makes memory of this process accessible to kernels at its own address.
+    ///
+    /// # Errors
+    /// [`FailureKind::Protocol`] if the address is not one that clients may choose.
+    pub fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure> {
+        self.memory.share(Arc::clone(block))?;
+        Ok(())
     }
 
     /// Writes rows.

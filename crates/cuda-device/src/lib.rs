@@ -24,3 +24,4 @@ pub use failure::{Failure, FailureKind, LoadFailure};
 pub use local::CpuDevice;
 pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
 pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region};
+pub use sahasra_ptx::HostBlock;

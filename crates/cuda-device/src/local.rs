@@ -36,6 +36,7 @@ impl CpuDevice {
                 uuid: *b"sahasra-cpu-0000",
                 memory_bytes,
                 addresses: CLIENT_ADDRESSES,
+                shares_host_memory: true,
                 multiprocessors: u32::try_from(threads.get()).unwrap_or(u32::MAX),
             },
             threads,

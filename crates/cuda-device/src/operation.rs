@@ -105,7 +105,7 @@ pub enum Operation {
         /// Length in bytes.
         bytes: u64,
     },
-    /// Frees mapped memory.
+    /// Frees mapped memory, or ends the sharing of memory.
     Unmap {
         /// First address, as it was mapped.
         address: u64,

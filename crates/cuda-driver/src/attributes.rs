@@ -90,8 +90,10 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         // Numbers of nodes and groups that there are none of.
         85 => 0,
         131 | 134 => -1,
-        // Everything else that there is by that number is absent: peers, managed and virtual memory, IPC, clusters, interoperation.
-        17..=20 | 32 | 35 | 44 | 83 | 84 | 86 | 88 | 89 | 91..=94 | 96 | 98 | 100..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
+        // Mapped host memory, managed memory, and registered memory at its own address.
+        19 | 83 | 89 | 91 => i32::from(properties.shares_host_memory),
+        // Everything else that there is by that number is absent: peers, virtual memory, IPC, clusters, interoperation.
+        17 | 18 | 20 | 32 | 35 | 44 | 84 | 86 | 88 | 92..=94 | 96 | 98 | 100..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
         132 | 133 | 135..=162 => 0,
         _ => return None,
     })
@@ -109,6 +111,7 @@ mod tests {
             memory_bytes: 1,
             addresses: 0..1,
             multiprocessors: 4,
+            shares_host_memory: true,
         };
         for attribute in 1..=150 {
             assert!(device(attribute, &properties).is_some(), "{attribute}");

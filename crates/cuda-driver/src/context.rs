@@ -75,6 +75,10 @@ impl Context {
         driver.streams.retain(|stream| stream.context_id != id);
         driver.events.retain(|event| event.context_id != id);
         driver.release(driver.ranges.remove_context(id));
+        driver
+            .host
+            .write()
+            .retain(|_, range| !(range.is_managed() && range.context_id == id));
         Ok(())
     }
 

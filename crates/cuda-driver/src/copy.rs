@@ -28,6 +28,21 @@ impl Side {
         Self::Device(Region::linear(address))
     }
 
+    /// The side in device memory, if it is in memory that host and device share; and whether it is.
+    fn shared(self, lane: &Lane, extent: &Extent) -> Result<(Self, bool), Status> {
+        let (Self::Host(region) | Self::Device(region)) = self;
+        let ranges = &driver::get()?.ranges;
+        if !ranges.find(region.address).is_some_and(|range| range.kind.is_shared()) {
+            return Ok((self, false));
+        }
+        match (self, ranges.owner(&region, extent)) {
+            (Self::Device(_), _) => Ok((self, true)),
+            (Self::Host(region), Ok(owner)) if owner.id == lane.context.id => Ok((Self::Device(region), true)),
+            // Not all of it is shared, or not with this context.
+            (Self::Host(_), _) => Ok((self, false)),
+        }
+    }
+
     /// One row wherever the address is: in device memory if the library knows it as such.
     pub(crate) fn anywhere(address: u64) -> Result<Self, Status> {
         Ok(match driver::get()?.ranges.find(address) {
@@ -37,13 +52,31 @@ impl Side {
     }
 }
 
-/// Copies rows as the next work of a lane. Data from the host is taken before this returns, and data to the host is there.
-pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent) -> Result<(), Status> {
+/// Whether a copy is done when the call returns, where the host can tell the difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completion {
+    Now,
+    Later,
+}
+
+/// Copies rows as the next work of a lane. Data from pageable host memory is taken before this returns, and data to it is there. Memory that
+/// host and device share is copied in the lane's order.
+pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion: Completion) -> Result<(), Status> {
     lane.context.check()?;
     let total = extent.bytes().ok_or(Status::INVALID_VALUE)?;
     if total == 0 {
         return Ok(());
     }
+    let (from, from_shared) = from.shared(lane, &extent)?;
+    let (to, to_shared) = to.shared(lane, &extent)?;
+    transfer(lane, to, from, extent, total)?;
+    if completion == Completion::Now && (from_shared || to_shared) {
+        return lane.wait();
+    }
+    Ok(())
+}
+
+fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Result<(), Status> {
     let length = usize::try_from(total).map_err(|_| Status::INVALID_VALUE)?;
     let ranges = &driver::get()?.ranges;
     match (from, to) {

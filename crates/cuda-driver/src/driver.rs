@@ -9,9 +9,10 @@ use sahasra_cuda_device::Device;
 
 use crate::boundary::{self, Handle};
 use crate::context::{Context, Primary};
+use crate::host::HostRange;
 use crate::image::Link;
 use crate::module::{Function, Module};
-use crate::ranges::{HostRange, Ranges};
+use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
@@ -37,7 +38,7 @@ pub(crate) struct Driver {
     pub(crate) current_pool: Mutex<Handle>,
     /// Device memory by address.
     pub(crate) ranges: Ranges,
-    /// Host memory that programs allocated or registered, by address.
+    /// Host memory that programs allocated or registered, or share with the device, by address.
     pub(crate) host: RwLock<BTreeMap<usize, HostRange>>,
     /// Bytes of device memory that are in use.
     used: AtomicU64,

@@ -10,6 +10,8 @@ use crate::status::Status;
 const MAGIC: &[u8; 16] = b"\x7fSAHASRA-PTX\0\x01\0\0";
 /// First bytes of an ELF file.
 const ELF: &[u8; 4] = b"\x7fELF";
+/// First bytes of an archive of objects.
+const ARCHIVE: &[u8; 8] = b"!<arch>\n";
 /// First words of a fat binary, and of the structure that refers to one.
 const FAT_BINARIES: [u32; 2] = [0xba55_ed50, 0x466243b1];
 /// What to do about machine code.
@@ -91,6 +93,11 @@ impl Link {
             self.logs.write(REMEDY);
             log::once(REMEDY.to_owned());
             return Err(Status::NO_BINARY_FOR_GPU);
+        }
+        if bytes.starts_with(ARCHIVE) {
+            // A name that only the archive defines is reported as not declared.
+            log::once("an archive of machine code is left out of a link".to_owned());
+            return Ok(());
         }
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         self.texts.push(String::from_utf8_lossy(&bytes[..end]).into_owned());

@@ -13,6 +13,7 @@ mod context;
 mod copy;
 mod driver;
 mod environment;
+mod host;
 mod image;
 mod log;
 mod missing;

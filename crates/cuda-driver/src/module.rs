@@ -12,6 +12,7 @@ use crate::boundary::Handle;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::image::Logs;
+use crate::ranges::Kind;
 use crate::status::Status;
 use crate::table::new_handle;
 
@@ -55,7 +56,7 @@ impl Module {
             return Err(status);
         }
         for variable in &description.variables {
-            driver.ranges.note_variable(context, variable.address, variable.bytes);
+            driver.ranges.note(context, variable.address, variable.bytes, Kind::Variable);
         }
         let module = Self {
             handle,
@@ -74,7 +75,7 @@ impl Module {
         let module = driver.modules.remove(handle)?;
         driver.functions.retain(|function| function.module != handle);
         for variable in &module.description.variables {
-            driver.ranges.forget_variable(variable.address);
+            driver.ranges.forget(variable.address);
         }
         driver.release_variables(module.description.variables.iter().map(|variable| variable.bytes));
         match module.context.upgrade() {

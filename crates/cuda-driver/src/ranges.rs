@@ -1,6 +1,5 @@
-//! Ranges of memory that the library knows: where device memory is and whose it is, so that pointers are checked and explained here.
+//! Ranges of device memory that the library knows: where they are and whose, so that pointers are checked and explained here.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::ops::Range as Addresses;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +8,14 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 use sahasra_cuda_device::{Extent, Operation, Region};
 
-use crate::boundary::{Handle, HostPointer};
+use crate::boundary::Handle;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::status::Status;
 use crate::table::new_handle;
 
-/// Alignment of device memory in bytes.
+/// Alignment and unit of device memory in bytes.
 const ALIGNMENT: u64 = 512;
-/// Alignment of host memory in bytes: a page.
-const HOST_ALIGNMENT: usize = 4096;
 
 /// What a range of device memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +25,25 @@ pub(crate) enum Kind {
     Pooled(Handle),
     /// Variable of a module.
     Variable,
+    /// Host memory that kernels can access, at its host address.
+    Mapped,
+    /// Memory of the device that the host can access, at its host address.
+    Managed,
+}
+
+impl Kind {
+    /// Whether the host can access it.
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Self::Mapped | Self::Managed)
+    }
+
+    /// Bytes of device memory that a range of `bytes` counts with.
+    pub(crate) fn charge(self, bytes: u64) -> u64 {
+        match self {
+            Self::Mapped => 0,
+            _ => counted(bytes).unwrap_or(0),
+        }
+    }
 }
 
 /// A range of device memory.
@@ -89,15 +105,26 @@ impl Ranges {
         Ok(start)
     }
 
-    /// Notes a variable of a module.
-    pub(crate) fn note_variable(&self, context: &Arc<Context>, start: u64, bytes: u64) {
-        let range = Range::new(context, start, bytes, Kind::Variable);
+    /// Notes a range whose address was chosen elsewhere.
+    pub(crate) fn note(&self, context: &Arc<Context>, start: u64, bytes: u64, kind: Kind) {
+        let range = Range::new(context, start, bytes, kind);
         self.table.write().ranges.insert(start, range);
     }
 
-    /// Forgets a variable of a module.
-    pub(crate) fn forget_variable(&self, start: u64) {
+    /// Forgets a range.
+    pub(crate) fn forget(&self, start: u64) {
         self.table.write().ranges.remove(&start);
+    }
+
+    /// Takes a range out of use, of one of the kinds that `is_meant` accepts. Its addresses stay taken until it is forgotten.
+    pub(crate) fn retire(&self, start: u64, is_meant: impl Fn(Kind) -> bool) -> Option<Range> {
+        let mut table = self.table.write();
+        let range = table
+            .ranges
+            .get_mut(&start)
+            .filter(|range| !range.is_freed && is_meant(range.kind))?;
+        range.is_freed = true;
+        Some(range.clone())
     }
 
     /// The range that contains an address.
@@ -123,7 +150,7 @@ impl Ranges {
         self.table.write().ranges.retain(|_, range| {
             let is_kept = range.context_id != id;
             if !is_kept {
-                bytes += counted(range.bytes).unwrap_or(0);
+                bytes += range.kind.charge(range.bytes);
             }
             is_kept
         });
@@ -172,7 +199,8 @@ impl Driver {
         let size = counted(bytes).ok_or(Status::OUT_OF_MEMORY)?;
         self.charge(size)?;
         let address = self.ranges.place(context, bytes, kind).inspect_err(|_| self.release(size))?;
-        context.submit(Operation::Map { address, bytes })?;
+        // Whole units, as on a GPU: programs that read a little beyond an array run there.
+        context.submit(Operation::Map { address, bytes: size })?;
         if let Kind::Pooled(pool) = kind
             && let Some(pool) = self.pools.find(pool)
         {
@@ -183,23 +211,18 @@ impl Driver {
 
     /// Frees device memory, after everything that was submitted.
     pub(crate) fn free_memory(&self, address: u64) -> Result<(), Status> {
-        let found = {
-            let mut table = self.ranges.table.write();
-            let range = table
-                .ranges
-                .get_mut(&address)
-                .filter(|range| !range.is_freed && range.kind != Kind::Variable);
-            let range = range.ok_or(Status::INVALID_VALUE)?;
-            range.is_freed = true;
-            range.clone()
-        };
+        let is_meant = |kind| matches!(kind, Kind::Allocated | Kind::Pooled(_) | Kind::Managed);
+        let found = self.ranges.retire(address, is_meant).ok_or(Status::INVALID_VALUE)?;
         let outcome = match found.context.upgrade() {
             Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),
             None => Ok(()),
         };
-        self.ranges.table.write().ranges.remove(&address);
-        let size = counted(found.bytes).unwrap_or(0);
+        self.ranges.forget(address);
+        let size = found.kind.charge(found.bytes);
         self.release(size);
+        if found.kind == Kind::Managed {
+            self.host.write().remove(&(address as usize));
+        }
         if let Kind::Pooled(pool) = found.kind
             && let Some(pool) = self.pools.find(pool)
         {
@@ -238,84 +261,6 @@ impl Pool {
     fn add(&self, bytes: u64) {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most_used.fetch_max(used, Ordering::Relaxed);
-    }
-}
-
-/// Host memory that the program allocated or registered with the library.
-pub(crate) struct HostRange {
-    pub(crate) bytes: usize,
-    pub(crate) flags: u32,
-    pub(crate) context_handle: Handle,
-    /// How it was allocated; `None` if the program only registered it.
-    layout: Option<Layout>,
-}
-
-impl Driver {
-    /// Allocates zeroed host memory.
-    pub(crate) fn allocate_host(&self, context: &Context, bytes: usize, flags: u32) -> Result<HostPointer, Status> {
-        if bytes == 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        let layout = Layout::from_size_align(bytes, HOST_ALIGNMENT).map_err(|_| Status::OUT_OF_MEMORY)?;
-        // SAFETY: the size is not zero.
-        let pointer = unsafe { alloc_zeroed(layout) };
-        if pointer.is_null() {
-            return Err(Status::OUT_OF_MEMORY);
-        }
-        let range = HostRange {
-            bytes,
-            flags,
-            context_handle: context.handle,
-            layout: Some(layout),
-        };
-        self.host.write().insert(pointer as usize, range);
-        Ok(HostPointer(pointer.cast()))
-    }
-
-    /// Frees host memory that [`allocate_host`](Self::allocate_host) made, after all work of the current context.
-    pub(crate) fn free_host(&self, pointer: HostPointer) -> Result<(), Status> {
-        let mut host = self.host.write();
-        let layout = host
-            .get(&pointer.address())
-            .and_then(|range| range.layout)
-            .ok_or(Status::INVALID_VALUE)?;
-        host.remove(&pointer.address());
-        // SAFETY: allocated with this layout, and removed from the table, so freed once. No operation refers to host memory after its call.
-        unsafe { dealloc(pointer.0.cast(), layout) };
-        Ok(())
-    }
-
-    /// Notes memory of the program as registered.
-    pub(crate) fn register_host(&self, context: &Context, pointer: HostPointer, bytes: usize, flags: u32) -> Result<(), Status> {
-        if pointer.0.is_null() || bytes == 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        let end = pointer.address().checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
-        let mut host = self.host.write();
-        let below = host.range(..end).next_back();
-        if below.is_some_and(|(start, range)| start + range.bytes > pointer.address()) {
-            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        let range = HostRange {
-            bytes,
-            flags,
-            context_handle: context.handle,
-            layout: None,
-        };
-        host.insert(pointer.address(), range);
-        Ok(())
-    }
-
-    /// Forgets registered memory.
-    pub(crate) fn unregister_host(&self, pointer: HostPointer) -> Result<(), Status> {
-        let mut host = self.host.write();
-        match host.get(&pointer.address()) {
-            Some(range) if range.layout.is_none() => {
-                host.remove(&pointer.address());
-                Ok(())
-            }
-            _ => Err(Status::HOST_MEMORY_NOT_REGISTERED),
-        }
     }
 }
 

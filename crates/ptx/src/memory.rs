@@ -1,6 +1,6 @@
 //! Global memory of one device, which consists of allocations with device addresses.
 //!
-//! Every allocation is a separate zeroed block of host memory. Kernels access it at an address in a 62-bit space. Addresses are never
+//! Every allocation is a separate zeroed block of host memory, or one that the host shares with kernels. Kernels access it at an address in a 62-bit space. Addresses are never
 //! reused, and at least 256 unmapped bytes separate two allocations, so accesses past the end of an allocation, to freed memory or through
 //! null are detected.
 //!
@@ -10,17 +10,17 @@
 //! wider than 8 bytes. It cannot corrupt the engine's own data, which is never stored in these blocks.
 
 mod heap;
+mod host;
 #[cfg(test)]
 mod tests;
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 pub use heap::{HEAP_BYTES, Heap};
+pub use host::HostBlock;
 
 /// Alignment of every allocation's device address, in bytes (as `cuMemAlloc`).
 const ALIGNMENT: u64 = 256;
@@ -93,48 +93,28 @@ pub(crate) struct Allocation {
     pub(crate) start: u64,
     /// Length in bytes, as requested.
     pub(crate) bytes: u64,
-    raw: NonNull<u8>,
-    layout: Layout,
-    /// `raw` aligned to a cache line, so that whole-register copies do not straddle lines.
-    aligned: NonNull<u8>,
+    block: Arc<HostBlock>,
+    /// Bytes that the allocation counts in the memory's use.
+    counted: u64,
 }
 
-// SAFETY: the block is owned, and accessed through raw pointers only, under the rules in the module documentation.
-unsafe impl Send for Allocation {}
-// SAFETY: the block is owned, and accessed through raw pointers only, under the rules in the module documentation.
-unsafe impl Sync for Allocation {}
-
 impl Allocation {
+    /// Alignment of the host address, so that whole-register copies do not straddle cache lines.
     const LINE: usize = 64;
 
-    fn new(start: u64, bytes: u64) -> Option<Self> {
-        // `alloc_zeroed` with a small alignment is `calloc`, which returns fresh pages that are zeroed and untouched.
-        let size = usize::try_from(bytes).ok()?.max(1).checked_add(Self::LINE)?;
-        let layout = Layout::from_size_align(size, 16).ok()?;
-        // SAFETY: the size is not zero.
-        let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let skip = raw.as_ptr().align_offset(Self::LINE);
-        // SAFETY: `skip` is below LINE, which was added to the size.
-        let aligned = unsafe { raw.add(skip) };
+    fn new(start: u64, bytes: u64, counted: u64) -> Option<Self> {
+        let block = HostBlock::new(usize::try_from(bytes).ok()?, Self::LINE)?;
         Some(Self {
             start,
             bytes,
-            raw,
-            layout,
-            aligned,
+            block: Arc::new(block),
+            counted,
         })
     }
 
     /// Host address of the first byte.
     pub(crate) fn host(&self) -> *mut u8 {
-        self.aligned.as_ptr()
-    }
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout; no other owner remains.
-        unsafe { dealloc(self.raw.as_ptr(), self.layout) }
+        self.block.pointer()
     }
 }
 
@@ -239,17 +219,51 @@ impl Memory {
     pub fn allocate_at(&self, pointer: DevicePointer, bytes: u64) -> Result<(), MemoryError> {
         let start = pointer.0;
         let taken = MemoryError::AddressTaken { pointer, length: bytes };
-        let end = start.checked_add(bytes.max(1)).filter(|end| *end <= self.first).ok_or(taken)?;
-        if !start.is_multiple_of(ALIGNMENT) || start < LOWEST_CHOSEN_ADDRESS {
+        let end = start.checked_add(bytes.max(1)).filter(|end| *end <= self.first);
+        if end.is_none() || !start.is_multiple_of(ALIGNMENT) || start < LOWEST_CHOSEN_ADDRESS {
             return Err(taken);
         }
         let size = self.charge(bytes)?;
         let allocation = self.back(start, bytes, size)?;
+        let inserted = self.insert_at(allocation);
+        inserted.inspect_err(|_| {
+            self.used.fetch_sub(size, Ordering::Relaxed);
+        })
+    }
+
+    /// Makes host memory accessible to kernels at its host address, which must be one that a caller may choose. It does not count in
+    /// [`used`](Self::used), and stays alive until it is [freed](Self::free) here and no launch uses it.
+    ///
+    /// # Errors
+    /// [`MemoryError::AddressTaken`] as [`allocate_at`](Self::allocate_at), but for the alignment.
+    pub fn share(&self, block: Arc<HostBlock>) -> Result<DevicePointer, MemoryError> {
+        let (start, bytes) = (block.pointer() as u64, block.bytes() as u64);
+        let end = start.checked_add(bytes.max(1)).filter(|end| *end <= self.first);
+        if end.is_none() || start < LOWEST_CHOSEN_ADDRESS {
+            return Err(MemoryError::AddressTaken {
+                pointer: DevicePointer(start),
+                length: bytes,
+            });
+        }
+        self.insert_at(Allocation {
+            start,
+            bytes,
+            block,
+            counted: 0,
+        })?;
+        Ok(DevicePointer(start))
+    }
+
+    /// Adds an allocation unless it overlaps another.
+    fn insert_at(&self, allocation: Allocation) -> Result<(), MemoryError> {
+        let (start, end) = (allocation.start, allocation.start + allocation.bytes.max(1));
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let below = table.allocations.range(..end).next_back();
         if below.is_some_and(|(_, other)| other.start + other.bytes.max(1) > start) {
-            self.used.fetch_sub(size, Ordering::Relaxed);
-            return Err(taken);
+            return Err(MemoryError::AddressTaken {
+                pointer: DevicePointer(start),
+                length: allocation.bytes,
+            });
         }
         table.allocations.insert(start, Arc::new(allocation));
         Ok(())
@@ -280,7 +294,7 @@ impl Memory {
 
     /// Host memory of an allocation that [`charge`](Self::charge) counted as `size`. On an error, it is not counted any more.
     fn back(&self, start: u64, bytes: u64, size: u64) -> Result<Allocation, MemoryError> {
-        Allocation::new(start, bytes).ok_or_else(|| {
+        Allocation::new(start, bytes, size).ok_or_else(|| {
             self.used.fetch_sub(size, Ordering::Relaxed);
             self.refused(bytes, self.used())
         })
@@ -289,7 +303,7 @@ impl Memory {
     /// Frees an allocation.
     ///
     /// # Errors
-    /// [`MemoryError::NotAllocated`] if [`allocate`](Self::allocate) did not return `pointer`, or if it was already freed.
+    /// [`MemoryError::NotAllocated`] if `pointer` is not the start of an allocation, or if it was already freed.
     pub fn free(&self, pointer: DevicePointer) -> Result<(), MemoryError> {
         let removed = self
             .table
@@ -298,8 +312,7 @@ impl Memory {
             .allocations
             .remove(&pointer.0);
         let allocation = removed.ok_or(MemoryError::NotAllocated(pointer))?;
-        self.used
-            .fetch_sub(allocation.bytes.max(1).next_multiple_of(ALIGNMENT), Ordering::Relaxed);
+        self.used.fetch_sub(allocation.counted, Ordering::Relaxed);
         Ok(())
     }
 

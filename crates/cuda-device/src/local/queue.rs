@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::{Engine, Extent, Failure, FailureKind, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket};
+use crate::{Engine, Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket};
 
 /// Maximum operations that wait. CUDA's own queues are of this order.
 const MAX_WAITING: usize = 4096;
@@ -205,6 +205,11 @@ impl Queue for CpuQueue {
             self.shared.fail(&mut self.shared.state.lock(), failure);
         }
         last
+    }
+
+    fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure> {
+        self.shared.wait(self.last())?;
+        self.shared.engine.share(block)
     }
 
     fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use sahasra_cuda_device::{Extent, Region};
 
 use crate::boundary::{Handle, HostPointer, In, exports};
-use crate::copy::{Side, copy};
+use crate::copy::{Completion, Side, copy};
 use crate::driver;
 use crate::missing::refuse;
 use crate::status::Status;
@@ -122,13 +122,13 @@ impl Volume {
     }
 }
 
-fn copy_2d(parameters: In<Copy2d>, stream: Handle) -> Result<(), Status> {
+fn copy_2d(parameters: In<Copy2d>, stream: Handle, completion: Completion) -> Result<(), Status> {
     let lane = Lane::of(stream)?;
     let Copy2d { from, to, width, height } = parameters.get()?;
-    copy_box(&lane, Volume::of_plane(from), Volume::of_plane(to), [width, height, 1])
+    copy_box(&lane, Volume::of_plane(from), Volume::of_plane(to), [width, height, 1], completion)
 }
 
-fn copy_3d(parameters: In<Copy3d>, stream: Handle) -> Result<(), Status> {
+fn copy_3d(parameters: In<Copy3d>, stream: Handle, completion: Completion) -> Result<(), Status> {
     let lane = Lane::of(stream)?;
     let Copy3d {
         from,
@@ -137,10 +137,10 @@ fn copy_3d(parameters: In<Copy3d>, stream: Handle) -> Result<(), Status> {
         height,
         depth,
     } = parameters.get()?;
-    copy_box(&lane, from, to, [width, height, depth])
+    copy_box(&lane, from, to, [width, height, depth], completion)
 }
 
-fn copy_box(lane: &Lane, from: Volume, to: Volume, [width, height, depth]: [usize; 3]) -> Result<(), Status> {
+fn copy_box(lane: &Lane, from: Volume, to: Volume, [width, height, depth]: [usize; 3], completion: Completion) -> Result<(), Status> {
     let mut extent = Extent {
         width: width as u64,
         height: height as u64,
@@ -154,74 +154,78 @@ fn copy_box(lane: &Lane, from: Volume, to: Volume, [width, height, depth]: [usiz
     if depth == 1 && is_packed(from) && is_packed(to) {
         extent = Extent::linear(extent.bytes().ok_or(Status::INVALID_VALUE)?);
     }
-    copy(lane, to, from, extent)
+    copy(lane, to, from, extent, completion)
 }
 
-fn linear(to: Side, from: Side, bytes: usize, stream: Handle) -> Result<(), Status> {
-    copy(&Lane::of(stream)?, to, from, Extent::linear(bytes as u64))
+fn linear(to: Side, from: Side, bytes: usize) -> Result<(), Status> {
+    copy(&Lane::of(Handle::NULL)?, to, from, Extent::linear(bytes as u64), Completion::Now)
+}
+
+fn linear_async(to: Side, from: Side, bytes: usize, stream: Handle) -> Result<(), Status> {
+    copy(&Lane::of(stream)?, to, from, Extent::linear(bytes as u64), Completion::Later)
 }
 
 exports! {
     fn cuMemcpyHtoD_v2(to: u64, from: HostPointer, bytes: usize) {
-        linear(Side::device(to), Side::host(from), bytes, Handle::NULL)
+        linear(Side::device(to), Side::host(from), bytes)
     }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: HostPointer, bytes: usize, stream: Handle) {
-        linear(Side::device(to), Side::host(from), bytes, stream)
+        linear_async(Side::device(to), Side::host(from), bytes, stream)
     }
 
     fn cuMemcpyDtoH_v2(to: HostPointer, from: u64, bytes: usize) {
-        linear(Side::host(to), Side::device(from), bytes, Handle::NULL)
+        linear(Side::host(to), Side::device(from), bytes)
     }
 
-    /// The data is there when the call returns.
+    /// Data to pageable memory is there when the call returns.
     fn cuMemcpyDtoHAsync_v2(to: HostPointer, from: u64, bytes: usize, stream: Handle) {
-        linear(Side::host(to), Side::device(from), bytes, stream)
+        linear_async(Side::host(to), Side::device(from), bytes, stream)
     }
 
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
-        linear(Side::device(to), Side::device(from), bytes, Handle::NULL)
+        linear(Side::device(to), Side::device(from), bytes)
     }
 
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle) {
-        linear(Side::device(to), Side::device(from), bytes, stream)
+        linear_async(Side::device(to), Side::device(from), bytes, stream)
     }
 
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
         driver::get()?;
-        linear(Side::anywhere(to)?, Side::anywhere(from)?, bytes, Handle::NULL)
+        linear(Side::anywhere(to)?, Side::anywhere(from)?, bytes)
     }
 
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
         driver::get()?;
-        linear(Side::anywhere(to)?, Side::anywhere(from)?, bytes, stream)
+        linear_async(Side::anywhere(to)?, Side::anywhere(from)?, bytes, stream)
     }
 
     fn cuMemcpyPeer(to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize) {
-        linear(Side::device(to), Side::device(from), bytes, Handle::NULL)
+        linear(Side::device(to), Side::device(from), bytes)
     }
 
     fn cuMemcpyPeerAsync(to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize, stream: Handle) {
-        linear(Side::device(to), Side::device(from), bytes, stream)
+        linear_async(Side::device(to), Side::device(from), bytes, stream)
     }
 
     fn cuMemcpy2D_v2(parameters: In<Copy2d>) {
-        copy_2d(parameters, Handle::NULL)
+        copy_2d(parameters, Handle::NULL, Completion::Now)
     }
 
     fn cuMemcpy2DUnaligned_v2(parameters: In<Copy2d>) {
-        copy_2d(parameters, Handle::NULL)
+        copy_2d(parameters, Handle::NULL, Completion::Now)
     }
 
     fn cuMemcpy2DAsync_v2(parameters: In<Copy2d>, stream: Handle) {
-        copy_2d(parameters, stream)
+        copy_2d(parameters, stream, Completion::Later)
     }
 
     fn cuMemcpy3D_v2(parameters: In<Copy3d>) {
-        copy_3d(parameters, Handle::NULL)
+        copy_3d(parameters, Handle::NULL, Completion::Now)
     }
 
     fn cuMemcpy3DAsync_v2(parameters: In<Copy3d>, stream: Handle) {
-        copy_3d(parameters, stream)
+        copy_3d(parameters, stream, Completion::Later)
     }
 }

@@ -57,48 +57,68 @@ exports! {
         Ok(())
     }
 
-    fn cuMemAllocManaged(_address: Out<u64>, _bytes: usize, _flags: c_uint) {
-        driver::get()?;
-        refuse("cuMemAllocManaged")
+    fn cuMemAllocManaged(address: Out<u64>, bytes: usize, flags: c_uint) {
+        address.require()?;
+        let driver = driver::get()?;
+        if !matches!(flags, 1 | 2) {
+            return Err(Status::INVALID_VALUE);
+        }
+        address.set(driver.allocate_managed(&context::current()?, bytes, flags)?)
+    }
+
+    /// Managed memory is where it is: advice and prefetching change nothing.
+    fn cuMemAdvise(address: u64, bytes: usize, _advice: c_uint, _device: c_int) {
+        managed(address, bytes)
+    }
+
+    fn cuMemAdvise_v2(address: u64, bytes: usize, _advice: c_uint, _location: u64) {
+        managed(address, bytes)
+    }
+
+    fn cuMemPrefetchAsync(address: u64, bytes: usize, _device: c_int, stream: Handle) {
+        Lane::of(stream)?;
+        managed(address, bytes)
+    }
+
+    fn cuMemPrefetchAsync_v2(address: u64, bytes: usize, _location: u64, _flags: c_uint, stream: Handle) {
+        Lane::of(stream)?;
+        managed(address, bytes)
     }
 
     fn cuMemAllocHost_v2(pointer: Out<HostPointer>, bytes: usize) {
         pointer.require()?;
-        pointer.set(driver::get()?.allocate_host(&*context::current()?, bytes, 0)?)
+        pointer.set(driver::get()?.allocate_host(&context::current()?, bytes, 0)?)
     }
 
     fn cuMemHostAlloc(pointer: Out<HostPointer>, bytes: usize, flags: c_uint) {
         pointer.require()?;
-        pointer.set(driver::get()?.allocate_host(&*context::current()?, bytes, flags)?)
+        pointer.set(driver::get()?.allocate_host(&context::current()?, bytes, flags)?)
     }
 
     fn cuMemFreeHost(pointer: HostPointer) {
         driver::get()?.free_host(pointer)
     }
 
-    /// Kernels reach device memory only.
-    fn cuMemHostGetDevicePointer_v2(_address: Out<u64>, pointer: HostPointer, _flags: c_uint) {
+    fn cuMemHostGetDevicePointer_v2(address: Out<u64>, pointer: HostPointer, _flags: c_uint) {
         let driver = driver::get()?;
-        let is_known = driver.host.read().contains_key(&pointer.address());
-        if !is_known {
-            return Err(Status::INVALID_VALUE);
+        driver.host_range(pointer.address()).ok_or(Status::INVALID_VALUE)?;
+        if driver.ranges.find(pointer.address() as u64).is_none() {
+            return refuse("access of kernels to host memory (cuMemHostGetDevicePointer)");
         }
-        refuse("access of kernels to host memory (cuMemHostGetDevicePointer)")
+        address.set(pointer.address() as u64)
     }
 
     fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: HostPointer) {
-        let driver = driver::get()?;
-        let host = driver.host.read();
-        let range = host.get(&pointer.address()).ok_or(Status::INVALID_VALUE)?;
-        flags.set(range.flags | DEVICE_MAP)
+        let (_, _, known, _) = driver::get()?.host_range(pointer.address()).ok_or(Status::INVALID_VALUE)?;
+        flags.set(known | DEVICE_MAP)
     }
 
     fn cuMemHostRegister(pointer: HostPointer, bytes: usize, flags: c_uint) {
-        driver::get()?.register_host(&*context::current()?, pointer, bytes, flags)
+        driver::get()?.register_host(&context::current()?, pointer, bytes, flags)
     }
 
     fn cuMemHostRegister_v2(pointer: HostPointer, bytes: usize, flags: c_uint) {
-        driver::get()?.register_host(&*context::current()?, pointer, bytes, flags)
+        driver::get()?.register_host(&context::current()?, pointer, bytes, flags)
     }
 
     fn cuMemHostUnregister(pointer: HostPointer) {
@@ -126,6 +146,15 @@ exports! {
         let driver = driver::get()?;
         driver.check_device(device)?;
         bytes.set(c_uint::try_from(driver.total()).unwrap_or(c_uint::MAX))
+    }
+}
+
+/// Refuses what is not within managed memory.
+fn managed(address: u64, bytes: usize) -> Result<(), Status> {
+    let range = driver::get()?.ranges.find(address).filter(|range| range.kind == Kind::Managed);
+    match range {
+        Some(range) if bytes as u64 <= range.bytes - (address - range.start) => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
     }
 }
 

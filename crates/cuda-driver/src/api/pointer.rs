@@ -10,22 +10,28 @@ use crate::status::Status;
 /// What the library knows of a pointer.
 enum Known {
     Device(crate::ranges::Range),
-    Host { start: usize, bytes: usize, context: Handle },
+    Host {
+        start: usize,
+        bytes: usize,
+        context: Handle,
+        /// Whether kernels can access it.
+        is_mapped: bool,
+    },
     Nothing,
 }
 
 fn known(driver: &Driver, address: u64) -> Known {
-    if let Some(range) = driver.ranges.find(address) {
+    if let Some(range) = driver.ranges.find(address).filter(|range| range.kind != Kind::Mapped) {
         return Known::Device(range);
     }
-    let host = driver.host.read();
-    match host.range(..=address as usize).next_back() {
-        Some((start, range)) if address as usize - start < range.bytes => Known::Host {
-            start: *start,
-            bytes: range.bytes,
-            context: range.context_handle,
+    match driver.host_range(address as usize) {
+        Some((start, bytes, _, context)) => Known::Host {
+            start,
+            bytes,
+            context,
+            is_mapped: driver.ranges.find(address).is_some(),
         },
-        _ => Known::Nothing,
+        None => Known::Nothing,
     }
 }
 
@@ -33,6 +39,8 @@ fn known(driver: &Driver, address: u64) -> Known {
 fn write(known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Result<bool, Status> {
     let is_device = matches!(known, Known::Device(_));
     let is_known = !matches!(known, Known::Nothing);
+    let is_managed = matches!(known, Known::Device(range) if range.kind == Kind::Managed);
+    let is_mapped = matches!(known, Known::Host { is_mapped: true, .. });
     match attribute {
         // Context, buffer and pool.
         1 => match known {
@@ -52,10 +60,10 @@ fn write(known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Res
             _ => return Ok(false),
         },
         2 if is_known => value.cast::<c_uint>().set(if is_device { 2 } else { 1 })?,
-        3 if is_device => value.set(address)?,
-        4 if is_known && !is_device => value.set(address)?,
+        3 if is_device || is_mapped => value.set(address)?,
+        4 if is_managed || is_known && !is_device => value.set(address)?,
         6 if is_device => value.cast::<u8>().set(0)?,
-        8 => value.cast::<u8>().set(0)?,
+        8 => value.cast::<u8>().set(u8::from(is_managed))?,
         9 if is_known => value.cast::<c_int>().set(0)?,
         10 | 15 if is_known => value.cast::<u8>().set(0)?,
         11 | 12 => {

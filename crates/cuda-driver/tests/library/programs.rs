@@ -216,3 +216,57 @@ fn sixty_four_threads_compute_at_once() {
         ok!(program.library, cuCtxSynchronize());
     });
 }
+
+#[test]
+fn kernels_and_host_share_memory_that_was_asked_for() {
+    apart("programs::kernels_and_host_share_memory_that_was_asked_for", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let function = program.function("add_step");
+        let add = |mut address: u64| {
+            assert_eq!(program.launch_one(function, &mut [parameter(&mut address)]), SUCCESS);
+            ok!(library, cuCtxSynchronize());
+        };
+        let kind = |address: u64| {
+            let mut kind = 0u32;
+            ok!(library, cuPointerGetAttribute(&raw mut kind, 2u32, address));
+            kind
+        };
+        let (mut pinned, mut address) = (std::ptr::null_mut::<u32>(), 0u64);
+        ok!(library, cuMemHostAlloc(&raw mut pinned, 64usize, 0u32));
+        ok!(library, cuMemHostGetDevicePointer_v2(&raw mut address, pinned, 0u32));
+        add(address);
+        // SAFETY: the library allocated it, and no kernel runs.
+        assert_eq!(unsafe { pinned.read() }, 3);
+        assert_eq!(kind(address), 1, "memory of the host");
+        // Copies from and to such memory keep the order of the stream.
+        let out = program.allocate(4);
+        for _ in 0..10 {
+            assert_eq!(program.launch_one(function, &mut [parameter(&mut address)]), SUCCESS);
+        }
+        ok!(library, cuMemcpyHtoDAsync_v2(out, pinned, 4usize, 0u64));
+        assert_eq!(program.word(out), Ok(33));
+        ok!(library, cuMemsetD32_v2(out, 9u32, 1usize));
+        ok!(library, cuMemcpyDtoH_v2(pinned, out, 4usize));
+        // SAFETY: the library allocated it, and no kernel runs.
+        assert_eq!(unsafe { pinned.read() }, 9);
+        ok!(library, cuMemFreeHost(pinned));
+
+        let mut managed = 0u64;
+        ok!(library, cuMemAllocManaged(&raw mut managed, 64usize, 1u32));
+        // SAFETY: managed memory is at its address in the host, and no kernel runs.
+        unsafe { (managed as *mut u32).write(7) };
+        add(managed);
+        // SAFETY: managed memory is at its address in the host, and no kernel runs.
+        assert_eq!(unsafe { (managed as *const u32).read() }, 10);
+        assert_eq!(kind(managed), 2);
+        ok!(library, cuMemFree_v2(managed));
+
+        let mut own = Box::new(5u32);
+        ok!(library, cuMemHostRegister_v2(&raw mut *own, 4usize, 0u32));
+        add(&raw mut *own as u64);
+        ok!(library, cuMemHostUnregister(&raw mut *own));
+        assert_eq!(*own, 8);
+        assert_eq!(cu!(library, cuMemHostUnregister(&raw mut *own)), 713);
+    });
+}

@@ -90,3 +90,24 @@ fn copies_may_overlap_and_stay_inside() {
     assert_eq!(bytes, [1, 2, 1, 2, 3, 4, 5, 6]);
     assert!(memory.copy(pointer, pointer.offset(3), 6).is_err());
 }
+
+#[test]
+fn host_memory_is_shared_at_its_own_address() {
+    let memory = Memory::with_first_address(1024, DevicePointer(1 << 48));
+    let block = Arc::new(HostBlock::new(4096, 4096).expect("the host has room"));
+    assert_eq!(block.pointer() as usize % 4096, 0);
+    let pointer = memory.share(Arc::clone(&block)).expect("free");
+    assert_eq!(pointer.0, block.pointer() as u64);
+    memory.write(pointer.offset(8), &[1, 2, 3]).expect("inside");
+    // SAFETY: inside the block.
+    assert_eq!(unsafe { block.pointer().add(9).read() }, 2);
+    assert_eq!(memory.used(), 0);
+    assert!(memory.share(Arc::clone(&block)).is_err(), "shared already");
+    memory.free(pointer).expect("frees");
+    assert!(memory.read(pointer, &mut [0]).is_err());
+    assert_eq!(Arc::strong_count(&block), 1);
+    assert!(
+        Memory::with_first_address(1024, DevicePointer(1 << 32)).share(block).is_err(),
+        "not an address of callers"
+    );
+}

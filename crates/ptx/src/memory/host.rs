@@ -1,0 +1,70 @@
+//! Blocks of host memory, in which allocations lie.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+/// A block of host memory. The host accesses it through its [`pointer`](Self::pointer), and kernels do once a
+/// [`Memory`](super::Memory::share) has it, under the rules for races of this module.
+#[derive(Debug)]
+pub struct HostBlock {
+    pointer: NonNull<u8>,
+    bytes: usize,
+    /// How it was allocated, and where; `None` if it is not owned.
+    owned: Option<(NonNull<u8>, Layout)>,
+}
+
+// SAFETY: the bytes are accessed through raw pointers only, under the rules in the module documentation.
+unsafe impl Send for HostBlock {}
+// SAFETY: the bytes are accessed through raw pointers only, under the rules in the module documentation.
+unsafe impl Sync for HostBlock {}
+
+impl HostBlock {
+    /// Allocates zeroed bytes at a multiple of `alignment`, a power of two. `None` if the host has no room. Pages are used only as they
+    /// are touched.
+    pub fn new(bytes: usize, alignment: usize) -> Option<Self> {
+        // `alloc_zeroed` with a small alignment is `calloc`, which returns fresh pages that are zeroed and untouched.
+        let size = bytes.max(1).checked_add(alignment)?;
+        let layout = Layout::from_size_align(size, 16).ok()?;
+        // SAFETY: the size is not zero.
+        let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let skip = raw.as_ptr().align_offset(alignment);
+        // SAFETY: `skip` is below the alignment, which was added to the size.
+        let pointer = unsafe { raw.add(skip) };
+        Some(Self {
+            pointer,
+            bytes,
+            owned: Some((raw, layout)),
+        })
+    }
+
+    /// Block of memory that belongs to somebody else.
+    ///
+    /// # Safety
+    /// The bytes must stay readable and writable until the block is dropped, and nobody may hold Rust references to them meanwhile.
+    pub unsafe fn borrowed(pointer: NonNull<u8>, bytes: usize) -> Self {
+        Self {
+            pointer,
+            bytes,
+            owned: None,
+        }
+    }
+
+    /// Address of the first byte.
+    pub fn pointer(&self) -> *mut u8 {
+        self.pointer.as_ptr()
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for HostBlock {
+    fn drop(&mut self) {
+        if let Some((raw, layout)) = self.owned {
+            // SAFETY: allocated in `new` with this layout; no other owner remains.
+            unsafe { dealloc(raw.as_ptr(), layout) }
+        }
+    }
+}
