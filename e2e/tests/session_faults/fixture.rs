@@ -109,14 +109,20 @@ impl Fixture {
     pub fn target(&self, session: &DynamicObject, direct: bool) -> Target {
         let name = session.metadata.name.as_deref().expect("a name");
         let gateway = self.rest();
-        let target = if direct {
-            let token = Token::text(self.token.clone());
-            let target = Target::direct(text(session, "endpoint"), token, None, "default", name);
-            target.expect("a target").explained_by(&gateway, "default", name)
+        if direct {
+            self.worker_alone(session).explained_by(&gateway, "default", name)
         } else {
-            Target::through(&gateway, "default", name).expect("a target")
-        };
-        target.on(&format!("{}/{}", text(session, "worker"), text(session, "device")))
+            let target = Target::through(&gateway, "default", name).expect("a target");
+            target.on(&place(session))
+        }
+    }
+
+    /// Target of a client that reaches the session's worker only: it does not learn from the session's conditions that the session failed.
+    pub fn worker_alone(&self, session: &DynamicObject) -> Target {
+        let name = session.metadata.name.as_deref().expect("a name");
+        let token = Token::text(self.token.clone());
+        let target = Target::direct(text(session, "endpoint"), token, None, "default", name);
+        target.expect("a target").on(&place(session))
     }
 
     /// Index of the agent that has the session.
@@ -176,6 +182,11 @@ impl Fixture {
 /// Text field of a status.
 pub fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
     session.data["status"][field].as_str().unwrap_or_default()
+}
+
+/// Worker and device of a session.
+fn place(session: &DynamicObject) -> String {
+    format!("{}/{}", text(session, "worker"), text(session, "device"))
 }
 
 /// Awaits an answer with a timeout.
