@@ -63,7 +63,7 @@ impl Formula {
         if nesting(text) > DEEPEST {
             return Err(format!("nested more than {DEEPEST} deep: use fewer brackets and conditions"));
         }
-        parse_and_check(&without_pairs_of_signs(text), count)
+        parse_and_check(text, count)
     }
 
     /// Returns the value at `index`.
@@ -113,36 +113,6 @@ fn nesting(text: &str) -> usize {
         deepest = deepest.max(open);
     }
     deepest + conditions
-}
-
-/// Replaces the unary operators of an even run by spaces: `--x` and `!!x` are `x` in CEL, but the parser reads any run as one operator.
-fn without_pairs_of_signs(text: &str) -> String {
-    let mut bytes = text.as_bytes().to_vec();
-    // Whether an operand ends here, so that a following minus is binary.
-    let mut after_operand = false;
-    let mut at = 0;
-    while at < bytes.len() {
-        let sign = bytes[at];
-        let is_unary = sign == b'-' && !after_operand || sign == b'!' && bytes.get(at + 1) != Some(&b'=');
-        if is_unary {
-            let length = bytes[at..]
-                .iter()
-                .take_while(|byte| **byte == sign || byte.is_ascii_whitespace())
-                .count();
-            let run = &mut bytes[at..at + length];
-            if run.iter().filter(|byte| **byte == sign).count() % 2 == 0 {
-                run.iter_mut().filter(|byte| **byte == sign).for_each(|byte| *byte = b' ');
-            }
-            at += length;
-        } else {
-            if !sign.is_ascii_whitespace() {
-                after_operand = sign.is_ascii_alphanumeric() || matches!(sign, b'_' | b')' | b']' | b'.');
-            }
-            at += 1;
-        }
-    }
-    // Only ASCII was replaced, by ASCII.
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
 /// Returns the parser's first error in one line.

@@ -199,10 +199,7 @@ fn interpreted(text: &str, index: i64, count: i64) -> Option<Number> {
         let mut context = cel::Context::default();
         context.add_variable_from_value("index", index);
         context.add_variable_from_value("count", count);
-        match cel::Program::compile(&super::without_pairs_of_signs(text))
-            .unwrap()
-            .execute(&context)
-        {
+        match cel::Program::compile(text).unwrap().execute(&context) {
             Ok(cel::Value::Int(value)) => Some(Number::Integer(value)),
             Ok(cel::Value::Float(value)) => Some(Number::Double(value)),
             Ok(other) => panic!("{text} gives {other:?}"),
