@@ -17,6 +17,8 @@ pub struct Properties {
     pub memory_bytes: u64,
     /// Addresses of which the client chooses those of mapped memory.
     pub addresses: Range<u64>,
+    /// Lowest address that the device chooses itself, for variables and what kernels allocate. No two queues have the same.
+    pub placed_from: u64,
     /// Blocks that run at the same time.
     pub multiprocessors: u32,
     /// Whether kernels can access this process's memory ([`Queue::share`]).
@@ -35,7 +37,7 @@ pub trait Device: Send + Sync {
     /// Opens a queue with memory of its own. Dropping it frees everything.
     ///
     /// # Errors
-    /// [`FailureKind::Lost`] if the device cannot be reached.
+    /// [`FailureKind::Lost`] if the device cannot be reached, [`FailureKind::OutOfMemory`] if it has no addresses left.
     fn open(&self) -> Result<Arc<dyn Queue>, Failure>;
 }
 

@@ -1,6 +1,6 @@
 //! Execution of operations on the PTX engine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,6 +36,8 @@ struct Translations {
 #[derive(Debug)]
 pub struct Engine {
     memory: Memory,
+    /// Addresses whose mapping failed, until the client unmaps them.
+    unmapped: Mutex<HashSet<u64>>,
     modules: Mutex<HashMap<ModuleId, Arc<Instance>>>,
     translations: Mutex<Translations>,
     marks: Mutex<HashMap<u64, Duration>>,
@@ -50,6 +52,7 @@ impl Engine {
     pub fn new(memory: Memory, threads: NonZero<usize>) -> Self {
         Self {
             memory,
+            unmapped: Mutex::default(),
             modules: Mutex::default(),
             translations: Mutex::default(),
             marks: Mutex::default(),
@@ -71,7 +74,8 @@ impl Engine {
     /// The fault of a kernel; [`FailureKind::Protocol`] if the operation does not fit the state.
     pub fn execute(&self, operation: &Operation) -> Result<(), Failure> {
         match operation {
-            Operation::Map { address, bytes } => Ok(self.memory.allocate_at(DevicePointer(*address), *bytes)?),
+            Operation::Map { address, bytes } => self.map(*address, *bytes),
+            Operation::Unmap { address } if self.unmapped.lock().remove(address) => Ok(()),
             Operation::Unmap { address } => Ok(self.memory.free(DevicePointer(*address))?),
             Operation::Write { to, extent, bytes } => self.write(*to, *extent, bytes),
             Operation::Copy { from, to, extent } => self.copy(*from, *to, *extent),
@@ -97,6 +101,17 @@ impl Engine {
                 Ok(())
             }
         }
+    }
+
+    fn map(&self, address: u64, bytes: u64) -> Result<(), Failure> {
+        let failure = match self.memory.allocate_at(DevicePointer(address), bytes) {
+            Ok(()) => return Ok(()),
+            Err(error) => Failure::from(error),
+        };
+        if failure.kind == FailureKind::OutOfMemory {
+            self.unmapped.lock().insert(address);
+        }
+        Err(failure)
     }
 
     /// Makes memory of this process accessible to kernels at its own address.

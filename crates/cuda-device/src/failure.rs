@@ -48,9 +48,10 @@ impl Failure {
         }
     }
 
-    /// Whether the queue executes nothing more: the memory may hold anything.
+    /// Whether the queue executes nothing more: the memory may hold anything. A launch that was not begun and memory that was not mapped
+    /// changed nothing.
     pub fn is_sticky(&self) -> bool {
-        self.kind != FailureKind::Launch
+        !matches!(self.kind, FailureKind::Launch | FailureKind::OutOfMemory)
     }
 }
 

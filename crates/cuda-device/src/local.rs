@@ -6,10 +6,11 @@ mod tests;
 
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sahasra_ptx::{DevicePointer, Memory};
 
-use crate::{Device, Engine, Failure, Properties, Queue};
+use crate::{Device, Engine, Failure, FailureKind, Properties, Queue};
 use queue::CpuQueue;
 
 /// Addresses of mapped memory: above those of this process, so that no address is one of the host too (x86-64 and AArch64 give programs
@@ -17,6 +18,10 @@ use queue::CpuQueue;
 const CLIENT_ADDRESSES: std::ops::Range<u64> = 1 << 47..(1 << 48) - (1 << 32);
 /// First address of variables and of what kernels allocate.
 const FIRST_ADDRESS: u64 = 1 << 48;
+/// Addresses of each queue from there on, in bytes: a client that has several queues knows from an address whose it is.
+const QUEUE_ADDRESSES: u64 = 1 << 44;
+/// Maximum number of queues that a device opens in its life: the engine's addresses end at 2^62.
+const MAX_QUEUES: u64 = ((1 << 62) - FIRST_ADDRESS) / QUEUE_ADDRESSES;
 /// Maximum bytes that kernels may have allocated, beside the device's memory.
 pub(crate) const HEAP_ROOM: u64 = 64 << 20;
 
@@ -25,6 +30,7 @@ pub(crate) const HEAP_ROOM: u64 = 64 << 20;
 pub struct CpuDevice {
     properties: Properties,
     threads: NonZero<usize>,
+    opened: AtomicU64,
 }
 
 impl CpuDevice {
@@ -36,10 +42,12 @@ impl CpuDevice {
                 uuid: *b"sahasra-cpu-0000",
                 memory_bytes,
                 addresses: CLIENT_ADDRESSES,
+                placed_from: FIRST_ADDRESS,
                 shares_host_memory: true,
                 multiprocessors: u32::try_from(threads.get()).unwrap_or(u32::MAX),
             },
             threads,
+            opened: AtomicU64::new(0),
         }
     }
 }
@@ -51,7 +59,15 @@ impl Device for CpuDevice {
 
     fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
         let capacity = self.properties.memory_bytes.saturating_add(HEAP_ROOM);
-        let memory = Memory::with_first_address(capacity, DevicePointer(FIRST_ADDRESS));
+        let number = self.opened.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |opened| {
+            Some(opened + 1).filter(|opened| *opened <= MAX_QUEUES)
+        });
+        let number = number.map_err(|_| {
+            let message = format!("all addresses were given to contexts, of which a process can make {MAX_QUEUES} in its life");
+            Failure::new(FailureKind::OutOfMemory, message)
+        })?;
+        let first = FIRST_ADDRESS + number * QUEUE_ADDRESSES;
+        let memory = Memory::with_addresses(capacity, DevicePointer(first)..DevicePointer(first + QUEUE_ADDRESSES));
         Ok(Arc::new(CpuQueue::new(Engine::new(memory, self.threads))?))
     }
 }

@@ -105,7 +105,7 @@ pub enum Operation {
         /// Length in bytes.
         bytes: u64,
     },
-    /// Frees mapped memory, or ends the sharing of memory.
+    /// Frees mapped memory, or ends the sharing of memory. Nothing is freed if the memory could not be mapped.
     Unmap {
         /// First address, as it was mapped.
         address: u64,

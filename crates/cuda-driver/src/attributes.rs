@@ -110,6 +110,7 @@ mod tests {
             uuid: [0; 16],
             memory_bytes: 1,
             addresses: 0..1,
+            placed_from: 1,
             multiprocessors: 4,
             shares_host_memory: true,
         };

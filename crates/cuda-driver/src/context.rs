@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) cache_preference: AtomicU32,
     pub(crate) bank_size: AtomicU32,
     pub(crate) queue: Arc<dyn Queue>,
+    /// Whether its memory is gone and none may be added. Changes under the lock of the table of ranges.
+    pub(crate) is_destroyed: AtomicBool,
     has_logged_failure: AtomicBool,
 }
 
@@ -53,6 +55,7 @@ impl Context {
             cache_preference: AtomicU32::new(0),
             bank_size: AtomicU32::new(0),
             queue,
+            is_destroyed: AtomicBool::new(false),
             has_logged_failure: AtomicBool::new(false),
         }))
     }
@@ -64,22 +67,22 @@ impl Context {
         Ok(context)
     }
 
-    /// Destroys a context and everything in it, after its work.
-    pub(crate) fn destroy(driver: &Driver, handle: Handle) -> Result<(), Status> {
-        let context = driver.contexts.remove(handle).map_err(|_| Status::INVALID_CONTEXT)?;
+    /// Destroys everything in a context that was removed from the table, after its work.
+    pub(crate) fn destroy(&self, driver: &Driver) {
         // A failure has no meaning any more.
-        let _ = context.synchronise();
-        let id = context.id;
+        let _ = self.synchronise();
+        let id = self.id;
         driver.functions.retain(|function| function.context_id != id);
         driver.modules.retain(|module| module.context_id != id);
         driver.streams.retain(|stream| stream.context_id != id);
         driver.events.retain(|event| event.context_id != id);
-        driver.release(driver.ranges.remove_context(id));
+        for (kind, size) in driver.ranges.remove_context(self) {
+            driver.discount(kind, size);
+        }
         driver
             .host
             .write()
             .retain(|_, range| !(range.is_managed() && range.context_id == id));
-        Ok(())
     }
 
     /// Refuses everything after a fault, as CUDA does.
@@ -128,9 +131,10 @@ impl Context {
         if printed.is_empty() {
             return;
         }
-        // The program's own buffered text is older than that of its kernels.
-        // SAFETY: null means all streams of the C library.
-        unsafe { libc::fflush(std::ptr::null_mut()) };
+        // The program's own buffered text is older than that of its kernels. Not all streams: one on which another thread waits for
+        // input is locked.
+        // SAFETY: the C library's standard output, which it makes before any code runs.
+        unsafe { libc::fflush(stdout) };
         // A closed standard output is no reason to fail.
         let mut output = std::io::stdout().lock();
         let _ = output.write_all(&printed).and_then(|()| output.flush());
@@ -170,26 +174,28 @@ impl Primary {
         Ok(self.handle)
     }
 
-    /// Gives a reference back. Without one, the context is destroyed.
-    pub(crate) fn release(&mut self, driver: &Driver) -> Result<(), Status> {
+    /// Gives a reference back. Without one, the context is removed and returned: the caller destroys it.
+    pub(crate) fn release(&mut self, driver: &Driver) -> Result<Option<Arc<Context>>, Status> {
         self.references = self.references.checked_sub(1).ok_or(Status::INVALID_CONTEXT)?;
-        if self.references == 0 {
-            Context::destroy(driver, self.handle)?;
+        match self.references {
+            0 => driver.contexts.remove(self.handle).map(Some),
+            _ => Ok(None),
         }
-        Ok(())
     }
 
-    /// Destroys the context, and makes a new one if there are references to it.
-    pub(crate) fn reset(&mut self, driver: &Driver) -> Result<(), Status> {
-        if driver.contexts.find(self.handle).is_some() {
-            Context::destroy(driver, self.handle)?;
+    /// Removes the context and returns it: the caller destroys it. If there are references to it, a new one is in its place at once.
+    pub(crate) fn reset(&mut self, driver: &Driver) -> Result<Option<Arc<Context>>, Status> {
+        if self.references == 0 {
+            return Ok(driver.contexts.remove(self.handle).ok());
         }
-        if self.references > 0 {
-            let context = Context::open(driver, self.handle, true, self.flags)?;
-            driver.contexts.insert(self.handle, context);
-        }
-        Ok(())
+        let context = Context::open(driver, self.handle, true, self.flags)?;
+        Ok(driver.contexts.insert(self.handle, context))
     }
+}
+
+unsafe extern "C" {
+    /// Standard output of the C library.
+    static stdout: *mut libc::FILE;
 }
 
 thread_local! {
@@ -215,7 +221,7 @@ pub(crate) fn current_handle() -> Result<Handle, Status> {
 pub(crate) fn current() -> Result<Arc<Context>, Status> {
     let found = with_stack(|stack| {
         let (handle, context) = stack.last_mut()?;
-        if context.strong_count() == 0
+        if context.upgrade().is_none_or(|context| context.is_destroyed.load(Ordering::Relaxed))
             && let Some(renewed) = driver::get().ok().and_then(|driver| driver.contexts.find(*handle))
         {
             // The primary context keeps its handle when it is made again.

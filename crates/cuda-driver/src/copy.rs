@@ -45,10 +45,13 @@ impl Side {
 
     /// One row wherever the address is: in device memory if the library knows it as such.
     pub(crate) fn anywhere(address: u64) -> Result<Self, Status> {
-        Ok(match driver::get()?.ranges.find(address) {
-            Some(_) => Self::device(address),
-            None => Self::Host(Region::linear(address)),
-        })
+        let driver = driver::get()?;
+        match driver.ranges.find(address) {
+            Some(_) => Ok(Self::device(address)),
+            // Freed, or in a gap between ranges: no address of the host.
+            None if driver.ranges.has_placed(address) || address >= driver.device.properties().placed_from => Err(Status::INVALID_VALUE),
+            None => Ok(Self::Host(Region::linear(address))),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sahasra_cuda_device::{HostBlock, Operation};
 
@@ -66,8 +67,11 @@ impl Driver {
             return Ok(());
         }
         context.queue.share(block).map_err(|failure| Status::from(&failure))?;
-        self.ranges.note(context, block.pointer() as u64, block.bytes() as u64, kind);
-        Ok(())
+        let address = block.pointer() as u64;
+        self.ranges.note(context, address, block.bytes() as u64, kind).inspect_err(|_| {
+            // Refused only after a fault, when nothing is shared any more.
+            let _ = context.submit(Operation::Unmap { address });
+        })
     }
 
     /// Ends what [`share`](Self::share) began, after everything that was submitted. Waits for that if `is_waiting`.
@@ -83,7 +87,7 @@ impl Driver {
             }),
             None => Ok(()),
         };
-        self.ranges.forget(address);
+        self.ranges.forget(address, range.context_id);
         outcome
     }
 
@@ -155,7 +159,12 @@ impl Driver {
         let block = shared.inspect_err(|_| self.release(size))?;
         let address = block.pointer() as usize;
         let range = HostRange::new(context, block, flags, Origin::Managed);
-        self.host.write().insert(address, range);
+        let mut host = self.host.write();
+        if context.is_destroyed.load(Ordering::Relaxed) {
+            // Its memory was counted as free with all of the context's.
+            return Err(Status::CONTEXT_IS_DESTROYED);
+        }
+        host.insert(address, range);
         Ok(address as u64)
     }
 

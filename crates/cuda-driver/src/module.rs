@@ -55,8 +55,12 @@ impl Module {
             context.submit(Operation::Unload(id))?;
             return Err(status);
         }
-        for variable in &description.variables {
-            driver.ranges.note(context, variable.address, variable.bytes, Kind::Variable);
+        for (index, variable) in description.variables.iter().enumerate() {
+            if let Err(status) = driver.ranges.note(context, variable.address, variable.bytes, Kind::Variable) {
+                // The context is gone, and what was noted is counted as free already.
+                driver.release_variables(sizes().skip(index));
+                return Err(status);
+            }
         }
         let module = Self {
             handle,
@@ -75,9 +79,8 @@ impl Module {
         let module = driver.modules.remove(handle)?;
         driver.functions.retain(|function| function.module != handle);
         for variable in &module.description.variables {
-            driver.ranges.forget(variable.address);
+            driver.release(driver.ranges.forget(variable.address, module.context_id));
         }
-        driver.release_variables(module.description.variables.iter().map(|variable| variable.bytes));
         match module.context.upgrade() {
             Some(context) => context.submit(Operation::Unload(module.id)).map(|_| ()),
             None => Ok(()),

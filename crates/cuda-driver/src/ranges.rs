@@ -16,6 +16,8 @@ use crate::table::new_handle;
 
 /// Alignment and unit of device memory in bytes.
 const ALIGNMENT: u64 = 512;
+/// Bytes from which an allocation waits for the device. Below, the host has them, or nothing goes on in it.
+const AWAITED_BYTES: u64 = 1 << 20;
 
 /// What a range of device memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ pub(crate) struct Range {
     pub(crate) kind: Kind,
     pub(crate) context: Weak<Context>,
     pub(crate) context_handle: Handle,
-    context_id: u64,
+    pub(crate) context_id: u64,
     /// Number that no other range has or had.
     pub(crate) id: u64,
     /// Whether it is being freed, and its addresses are not free yet.
@@ -65,6 +67,8 @@ struct Table {
     ranges: BTreeMap<u64, Range>,
     /// Where the search for free addresses goes on.
     next: u64,
+    /// End of all addresses that were ever placed.
+    highest: u64,
 }
 
 /// Device memory by address.
@@ -86,6 +90,7 @@ impl Ranges {
             table: RwLock::new(Table {
                 ranges: BTreeMap::new(),
                 next,
+                highest: next,
             }),
         }
     }
@@ -97,23 +102,41 @@ impl Ranges {
             .and_then(|size| size.checked_add(ALIGNMENT))
             .ok_or(Status::OUT_OF_MEMORY)?;
         let mut table = self.table.write();
+        table.check(context)?;
         let start = free_from(&table.ranges, table.next, self.addresses.end, size)
             .or_else(|| free_from(&table.ranges, self.addresses.start, self.addresses.end, size))
             .ok_or(Status::OUT_OF_MEMORY)?;
         table.next = start + size;
+        table.highest = table.highest.max(table.next);
         table.ranges.insert(start, Range::new(context, start, bytes, kind));
         Ok(start)
     }
 
     /// Notes a range whose address was chosen elsewhere.
-    pub(crate) fn note(&self, context: &Arc<Context>, start: u64, bytes: u64, kind: Kind) {
+    pub(crate) fn note(&self, context: &Arc<Context>, start: u64, bytes: u64, kind: Kind) -> Result<(), Status> {
         let range = Range::new(context, start, bytes, kind);
-        self.table.write().ranges.insert(start, range);
+        let mut table = self.table.write();
+        table.check(context)?;
+        table.ranges.insert(start, range);
+        Ok(())
     }
 
-    /// Forgets a range.
-    pub(crate) fn forget(&self, start: u64) {
-        self.table.write().ranges.remove(&start);
+    /// Forgets a range of a context. Returns the bytes that it counted with: none if the context was destroyed meanwhile.
+    pub(crate) fn forget(&self, start: u64, context_id: u64) -> u64 {
+        let mut table = self.table.write();
+        match table.ranges.get(&start) {
+            Some(range) if range.context_id == context_id => {
+                let bytes = range.kind.charge(range.bytes);
+                table.ranges.remove(&start);
+                bytes
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether an address is one that a range had at some time.
+    pub(crate) fn has_placed(&self, address: u64) -> bool {
+        address >= self.addresses.start && address < self.table.read().highest
     }
 
     /// Takes a range out of use, of one of the kinds that `is_meant` accepts. Its addresses stay taken until it is forgotten.
@@ -144,17 +167,29 @@ impl Ranges {
         range.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)
     }
 
-    /// Forgets all memory of a context. Returns the bytes that it counted with.
-    pub(crate) fn remove_context(&self, id: u64) -> u64 {
-        let mut bytes = 0;
-        self.table.write().ranges.retain(|_, range| {
-            let is_kept = range.context_id != id;
+    /// Forgets all memory of a context, which gets none any more. Returns the kind of each range and the bytes that it counted with.
+    pub(crate) fn remove_context(&self, context: &Context) -> Vec<(Kind, u64)> {
+        let mut removed = Vec::new();
+        let mut table = self.table.write();
+        context.is_destroyed.store(true, Ordering::Relaxed);
+        table.ranges.retain(|_, range| {
+            let is_kept = range.context_id != context.id;
             if !is_kept {
-                bytes += range.kind.charge(range.bytes);
+                removed.push((range.kind, range.kind.charge(range.bytes)));
             }
             is_kept
         });
-        bytes
+        removed
+    }
+}
+
+impl Table {
+    /// Refuses a context that was destroyed.
+    fn check(&self, context: &Context) -> Result<(), Status> {
+        match context.is_destroyed.load(Ordering::Relaxed) {
+            true => Err(Status::CONTEXT_IS_DESTROYED),
+            false => Ok(()),
+        }
     }
 }
 
@@ -197,14 +232,18 @@ impl Driver {
         }
         context.check()?;
         let size = counted(bytes).ok_or(Status::OUT_OF_MEMORY)?;
-        self.charge(size)?;
-        let address = self.ranges.place(context, bytes, kind).inspect_err(|_| self.release(size))?;
+        self.count(kind, size)?;
+        let address = self.ranges.place(context, bytes, kind).inspect_err(|_| self.discount(kind, size))?;
         // Whole units, as on a GPU: programs that read a little beyond an array run there.
-        context.submit(Operation::Map { address, bytes: size })?;
-        if let Kind::Pooled(pool) = kind
-            && let Some(pool) = self.pools.find(pool)
-        {
-            pool.add(size);
+        let mapped = context.submit(Operation::Map { address, bytes: size }).and_then(|ticket| {
+            // The host may lack what the device's size promises.
+            if size >= AWAITED_BYTES { context.wait(ticket) } else { Ok(()) }
+        });
+        if let Err(status) = mapped {
+            // Refused only after a fault, when nothing is mapped any more.
+            let _ = context.submit(Operation::Unmap { address });
+            self.discount(kind, self.ranges.forget(address, context.id));
+            return Err(status);
         }
         Ok(address)
     }
@@ -217,18 +256,32 @@ impl Driver {
             Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),
             None => Ok(()),
         };
-        self.ranges.forget(address);
-        let size = found.kind.charge(found.bytes);
-        self.release(size);
+        self.discount(found.kind, self.ranges.forget(address, found.context_id));
         if found.kind == Kind::Managed {
             self.host.write().remove(&(address as usize));
         }
-        if let Kind::Pooled(pool) = found.kind
+        outcome
+    }
+
+    /// Counts memory as used, by the device and by its pool.
+    fn count(&self, kind: Kind, size: u64) -> Result<(), Status> {
+        self.charge(size)?;
+        if let Kind::Pooled(pool) = kind
+            && let Some(pool) = self.pools.find(pool)
+        {
+            pool.add(size);
+        }
+        Ok(())
+    }
+
+    /// Counts memory as free.
+    pub(crate) fn discount(&self, kind: Kind, size: u64) {
+        self.release(size);
+        if let Kind::Pooled(pool) = kind
             && let Some(pool) = self.pools.find(pool)
         {
             pool.used.fetch_sub(size, Ordering::Relaxed);
         }
-        outcome
     }
 
     /// Counts the variables of a module.

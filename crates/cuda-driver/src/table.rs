@@ -51,9 +51,9 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Adds an object under a handle.
-    pub(crate) fn insert(&self, handle: Handle, object: Arc<T>) {
-        self.objects.write().insert(handle, object);
+    /// Adds an object under a handle. Returns the one whose place it takes.
+    pub(crate) fn insert(&self, handle: Handle, object: Arc<T>) -> Option<Arc<T>> {
+        self.objects.write().insert(handle, object)
     }
 
     /// The object of a handle.

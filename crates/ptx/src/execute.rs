@@ -64,7 +64,7 @@ pub struct Launch {
     /// Steps after which the launch ends with [`FaultKind::StepLimit`]. A step is one instruction executed by one
     /// group of up to 64 threads.
     pub step_limit: Option<u64>,
-    /// Number of host threads that run blocks; 1 means the caller's thread.
+    /// Maximum number of host threads that run blocks; 1 means the caller's thread. Kernels with much local memory use fewer.
     pub threads: NonZero<usize>,
     /// Size of each thread's call stack in bytes, used by recursive functions and functions called through pointers.
     pub stack_bytes: u32,
@@ -150,19 +150,23 @@ pub(crate) fn run(
 ) -> Result<LaunchStatistics, Fault> {
     check(program, launch)?;
     let blocks = volume(launch.grid);
+    let local_bytes = local_bytes(program, launch);
+    let padded = volume(launch.block).next_multiple_of(crate::lanes::LANES as u64);
+    let of_block = local_bytes.saturating_mul(padded);
+    if of_block > LOCAL_LIMIT {
+        let reason = format!("{local_bytes} bytes of local memory for each of {padded} threads, at most {LOCAL_LIMIT} in all");
+        return Err(Fault::invalid_launch(program.name, reason));
+    }
     let workers = if launch.deterministic {
         1
     } else {
-        launch.threads.get().min(usize::try_from(blocks).unwrap_or(usize::MAX))
+        // Each worker has the local memory of one block.
+        let affordable = LOCAL_LIMIT / of_block.max(1);
+        launch
+            .threads
+            .get()
+            .min(usize::try_from(blocks.min(affordable)).unwrap_or(usize::MAX))
     };
-    let local_bytes = local_bytes(program, launch);
-    let padded = volume(launch.block).next_multiple_of(crate::lanes::LANES as u64);
-    let all = local_bytes.saturating_mul(padded).saturating_mul(workers as u64);
-    if all > LOCAL_LIMIT {
-        let reason =
-            format!("{local_bytes} bytes of local memory for each of {padded} threads on {workers} workers, at most {LOCAL_LIMIT} in all");
-        return Err(Fault::invalid_launch(program.name, reason));
-    }
     let cooperative = launch.cooperative || program.code.uses_grid_workspace;
     if cooperative {
         let groups = padded as usize / crate::lanes::LANES;

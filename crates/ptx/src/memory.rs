@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -132,6 +133,8 @@ pub struct Memory {
     used: AtomicU64,
     /// Lowest address of allocations whose address the memory chooses.
     first: u64,
+    /// End of the addresses that the memory chooses.
+    last: u64,
     table: RwLock<Table>,
     heap: Heap,
 }
@@ -139,17 +142,18 @@ pub struct Memory {
 impl Memory {
     /// Returns a memory of at most `capacity` bytes. Host memory is used only as it is allocated and touched.
     pub fn new(capacity: u64) -> Self {
-        Self::with_first_address(capacity, DevicePointer(FIRST_ADDRESS))
+        Self::with_addresses(capacity, DevicePointer(FIRST_ADDRESS)..DevicePointer(LAST_ADDRESS))
     }
 
-    /// Returns a memory like [`new`](Self::new), whose addresses below `first` are left to [`allocate_at`](Self::allocate_at). `first` is
-    /// raised to 2^32 and rounded up to a multiple of 256.
-    pub fn with_first_address(capacity: u64, first: DevicePointer) -> Self {
-        let first = first.0.clamp(FIRST_ADDRESS, LAST_ADDRESS).next_multiple_of(ALIGNMENT);
+    /// Returns a memory like [`new`](Self::new), which chooses addresses in `addresses` only and leaves those below to
+    /// [`allocate_at`](Self::allocate_at). The start is raised to 2^32 and rounded up to a multiple of 256, the end lowered to 2^62.
+    pub fn with_addresses(capacity: u64, addresses: Range<DevicePointer>) -> Self {
+        let first = addresses.start.0.clamp(FIRST_ADDRESS, LAST_ADDRESS).next_multiple_of(ALIGNMENT);
         Self {
             capacity,
             used: AtomicU64::new(0),
             first,
+            last: addresses.end.0.clamp(first, LAST_ADDRESS),
             table: RwLock::new(Table {
                 allocations: BTreeMap::new(),
                 next: first,
@@ -182,8 +186,8 @@ impl Memory {
     /// Allocates zeroed bytes at a 256-byte aligned address. An allocation of 0 bytes counts as 256 bytes.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfMemory`] beyond the capacity or the host's own memory, [`MemoryError::AddressesExhausted`] after 2^62 bytes of
-    /// allocations.
+    /// [`MemoryError::OutOfMemory`] beyond the capacity or the host's own memory, [`MemoryError::AddressesExhausted`] after as many bytes of
+    /// allocations as there are addresses.
     pub fn allocate(&self, bytes: u64) -> Result<DevicePointer, MemoryError> {
         let size = self.charge(bytes)?;
         let start = {
@@ -192,7 +196,7 @@ impl Memory {
             let end = start
                 .checked_add(size)
                 .and_then(|end| end.checked_add(ALIGNMENT))
-                .filter(|end| *end < LAST_ADDRESS);
+                .filter(|end| *end < self.last);
             let Some(end) = end else {
                 self.used.fetch_sub(size, Ordering::Relaxed);
                 return Err(MemoryError::AddressesExhausted);
@@ -210,7 +214,7 @@ impl Memory {
     }
 
     /// Allocates zeroed bytes at an address that the caller chooses: a multiple of 256 between 64 KiB and the first address of
-    /// [`with_first_address`](Self::with_first_address). The range may be one that was freed. Callers that leave no gap to the next
+    /// [`with_addresses`](Self::with_addresses). The range may be one that was freed. Callers that leave no gap to the next
     /// allocation lose the detection of accesses past the end.
     ///
     /// # Errors

@@ -122,10 +122,11 @@ impl Shared {
             catch_unwind(AssertUnwindSafe(|| self.engine.execute(operation))).unwrap_or_else(|_| Err(panicked()))
         });
         state.is_busy = false;
-        self.executed.fetch_add(1, Ordering::Release);
+        // The failure first: whoever finds the operation executed finds the failure too.
         if let Err(failure) = outcome {
             self.fail(state, failure);
         }
+        self.executed.fetch_add(1, Ordering::Release);
         self.ended.notify_all();
         if !state.waiting.is_empty() && state.is_worker_asleep {
             self.arrived.notify_one();
@@ -228,9 +229,10 @@ impl Queue for CpuQueue {
     }
 
     fn is_done(&self, ticket: Ticket) -> Result<bool, Failure> {
+        let is_executed = self.shared.executed() >= ticket.0;
         match self.failure() {
             Some(failure) => Err(failure),
-            None => Ok(self.shared.executed() >= ticket.0),
+            None => Ok(is_executed),
         }
     }
 

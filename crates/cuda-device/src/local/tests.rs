@@ -17,6 +17,13 @@ const KERNELS: &str = "
     }
     .visible .entry snap() { trap; }
     .visible .entry spin() { L: bra L; }
+    .visible .entry roomy() {
+        .local .align 4 .b8 room[32768];
+        .reg .b32 %r1;
+        mov.u32 %r1, %tid.x;
+        st.local.u32 [room], %r1;
+        ret;
+    }
     .visible .entry greet() {
         .reg .b64 %rd<4>;
         .reg .b32 %r<2>;
@@ -163,11 +170,53 @@ fn texts_are_refused_with_a_position_and_texts_are_printed() {
         "{refused:?}"
     );
     queue.load(ModuleId(1), &[KERNELS]).unwrap();
-    queue.submit(launch(3, &[]));
+    queue.submit(launch(4, &[]));
     queue.wait(queue.last()).unwrap();
     assert_eq!(queue.printed(), b"hello\n");
     assert!(queue.marked(1).is_none());
     queue.submit(Operation::Mark(1));
     queue.wait(queue.last()).unwrap();
     assert!(queue.marked(1).is_some());
+}
+
+#[test]
+fn a_launch_with_much_local_memory_uses_fewer_threads() {
+    let device = CpuDevice::new(1 << 20, NonZero::new(64).unwrap());
+    let queue = device.open().unwrap();
+    queue.load(ModuleId(1), &[KERNELS]).unwrap();
+    let Operation::Launch(mut request) = launch(3, &[]) else {
+        unreachable!()
+    };
+    // On 64 threads, 32 KiB of 1024 threads each are 2 GiB.
+    (request.grid, request.block) = ([128, 1, 1], [1024, 1, 1]);
+    queue.wait(queue.submit(Operation::Launch(request))).unwrap();
+}
+
+#[test]
+fn memory_that_is_not_there_is_reported_once_and_unmapped_like_other_memory() {
+    let (device, queue) = queue();
+    let address = device.properties().addresses.start;
+    let ticket = queue.submit(Operation::Map { address, bytes: 1 << 40 });
+    assert_eq!(queue.wait(ticket).unwrap_err().kind, FailureKind::OutOfMemory);
+    queue.submit(Operation::Unmap { address });
+    queue.submit(Operation::Map { address, bytes: 8 });
+    queue.wait(queue.last()).unwrap();
+    assert_eq!(word(&*queue, address), Ok(0));
+    queue.submit(Operation::Unmap { address });
+    queue.submit(Operation::Unmap { address });
+    assert_eq!(queue.wait(queue.last()).unwrap_err().kind, FailureKind::Protocol, "unmapped twice");
+}
+
+#[test]
+fn each_queue_places_variables_at_addresses_of_its_own() {
+    let (device, first) = queue();
+    let second = device.open().unwrap();
+    let address = |queue: &dyn Queue| queue.load(ModuleId(1), &[KERNELS]).unwrap().variables[0].address;
+    let (first, second) = (address(&*first), address(&*second));
+    assert!(first >= device.properties().placed_from);
+    assert_eq!(second - first, QUEUE_ADDRESSES);
+    device.opened.store(MAX_QUEUES - 1, Ordering::Relaxed);
+    let last = device.open().unwrap();
+    assert!(address(&*last) < 1 << 62);
+    assert_eq!(device.open().err().unwrap().kind, FailureKind::OutOfMemory);
 }

@@ -33,7 +33,8 @@ fn destroy(handle: Handle) -> Result<(), Status> {
         return Err(Status::INVALID_CONTEXT);
     }
     drop(context);
-    Context::destroy(driver, handle)?;
+    let removed = driver.contexts.remove(handle).map_err(|_| Status::INVALID_CONTEXT)?;
+    removed.destroy(driver);
     if context::current_handle()? == handle {
         context::pop()?;
     }

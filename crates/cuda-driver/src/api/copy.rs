@@ -95,11 +95,15 @@ impl Volume {
             _ => return Err(Status::INVALID_VALUE),
         };
         // A distance of 0 is that of rows without gaps; one row has no distance.
-        let pitch = if self.pitch == 0 { self.x_bytes + width } else { self.pitch };
-        if height > 1 && pitch < self.x_bytes.saturating_add(width) {
+        let end = self.x_bytes.checked_add(width).ok_or(Status::INVALID_VALUE)?;
+        let pitch = if self.pitch == 0 { end } else { self.pitch };
+        if height > 1 && pitch < end {
             return Err(Status::INVALID_VALUE);
         }
-        let rows = if self.height == 0 { self.y + height } else { self.height };
+        let rows = match self.height {
+            0 => self.y.checked_add(height).ok_or(Status::INVALID_VALUE)?,
+            rows => rows,
+        };
         let slice = if depth > 1 || self.z > 0 {
             pitch.checked_mul(rows).ok_or(Status::INVALID_VALUE)?
         } else {

@@ -56,7 +56,7 @@ impl Shape {
     fn check(&self, function: &Function) -> Result<(), Status> {
         let [x, y, z] = self.grid;
         let is_grid = (1..=attributes::GRID_X).contains(&x) && [y, z].iter().all(|size| (1..=attributes::GRID_YZ).contains(size));
-        let threads = self.block.iter().map(|size| u64::from(*size)).product::<u64>();
+        let threads = self.block.iter().fold(1, |all: u64, size| all.saturating_mul(u64::from(*size)));
         let is_block = (1..=u64::from(attributes::BLOCK_THREADS)).contains(&threads) && self.block[2] <= attributes::BLOCK_Z;
         let is_shared = self.shared_bytes <= function.most_dynamic_shared.load(Ordering::Relaxed);
         let is_required = function.description.required_block.is_none_or(|required| required == self.block);

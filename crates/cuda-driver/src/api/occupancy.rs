@@ -15,7 +15,8 @@ type SharedBytesOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
 /// Blocks of a multiprocessor.
 fn blocks(function: &Function, threads: u32, shared_bytes: usize) -> u32 {
     let threads = threads.next_multiple_of(attributes::WARP);
-    let shared = u64::from(function.description.shared_bytes + attributes::SHARED_BYTES_RESERVED) + shared_bytes as u64;
+    let shared = u64::from(function.description.shared_bytes) + u64::from(attributes::SHARED_BYTES_RESERVED);
+    let shared = shared.saturating_add(shared_bytes as u64);
     let by_shared = u64::from(attributes::SHARED_BYTES_OF_MULTIPROCESSOR) / shared;
     if threads == 0 || threads > function.description.max_threads.next_multiple_of(attributes::WARP) {
         return 0;
@@ -60,7 +61,8 @@ fn best_block(
         }
         threads = (threads - 1) / attributes::WARP * attributes::WARP;
     }
-    grid.set((best_blocks * driver.device.properties().multiprocessors) as c_int)?;
+    let all_blocks = best_blocks.saturating_mul(driver.device.properties().multiprocessors);
+    grid.set(c_int::try_from(all_blocks).unwrap_or(c_int::MAX))?;
     block.set(best_threads as c_int)
 }
 

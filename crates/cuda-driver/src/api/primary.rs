@@ -1,8 +1,10 @@
 //! The primary context of the device.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 
 use crate::boundary::{Handle, Out, exports};
+use crate::context::Context;
 use crate::driver::{self, Driver};
 use crate::status::Status;
 
@@ -14,12 +16,22 @@ fn of(device: c_int) -> Result<&'static Driver, Status> {
 
 fn release(device: c_int) -> Result<(), Status> {
     let driver = of(device)?;
-    driver.primary.lock().release(driver)
+    let removed = driver.primary.lock().release(driver)?;
+    destroy(driver, removed)
 }
 
 fn reset(device: c_int) -> Result<(), Status> {
     let driver = of(device)?;
-    driver.primary.lock().reset(driver)
+    let removed = driver.primary.lock().reset(driver)?;
+    destroy(driver, removed)
+}
+
+/// Destroys a context, with the primary one unlocked: its work may take any time.
+fn destroy(driver: &Driver, removed: Option<Arc<Context>>) -> Result<(), Status> {
+    if let Some(context) = removed {
+        context.destroy(driver);
+    }
+    Ok(())
 }
 
 fn set_flags(device: c_int, flags: c_uint) -> Result<(), Status> {

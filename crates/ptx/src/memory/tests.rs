@@ -45,7 +45,7 @@ fn ranges_stay_inside_one_allocation() {
 
 #[test]
 fn callers_choose_free_addresses_below_the_first() {
-    let memory = Memory::with_first_address(1 << 20, DevicePointer(1 << 48));
+    let memory = Memory::with_addresses(1 << 20, DevicePointer(1 << 48)..DevicePointer(u64::MAX));
     assert_eq!(memory.allocate(8).expect("fits"), DevicePointer(1 << 48));
     let chosen = DevicePointer(1 << 47);
     memory.allocate_at(chosen, 1000).expect("free");
@@ -92,8 +92,22 @@ fn copies_may_overlap_and_stay_inside() {
 }
 
 #[test]
+fn addresses_stay_within_those_of_the_memory() {
+    let memory = Memory::with_addresses(1 << 20, DevicePointer(1 << 48)..DevicePointer((1 << 48) + 2048));
+    let mut last = DevicePointer(0);
+    let error = loop {
+        match memory.allocate(256) {
+            Ok(pointer) => last = pointer,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((last.0, error), ((1 << 48) + 1024, MemoryError::AddressesExhausted));
+    assert_eq!(memory.used(), 3 * 256);
+}
+
+#[test]
 fn host_memory_is_shared_at_its_own_address() {
-    let memory = Memory::with_first_address(1024, DevicePointer(1 << 48));
+    let memory = Memory::with_addresses(1024, DevicePointer(1 << 48)..DevicePointer(u64::MAX));
     let block = Arc::new(HostBlock::new(4096, 4096).expect("the host has room"));
     assert_eq!(block.pointer() as usize % 4096, 0);
     let pointer = memory.share(Arc::clone(&block)).expect("free");
@@ -107,7 +121,9 @@ fn host_memory_is_shared_at_its_own_address() {
     assert!(memory.read(pointer, &mut [0]).is_err());
     assert_eq!(Arc::strong_count(&block), 1);
     assert!(
-        Memory::with_first_address(1024, DevicePointer(1 << 32)).share(block).is_err(),
+        Memory::with_addresses(1024, DevicePointer(1 << 32)..DevicePointer(u64::MAX))
+            .share(block)
+            .is_err(),
         "not an address of callers"
     );
 }
