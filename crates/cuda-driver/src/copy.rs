@@ -7,8 +7,8 @@ use sahasra_cuda_device::{Extent, Operation, Region};
 use crate::boundary::HostPointer;
 use crate::context::Context;
 use crate::driver;
+use crate::lane::Lane;
 use crate::status::Status;
-use crate::stream::Lane;
 
 /// One side of a copy. The rows of a side in host memory have a host address.
 #[derive(Clone, Copy, Debug)]

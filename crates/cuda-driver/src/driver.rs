@@ -1,5 +1,10 @@
 //! The state of the process: the device, and every object by its handle.
 
+mod contexts;
+mod host;
+mod memory;
+mod modules;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use sahasra_cuda_device::Device;
 
 use crate::boundary::{self, Handle};
-use crate::context::{Context, Primary};
+use crate::context::Context;
 use crate::host::HostRange;
 use crate::image::Link;
 use crate::module::{Function, Module};
@@ -17,6 +22,8 @@ use crate::status::Status;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
 use crate::{environment, log};
+
+use contexts::Primary;
 
 /// Version of the driver API: CUDA 12.8.
 pub(crate) const VERSION: i32 = 12_080;

@@ -4,6 +4,10 @@
 //! answer what is known here (attributes, current contexts, pointers, functions), and submit the rest to the [`Queue`](sahasra_cuda_device::Queue) of the current context. Names that nobody implements are exported too: `build.rs` makes them
 //! from `symbols.txt`.
 //!
+//! `driver` is the state of the process: what there is by handle and by address, and how it comes and goes. `current` knows each thread's
+//! context, and a `lane` is where a call submits its work. Everything below (`context`, `stream`, `module`, `ranges`, `host`) knows nothing of the
+//! process.
+//!
 //! Objects have numbers as handles, never addresses: a handle that was destroyed is found out.
 
 mod api;
@@ -11,10 +15,12 @@ mod attributes;
 mod boundary;
 mod context;
 mod copy;
+mod current;
 mod driver;
 mod environment;
 mod host;
 mod image;
+mod lane;
 mod log;
 mod missing;
 mod module;

@@ -1,20 +1,16 @@
 //! Modules and their functions.
 
 use std::collections::HashMap;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId, Operation};
+use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId};
 
 use crate::attributes;
 use crate::boundary::Handle;
 use crate::context::Context;
-use crate::driver::Driver;
-use crate::image::Logs;
-use crate::ranges::Kind;
 use crate::status::Status;
-use crate::table::new_handle;
 
 /// A module, or the library that is one.
 pub(crate) struct Module {
@@ -24,7 +20,7 @@ pub(crate) struct Module {
     pub(crate) context_id: u64,
     pub(crate) description: ModuleDescription,
     /// Handles that were given for functions, by their index.
-    functions: Mutex<HashMap<usize, Handle>>,
+    pub(crate) functions: Mutex<HashMap<usize, Handle>>,
 }
 
 /// A function, or the kernel of a library that is one.
@@ -42,80 +38,6 @@ pub(crate) struct Function {
 }
 
 impl Module {
-    /// Loads texts in a context.
-    pub(crate) fn load(driver: &Driver, context: &Arc<Context>, texts: &[String], logs: &Logs) -> Result<Handle, Status> {
-        context.check()?;
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let handle = new_handle();
-        let id = ModuleId(handle.0);
-        let description = context.queue.load(id, &texts).map_err(|failure| logs.report(&failure))?;
-        logs.clear();
-        let sizes = || description.variables.iter().map(|variable| variable.bytes);
-        if let Err(status) = driver.charge_variables(sizes()) {
-            context.submit(Operation::Unload(id))?;
-            return Err(status);
-        }
-        for (index, variable) in description.variables.iter().enumerate() {
-            if let Err(status) = driver.ranges.note(context, variable.address, variable.bytes, Kind::Variable) {
-                // The context is gone, and what was noted is counted as free already.
-                driver.release_variables(sizes().skip(index));
-                return Err(status);
-            }
-        }
-        let module = Self {
-            handle,
-            id,
-            context: Arc::downgrade(context),
-            context_id: context.id,
-            description,
-            functions: Mutex::default(),
-        };
-        driver.modules.insert(handle, Arc::new(module));
-        Ok(handle)
-    }
-
-    /// Unloads a module.
-    pub(crate) fn unload(driver: &Driver, handle: Handle) -> Result<(), Status> {
-        let module = driver.modules.remove(handle)?;
-        driver.functions.retain(|function| function.module != handle);
-        for variable in &module.description.variables {
-            driver.release(driver.ranges.forget(variable.address, module.context_id));
-        }
-        match module.context.upgrade() {
-            Some(context) => context.submit(Operation::Unload(module.id)).map(|_| ()),
-            None => Ok(()),
-        }
-    }
-
-    /// Handle of the function of a name: the same one each time.
-    pub(crate) fn function(&self, driver: &Driver, name: &str) -> Result<Handle, Status> {
-        let index = self.description.functions.iter().position(|function| function.name == name);
-        self.function_at(driver, index.ok_or(Status::NOT_FOUND)?)
-    }
-
-    /// Handle of the function with an index.
-    pub(crate) fn function_at(&self, driver: &Driver, index: usize) -> Result<Handle, Status> {
-        let description = self.description.functions.get(index).ok_or(Status::INVALID_VALUE)?;
-        let mut functions = self.functions.lock();
-        if let Some(handle) = functions.get(&index) {
-            return Ok(*handle);
-        }
-        let handle = new_handle();
-        let function = Function {
-            module: self.handle,
-            module_id: self.id,
-            context_id: self.context_id,
-            index: u32::try_from(index).map_err(|_| Status::INVALID_VALUE)?,
-            most_dynamic_shared: AtomicU32::new(attributes::SHARED_BYTES.saturating_sub(description.shared_bytes)),
-            carveout: AtomicU32::new(u32::MAX),
-            name: std::ffi::CString::new(description.name.as_str()).map_err(|_| Status::INVALID_VALUE)?,
-            description: description.clone(),
-        };
-        driver.functions.insert(handle, Arc::new(function));
-        functions.insert(index, handle);
-        Ok(handle)
-    }
-
     /// Address and size in bytes of the variable of a name.
     pub(crate) fn variable(&self, name: &str) -> Result<(u64, u64), Status> {
         let found = self.description.variables.iter().find(|variable| variable.name == name);

@@ -6,18 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
-use sahasra_cuda_device::{Extent, Operation, Region};
+use sahasra_cuda_device::{Extent, Region};
 
 use crate::boundary::Handle;
 use crate::context::Context;
-use crate::driver::Driver;
 use crate::status::Status;
 use crate::table::new_handle;
 
 /// Alignment and unit of device memory in bytes.
 const ALIGNMENT: u64 = 512;
-/// Bytes from which an allocation waits for the device. Below, the host has them, or nothing goes on in it.
-const AWAITED_BYTES: u64 = 1 << 20;
 
 /// What a range of device memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +75,7 @@ pub(crate) struct Ranges {
 }
 
 /// Size with which an allocation counts, in bytes.
-fn counted(bytes: u64) -> Option<u64> {
+pub(crate) fn counted(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(ALIGNMENT)
 }
 
@@ -97,7 +94,7 @@ impl Ranges {
 
     /// Chooses free addresses for a range and notes it. Addresses are used again only after all others, so that pointers to freed memory
     /// are found out; a gap follows each range.
-    fn place(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
+    pub(crate) fn place(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
         let size = counted(bytes)
             .and_then(|size| size.checked_add(ALIGNMENT))
             .ok_or(Status::OUT_OF_MEMORY)?;
@@ -224,83 +221,6 @@ fn free_from(ranges: &BTreeMap<u64, Range>, start: u64, end: u64, size: u64) -> 
     (candidate.checked_add(size)? <= end).then_some(candidate)
 }
 
-impl Driver {
-    /// Allocates device memory.
-    pub(crate) fn allocate(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
-        if bytes == 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        context.check()?;
-        let size = counted(bytes).ok_or(Status::OUT_OF_MEMORY)?;
-        self.count(kind, size)?;
-        let address = self.ranges.place(context, bytes, kind).inspect_err(|_| self.discount(kind, size))?;
-        // Whole units, as on a GPU: programs that read a little beyond an array run there.
-        let mapped = context.submit(Operation::Map { address, bytes: size }).and_then(|ticket| {
-            // The host may lack what the device's size promises.
-            if size >= AWAITED_BYTES { context.wait(ticket) } else { Ok(()) }
-        });
-        if let Err(status) = mapped {
-            // Refused only after a fault, when nothing is mapped any more.
-            let _ = context.submit(Operation::Unmap { address });
-            self.discount(kind, self.ranges.forget(address, context.id));
-            return Err(status);
-        }
-        Ok(address)
-    }
-
-    /// Frees device memory, after everything that was submitted.
-    pub(crate) fn free_memory(&self, address: u64) -> Result<(), Status> {
-        let is_meant = |kind| matches!(kind, Kind::Allocated | Kind::Pooled(_) | Kind::Managed);
-        let found = self.ranges.retire(address, is_meant).ok_or(Status::INVALID_VALUE)?;
-        let outcome = match found.context.upgrade() {
-            Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),
-            None => Ok(()),
-        };
-        self.discount(found.kind, self.ranges.forget(address, found.context_id));
-        if found.kind == Kind::Managed {
-            self.host.write().remove(&(address as usize));
-        }
-        outcome
-    }
-
-    /// Counts memory as used, by the device and by its pool.
-    fn count(&self, kind: Kind, size: u64) -> Result<(), Status> {
-        self.charge(size)?;
-        if let Kind::Pooled(pool) = kind
-            && let Some(pool) = self.pools.find(pool)
-        {
-            pool.add(size);
-        }
-        Ok(())
-    }
-
-    /// Counts memory as free.
-    pub(crate) fn discount(&self, kind: Kind, size: u64) {
-        self.release(size);
-        if let Kind::Pooled(pool) = kind
-            && let Some(pool) = self.pools.find(pool)
-        {
-            pool.used.fetch_sub(size, Ordering::Relaxed);
-        }
-    }
-
-    /// Counts the variables of a module.
-    pub(crate) fn charge_variables(&self, sizes: impl Iterator<Item = u64>) -> Result<(), Status> {
-        let mut charged = 0;
-        for bytes in sizes {
-            let size = counted(bytes).ok_or(Status::OUT_OF_MEMORY)?;
-            self.charge(size).inspect_err(|_| self.release(charged))?;
-            charged += size;
-        }
-        Ok(())
-    }
-
-    /// Counts the variables of a module as free.
-    pub(crate) fn release_variables(&self, sizes: impl Iterator<Item = u64>) {
-        self.release(sizes.filter_map(counted).sum());
-    }
-}
-
 /// A memory pool: it counts, and is otherwise part of the device's memory.
 #[derive(Default)]
 pub(crate) struct Pool {
@@ -311,7 +231,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn add(&self, bytes: u64) {
+    pub(crate) fn add(&self, bytes: u64) {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most_used.fetch_max(used, Ordering::Relaxed);
     }

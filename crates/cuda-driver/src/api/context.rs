@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use sahasra_cuda_device::Operation;
 
 use crate::boundary::{Handle, In, Out, exports};
-use crate::context::{self, Context};
+use crate::context::Context;
+use crate::current;
 use crate::driver::{self, VERSION};
 use crate::missing::refuse;
 use crate::status::Status;
@@ -21,8 +22,8 @@ fn create(out: Out<Handle>, flags: c_uint, device: c_int) -> Result<(), Status> 
     out.require()?;
     let driver = driver::get()?;
     driver.check_device(device)?;
-    let context = Context::create(driver, flags)?;
-    context::push(context.handle)?;
+    let context = driver.create_context(flags)?;
+    current::push(context.handle)?;
     out.set(context.handle)
 }
 
@@ -34,16 +35,16 @@ fn destroy(handle: Handle) -> Result<(), Status> {
     }
     drop(context);
     let removed = driver.contexts.remove(handle).map_err(|_| Status::INVALID_CONTEXT)?;
-    removed.destroy(driver);
-    if context::current_handle()? == handle {
-        context::pop()?;
+    driver.destroy(&removed);
+    if current::handle()? == handle {
+        current::pop()?;
     }
     Ok(())
 }
 
 fn pop(out: Out<Handle>) -> Result<(), Status> {
     driver::get()?;
-    out.set_if_wanted(context::pop()?);
+    out.set_if_wanted(current::pop()?);
     Ok(())
 }
 
@@ -51,7 +52,7 @@ fn pop(out: Out<Handle>) -> Result<(), Status> {
 fn of(handle: Handle) -> Result<Arc<Context>, Status> {
     let driver = driver::get()?;
     match handle {
-        Handle::NULL => context::current(),
+        Handle::NULL => current::context(),
         _ => driver.contexts.find(handle).ok_or(Status::INVALID_CONTEXT),
     }
 }
@@ -94,12 +95,12 @@ exports! {
 
     fn cuCtxPushCurrent(handle: Handle) {
         driver::get()?;
-        context::push(handle)
+        current::push(handle)
     }
 
     fn cuCtxPushCurrent_v2(handle: Handle) {
         driver::get()?;
-        context::push(handle)
+        current::push(handle)
     }
 
     fn cuCtxPopCurrent(out: Out<Handle>) {
@@ -112,12 +113,12 @@ exports! {
 
     fn cuCtxSetCurrent(handle: Handle) {
         driver::get()?;
-        context::set_current(handle)
+        current::set(handle)
     }
 
     fn cuCtxGetCurrent(out: Out<Handle>) {
         driver::get()?;
-        out.set(context::current_handle()?)
+        out.set(current::handle()?)
     }
 
     fn cuCtxGetDevice(device: Out<c_int>) {

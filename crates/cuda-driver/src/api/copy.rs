@@ -7,9 +7,9 @@ use sahasra_cuda_device::{Extent, Region};
 use crate::boundary::{Handle, HostPointer, In, exports};
 use crate::copy::{Completion, Side, copy};
 use crate::driver;
+use crate::lane::Lane;
 use crate::missing::refuse;
 use crate::status::Status;
-use crate::stream::Lane;
 
 /// `CU_MEMORYTYPE_HOST` and the others.
 const HOST: c_uint = 1;

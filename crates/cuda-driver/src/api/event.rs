@@ -1,20 +1,22 @@
 //! Events.
 
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 use crate::boundary::{Handle, Out, exports};
-use crate::context;
+use crate::current;
 use crate::driver;
+use crate::lane::Lane;
 use crate::missing::refuse;
 use crate::status::Status;
-use crate::stream::{DISABLE_TIMING, Event, Lane};
+use crate::stream::{DISABLE_TIMING, Event};
 
 /// `CU_EVENT_BLOCKING_SYNC` and `CU_EVENT_INTERPROCESS`.
 const BLOCKING_SYNC: c_uint = 1;
 const INTERPROCESS: c_uint = 4;
 
 fn record(event: Handle, stream: Handle) -> Result<(), Status> {
-    driver::get()?.events.get(event)?.record(&Lane::of(stream)?)
+    Lane::of(stream)?.record(&*driver::get()?.events.get(event)?)
 }
 
 fn destroy(event: Handle) -> Result<(), Status> {
@@ -37,7 +39,10 @@ exports! {
         if flags & !(BLOCKING_SYNC | DISABLE_TIMING) != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        event.set(Event::create(&context::current()?, flags)?)
+        let created = Event::create(&current::context()?, flags)?;
+        let handle = created.handle;
+        driver::get()?.events.insert(handle, Arc::new(created));
+        event.set(handle)
     }
 
     fn cuEventRecord(event: Handle, stream: Handle) {

@@ -6,8 +6,8 @@ use sahasra_cuda_device::{Extent, Region};
 
 use crate::boundary::{Handle, exports};
 use crate::copy::fill;
+use crate::lane::Lane;
 use crate::status::Status;
-use crate::stream::Lane;
 
 fn linear(to: u64, value: u32, element_bytes: u8, count: usize, stream: Handle) -> Result<(), Status> {
     let bytes = (count as u64).checked_mul(u64::from(element_bytes)).ok_or(Status::INVALID_VALUE)?;

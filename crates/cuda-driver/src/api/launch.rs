@@ -8,10 +8,10 @@ use sahasra_cuda_device::{LaunchRequest, Operation};
 use crate::attributes;
 use crate::boundary::{Handle, HostPointer, In, exports};
 use crate::driver;
+use crate::lane::Lane;
 use crate::missing::refuse;
 use crate::module::Function;
 use crate::status::Status;
-use crate::stream::Lane;
 
 /// `CU_LAUNCH_PARAM_END` and the others, in the place of pointers.
 const END: usize = 0;

@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
 use crate::driver;
 use crate::image::Logs;
-use crate::module::Module;
 use crate::status::Status;
 
 use super::function::{parameter, parameter_count};
@@ -39,13 +38,13 @@ exports! {
     }
 
     fn cuLibraryUnload(library: Handle) {
-        Module::unload(driver::get()?, library)
+        driver::get()?.unload_module(library)
     }
 
     fn cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: Text) {
         kernel.require()?;
         let driver = driver::get()?;
-        kernel.set(driver.modules.get(library)?.function(driver, &name.get()?)?)
+        kernel.set(driver.function(&*driver.modules.get(library)?, &name.get()?)?)
     }
 
     fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Handle) {
@@ -56,7 +55,7 @@ exports! {
         let driver = driver::get()?;
         let library = driver.modules.get(library)?;
         for index in 0..library.description.functions.len().min(count as usize) {
-            kernels.set_at(index, library.function_at(driver, index)?)?;
+            kernels.set_at(index, driver.function_at(&library, index)?)?;
         }
         Ok(())
     }

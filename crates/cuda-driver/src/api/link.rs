@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use sahasra_cuda_device::{ModuleId, Operation};
 
 use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
-use crate::context;
+use crate::current;
 use crate::driver;
 use crate::image::{Link, Logs};
 use crate::status::Status;
@@ -15,7 +15,7 @@ use crate::table::new_handle;
 
 fn create(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Handle>) -> Result<(), Status> {
     link.require()?;
-    context::current()?.check()?;
+    current::context()?.check()?;
     let state = Link::new(Logs::read(count, options, values)?);
     let handle = new_handle();
     driver::get()?.links.insert(handle, Arc::new(Mutex::new(state)));
@@ -59,7 +59,7 @@ exports! {
     fn cuLinkComplete(link: Handle, image: Out<*mut c_void>, bytes: Out<usize>) {
         image.require()?;
         let link = driver::get()?.links.get(link)?;
-        let context = context::current()?;
+        let context = current::context()?;
         context.check()?;
         let mut link = link.lock();
         if link.texts.is_empty() {

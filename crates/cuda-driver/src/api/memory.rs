@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_uint};
 
 use crate::attributes;
 use crate::boundary::{Handle, HostPointer, Out, exports};
-use crate::context;
+use crate::current;
 use crate::driver;
+use crate::lane::Lane;
 use crate::missing::refuse;
 use crate::ranges::Kind;
 use crate::status::Status;
-use crate::stream::Lane;
 
 /// `CU_MEMHOSTALLOC_DEVICEMAP` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const DEVICE_MAP: c_uint = 2;
@@ -17,7 +17,7 @@ const DEVICE_MAP: c_uint = 2;
 exports! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         let driver = driver::get()?;
-        context::current()?.check()?;
+        current::context()?.check()?;
         free.set(driver.free() as usize)?;
         total.set(driver.total() as usize)
     }
@@ -25,7 +25,7 @@ exports! {
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) {
         address.require()?;
         let driver = driver::get()?;
-        address.set(driver.allocate(&context::current()?, bytes as u64, Kind::Allocated)?)
+        address.set(driver.allocate(&current::context()?, bytes as u64, Kind::Allocated)?)
     }
 
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element_bytes: c_uint) {
@@ -37,7 +37,7 @@ exports! {
         let driver = driver::get()?;
         let row = (width as u64).checked_next_multiple_of(attributes::PITCH).ok_or(Status::OUT_OF_MEMORY)?;
         let bytes = row.checked_mul(height as u64).ok_or(Status::OUT_OF_MEMORY)?;
-        address.set(driver.allocate(&context::current()?, bytes, Kind::Allocated)?)?;
+        address.set(driver.allocate(&current::context()?, bytes, Kind::Allocated)?)?;
         pitch.set(row as usize)
     }
 
@@ -46,7 +46,7 @@ exports! {
         if address == 0 {
             return Ok(());
         }
-        context::current()?.check()?;
+        current::context()?.check()?;
         driver.free_memory(address)
     }
 
@@ -63,7 +63,7 @@ exports! {
         if !matches!(flags, 1 | 2) {
             return Err(Status::INVALID_VALUE);
         }
-        address.set(driver.allocate_managed(&context::current()?, bytes, flags)?)
+        address.set(driver.allocate_managed(&current::context()?, bytes, flags)?)
     }
 
     /// Managed memory is where it is: advice and prefetching change nothing.
@@ -87,12 +87,12 @@ exports! {
 
     fn cuMemAllocHost_v2(pointer: Out<HostPointer>, bytes: usize) {
         pointer.require()?;
-        pointer.set(driver::get()?.allocate_host(&context::current()?, bytes, 0)?)
+        pointer.set(driver::get()?.allocate_host(&current::context()?, bytes, 0)?)
     }
 
     fn cuMemHostAlloc(pointer: Out<HostPointer>, bytes: usize, flags: c_uint) {
         pointer.require()?;
-        pointer.set(driver::get()?.allocate_host(&context::current()?, bytes, flags)?)
+        pointer.set(driver::get()?.allocate_host(&current::context()?, bytes, flags)?)
     }
 
     fn cuMemFreeHost(pointer: HostPointer) {
@@ -114,11 +114,11 @@ exports! {
     }
 
     fn cuMemHostRegister(pointer: HostPointer, bytes: usize, flags: c_uint) {
-        driver::get()?.register_host(&context::current()?, pointer, bytes, flags)
+        driver::get()?.register_host(&current::context()?, pointer, bytes, flags)
     }
 
     fn cuMemHostRegister_v2(pointer: HostPointer, bytes: usize, flags: c_uint) {
-        driver::get()?.register_host(&context::current()?, pointer, bytes, flags)
+        driver::get()?.register_host(&current::context()?, pointer, bytes, flags)
     }
 
     fn cuMemHostUnregister(pointer: HostPointer) {

@@ -3,19 +3,18 @@
 use std::ffi::{c_uint, c_void};
 
 use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
-use crate::context;
+use crate::current;
 use crate::driver;
 use crate::image::{self, Logs};
-use crate::module::Module;
 use crate::status::Status;
 
 /// Loads an image in the current context.
 pub(crate) fn load(out: Out<Handle>, image: HostPointer, logs: &Logs) -> Result<(), Status> {
     out.require()?;
     let driver = driver::get()?;
-    let context = context::current()?;
+    let context = current::context()?;
     let texts = image::texts(image)?;
-    out.set(Module::load(driver, &context, &texts, logs)?)
+    out.set(driver.load_module(&context, &texts, logs)?)
 }
 
 /// Loads a file in the current context.
@@ -44,13 +43,13 @@ exports! {
     }
 
     fn cuModuleUnload(module: Handle) {
-        Module::unload(driver::get()?, module)
+        driver::get()?.unload_module(module)
     }
 
     fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) {
         function.require()?;
         let driver = driver::get()?;
-        function.set(driver.modules.get(module)?.function(driver, &name.get()?)?)
+        function.set(driver.function(&*driver.modules.get(module)?, &name.get()?)?)
     }
 
     fn cuModuleGetFunctionCount(count: Out<c_uint>, module: Handle) {
@@ -61,7 +60,7 @@ exports! {
         let driver = driver::get()?;
         let module = driver.modules.get(module)?;
         for index in 0..module.description.functions.len().min(count as usize) {
-            functions.set_at(index, module.function_at(driver, index)?)?;
+            functions.set_at(index, driver.function_at(&module, index)?)?;
         }
         Ok(())
     }

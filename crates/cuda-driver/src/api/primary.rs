@@ -29,7 +29,7 @@ fn reset(device: c_int) -> Result<(), Status> {
 /// Destroys a context, with the primary one unlocked: its work may take any time.
 fn destroy(driver: &Driver, removed: Option<Arc<Context>>) -> Result<(), Status> {
     if let Some(context) = removed {
-        context.destroy(driver);
+        driver.destroy(&context);
     }
     Ok(())
 }

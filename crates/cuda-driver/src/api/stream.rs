@@ -1,12 +1,14 @@
 //! Streams.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 
 use crate::boundary::{Handle, HostPointer, In, Out, exports};
-use crate::context;
+use crate::current;
 use crate::driver;
+use crate::lane::Lane;
 use crate::status::Status;
-use crate::stream::{Lane, Stream};
+use crate::stream::Stream;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
@@ -17,7 +19,10 @@ fn create(out: Out<Handle>, flags: c_uint, priority: c_int) -> Result<(), Status
     if flags & !NON_BLOCKING != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    out.set(Stream::create(&context::current()?, flags, priority)?)
+    let stream = Stream::create(&current::context()?, flags, priority)?;
+    let handle = stream.handle;
+    driver::get()?.streams.insert(handle, Arc::new(stream));
+    out.set(handle)
 }
 
 fn destroy(stream: Handle) -> Result<(), Status> {

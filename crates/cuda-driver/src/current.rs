@@ -1,0 +1,76 @@
+//! The stack of contexts that each thread has, the current one on top.
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use crate::boundary::{self, Handle};
+use crate::context::Context;
+use crate::driver;
+use crate::status::Status;
+
+thread_local! {
+    /// Current contexts of the thread, the current one last.
+    static STACK: RefCell<Vec<(Handle, Weak<Context>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs a function on the thread's stack.
+fn with_stack<T>(function: impl FnOnce(&mut Vec<(Handle, Weak<Context>)>) -> T) -> Result<T, Status> {
+    boundary::check_process()?;
+    // Fails while the thread ends.
+    STACK
+        .try_with(|stack| function(&mut stack.borrow_mut()))
+        .map_err(|_| Status::DEINITIALIZED)
+}
+
+/// Handle of the thread's current context, or null.
+pub(crate) fn handle() -> Result<Handle, Status> {
+    with_stack(|stack| stack.last().map_or(Handle::NULL, |(handle, _)| *handle))
+}
+
+/// The thread's current context.
+pub(crate) fn context() -> Result<Arc<Context>, Status> {
+    let found = with_stack(|stack| {
+        let (handle, context) = stack.last_mut()?;
+        if context.upgrade().is_none_or(|context| context.is_destroyed.load(Ordering::Relaxed))
+            && let Some(renewed) = driver::get().ok().and_then(|driver| driver.contexts.find(*handle))
+        {
+            // The primary context keeps its handle when it is made again.
+            *context = Arc::downgrade(&renewed);
+        }
+        Some(context.upgrade())
+    })?;
+    match found {
+        None => Err(Status::INVALID_CONTEXT),
+        Some(None) => Err(Status::CONTEXT_IS_DESTROYED),
+        Some(Some(context)) => Ok(context),
+    }
+}
+
+/// Replaces the thread's current context; null removes it.
+pub(crate) fn set(handle: Handle) -> Result<(), Status> {
+    let entry = entry(handle)?;
+    with_stack(|stack| {
+        stack.pop();
+        stack.extend(entry);
+    })
+}
+
+/// Makes a context current above the thread's others.
+pub(crate) fn push(handle: Handle) -> Result<(), Status> {
+    let entry = entry(handle)?.ok_or(Status::INVALID_CONTEXT)?;
+    with_stack(|stack| stack.push(entry))
+}
+
+/// Removes the thread's current context.
+pub(crate) fn pop() -> Result<Handle, Status> {
+    with_stack(|stack| stack.pop().map(|(handle, _)| handle))?.ok_or(Status::INVALID_CONTEXT)
+}
+
+fn entry(handle: Handle) -> Result<Option<(Handle, Weak<Context>)>, Status> {
+    if handle == Handle::NULL {
+        return Ok(None);
+    }
+    let context = driver::get()?.contexts.find(handle).ok_or(Status::INVALID_CONTEXT)?;
+    Ok(Some((handle, Arc::downgrade(&context))))
+}

@@ -1,0 +1,145 @@
+//! Host memory that programs allocate or register, and memory that host and device share, as it comes and goes.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sahasra_cuda_device::{HostBlock, Operation};
+
+use crate::boundary::{Handle, HostPointer};
+use crate::context::Context;
+use crate::host::{HostRange, Origin};
+use crate::missing::refuse;
+use crate::ranges::Kind;
+use crate::status::Status;
+
+use super::Driver;
+
+/// Alignment of host memory in bytes: a page.
+const ALIGNMENT: usize = 4096;
+
+impl Driver {
+    fn shares_host_memory(&self) -> bool {
+        self.device.properties().shares_host_memory
+    }
+
+    /// Makes a block accessible to kernels of a context, if the device can do that.
+    fn share(&self, context: &Arc<Context>, block: &Arc<HostBlock>, kind: Kind) -> Result<(), Status> {
+        if !self.shares_host_memory() {
+            return Ok(());
+        }
+        context.queue.share(block).map_err(|failure| Status::from(&failure))?;
+        let address = block.pointer() as u64;
+        self.ranges.note(context, address, block.bytes() as u64, kind).inspect_err(|_| {
+            // Refused only after a fault, when nothing is shared any more.
+            let _ = context.submit(Operation::Unmap { address });
+        })
+    }
+
+    /// Ends what [`share`](Self::share) began, after everything that was submitted. Waits for that if `is_waiting`.
+    fn end_sharing(&self, address: usize, is_waiting: bool) -> Result<(), Status> {
+        let address = address as u64;
+        let Some(range) = self.ranges.retire(address, Kind::is_shared) else {
+            return Ok(());
+        };
+        let outcome = match range.context.upgrade() {
+            Some(context) => context.submit(Operation::Unmap { address }).and_then(|ticket| match is_waiting {
+                true => context.wait(ticket),
+                false => Ok(()),
+            }),
+            None => Ok(()),
+        };
+        self.ranges.forget(address, range.context_id);
+        outcome
+    }
+
+    /// Allocates zeroed host memory.
+    pub(crate) fn allocate_host(&self, context: &Arc<Context>, bytes: usize, flags: u32) -> Result<HostPointer, Status> {
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        context.check()?;
+        let block = Arc::new(HostBlock::new(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?);
+        self.share(context, &block, Kind::Mapped)?;
+        let pointer = HostPointer(block.pointer().cast());
+        let range = HostRange::new(context, block, flags, Origin::Allocated);
+        self.host.write().insert(pointer.address(), range);
+        Ok(pointer)
+    }
+
+    /// Frees host memory that [`allocate_host`](Self::allocate_host) made. Work that was submitted before may still use it.
+    pub(crate) fn free_host(&self, pointer: HostPointer) -> Result<(), Status> {
+        let removed = self.remove_host(pointer, Origin::Allocated).ok_or(Status::INVALID_VALUE)?;
+        let outcome = self.end_sharing(pointer.address(), false);
+        drop(removed);
+        outcome
+    }
+
+    /// Makes memory of the program known, and accessible to kernels.
+    pub(crate) fn register_host(&self, context: &Arc<Context>, pointer: HostPointer, bytes: usize, flags: u32) -> Result<(), Status> {
+        let start = NonNull::new(pointer.0.cast::<u8>()).ok_or(Status::INVALID_VALUE)?;
+        let end = pointer.address().checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        context.check()?;
+        let mut host = self.host.write();
+        let below = host.range(..end).next_back();
+        if below.is_some_and(|(start, range)| start + range.bytes() > pointer.address()) {
+            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        // SAFETY: the program keeps registered memory until it has unregistered it, which waits for the work that may use it.
+        let block = Arc::new(unsafe { HostBlock::borrowed(start, bytes) });
+        self.share(context, &block, Kind::Mapped)?;
+        host.insert(pointer.address(), HostRange::new(context, block, flags, Origin::Registered));
+        Ok(())
+    }
+
+    /// Forgets registered memory, after everything that was submitted.
+    pub(crate) fn unregister_host(&self, pointer: HostPointer) -> Result<(), Status> {
+        let removed = self.remove_host(pointer, Origin::Registered);
+        removed.ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+        self.end_sharing(pointer.address(), true)
+    }
+
+    /// Allocates memory that host and device share. It counts as memory of the device, and is freed as such.
+    pub(crate) fn allocate_managed(&self, context: &Arc<Context>, bytes: usize, flags: u32) -> Result<u64, Status> {
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        context.check()?;
+        if !self.shares_host_memory() {
+            return refuse("managed memory of a device in another process");
+        }
+        let size = Kind::Managed.charge(bytes as u64);
+        self.charge(size)?;
+        let shared = HostBlock::new(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY).and_then(|block| {
+            let block = Arc::new(block);
+            self.share(context, &block, Kind::Managed)?;
+            Ok(block)
+        });
+        let block = shared.inspect_err(|_| self.release(size))?;
+        let address = block.pointer() as usize;
+        let range = HostRange::new(context, block, flags, Origin::Managed);
+        let mut host = self.host.write();
+        if context.is_destroyed.load(Ordering::Relaxed) {
+            // Its memory was counted as free with all of the context's.
+            return Err(Status::CONTEXT_IS_DESTROYED);
+        }
+        host.insert(address, range);
+        Ok(address as u64)
+    }
+
+    fn remove_host(&self, pointer: HostPointer, origin: Origin) -> Option<HostRange> {
+        let mut host = self.host.write();
+        host.get(&pointer.address()).filter(|range| range.origin == origin)?;
+        host.remove(&pointer.address())
+    }
+
+    /// Start and flags of the range of host memory that contains a pointer.
+    pub(crate) fn host_range(&self, address: usize) -> Option<(usize, usize, u32, Handle)> {
+        let host = self.host.read();
+        let (start, range) = host.range(..=address).next_back()?;
+        (address - start < range.bytes()).then(|| (*start, range.bytes(), range.flags, range.context_handle))
+    }
+}
