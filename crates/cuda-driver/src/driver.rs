@@ -16,12 +16,12 @@ use crate::boundary::{self, Handle};
 use crate::context::Context;
 use crate::host::HostRange;
 use crate::image::Link;
+use crate::log;
 use crate::module::{Function, Module};
 use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
-use crate::{environment, log};
 
 use contexts::Primary;
 
@@ -67,7 +67,7 @@ pub(crate) fn initialise() -> Result<(), Status> {
     if DRIVER.get().is_some() {
         return Ok(());
     }
-    let device = environment::device().map_err(|reason| {
+    let device = sahasra_cuda_environment::device().map_err(|reason| {
         log::once(reason);
         Status::NO_DEVICE
     })?;

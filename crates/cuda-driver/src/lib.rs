@@ -17,7 +17,6 @@ mod context;
 mod copy;
 mod current;
 mod driver;
-mod environment;
 mod host;
 mod image;
 mod lane;

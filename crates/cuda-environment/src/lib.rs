@@ -1,4 +1,4 @@
-//! What the environment says about the device.
+//! The CUDA device that the environment of a process names. The drop-in libraries of CUDA (`libcuda.so.1`, `libnvidia-ml.so.1`) show the same one.
 
 use std::num::NonZero;
 
@@ -13,8 +13,11 @@ const THREADS: &str = "SAHASRA_CUDA_THREADS";
 /// Memory of a device in this process where the host's own is unknown, in bytes.
 const DEFAULT_MEMORY: u64 = 4 << 30;
 
-/// Returns the device that the environment names, or why there is none.
-pub(crate) fn device() -> Result<Box<dyn Device>, String> {
+/// Returns the device that the environment names.
+///
+/// # Errors
+/// The reason why there is none, with the variable to set.
+pub fn device() -> Result<Box<dyn Device>, String> {
     let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let host = match read(DEVICE) {
         None => {
