@@ -4,10 +4,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use sahasra_cuda_boundary::log;
 use sahasra_cuda_device::{Device, Extent, Failure, Operation, Queue, Region, Ticket};
 
 use crate::boundary::Handle;
-use crate::log;
 use crate::status::Status;
 use crate::table::new_handle;
 

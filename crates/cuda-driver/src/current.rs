@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use crate::boundary::{self, Handle};
+use sahasra_cuda_boundary::process;
+
+use crate::boundary::Handle;
 use crate::context::Context;
 use crate::driver;
 use crate::status::Status;
@@ -16,7 +18,7 @@ thread_local! {
 
 /// Runs a function on the thread's stack.
 fn with_stack<T>(function: impl FnOnce(&mut Vec<(Handle, Weak<Context>)>) -> T) -> Result<T, Status> {
-    boundary::check_process()?;
+    process::check::<Status>()?;
     // Fails while the thread ends.
     STACK
         .try_with(|stack| function(&mut stack.borrow_mut()))

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
+use sahasra_cuda_boundary::{log, process};
 use sahasra_cuda_device::Device;
 
-use crate::boundary::{self, Handle};
+use crate::boundary::Handle;
 use crate::context::Context;
 use crate::host::HostRange;
 use crate::image::Link;
-use crate::log;
 use crate::module::{Function, Module};
 use crate::ranges::Ranges;
 use crate::status::Status;
@@ -55,14 +55,14 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 /// The state of the process; [`Status::NOT_INITIALIZED`] before `cuInit`, and in a forked child.
 pub(crate) fn get() -> Result<&'static Driver, Status> {
-    boundary::check_process()?;
+    process::check::<Status>()?;
     DRIVER.get().ok_or(Status::NOT_INITIALIZED)
 }
 
 /// Initialises the process. A second call does nothing; a failed one can be made again.
 pub(crate) fn initialise() -> Result<(), Status> {
     static INITIALISING: Mutex<()> = Mutex::new(());
-    boundary::check_process()?;
+    process::check::<Status>()?;
     let _one_at_a_time = INITIALISING.lock();
     if DRIVER.get().is_some() {
         return Ok(());
@@ -71,8 +71,7 @@ pub(crate) fn initialise() -> Result<(), Status> {
         log::once(reason);
         Status::NO_DEVICE
     })?;
-    // SAFETY: the handler is a function without state that is safe to run in a child: it sets a flag.
-    if unsafe { libc::pthread_atfork(None, None, Some(boundary::after_fork_in_child as unsafe extern "C" fn())) } != 0 {
+    if !process::refuse_children() {
         return Err(Status::OPERATING_SYSTEM);
     }
     let ranges = Ranges::new(device.properties().addresses.clone());

@@ -1,9 +1,9 @@
 //! Images of modules as programs pass them: PTX, or what `cuLinkComplete` makes of several PTX texts.
 
+use sahasra_cuda_boundary::log;
 use sahasra_cuda_device::LoadFailure;
 
 use crate::boundary::{HostPointer, In, Out};
-use crate::log;
 use crate::status::Status;
 
 /// First bytes of an image that [`Link`] makes. A NUL within, so that it is no text.
@@ -20,7 +20,7 @@ const REMEDY: &str = "the image has machine code for a GPU and this device runs 
 
 /// Reads the texts of an image, whose length nobody knows but the image.
 pub(crate) fn texts(image: HostPointer) -> Result<Vec<String>, Status> {
-    if image.0.is_null() {
+    if image.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     // An image has at least one byte, and each byte that is not that of the end of a text has a successor.
@@ -48,13 +48,17 @@ pub(crate) fn texts(image: HostPointer) -> Result<Vec<String>, Status> {
 }
 
 fn byte_at(image: HostPointer, index: usize) -> Result<u8, Status> {
-    In::<u8>::new(image.0.cast_const().cast()).at(index)
+    In::<u8>::new(image.pointer().cast_const().cast()).at(index)
 }
 
 /// Texts of an image that [`Link`] made.
 fn linked(image: HostPointer) -> Result<Vec<String>, Status> {
     let at = |offset: usize| HostPointer::of_address(image.address() + offset);
-    let word = |offset: usize| In::<u64>::new(at(offset).0.cast_const().cast()).get().map(|word| word as usize);
+    let word = |offset: usize| {
+        In::<u64>::new(at(offset).pointer().cast_const().cast())
+            .get()
+            .map(|word| word as usize)
+    };
     let mut offset = MAGIC.len();
     let count = word(offset)?;
     offset += 8;

@@ -20,8 +20,6 @@ mod driver;
 mod host;
 mod image;
 mod lane;
-mod log;
-mod missing;
 mod module;
 mod ranges;
 mod status;

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::Operation;
 
 use crate::boundary::{Handle, In, Out, exports};
 use crate::context::Context;
 use crate::current;
 use crate::driver::{self, VERSION};
-use crate::missing::refuse;
 use crate::status::Status;
 
 /// Most bytes that the heap of kernels can have: beside the device's memory.

@@ -2,13 +2,13 @@
 
 use std::ffi::c_uint;
 
+use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{Extent, Region};
 
 use crate::boundary::{Handle, HostPointer, In, exports};
 use crate::copy::{Completion, Side, copy};
 use crate::driver;
 use crate::lane::Lane;
-use crate::missing::refuse;
 use crate::status::Status;
 
 /// `CU_MEMORYTYPE_HOST` and the others.

@@ -2,10 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use sahasra_cuda_boundary::missing::refuse;
+
 use crate::attributes;
 use crate::boundary::{Handle, Out, Text, exports};
 use crate::driver::{self, Driver};
-use crate::missing::refuse;
 use crate::status::Status;
 
 /// Position of the device on a bus that there is not.

@@ -3,11 +3,12 @@
 use std::ffi::c_uint;
 use std::sync::Arc;
 
+use sahasra_cuda_boundary::missing::refuse;
+
 use crate::boundary::{Handle, Out, exports};
 use crate::current;
 use crate::driver;
 use crate::lane::Lane;
-use crate::missing::refuse;
 use crate::status::Status;
 use crate::stream::{DISABLE_TIMING, Event};
 

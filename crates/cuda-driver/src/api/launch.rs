@@ -3,13 +3,13 @@
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::Ordering;
 
+use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{LaunchRequest, Operation};
 
 use crate::attributes;
 use crate::boundary::{Handle, HostPointer, In, exports};
 use crate::driver;
 use crate::lane::Lane;
-use crate::missing::refuse;
 use crate::module::Function;
 use crate::status::Status;
 
@@ -80,7 +80,7 @@ fn parameters(function: &Function, pointers: In<In<u8>>, extra: In<usize>) -> Re
     }
     if !pointers.is_null() {
         for (index, place) in description.parameters.iter().enumerate() {
-            let source = HostPointer(pointers.at(index)?.address() as *mut c_void);
+            let source = HostPointer::new(pointers.at(index)?.address() as *mut c_void);
             let target = &mut block[place.offset as usize..(place.offset + place.bytes) as usize];
             source.with_bytes(target.len(), |bytes| target.copy_from_slice(bytes))?;
         }
@@ -205,7 +205,7 @@ exports! {
         let function = function.ok_or(Status::INVALID_VALUE)?;
         Lane::of(stream)?.wait()?;
         // SAFETY: the caller passed the function to be called with this argument.
-        unsafe { function(data.0) };
+        unsafe { function(data.pointer()) };
         Ok(())
     }
 }

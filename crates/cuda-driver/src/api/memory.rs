@@ -2,12 +2,13 @@
 
 use std::ffi::{c_int, c_uint};
 
+use sahasra_cuda_boundary::missing::refuse;
+
 use crate::attributes;
 use crate::boundary::{Handle, HostPointer, Out, exports};
 use crate::current;
 use crate::driver;
 use crate::lane::Lane;
-use crate::missing::refuse;
 use crate::ranges::Kind;
 use crate::status::Status;
 

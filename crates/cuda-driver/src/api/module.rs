@@ -22,7 +22,7 @@ pub(crate) fn load_file(out: Out<Handle>, path: Text, logs: &Logs) -> Result<(),
     out.require()?;
     let mut bytes = std::fs::read(path.get()?).map_err(|_| Status::FILE_NOT_FOUND)?;
     bytes.push(0);
-    load(out, HostPointer(bytes.as_mut_ptr().cast::<c_void>()), logs)
+    load(out, HostPointer::new(bytes.as_mut_ptr().cast::<c_void>()), logs)
 }
 
 exports! {

@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sahasra_cuda_boundary::missing::refuse;
+
 use crate::boundary::{Handle, In, Out, exports};
 use crate::driver;
-use crate::missing::refuse;
 use crate::ranges::Pool;
 use crate::status::Status;
 use crate::table::new_handle;

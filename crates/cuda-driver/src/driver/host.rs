@@ -4,12 +4,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{HostBlock, Operation};
 
 use crate::boundary::{Handle, HostPointer};
 use crate::context::Context;
 use crate::host::{HostRange, Origin};
-use crate::missing::refuse;
 use crate::ranges::Kind;
 use crate::status::Status;
 
@@ -61,7 +61,7 @@ impl Driver {
         context.check()?;
         let block = Arc::new(HostBlock::new(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?);
         self.share(context, &block, Kind::Mapped)?;
-        let pointer = HostPointer(block.pointer().cast());
+        let pointer = HostPointer::new(block.pointer().cast());
         let range = HostRange::new(context, block, flags, Origin::Allocated);
         self.host.write().insert(pointer.address(), range);
         Ok(pointer)
@@ -77,7 +77,7 @@ impl Driver {
 
     /// Makes memory of the program known, and accessible to kernels.
     pub(crate) fn register_host(&self, context: &Arc<Context>, pointer: HostPointer, bytes: usize, flags: u32) -> Result<(), Status> {
-        let start = NonNull::new(pointer.0.cast::<u8>()).ok_or(Status::INVALID_VALUE)?;
+        let start = NonNull::new(pointer.pointer().cast::<u8>()).ok_or(Status::INVALID_VALUE)?;
         let end = pointer.address().checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
         if bytes == 0 {
             return Err(Status::INVALID_VALUE);

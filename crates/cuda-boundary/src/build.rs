@@ -1,0 +1,84 @@
+//! For build scripts: the names that a library exports.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::{env, fs};
+
+/// Names that a library exports.
+pub struct Names {
+    /// Lines of `symbols.txt`: a name, and what follows it.
+    pub listed: Vec<(String, Option<String>)>,
+    /// Names of functions that the sources have, with the path of the module in which each is.
+    pub implemented: BTreeMap<String, String>,
+}
+
+impl Names {
+    /// Reads the list of names, and the sources of folders: `(folder, path)`, with the path of the folder's module.
+    ///
+    /// # Panics
+    /// If a file cannot be read, or a function is not in the list: the build must fail.
+    pub fn read(symbols: &str, folders: &[(&str, &str)]) -> Self {
+        println!("cargo:rerun-if-changed={symbols}");
+        let text = fs::read_to_string(symbols).expect("the list of symbols is readable");
+        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let listed = lines.map(|line| match line.split_once(' ') {
+            Some((name, rest)) => (name.to_owned(), Some(rest.trim().to_owned())),
+            None => (line.to_owned(), None),
+        });
+        let listed: Vec<_> = listed.collect();
+        let mut implemented = BTreeMap::new();
+        for (folder, path) in folders {
+            println!("cargo:rerun-if-changed={folder}");
+            read_folder(Path::new(folder), path, &mut implemented);
+        }
+        for name in implemented.keys() {
+            assert!(listed.iter().any(|(listed, _)| listed == name), "{name} is not in {symbols}");
+        }
+        Self { listed, implemented }
+    }
+
+    /// Writes exports of the names that no source has to a file in `OUT_DIR`. Their result is of the type `status`.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn write_missing(&self, file: &str, status: &str, rest: &str) {
+        let mut code = String::new();
+        for (name, _) in &self.listed {
+            if !self.implemented.contains_key(name) {
+                writeln!(
+                    code,
+                    "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> {status} {{ sahasra_cuda_boundary::missing::function(\"{name}\") }}"
+                )
+                .expect("a string takes any text");
+            }
+        }
+        code.push_str(rest);
+        let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+        fs::write(Path::new(&out).join(file), code).expect("OUT_DIR is writable");
+    }
+}
+
+/// Names the library as programs look for it. A program may close the library while threads of it run, so it stays.
+pub fn name_library(name: &str) {
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{name},-z,nodelete");
+    }
+}
+
+/// Finds the functions of a folder whose names are those of C: Rust's have no capital letters.
+fn read_folder(folder: &Path, path: &str, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).expect("the folder of sources is readable") {
+        let file = entry.expect("the folder of sources is readable").path();
+        let module = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let text = fs::read_to_string(&file).expect("sources are readable");
+        for line in text.lines() {
+            let declaration = line.trim_start().strip_prefix("fn ");
+            if let Some((name, _)) = declaration.and_then(|rest| rest.split_once('('))
+                && name.contains(|letter: char| letter.is_ascii_uppercase())
+            {
+                found.insert(name.to_owned(), format!("{path}::{module}"));
+            }
+        }
+    }
+}
