@@ -28,5 +28,5 @@ fn main() {
     let code = format!(
         "\n#[cfg(test)]\nconst IMPLEMENTED: usize = {implemented};\n\npub(crate) static SYMBOLS: [Symbol; {count}] = [\n{table}];\n"
     );
-    names.write_missing("symbols.rs", "crate::status::Status", &code);
+    names.write_missing("symbols.rs", "crate::status::Status", build::not_supported, &code);
 }

@@ -38,25 +38,29 @@ impl Names {
         Self { listed, implemented }
     }
 
-    /// Writes exports of the names that no source has to a file in `OUT_DIR`. Their result is of the type `status`.
+    /// Writes exports of the names that no source has to a file in `OUT_DIR`, and more code behind them. An export returns what `answer`, an
+    /// expression of the type `status`, is for its name and what follows the name in the list.
     ///
     /// # Panics
     /// If the file cannot be written.
-    pub fn write_missing(&self, file: &str, status: &str, rest: &str) {
+    pub fn write_missing(&self, file: &str, status: &str, answer: impl Fn(&str, Option<&str>) -> String, rest: &str) {
         let mut code = String::new();
-        for (name, _) in &self.listed {
+        for (name, word) in &self.listed {
             if !self.implemented.contains_key(name) {
-                writeln!(
-                    code,
-                    "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> {status} {{ sahasra_cuda_boundary::missing::function(\"{name}\") }}"
-                )
-                .expect("a string takes any text");
+                let answer = answer(name, word.as_deref());
+                writeln!(code, "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> {status} {{ {answer} }}")
+                    .expect("a string takes any text");
             }
         }
         code.push_str(rest);
         let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
         fs::write(Path::new(&out).join(file), code).expect("OUT_DIR is writable");
     }
+}
+
+/// Answer of a function that says its name on stderr and is not supported.
+pub fn not_supported(name: &str, _word: Option<&str>) -> String {
+    format!("sahasra_cuda_boundary::missing::function(\"{name}\")")
 }
 
 /// Names the library as programs look for it. A program may close the library while threads of it run, so it stays.
@@ -73,9 +77,11 @@ fn read_folder(folder: &Path, path: &str, found: &mut BTreeMap<String, String>) 
         let module = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let text = fs::read_to_string(&file).expect("sources are readable");
         for line in text.lines() {
-            let declaration = line.trim_start().strip_prefix("fn ");
+            let line = line.trim_start();
+            let declaration = line.strip_prefix("pub extern \"C\" ").unwrap_or(line).strip_prefix("fn ");
             if let Some((name, _)) = declaration.and_then(|rest| rest.split_once('('))
-                && name.contains(|letter: char| letter.is_ascii_uppercase())
+                && name.bytes().any(|letter| letter.is_ascii_uppercase())
+                && name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
             {
                 found.insert(name.to_owned(), format!("{path}::{module}"));
             }

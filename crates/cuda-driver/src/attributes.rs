@@ -1,9 +1,8 @@
 //! What the device says of itself: the limits of compute capability 8.0, within which compilers emit what the PTX engine runs.
 
 use sahasra_cuda_device::Properties;
+use sahasra_cuda_environment::{CAPABILITY, PCI_BUS};
 
-/// Compute capability, major and minor.
-pub(crate) const CAPABILITY: (i32, i32) = (8, 0);
 /// Shared memory of a block in bytes.
 pub(crate) const SHARED_BYTES: u32 = 48 << 10;
 /// Shared memory of a block in bytes, for kernels that opt in.
@@ -85,7 +84,7 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         72 => 2_097_120,
         73 | 74 | 77 => 32_768,
         // Position: domain, bus and device.
-        33 => 1,
+        33 => i32::from(PCI_BUS),
         34 | 50 => 0,
         // Numbers of nodes and groups that there are none of.
         85 => 0,

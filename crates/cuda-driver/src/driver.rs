@@ -25,8 +25,8 @@ use crate::table::Table;
 
 use contexts::Primary;
 
-/// Version of the driver API: CUDA 12.8.
-pub(crate) const VERSION: i32 = 12_080;
+/// Version of the driver API.
+pub(crate) const VERSION: i32 = sahasra_cuda_environment::CUDA_VERSION;
 
 /// The state of an initialised process.
 pub(crate) struct Driver {

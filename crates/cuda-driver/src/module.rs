@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId};
+use sahasra_cuda_environment::CAPABILITY;
 
 use crate::attributes;
 use crate::boundary::Handle;
@@ -56,7 +57,7 @@ impl Function {
             // Registers that leave room for a block of the most threads.
             4 => signed((attributes::REGISTERS / self.description.max_threads.max(1)).min(64)),
             // Versions of PTX and of machine code, as of compute capability 8.0.
-            5 | 6 => attributes::CAPABILITY.0 * 10 + attributes::CAPABILITY.1,
+            5 | 6 => CAPABILITY.0 * 10 + CAPABILITY.1,
             8 => signed(self.most_dynamic_shared.load(Ordering::Relaxed)),
             9 => self.carveout.load(Ordering::Relaxed) as i32,
             // Constant memory, caching, clusters, scheduling.

@@ -4,6 +4,13 @@ use std::num::NonZero;
 
 use sahasra_cuda_device::{CpuDevice, Device};
 
+/// Version of CUDA that the libraries offer: 1000 × major + 10 × minor.
+pub const CUDA_VERSION: i32 = 12_080;
+/// Compute capability of the device, major and minor: its limits are those within which compilers emit what the PTX engine runs.
+pub const CAPABILITY: (i32, i32) = (8, 0);
+/// Bus of the device's position, in PCI domain 0. It is no device of this machine's bus; programs ask all the same.
+pub const PCI_BUS: u8 = 1;
+
 /// Variable that names the device.
 const DEVICE: &str = "SAHASRA_CUDA";
 /// Variable with the memory of a device in this process.

@@ -3,13 +3,14 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use sahasra_cuda_boundary::missing::refuse;
+use sahasra_cuda_environment::CAPABILITY;
 
 use crate::attributes;
 use crate::boundary::{Handle, Out, Text, exports};
 use crate::driver::{self, Driver};
 use crate::status::Status;
 
-/// Position of the device on a bus that there is not.
+/// Position of the device, on bus [`PCI_BUS`](sahasra_cuda_environment::PCI_BUS).
 const PCI: &str = "0000:01:00.0";
 
 /// `CUdevprop`.
@@ -100,8 +101,8 @@ exports! {
 
     fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
         of(device)?;
-        major.set(attributes::CAPABILITY.0)?;
-        minor.set(attributes::CAPABILITY.1)
+        major.set(CAPABILITY.0)?;
+        minor.set(CAPABILITY.1)
     }
 
     fn cuDeviceGetPCIBusId(text: Out<c_char>, length: c_int, device: c_int) {

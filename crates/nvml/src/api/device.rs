@@ -1,0 +1,104 @@
+//! Kind and modes of the device.
+
+use std::ffi::{c_int, c_uint};
+
+use sahasra_cuda_environment::CAPABILITY;
+
+use crate::boundary::{Handle, Out, exports};
+use crate::state;
+use crate::status::Status;
+
+/// `NVML_DEVICE_ARCH_AMPERE`: that of compute capability 8.0.
+const ARCHITECTURE: c_uint = 7;
+/// `NVML_P2P_STATUS_NOT_SUPPORTED`.
+const NO_PEERS: c_uint = 5;
+
+/// `nvmlFieldValue_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    timestamp: i64,
+    latency: i64,
+    kind: c_uint,
+    status: Status,
+    value: u64,
+}
+
+/// Writes a number that says the same of every device.
+fn constant(device: Handle, out: Out<c_uint>, value: c_uint) -> Result<(), Status> {
+    state::properties(device)?;
+    out.set(value)
+}
+
+exports! {
+    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<c_int>, minor: Out<c_int>) {
+        state::properties(device)?;
+        major.set(CAPABILITY.0)?;
+        minor.set(CAPABILITY.1)
+    }
+
+    fn nvmlDeviceGetArchitecture(device: Handle, architecture: Out<c_uint>) {
+        constant(device, architecture, ARCHITECTURE)
+    }
+
+    /// `NVML_BRAND_UNKNOWN`.
+    fn nvmlDeviceGetBrand(device: Handle, brand: Out<c_uint>) {
+        constant(device, brand, 0)
+    }
+
+    /// No display, no persistence, and any number of processes: 0 in each of these.
+    fn nvmlDeviceGetDisplayMode(device: Handle, mode: Out<c_uint>) {
+        constant(device, mode, 0)
+    }
+
+    fn nvmlDeviceGetDisplayActive(device: Handle, is_active: Out<c_uint>) {
+        constant(device, is_active, 0)
+    }
+
+    fn nvmlDeviceGetPersistenceMode(device: Handle, mode: Out<c_uint>) {
+        constant(device, mode, 0)
+    }
+
+    fn nvmlDeviceGetComputeMode(device: Handle, mode: Out<c_uint>) {
+        constant(device, mode, 0)
+    }
+
+    fn nvmlDeviceGetVirtualizationMode(device: Handle, mode: Out<c_uint>) {
+        constant(device, mode, 0)
+    }
+
+    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_instance: Out<c_uint>) {
+        constant(device, is_instance, 0)
+    }
+
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>) {
+        constant(device, count, 0)
+    }
+
+    fn nvmlDeviceGetTopologyNearestGpus(device: Handle, _level: c_uint, count: Out<c_uint>, _devices: Out<Handle>) {
+        constant(device, count, 0)
+    }
+
+    fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, _kind: c_uint, status: Out<c_uint>) {
+        state::properties(peer)?;
+        constant(device, status, NO_PEERS)
+    }
+
+    /// Each field says of itself that it is not supported.
+    fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: Out<FieldValue>) {
+        state::properties(device)?;
+        let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
+        for index in 0..count {
+            values.require()?;
+            let place = values.element(index);
+            let field = place.get()?;
+            place.set(FieldValue {
+                status: Status::NOT_SUPPORTED,
+                ..field
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! The state of the process: how often the library was initialised, and its device.
+
+use parking_lot::Mutex;
+use sahasra_cuda_boundary::log;
+use sahasra_cuda_device::{Device, Properties};
+
+use crate::boundary::Handle;
+use crate::status::Status;
+
+/// Handle of the only device.
+pub(crate) const DEVICE: Handle = Handle(0x5a10);
+/// Flag of `nvmlInitWithFlags`: a machine without a device is no error.
+pub(crate) const NO_GPUS: u32 = 1;
+
+/// State between the first `nvmlInit` and the last `nvmlShutdown`.
+struct State {
+    /// Number of `nvmlInit` without `nvmlShutdown`.
+    users: u32,
+    device: Option<Box<dyn Device>>,
+}
+
+static STATE: Mutex<State> = Mutex::new(State { users: 0, device: None });
+
+/// Initialises the library. Each time that succeeds takes one [`shut_down`].
+pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
+    let mut state = STATE.lock();
+    if state.device.is_none() {
+        match sahasra_cuda_environment::device() {
+            Ok(device) => state.device = Some(device),
+            Err(reason) => {
+                log::once(reason);
+                if flags & NO_GPUS == 0 {
+                    return Err(Status::DRIVER_NOT_LOADED);
+                }
+            }
+        }
+    }
+    state.users += 1;
+    Ok(())
+}
+
+/// Ends what one [`initialise`] began.
+pub(crate) fn shut_down() -> Result<(), Status> {
+    let mut state = STATE.lock();
+    state.users = state.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
+    if state.users == 0 {
+        state.device = None;
+    }
+    Ok(())
+}
+
+/// Runs a function on the properties of the device, if there is one; [`Status::UNINITIALIZED`] before `nvmlInit`.
+pub(crate) fn with_device<T>(function: impl FnOnce(Option<&Properties>) -> Result<T, Status>) -> Result<T, Status> {
+    let state = STATE.lock();
+    if state.users == 0 {
+        return Err(Status::UNINITIALIZED);
+    }
+    function(state.device.as_ref().map(|device| device.properties()))
+}
+
+/// Refuses calls before `nvmlInit`.
+pub(crate) fn check() -> Result<(), Status> {
+    with_device(|_| Ok(()))
+}
+
+/// Properties of the device of a handle; [`Status::INVALID_ARGUMENT`] for other handles.
+pub(crate) fn properties(handle: Handle) -> Result<Properties, Status> {
+    with_device(|device| device.filter(|_| handle == DEVICE).cloned().ok_or(Status::INVALID_ARGUMENT))
+}
+
+/// Answer to a question about what the device does not have.
+pub(crate) fn absent() -> Status {
+    sahasra_cuda_boundary::call(|| {
+        check()?;
+        Err(Status::NOT_SUPPORTED)
+    })
+}
