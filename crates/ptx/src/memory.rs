@@ -130,7 +130,8 @@ struct Table {
 #[derive(Debug)]
 pub struct Memory {
     capacity: u64,
-    used: AtomicU64,
+    /// Bytes that count against the capacity, of this memory and of those [beside](Self::beside) it.
+    used: Arc<AtomicU64>,
     /// Lowest address of allocations whose address the memory chooses.
     first: u64,
     /// End of the addresses that the memory chooses.
@@ -151,7 +152,7 @@ impl Memory {
         let first = addresses.start.0.clamp(FIRST_ADDRESS, LAST_ADDRESS).next_multiple_of(ALIGNMENT);
         Self {
             capacity,
-            used: AtomicU64::new(0),
+            used: Arc::default(),
             first,
             last: addresses.end.0.clamp(first, LAST_ADDRESS),
             table: RwLock::new(Table {
@@ -160,6 +161,14 @@ impl Memory {
             }),
             heap: Heap::default(),
         }
+    }
+
+    /// Returns an empty memory like [`with_addresses`](Self::with_addresses) that shares the capacity of this one: the allocations of both
+    /// together do not exceed it.
+    pub fn beside(&self, addresses: Range<DevicePointer>) -> Self {
+        let mut memory = Self::with_addresses(self.capacity, addresses);
+        memory.used = Arc::clone(&self.used);
+        memory
     }
 
     /// Sets the maximum number of bytes that kernels may have allocated with `malloc` at a time, 8 MiB by default. They also count in
@@ -178,7 +187,8 @@ impl Memory {
         self.capacity
     }
 
-    /// Returns the allocated bytes, with each allocation rounded up to a multiple of 256.
+    /// Returns the allocated bytes, with each allocation rounded up to a multiple of 256, including those of memories that share the
+    /// capacity.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -397,5 +407,13 @@ impl Memory {
         // SAFETY: the range was checked and is kept alive.
         unsafe { std::ptr::write_bytes(host, byte, length) }
         Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let counted = table.allocations.values().map(|allocation| allocation.counted).sum();
+        self.used.fetch_sub(counted, Ordering::Relaxed);
     }
 }

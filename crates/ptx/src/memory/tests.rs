@@ -127,3 +127,16 @@ fn host_memory_is_shared_at_its_own_address() {
         "not an address of callers"
     );
 }
+
+#[test]
+fn memories_beside_each_other_share_a_capacity() {
+    let first = Memory::new(1024);
+    let second = first.beside(DevicePointer(1 << 40)..DevicePointer(1 << 50));
+    let kept = first.allocate(512).unwrap();
+    second.allocate(256).unwrap();
+    assert!(matches!(second.allocate(512), Err(MemoryError::OutOfMemory { available: 256, .. })));
+    assert!(second.write(kept, &[1]).is_err(), "addresses are not shared");
+    drop(second);
+    assert_eq!(first.used(), 512);
+    first.allocate(512).unwrap();
+}
