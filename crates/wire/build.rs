@@ -5,7 +5,7 @@ use std::{env, error::Error, fmt::Write, fs, path::Path};
 use heck::ToUpperCamelCase;
 use protox::prost_reflect::prost_types::{EnumDescriptorProto, FileDescriptorProto, field_descriptor_proto::Label};
 
-const PACKAGES: [&str; 4] = ["burst", "grants", "inventory", "session"];
+const PACKAGES: [&str; 5] = ["burst", "cuda", "grants", "inventory", "session"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
 
 /// What a device is. Known before any queue is opened, so that questions about it need no answer from afar.
@@ -34,6 +36,9 @@ pub trait Device: Send + Sync {
     /// What the device is.
     fn properties(&self) -> &Properties;
 
+    /// Frees everything and ends the use of the device, before the process ends. Nothing may be called afterwards.
+    fn close(&self) {}
+
     /// Opens a queue with memory of its own. Dropping it frees everything.
     ///
     /// # Errors
@@ -49,12 +54,17 @@ pub trait Queue: Send + Sync {
     /// Appends an operation, and returns before it is executed. Waits only while the queue is full.
     fn submit(&self, operation: Operation) -> Ticket;
 
+    /// Whether [`submit`](Self::submit) would not wait.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Appends a write of rows, which follow each other in `bytes` without gaps. `bytes` may be reused when this returns.
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
         self.submit(Operation::Write {
             to,
             extent,
-            bytes: bytes.to_vec(),
+            bytes: Bytes::copy_from_slice(bytes),
         })
     }
 
@@ -87,11 +97,19 @@ pub trait Queue: Send + Sync {
     /// A failure of this operation or one before.
     fn wait(&self, ticket: Ticket) -> Result<(), Failure>;
 
+    /// Ticket of the last operation that has been executed, without waiting for it.
+    ///
+    /// # Errors
+    /// The sticky failure.
+    fn executed(&self) -> Result<Ticket, Failure>;
+
     /// Whether the operation of a ticket has been executed.
     ///
     /// # Errors
     /// The sticky failure.
-    fn is_done(&self, ticket: Ticket) -> Result<bool, Failure>;
+    fn is_done(&self, ticket: Ticket) -> Result<bool, Failure> {
+        Ok(self.executed()? >= ticket)
+    }
 
     /// Ticket of the last operation that was submitted.
     fn last(&self) -> Ticket;

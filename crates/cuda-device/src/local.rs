@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sahasra_ptx::{DevicePointer, Memory};
 
-use crate::{Device, Engine, Failure, FailureKind, Properties, Queue};
+use crate::{Device, Engine, Failure, FailureKind, Operation, Properties, Queue, Ticket};
 use queue::CpuQueue;
 
 /// Addresses of mapped memory: above those of this process, so that no address is one of the host too (x86-64 and AArch64 give programs
@@ -31,6 +31,8 @@ pub struct CpuDevice {
     properties: Properties,
     threads: NonZero<usize>,
     opened: AtomicU64,
+    /// Empty memory beside which those of all queues are.
+    memory: Memory,
 }
 
 impl CpuDevice {
@@ -48,17 +50,24 @@ impl CpuDevice {
             },
             threads,
             opened: AtomicU64::new(0),
+            memory: Memory::new(memory_bytes.saturating_add(HEAP_ROOM)),
         }
     }
-}
 
-impl Device for CpuDevice {
-    fn properties(&self) -> &Properties {
-        &self.properties
+    /// Bytes that are allocated in all queues.
+    pub fn used_bytes(&self) -> u64 {
+        self.memory.used()
     }
 
-    fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
-        let capacity = self.properties.memory_bytes.saturating_add(HEAP_ROOM);
+    /// Opens a queue like [`Device::open`]. After each operation, the thread that has executed it calls `ended`.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_watched(&self, ended: Ended) -> Result<Arc<dyn Queue>, Failure> {
+        self.open_with(Some(ended))
+    }
+
+    fn open_with(&self, ended: Option<Ended>) -> Result<Arc<dyn Queue>, Failure> {
         let number = self.opened.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |opened| {
             Some(opened + 1).filter(|opened| *opened <= MAX_QUEUES)
         });
@@ -67,7 +76,20 @@ impl Device for CpuDevice {
             Failure::new(FailureKind::OutOfMemory, message)
         })?;
         let first = FIRST_ADDRESS + number * QUEUE_ADDRESSES;
-        let memory = Memory::with_addresses(capacity, DevicePointer(first)..DevicePointer(first + QUEUE_ADDRESSES));
-        Ok(Arc::new(CpuQueue::new(Engine::new(memory, self.threads))?))
+        let memory = self.memory.beside(DevicePointer(first)..DevicePointer(first + QUEUE_ADDRESSES));
+        Ok(Arc::new(CpuQueue::new(Engine::new(memory, self.threads), ended)?))
+    }
+}
+
+/// Called with an operation and its ticket when the operation has been executed, or when its queue was dropped before that.
+pub type Ended = Arc<dyn Fn(&Operation, Ticket) + Send + Sync>;
+
+impl Device for CpuDevice {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
+        self.open_with(None)
     }
 }

@@ -1,5 +1,7 @@
 //! Operations that a queue takes in order, without answers.
 
+use bytes::Bytes;
+
 /// Name that the client gives a module. Never given twice in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u64);
@@ -92,7 +94,7 @@ pub struct LaunchRequest {
     /// Whether all blocks must be resident at the same time.
     pub cooperative: bool,
     /// Parameter block, laid out as the module's description says.
-    pub parameters: Vec<u8>,
+    pub parameters: Bytes,
 }
 
 /// Operation of a queue. Operations are executed in the order in which they were submitted.
@@ -117,7 +119,7 @@ pub enum Operation {
         /// Size of the rows.
         extent: Extent,
         /// As many bytes as the extent has.
-        bytes: Vec<u8>,
+        bytes: Bytes,
     },
     /// Copies rows within device memory. Rows are copied one after another; the ranges of one row may overlap.
     Copy {

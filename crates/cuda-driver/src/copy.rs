@@ -158,7 +158,11 @@ fn write(lane: &Lane, owner: &Arc<Context>, to: Region, from: Region, extent: Ex
         for (row, slice) in extent.rows() {
             host_row(&from, row, slice)?.with_bytes(extent.width as usize, |bytes| packed.extend_from_slice(bytes))?;
         }
-        owner.submit(Operation::Write { to, extent, bytes: packed })?
+        owner.submit(Operation::Write {
+            to,
+            extent,
+            bytes: packed.into(),
+        })?
     };
     if lane.context.id == owner.id {
         lane.note(ticket);

@@ -45,6 +45,10 @@ macro_rules! labelled {
 }
 
 pub mod burst;
+/// Operations and answers of a session of the engine `cuda`.
+pub mod cuda {
+    include!(concat!(env!("OUT_DIR"), "/sahasra.cuda.rs"));
+}
 pub mod frame;
 pub mod grants;
 /// Inventory of an agent: its devices, grants and sessions.

@@ -7,9 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::{Engine, Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket};
+use crate::{
+    Ended, Engine, Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
+};
 
 /// Maximum operations that wait. CUDA's own queues are of this order.
 const MAX_WAITING: usize = 4096;
@@ -38,6 +41,7 @@ struct Shared {
     ended: Condvar,
     executed: AtomicU64,
     has_failed: AtomicBool,
+    watcher: Option<Ended>,
 }
 
 /// Queue in this process.
@@ -47,7 +51,7 @@ pub(super) struct CpuQueue {
 }
 
 impl CpuQueue {
-    pub(super) fn new(engine: Engine) -> Result<Self, Failure> {
+    pub(super) fn new(engine: Engine, watcher: Option<Ended>) -> Result<Self, Failure> {
         let shared = Arc::new(Shared {
             engine,
             state: Mutex::new(State {
@@ -63,6 +67,7 @@ impl CpuQueue {
             ended: Condvar::new(),
             executed: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
+            watcher,
         });
         let of_worker = Arc::clone(&shared);
         let worker = std::thread::Builder::new()
@@ -84,6 +89,12 @@ impl Drop for CpuQueue {
         if let Some(worker) = self.worker.take() {
             // An error is a panic of the worker, which ends the same way.
             let _ = worker.join();
+        }
+        if let Some(watcher) = &self.shared.watcher {
+            let waiting = std::mem::take(&mut self.shared.state.lock().waiting);
+            for (operation, ticket) in waiting.iter().zip(self.shared.executed() + 1..) {
+                watcher(operation, Ticket(ticket));
+            }
         }
     }
 }
@@ -126,10 +137,14 @@ impl Shared {
         if let Err(failure) = outcome {
             self.fail(state, failure);
         }
-        self.executed.fetch_add(1, Ordering::Release);
+        let executed = self.executed.fetch_add(1, Ordering::Release) + 1;
         self.ended.notify_all();
         if !state.waiting.is_empty() && state.is_worker_asleep {
             self.arrived.notify_one();
+        }
+        if let Some(watcher) = &self.watcher {
+            // Unlocked, because the watcher may lock what callers of the queue hold.
+            MutexGuard::unlocked(state, || watcher(operation, Ticket(executed)));
         }
     }
 
@@ -171,6 +186,11 @@ impl Shared {
 }
 
 impl Queue for CpuQueue {
+    fn has_room(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.waiting.len() < MAX_WAITING && state.payload < MAX_PAYLOAD
+    }
+
     fn submit(&self, operation: Operation) -> Ticket {
         let shared = &*self.shared;
         let mut state = shared.state.lock();
@@ -195,7 +215,7 @@ impl Queue for CpuQueue {
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
         let is_idle = self.shared.executed() == self.last().0;
         if !is_idle && bytes.len() < DIRECT_WRITE {
-            let bytes = bytes.to_vec();
+            let bytes = Bytes::copy_from_slice(bytes);
             return self.submit(Operation::Write { to, extent, bytes });
         }
         let last = self.last();
@@ -228,11 +248,11 @@ impl Queue for CpuQueue {
         self.shared.wait(ticket)
     }
 
-    fn is_done(&self, ticket: Ticket) -> Result<bool, Failure> {
-        let is_executed = self.shared.executed() >= ticket.0;
+    fn executed(&self) -> Result<Ticket, Failure> {
+        let executed = self.shared.executed();
         match self.failure() {
             Some(failure) => Err(failure),
-            None => Ok(is_executed),
+            None => Ok(Ticket(executed)),
         }
     }
 

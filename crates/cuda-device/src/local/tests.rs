@@ -1,3 +1,5 @@
+use bytes::Bytes;
+
 use super::*;
 use crate::{Extent, FailureKind, LaunchRequest, LoadFailure, ModuleId, Operation, Region, Ticket};
 
@@ -52,7 +54,7 @@ fn launch(function: u32, parameters: &[u8]) -> Operation {
         dynamic_shared_bytes: 0,
         stack_bytes: 1024,
         cooperative: false,
-        parameters: parameters.to_vec(),
+        parameters: Bytes::copy_from_slice(parameters),
     }))
 }
 

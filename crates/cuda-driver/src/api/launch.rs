@@ -124,7 +124,7 @@ fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>,
         dynamic_shared_bytes: shape.shared_bytes,
         stack_bytes: lane.context.stack_bytes.load(Ordering::Relaxed) as u32,
         cooperative: shape.is_cooperative,
-        parameters: parameters(&function, pointers, extra)?,
+        parameters: parameters(&function, pointers, extra)?.into(),
     };
     lane.submit(Operation::Launch(Box::new(request)))?;
     Ok(())

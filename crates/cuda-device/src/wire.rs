@@ -1,0 +1,397 @@
+//! Operations, descriptions and failures as messages of the session stream ([`sahasra_wire::cuda`]).
+
+use bytes::{Bytes, BytesMut};
+use prost::{DecodeError, Message};
+use sahasra_wire::cuda::{self, operation::Kind};
+use sahasra_wire::session::FailureCode;
+
+use crate::{
+    Extent, Failure, FailureKind, FunctionDescription, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, ParameterPlace,
+    Region, VariableDescription,
+};
+
+/// Appends an operation to the payload of a [`cuda::Batch`].
+pub fn encode(operation: Operation, into: &mut BytesMut) {
+    let message = cuda::Operation {
+        kind: Some(kind(operation)),
+    };
+    message.encode_length_delimited(into).expect("the buffer grows");
+}
+
+/// Removes and returns the first operation of the payload of a [`cuda::Batch`], or `None` at its end. The operation shares the payload's
+/// memory.
+///
+/// # Errors
+/// When the payload is no sequence of operations.
+pub fn decode(payload: &mut Bytes) -> Result<Option<Operation>, DecodeError> {
+    if payload.is_empty() {
+        return Ok(None);
+    }
+    let message = cuda::Operation::decode_length_delimited(payload)?;
+    match message.kind {
+        Some(kind) => operation(kind).map(Some),
+        None => Err(invalid("an operation of an unknown kind")),
+    }
+}
+
+#[expect(deprecated, reason = "prost has no other way to make this error")]
+fn invalid(message: &'static str) -> DecodeError {
+    DecodeError::new(message)
+}
+
+fn kind(operation: Operation) -> Kind {
+    match operation {
+        Operation::Map { address, bytes } => Kind::Map(cuda::Map { address, bytes }),
+        Operation::Unmap { address } => Kind::Unmap(address),
+        Operation::Write { to, extent, bytes } => Kind::Write(cuda::WriteInline {
+            to: to.into(),
+            extent: extent.into(),
+            bytes,
+        }),
+        Operation::Copy { from, to, extent } => Kind::Copy(cuda::Copy {
+            from: from.into(),
+            to: to.into(),
+            extent: extent.into(),
+        }),
+        Operation::Fill {
+            to,
+            extent,
+            value,
+            element_bytes,
+        } => Kind::Fill(cuda::Fill {
+            to: to.into(),
+            extent: extent.into(),
+            value,
+            element_bytes: element_bytes.into(),
+        }),
+        Operation::Launch(launch) => {
+            let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, launch.block);
+            Kind::Launch(cuda::Launch {
+                module: launch.module.0,
+                function: launch.function,
+                grid_x,
+                grid_y,
+                grid_z,
+                block_x,
+                block_y,
+                block_z,
+                dynamic_shared_bytes: launch.dynamic_shared_bytes,
+                stack_bytes: launch.stack_bytes,
+                cooperative: launch.cooperative,
+                parameters: launch.parameters,
+            })
+        }
+        Operation::Mark(mark) => Kind::Mark(mark),
+        Operation::Unload(module) => Kind::Unload(module.0),
+        Operation::LimitHeap(bytes) => Kind::LimitHeap(bytes),
+    }
+}
+
+fn operation(kind: Kind) -> Result<Operation, DecodeError> {
+    Ok(match kind {
+        Kind::Map(map) => Operation::Map {
+            address: map.address,
+            bytes: map.bytes,
+        },
+        Kind::Unmap(address) => Operation::Unmap { address },
+        Kind::Write(write) => Operation::Write {
+            to: write.to.into(),
+            extent: write.extent.into(),
+            bytes: write.bytes,
+        },
+        Kind::Copy(copy) => Operation::Copy {
+            from: copy.from.into(),
+            to: copy.to.into(),
+            extent: copy.extent.into(),
+        },
+        Kind::Fill(fill) => Operation::Fill {
+            to: fill.to.into(),
+            extent: fill.extent.into(),
+            value: fill.value,
+            element_bytes: u8::try_from(fill.element_bytes).map_err(|_| invalid("elements of more than 4 bytes"))?,
+        },
+        Kind::Launch(launch) => Operation::Launch(Box::new(LaunchRequest {
+            module: ModuleId(launch.module),
+            function: launch.function,
+            grid: [launch.grid_x, launch.grid_y, launch.grid_z],
+            block: [launch.block_x, launch.block_y, launch.block_z],
+            dynamic_shared_bytes: launch.dynamic_shared_bytes,
+            stack_bytes: launch.stack_bytes,
+            cooperative: launch.cooperative,
+            parameters: launch.parameters,
+        })),
+        Kind::Mark(mark) => Operation::Mark(mark),
+        Kind::Unload(module) => Operation::Unload(ModuleId(module)),
+        Kind::LimitHeap(bytes) => Operation::LimitHeap(bytes),
+    })
+}
+
+impl From<Region> for cuda::Region {
+    fn from(region: Region) -> Self {
+        Self {
+            address: region.address,
+            row_pitch: region.row_pitch,
+            slice_pitch: region.slice_pitch,
+        }
+    }
+}
+
+impl From<cuda::Region> for Region {
+    fn from(region: cuda::Region) -> Self {
+        Self {
+            address: region.address,
+            row_pitch: region.row_pitch,
+            slice_pitch: region.slice_pitch,
+        }
+    }
+}
+
+impl From<Extent> for cuda::Extent {
+    fn from(extent: Extent) -> Self {
+        Self {
+            width: extent.width,
+            height: extent.height,
+            depth: extent.depth,
+        }
+    }
+}
+
+impl From<cuda::Extent> for Extent {
+    fn from(extent: cuda::Extent) -> Self {
+        Self {
+            width: extent.width,
+            height: extent.height,
+            depth: extent.depth,
+        }
+    }
+}
+
+impl ModuleDescription {
+    /// The answer to the request with this number.
+    pub fn into_message(self, request: u64) -> cuda::Loaded {
+        let function = |function: FunctionDescription| cuda::Function {
+            name: function.name,
+            parameters: function
+                .parameters
+                .iter()
+                .map(|place| cuda::Parameter {
+                    offset: place.offset,
+                    bytes: place.bytes,
+                })
+                .collect(),
+            parameter_bytes: function.parameter_bytes,
+            shared_bytes: function.shared_bytes,
+            local_bytes: function.local_bytes,
+            max_threads: function.max_threads,
+            required_block: function.required_block.map(Vec::from).unwrap_or_default(),
+        };
+        let variable = |variable: VariableDescription| cuda::Variable {
+            name: variable.name,
+            address: variable.address,
+            bytes: variable.bytes,
+        };
+        cuda::Loaded {
+            request,
+            functions: self.functions.into_iter().map(function).collect(),
+            variables: self.variables.into_iter().map(variable).collect(),
+        }
+    }
+}
+
+impl From<cuda::Loaded> for ModuleDescription {
+    fn from(loaded: cuda::Loaded) -> Self {
+        let function = |function: cuda::Function| FunctionDescription {
+            name: function.name,
+            parameters: function
+                .parameters
+                .iter()
+                .map(|place| ParameterPlace {
+                    offset: place.offset,
+                    bytes: place.bytes,
+                })
+                .collect(),
+            parameter_bytes: function.parameter_bytes,
+            shared_bytes: function.shared_bytes,
+            local_bytes: function.local_bytes,
+            max_threads: function.max_threads,
+            required_block: function.required_block.try_into().ok(),
+        };
+        let variable = |variable: cuda::Variable| VariableDescription {
+            name: variable.name,
+            address: variable.address,
+            bytes: variable.bytes,
+        };
+        Self {
+            functions: loaded.functions.into_iter().map(function).collect(),
+            variables: loaded.variables.into_iter().map(variable).collect(),
+        }
+    }
+}
+
+impl From<FailureKind> for FailureCode {
+    fn from(kind: FailureKind) -> Self {
+        match kind {
+            FailureKind::OutOfMemory => Self::OutOfMemory,
+            FailureKind::IllegalAddress => Self::IllegalAddress,
+            FailureKind::MisalignedAddress => Self::MisalignedAddress,
+            FailureKind::Trap => Self::Trap,
+            FailureKind::Assertion => Self::Assertion,
+            FailureKind::StackOverflow => Self::StackOverflow,
+            FailureKind::InvalidCall => Self::InvalidCall,
+            FailureKind::Deadlock => Self::Deadlock,
+            FailureKind::Launch => Self::InvalidLaunch,
+            FailureKind::Protocol => Self::InvalidArgument,
+            FailureKind::Lost => Self::Internal,
+        }
+    }
+}
+
+impl From<FailureCode> for FailureKind {
+    fn from(code: FailureCode) -> Self {
+        match code {
+            FailureCode::OutOfMemory => Self::OutOfMemory,
+            FailureCode::IllegalAddress => Self::IllegalAddress,
+            FailureCode::MisalignedAddress => Self::MisalignedAddress,
+            FailureCode::Trap => Self::Trap,
+            FailureCode::Assertion => Self::Assertion,
+            FailureCode::StackOverflow => Self::StackOverflow,
+            FailureCode::InvalidCall => Self::InvalidCall,
+            FailureCode::Deadlock => Self::Deadlock,
+            FailureCode::InvalidLaunch => Self::Launch,
+            FailureCode::InvalidArgument | FailureCode::Unsupported | FailureCode::Incompatible | FailureCode::CompileFailed => {
+                Self::Protocol
+            }
+            FailureCode::Unspecified
+            | FailureCode::ExecutionFailed
+            | FailureCode::Malformed
+            | FailureCode::Internal
+            | FailureCode::Ended => Self::Lost,
+        }
+    }
+}
+
+impl LoadFailure {
+    /// Code and message for the session stream.
+    pub fn to_code(&self) -> (FailureCode, String) {
+        let code = match self {
+            Self::Invalid(_) => FailureCode::CompileFailed,
+            Self::Unsupported(_) => FailureCode::Incompatible,
+            Self::Failed(failure) => failure.kind.into(),
+        };
+        (code, self.to_string())
+    }
+
+    /// The failure that an executor reported.
+    pub fn from_code(code: FailureCode, message: String) -> Self {
+        match code {
+            FailureCode::CompileFailed => Self::Invalid(message),
+            FailureCode::Incompatible => Self::Unsupported(message),
+            code => Self::Failed(Failure::new(code.into(), message)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One operation of each kind.
+    fn operations() -> Vec<Operation> {
+        let region = |address| Region {
+            address,
+            row_pitch: 512,
+            slice_pitch: 1 << 40,
+        };
+        let extent = Extent {
+            width: 4,
+            height: 3,
+            depth: 2,
+        };
+        vec![
+            Operation::Map {
+                address: 1 << 47,
+                bytes: 1024,
+            },
+            Operation::Unmap { address: 7 },
+            Operation::Write {
+                to: region(1),
+                extent,
+                bytes: Bytes::from_static(&[5; 24]),
+            },
+            Operation::Copy {
+                from: region(u64::MAX),
+                to: region(3),
+                extent,
+            },
+            Operation::Fill {
+                to: region(4),
+                extent,
+                value: u32::MAX,
+                element_bytes: 4,
+            },
+            Operation::Launch(Box::new(LaunchRequest {
+                module: ModuleId(9),
+                function: 1,
+                grid: [1, 2, 3],
+                block: [4, 5, 6],
+                dynamic_shared_bytes: 7,
+                stack_bytes: 8,
+                cooperative: true,
+                parameters: Bytes::from_static(b"parameters"),
+            })),
+            Operation::Mark(u64::MAX),
+            Operation::Unload(ModuleId(3)),
+            Operation::LimitHeap(0),
+        ]
+    }
+
+    #[test]
+    fn every_operation_comes_back_as_it_was() {
+        let mut batch = BytesMut::new();
+        for operation in operations() {
+            encode(operation, &mut batch);
+        }
+        let mut payload = batch.freeze();
+        for operation in operations() {
+            assert_eq!(decode(&mut payload).unwrap(), Some(operation));
+        }
+        assert_eq!(decode(&mut payload).unwrap(), None);
+    }
+
+    #[test]
+    fn a_payload_that_is_cut_anywhere_is_refused() {
+        for operation in operations() {
+            let mut batch = BytesMut::new();
+            encode(operation, &mut batch);
+            let whole = batch.freeze();
+            for length in 1..whole.len() {
+                assert!(decode(&mut whole.slice(..length)).is_err(), "{length} of {whole:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn descriptions_and_kinds_of_failures_come_back_as_they_were() {
+        let description = ModuleDescription {
+            functions: vec![FunctionDescription {
+                name: "f".to_owned(),
+                parameters: vec![ParameterPlace { offset: 8, bytes: 4 }],
+                parameter_bytes: 12,
+                shared_bytes: 1,
+                local_bytes: 2,
+                max_threads: 3,
+                required_block: Some([4, 5, 6]),
+            }],
+            variables: vec![VariableDescription {
+                name: "v".to_owned(),
+                address: 1 << 50,
+                bytes: 16,
+            }],
+        };
+        assert_eq!(ModuleDescription::from(description.clone().into_message(1)), description);
+        for code in FailureCode::all() {
+            let kind = FailureKind::from(code);
+            assert_eq!(FailureKind::from(FailureCode::from(kind)), kind, "{code}");
+        }
+    }
+}
