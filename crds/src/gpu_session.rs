@@ -44,6 +44,8 @@ const MAX_IDLE_SECONDS: u32 = 604_800;
     printcolumn(name = "Active", type_ = "integer", json_path = ".status.activeExecutions"),
     printcolumn(name = "Tensors", type_ = "integer", json_path = ".status.tensorCount"),
     printcolumn(name = "Bytes", type_ = "integer", json_path = ".status.storedTensorBytes"),
+    printcolumn(name = "Program", type_ = "string", json_path = ".metadata.annotations.sahasra\\.dev/program"),
+    printcolumn(name = "Host", type_ = "string", json_path = ".metadata.annotations.sahasra\\.dev/host"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

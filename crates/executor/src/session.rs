@@ -5,8 +5,8 @@
 //!  agent ──connections (adopt)──► control thread
 //!                                     │ starts
 //!            ┌────────────────────────▼──────────────┐
-//!  client ══►│ reader ─► Hub: Link, inbox ─► engine  │   State: names, failures, memory, answers
-//!  client ◄══│ writer ◄─ Hub: answers     ◄─ thread  │   Engine: xla (a PJRT plugin) or ptx (a Device)
+//!  client ══►│ reader ─► Hub: Link, inbox ─► engine  │   State: names, failures, memory, answers, on an
+//!  client ◄══│ writer ◄─ Hub: answers     ◄─ thread  │   Engine: xla (a PJRT plugin) or ptx (a Device); or CudaState
 //!            └───────────────────────────────────────┘
 //!                 status page ──► agent
 //! ```
@@ -17,7 +17,9 @@
 //! The client's tensors and programs outlive its connection until the grace period is over. The process ends when its control socket
 //! closes. `docs/protocol.md` states what clients may rely on.
 
+mod answer;
 mod connection;
+mod cuda;
 mod engine;
 mod hub;
 mod link;
@@ -36,11 +38,15 @@ use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
 use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_names::{self as names, Backend};
+use sahasra_wire::session::client_frame;
 
+use self::answer::Answer;
 use self::connection::Connections;
-use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla::XlaEngine};
+use self::cuda::CudaState;
+use self::engine::{Description, ENGINE_STACK, Engine, ptx::PtxEngine, xla::XlaEngine};
 use self::hub::{Hub, Input, Waiting};
-use self::state::{Callbacks, State};
+use self::payload::Payload;
+use self::state::{Callbacks, Malformed, State};
 use crate::assigned::Assigned;
 use crate::device::cpu::CpuDevice;
 use crate::device::cuda::CudaDevice;
@@ -188,6 +194,11 @@ fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<A
             let engine = CudaDevice::open(options.assigned.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
             run(status_page, engine, limit_bytes, report);
         }
+        (names::Engine::Cuda, Backend::Cpu) => {
+            let (device, description) = cuda::open(limit_bytes, options.assigned.threads);
+            drive(status_page, description, limit_bytes, report, |hub| CudaState::new(device, hub));
+        }
+        (names::Engine::Cuda, Backend::Cuda) => report(Err("engine cuda is not available on GPUs".to_owned())),
         (names::Engine::Xla, backend) => {
             let Some(plugin) = &options.plugin else {
                 return report(Err("engine xla requires --plugin".to_owned()));
@@ -212,20 +223,63 @@ fn run<E: Engine, F: std::error::Error + 'static>(
         Ok(engine) => engine,
         Err(error) => return report(Err(causes(&error))),
     };
-    let hub = Arc::new(Hub::new(status_page, engine.description(), limit_bytes));
-    let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), Arc::clone(&hub));
-    let callbacks = Callbacks {
-        execution_begins: Arc::new(move || begins.execution_begins()),
-        execution_ends: Arc::new(move || ends.execution_ends()),
-        download_ends: Arc::new(move || downloads.download_ends()),
-    };
-    let state = State::new(engine, limit_bytes, callbacks);
+    drive(status_page, engine.description(), limit_bytes, report, |hub| {
+        let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), hub);
+        let callbacks = Callbacks {
+            execution_begins: Arc::new(move || begins.execution_begins()),
+            execution_ends: Arc::new(move || ends.execution_ends()),
+            download_ends: Arc::new(move || downloads.download_ends()),
+        };
+        State::new(engine, limit_bytes, callbacks)
+    })
+}
+
+/// Reports the hub for an engine with this description, and runs the engine.
+fn drive<S: ClientState>(
+    status_page: StatusPage,
+    description: Description,
+    limit_bytes: u64,
+    report: impl FnOnce(Result<Arc<Hub>, String>),
+    state: impl FnOnce(Arc<Hub>) -> S,
+) -> ! {
+    let hub = Arc::new(Hub::new(status_page, description, limit_bytes));
+    let state = state(Arc::clone(&hub));
     report(Ok(Arc::clone(&hub)));
     work(&hub, state)
 }
 
+/// State of a client on an engine. One thread uses it: it passes the client's operations in order, and takes answers.
+trait ClientState {
+    /// Whether there are answers to take.
+    fn has_answers(&self) -> bool;
+
+    /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
+    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>);
+
+    /// Number of tensors or allocations, and bytes of device memory in use.
+    fn stored(&self) -> (u64, u64);
+
+    /// Reasons to wake the thread.
+    fn waiting(&self) -> Waiting;
+
+    /// Whether [`ClientState::settle`] would do anything.
+    fn can_settle(&self) -> bool;
+
+    /// Processes what has ended, and gives the answers that no longer wait.
+    fn settle(&mut self);
+
+    /// Frees everything and discards all answers.
+    fn reset(&mut self);
+
+    /// Carries out an operation.
+    ///
+    /// # Errors
+    /// [`Malformed`]: the caller must report it to the client and call [`ClientState::reset`].
+    fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Payload) -> Result<(), Malformed>;
+}
+
 /// Main loop of the engine's thread.
-fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
+fn work<S: ClientState>(hub: &Hub, mut state: S) -> ! {
     let mut generation = 0;
     let mut stored = (0, 0);
     loop {
@@ -237,13 +291,7 @@ fn work<E: Engine>(hub: &Hub, mut state: State<E>) -> ! {
             stored = state.stored();
             hub.status_page.set_stored(stored.0, stored.1);
         }
-        let waiting = Waiting {
-            pending_bytes: state.pending_bytes(),
-            is_compiling: state.is_compiling(),
-            is_asked: state.is_asked(),
-            running: state.running_behind(),
-        };
-        match hub.next(waiting, || state.can_settle()) {
+        match hub.next(state.waiting(), || state.can_settle()) {
             Input::Settle => state.settle(),
             Input::Begin(next) => {
                 state.reset();

@@ -22,6 +22,8 @@ pub enum Engine {
     /// StableHLO programs through a PJRT plugin.
     #[default]
     Xla,
+    /// Programs that use the CUDA driver API.
+    Cuda,
 }
 
 impl Engine {
@@ -30,6 +32,7 @@ impl Engine {
         match self {
             Self::Ptx => None,
             Self::Xla => Some("PJRT plugin"),
+            Self::Cuda => Some("CPU device"),
         }
     }
 }
@@ -97,7 +100,7 @@ macro_rules! names {
     };
 }
 
-names!(Engine { Ptx = "ptx", Xla = "xla" });
+names!(Engine { Ptx = "ptx", Xla = "xla", Cuda = "cuda" });
 names!(Backend { Cpu = "cpu", Cuda = "cuda" });
 
 /// Number of bytes in the style of Kubernetes quantities: `8Gi`, `1.5Ki`, `12`. Rounded down, so that free bytes never look sufficient when

@@ -78,6 +78,8 @@ impl Launch for Launcher {
     fn engines(&self, backend: Backend) -> Vec<Engine> {
         let is_supported = |engine: &Engine| match engine {
             Engine::Ptx => true,
+            // Programs of GPUs need operations of the real driver, which the executor does not have.
+            Engine::Cuda => backend == Backend::Cpu,
             Engine::Xla => self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, backend)),
         };
         Engine::ALL.iter().copied().filter(is_supported).collect()
@@ -99,7 +101,7 @@ impl Launch for Launcher {
             }
             // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
             let (more, needs_scratch) = match engine {
-                Engine::Ptx => (Vec::new(), false),
+                Engine::Ptx | Engine::Cuda => (Vec::new(), false),
                 Engine::Xla => (self.plugin_arguments(namespace), device.kind.is_gpu()),
             };
             let scratch = needs_scratch.then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());

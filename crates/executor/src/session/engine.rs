@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sahasra_names as names;
 use sahasra_pjrt::{CompiledMemory, ElementType, Shape};
+use sahasra_wire::cuda::DeviceProperties;
 use sahasra_wire::session::{Compiled, FailureCode, Format, Launch};
 
 #[cfg(test)]
@@ -58,6 +59,8 @@ pub(crate) struct Description {
     pub device: String,
     /// Newest StableHLO version that the engine reads, as `major.minor.patch`; empty if the engine does not read StableHLO.
     pub stablehlo_version: String,
+    /// Device of the engine `cuda`.
+    pub cuda: Option<DeviceProperties>,
 }
 
 /// Callback for the end of an operation. It is called on any thread and must not block.

@@ -17,8 +17,9 @@ use sahasra_wire::session::{
 };
 
 use self::delegation::{Delegation, Waker};
+use super::answer::Answer;
 use super::engine::Description;
-use super::link::{Answer, Arrival, Link, Sending, WINDOW};
+use super::link::{Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
 
 mod delegation;
@@ -201,6 +202,7 @@ impl Hub {
             limit_bytes: self.limit_bytes,
             stablehlo_version: here.stablehlo_version.clone(),
             encodings: encodings(),
+            cuda: here.cuda.clone(),
         };
         Ok(ServerFrame {
             received: welcomed.received,

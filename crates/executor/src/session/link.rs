@@ -12,6 +12,8 @@ use sahasra_wire::session::{
     Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, RefusalCode, Refused, ServerFrame, VERSION, server_frame::Kind,
 };
 
+use super::answer::Answer;
+
 #[cfg(test)]
 mod tests;
 
@@ -32,23 +34,6 @@ pub(crate) const WINDOW: Window = Window {
     frames: 4096,
     bytes: 64 << 20,
 };
-
-/// An answer, without its sequence number.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
-    pub kind: Kind,
-    /// Bytes beside the message.
-    pub payload: Bytes,
-}
-
-impl From<Kind> for Answer {
-    fn from(kind: Kind) -> Self {
-        Self {
-            kind,
-            payload: Bytes::new(),
-        }
-    }
-}
 
 /// Outcome of accepting a client.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,6 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sahasra_pjrt::Shape;
+use sahasra_wire::cuda::{self, Read, Wait};
 use sahasra_wire::session::{self, Delete, FailureCode, Stats, client_frame, server_frame::Kind};
 
 use self::compilations::Compiling;
@@ -35,9 +36,14 @@ use self::names::{Named, Names};
 use self::pending::Pending;
 use self::sending::{SENDING_TIMEOUT, Sending, Sent, Watched};
 use self::uploads::Incoming;
+use super::ClientState;
+use super::answer::Answer;
 use super::engine::{Callback, Completion, Engine, Fault, Properties};
-use super::link::Answer;
+use super::hub::Waiting;
 use super::payload::Payload;
+
+/// Name of operations of the engine `cuda` in messages.
+const CUDA: &str = "an operation of the CUDA driver library";
 
 /// Violation of the protocol by an operation. The client receives the reason, and loses its tensors and programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,6 +133,45 @@ pub(crate) struct Callbacks {
     pub download_ends: Callback,
 }
 
+impl<E: Engine> ClientState for State<E> {
+    fn has_answers(&self) -> bool {
+        self.has_answers()
+    }
+
+    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+        self.take_answers()
+    }
+
+    fn stored(&self) -> (u64, u64) {
+        self.stored()
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting {
+            pending_bytes: self.pending_bytes,
+            is_compiling: self.is_compiling(),
+            is_asked: self.pending_answers > 0,
+            running: self.running_behind(),
+        }
+    }
+
+    fn can_settle(&self) -> bool {
+        self.can_settle()
+    }
+
+    fn settle(&mut self) {
+        self.settle();
+    }
+
+    fn reset(&mut self) {
+        self.reset();
+    }
+
+    fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Payload) -> Result<(), Malformed> {
+        self.operation(sequence, kind, payload)
+    }
+}
+
 impl<E: Engine> State<E> {
     /// Empty state on `engine`. `limit_bytes` is the device memory that the session may use.
     pub(crate) fn new(engine: E, limit_bytes: u64, callbacks: Callbacks) -> Self {
@@ -155,15 +200,11 @@ impl<E: Engine> State<E> {
     }
 
     /// Number of tensors with names, and bytes of device memory in use. Does not count deleted tensors that are still being sent.
-    pub(crate) fn stored(&self) -> (u64, u64) {
+    fn stored(&self) -> (u64, u64) {
         (self.tensors.there, self.account.used())
     }
 
-    /// Carries out an operation.
-    ///
-    /// # Errors
-    /// [`Malformed`]: the caller must report it to the client and call [`State::reset`].
-    pub(crate) fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
+    pub(super) fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
         let payload = payload.into();
         use client_frame::Kind as Operation;
         let malformed = |reason: &str| Malformed {
@@ -175,11 +216,28 @@ impl<E: Engine> State<E> {
         if self.incoming.is_some() && !matches!(kind, Operation::Part(_)) {
             return Err(malformed("invalid operation during an upload: expected a part of it"));
         }
-        if !payload.is_empty() && !matches!(kind, Operation::Part(_) | Operation::Compile(_)) {
+        let has_payload = matches!(
+            kind,
+            Operation::Part(_) | Operation::Compile(_) | Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaLoad(_)
+        );
+        if !payload.is_empty() && !has_payload {
             return Err(malformed("unexpected payload"));
         }
         match kind {
             Operation::Hello(_) => return Err(malformed("duplicate Hello")),
+            Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaDiscard(_) => {
+                self.fail(
+                    sequence,
+                    || CUDA.to_owned(),
+                    Fault::unsupported(CUDA, self.engine.description().engine),
+                );
+            }
+            Operation::CudaRead(Read { request, .. })
+            | Operation::CudaLoad(cuda::Load { request, .. })
+            | Operation::CudaWait(Wait { request, .. }) => {
+                let fault = Fault::unsupported(CUDA, self.engine.description().engine);
+                self.answer(Answer::failed(request, sequence, CUDA, fault.code, fault.message));
+            }
             Operation::Upload(upload) => self.upload(sequence, upload),
             Operation::Part(part) => self.part(part, payload).map_err(|error| malformed(&error.to_string()))?,
             Operation::Allocate(allocate) => self.allocate(sequence, &allocate),
@@ -217,7 +275,7 @@ impl<E: Engine> State<E> {
     }
 
     /// Frees everything and discards all answers. Waits for running executions, because their memory is in use until they end.
-    pub(crate) fn reset(&mut self) {
+    fn reset(&mut self) {
         self.tensors = Names::default();
         self.incoming = None;
         self.finish_compilation();

@@ -69,6 +69,7 @@ impl<D: Device> PtxEngine<D> {
             platform_version: env!("CARGO_PKG_VERSION").to_owned(),
             device: format!("{backend}, {} lanes", device.lanes()),
             stablehlo_version: String::new(),
+            cuda: None,
         };
         Ok(Self {
             stream: device.stream()?,

@@ -104,6 +104,7 @@ impl XlaEngine {
             platform_version: client.platform_version().map_err(no_client)?,
             device: client.device_kind().to_owned(),
             stablehlo_version: stablehlo.unwrap_or_default(),
+            cuda: None,
         };
         let (major, minor) = plugin.version();
         // Cached programs are machine code that this plugin made for this kind of device.

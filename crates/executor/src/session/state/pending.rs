@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use sahasra_wire::session::{self, Done, FailureCode, PART_BYTES, Part, Synchronise, element_width, server_frame::Kind};
+use sahasra_wire::session::{self, Done, FailureCode, Synchronise, server_frame::Kind};
 
 use super::{Epoch, Execution, Failure, State, Tensor};
+use crate::session::answer::Answer;
 use crate::session::engine::{Completion, Engine, Fault};
-use crate::session::link::Answer;
 
 /// An operation in progress, or an answer that waits for those before it.
 pub(super) enum Pending<E: Engine> {
@@ -23,7 +23,7 @@ pub(super) enum Pending<E: Engine> {
     },
     Synchronise(Synchronise, Rc<Epoch>),
     Close(u64, Rc<Epoch>),
-    Answer(Answer),
+    Answer(Box<Answer>),
 }
 
 impl<E: Engine> Pending<E> {
@@ -66,16 +66,6 @@ impl<E: Engine> State<E> {
         self.has_compiled() || self.pending.front().is_some_and(Pending::is_ready)
     }
 
-    /// Whether an answer waits for something to end.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.pending_answers > 0
-    }
-
-    /// Size of the downloads in progress, in bytes.
-    pub(crate) fn pending_bytes(&self) -> u64 {
-        self.pending_bytes
-    }
-
     pub(super) fn push(&mut self, pending: Pending<E>) {
         self.pending_answers += 1;
         self.pending.push_back(pending);
@@ -86,7 +76,7 @@ impl<E: Engine> State<E> {
         if self.pending_answers == 0 {
             self.answers.push(answer);
         } else {
-            self.push(Pending::Answer(answer));
+            self.push(Pending::Answer(Box::new(answer)));
         }
     }
 
@@ -115,7 +105,7 @@ impl<E: Engine> State<E> {
                         .map_or(Kind::Done(Done { request }), |failure| failure.report(request));
                     self.closed = Some(kind.into());
                 }
-                Pending::Answer(answer) => self.answers.push(answer),
+                Pending::Answer(answer) => self.answers.push(*answer),
                 Pending::Download {
                     request,
                     sequence,
@@ -150,17 +140,7 @@ impl<E: Engine> State<E> {
             dimensions: tensor.shape.dimensions.clone(),
             bytes: data.len() as u64,
         };
-        let width = element_width(&head.element_type);
-        self.answers.push(Kind::Tensor(head).into());
-        let mut start = 0;
-        while start < data.len() {
-            let end = data.len().min(start + PART_BYTES);
-            self.answers.push(Answer {
-                kind: Kind::Part(Part::raw(end - start, width)),
-                payload: data.slice(start..end),
-            });
-            start = end;
-        }
+        self.answers.extend(Answer::array(head, data));
     }
 
     /// Waits for the oldest unfinished execution. Returns whether there was one.

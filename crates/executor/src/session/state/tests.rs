@@ -141,7 +141,7 @@ fn answers_come_in_the_order_of_their_requests() {
     bench.download(1);
     bench.synchronise();
     assert_eq!(bench.state.running_behind(), 0);
-    assert!(bench.answers().is_empty() && bench.state.pending_bytes() == 12);
+    assert!(bench.answers().is_empty() && bench.state.pending_bytes == 12);
     assert!(release(&bench.controls));
     bench.state.settle();
     assert!(bench.answers().is_empty(), "the download has not ended");
@@ -152,7 +152,7 @@ fn answers_come_in_the_order_of_their_requests() {
         bench.answers(),
         ["tensor 3 of 8", "5", "compiled 7", unknown, "tensor 1 of 4", "1", "done 99"]
     );
-    assert_eq!(bench.state.pending_bytes(), 0);
+    assert_eq!(bench.state.pending_bytes, 0);
 }
 
 #[test]

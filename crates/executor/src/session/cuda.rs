@@ -1,0 +1,519 @@
+//! State of a client of the engine `cuda`: contexts, each an ordered queue of operations on the device. Operations have no answers. Answers
+//! are given when what they wait for has been executed, in any order.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use prost::DecodeError;
+use sahasra_cuda_device::{CpuDevice, Device, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Queue, Region, Ticket, wire};
+use sahasra_names::{self as names, Backend};
+use sahasra_wire::cuda::{DeviceProperties, Discard, Load, Mark, Printed, Read, Wait, Waited, Write};
+use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
+
+use super::ClientState;
+use super::answer::Answer;
+use super::engine::Description;
+use super::hub::{Hub, Waiting};
+use super::payload::{Payload, zeros};
+use super::state::Malformed;
+
+#[cfg(test)]
+mod tests;
+
+/// Maximum number of contexts of a client: each has a thread.
+const MAX_CONTEXTS: usize = 64;
+/// Size of the pieces in which printed text is sent, in bytes.
+const PRINTED_BYTES: usize = 256 << 10;
+/// Maximum number of marks in one answer, which keeps it far below the limit of a message.
+const MARKS_AT_ONCE: usize = 16_384;
+/// Value of [`Context::awaited`] while no answer waits for an operation.
+const NOTHING: u64 = u64::MAX;
+
+/// A context of the client.
+struct Context {
+    /// The context's queue, or the reason why there is none.
+    queue: Result<Arc<dyn Queue>, Failure>,
+    /// Number of operations that the client has sent.
+    operations: u64,
+    /// Lowest ticket for which an answer waits, or [`NOTHING`].
+    awaited: Arc<AtomicU64>,
+    /// Marks that were not reported, with the ticket of their last recording.
+    marks: HashMap<u64, Ticket>,
+    /// Number of allocations, as far as operations succeeded.
+    allocations: u64,
+}
+
+/// What later operations of the client wait for: a request whose result they may change, or operations for which a queue has no room.
+enum Held {
+    Read(Read),
+    Load { load: Load, texts: Vec<String> },
+    Batch { context: u64, rest: std::vec::IntoIter<Operation> },
+    Write(Write, Bytes),
+}
+
+impl Held {
+    fn context(&self) -> u64 {
+        match self {
+            Self::Read(read) => read.context,
+            Self::Load { load, .. } => load.context,
+            Self::Batch { context, .. } => *context,
+            Self::Write(write, _) => write.context,
+        }
+    }
+
+    /// Whether it waits for all operations of its context, rather than for room in the queue.
+    fn waits_for_all(&self) -> bool {
+        matches!(self, Self::Read(_) | Self::Load { .. })
+    }
+}
+
+/// The [state](self) of a client.
+pub(super) struct CudaState {
+    device: CpuDevice,
+    hub: Arc<Hub>,
+    contexts: HashMap<u64, Context>,
+    waits: Vec<(u64, Wait)>,
+    held: Option<(u64, Held)>,
+    answers: Vec<Answer>,
+    closed: Option<Answer>,
+    /// First operation of the client that needs another engine, and its sequence number.
+    misplaced: Option<(u64, &'static str)>,
+}
+
+/// The device of a session with this memory in bytes, and its description.
+pub(super) fn open(memory_bytes: u64, threads: u32) -> (CpuDevice, Description) {
+    let threads = NonZero::new(threads as usize).unwrap_or(NonZero::<usize>::MIN);
+    let device = CpuDevice::new(memory_bytes, threads);
+    let properties = device.properties();
+    let description = Description {
+        engine: names::Engine::Cuda,
+        platform: Backend::Cpu.to_string(),
+        platform_version: env!("CARGO_PKG_VERSION").to_owned(),
+        device: properties.name.clone(),
+        stablehlo_version: String::new(),
+        cuda: Some(DeviceProperties {
+            name: properties.name.clone(),
+            uuid: Bytes::copy_from_slice(&properties.uuid),
+            first_address: properties.addresses.start,
+            end_address: properties.addresses.end,
+            multiprocessors: properties.multiprocessors,
+            placed_from: properties.placed_from,
+        }),
+    };
+    (device, description)
+}
+
+fn operations(mut payload: Bytes) -> Result<Vec<Operation>, DecodeError> {
+    let mut operations = Vec::new();
+    while let Some(operation) = wire::decode(&mut payload)? {
+        operations.push(operation);
+    }
+    Ok(operations)
+}
+
+impl Context {
+    fn queue(&self) -> Result<&Arc<dyn Queue>, Failure> {
+        self.queue.as_ref().map_err(Clone::clone)
+    }
+
+    /// Whether the first `operations` operations have been executed, or never will be.
+    fn has_executed(&self, operations: u64) -> bool {
+        match &self.queue {
+            Ok(queue) => queue.is_done(Ticket(operations)).unwrap_or(true),
+            Err(_) => true,
+        }
+    }
+
+    /// Removes the marks that were recorded.
+    fn take_marks(&mut self, queue: &dyn Queue, executed: Ticket) -> Vec<Mark> {
+        let recorded = self.marks.iter().filter(|(_, ticket)| **ticket <= executed).map(|(mark, _)| *mark);
+        let recorded: Vec<u64> = recorded.take(MARKS_AT_ONCE).collect();
+        let mut marks = Vec::with_capacity(recorded.len());
+        for mark in recorded {
+            self.marks.remove(&mark);
+            if let Some(time) = queue.marked(mark) {
+                let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                marks.push(Mark { mark, nanoseconds });
+            }
+            queue.forget(mark);
+        }
+        marks
+    }
+}
+
+impl CudaState {
+    pub(super) fn new(device: CpuDevice, hub: Arc<Hub>) -> Self {
+        Self {
+            device,
+            hub,
+            contexts: HashMap::new(),
+            waits: Vec::new(),
+            held: None,
+            answers: Vec::new(),
+            closed: None,
+            misplaced: None,
+        }
+    }
+
+    /// The context with this number, which is created if there is none.
+    fn context(&mut self, number: u64) -> &mut Context {
+        let count = self.contexts.len();
+        let (device, hub) = (&self.device, &self.hub);
+        self.contexts.entry(number).or_insert_with(|| {
+            let awaited = Arc::new(AtomicU64::new(NOTHING));
+            let queue = if count < MAX_CONTEXTS {
+                let (hub, awaited) = (Arc::clone(hub), Arc::clone(&awaited));
+                device.open_watched(Arc::new(move |operation, ticket| {
+                    if matches!(operation, Operation::Launch(_)) {
+                        hub.execution_ends();
+                    }
+                    if ticket.0 >= awaited.load(Ordering::SeqCst) {
+                        hub.download_ends();
+                    }
+                }))
+            } else {
+                let message = format!("too many contexts: a session has at most {MAX_CONTEXTS}");
+                Err(Failure::new(FailureKind::OutOfMemory, message))
+            };
+            Context {
+                queue,
+                operations: 0,
+                awaited,
+                marks: HashMap::new(),
+                allocations: 0,
+            }
+        })
+    }
+
+    fn submit(&mut self, number: u64, operation: Operation) {
+        let hub = Arc::clone(&self.hub);
+        let context = self.context(number);
+        context.operations += 1;
+        let Ok(queue) = &context.queue else { return };
+        match &operation {
+            Operation::Launch(_) => hub.execution_begins(),
+            Operation::Map { .. } => context.allocations += 1,
+            Operation::Unmap { .. } => context.allocations = context.allocations.saturating_sub(1),
+            Operation::Mark(mark) => {
+                context.marks.insert(*mark, Ticket(context.operations));
+            }
+            _ => {}
+        }
+        queue.submit(operation);
+    }
+
+    fn has_room(&mut self, number: u64) -> bool {
+        self.context(number).queue.as_ref().map_or(true, |queue| queue.has_room())
+    }
+
+    /// Submits operations as far as the queue has room, and holds the rest.
+    fn batch(&mut self, context: u64, mut rest: std::vec::IntoIter<Operation>) {
+        while self.has_room(context) {
+            let Some(operation) = rest.next() else { return };
+            self.submit(context, operation);
+        }
+        self.held = Some((0, Held::Batch { context, rest }));
+    }
+
+    fn write(&mut self, write: Write, bytes: Bytes) {
+        if !self.has_room(write.context) {
+            self.held = Some((0, Held::Write(write, bytes)));
+            return;
+        }
+        let operation = Operation::Write {
+            to: write.to.into(),
+            extent: write.extent.into(),
+            bytes,
+        };
+        self.submit(write.context, operation);
+    }
+
+    /// Splits the payload of a [`Load`] into its texts.
+    fn texts(load: &Load, payload: &[u8]) -> Option<Vec<String>> {
+        let mut rest = payload;
+        let mut texts = Vec::with_capacity(load.text_bytes.len());
+        for bytes in &load.text_bytes {
+            let (text, after) = rest.split_at_checked(usize::try_from(*bytes).ok()?)?;
+            texts.push(str::from_utf8(text).ok()?.to_owned());
+            rest = after;
+        }
+        rest.is_empty().then_some(texts)
+    }
+
+    fn discard(&mut self, discard: &Discard) {
+        self.contexts.remove(&discard.context);
+        let is_of_context = |(_, wait): &(u64, Wait)| wait.context == discard.context;
+        let (ended, waiting) = std::mem::take(&mut self.waits).into_iter().partition(is_of_context);
+        self.waits = waiting;
+        let failure = Failure::new(FailureKind::Lost, "the context was discarded");
+        for (sequence, wait) in ended {
+            self.fail(wait.request, sequence, "wait", &failure);
+        }
+    }
+
+    /// Sends what kernels of a context printed.
+    fn print(&mut self, number: u64, queue: &dyn Queue) {
+        let printed = Bytes::from(queue.printed());
+        for start in (0..printed.len()).step_by(PRINTED_BYTES) {
+            let text = printed.slice(start..printed.len().min(start + PRINTED_BYTES));
+            self.answers.push(Kind::CudaPrinted(Printed { context: number, text }).into());
+        }
+    }
+
+    fn fail(&mut self, request: u64, sequence: u64, operation: &str, failure: &Failure) {
+        let code = FailureCode::from(failure.kind);
+        self.answers
+            .push(Answer::failed(request, sequence, operation, code, failure.message.as_str()));
+    }
+
+    fn finish_wait(&mut self, sequence: u64, wait: &Wait) {
+        let found = self.context(wait.context).queue().cloned();
+        let waited = found.and_then(|queue| {
+            self.print(wait.context, &*queue);
+            if wait.operations > 0 {
+                queue.wait(Ticket(wait.operations))?;
+            }
+            let executed = queue.executed()?;
+            let marks = self.context(wait.context).take_marks(&*queue, executed);
+            Ok(Waited {
+                request: wait.request,
+                executed: executed.0,
+                marks,
+            })
+        });
+        match waited {
+            Ok(waited) => self.answers.push(Kind::CudaWaited(waited).into()),
+            Err(failure) => self.fail(wait.request, sequence, "wait", &failure),
+        }
+    }
+
+    fn read(&mut self, sequence: u64, read: &Read) {
+        let (from, extent) = (Region::from(read.from), Extent::from(read.extent));
+        let limit = self.device.properties().memory_bytes;
+        let found = self.context(read.context).queue().cloned();
+        let data = found.and_then(|queue| {
+            let bytes = extent
+                .bytes()
+                .filter(|bytes| *bytes <= limit)
+                .ok_or_else(|| Failure::new(FailureKind::IllegalAddress, "a read is larger than the session's memory"))?;
+            self.print(read.context, &*queue);
+            let mut data = zeros(usize::try_from(bytes).unwrap_or(usize::MAX));
+            queue.read(from, extent, &mut data)?;
+            Ok(Bytes::from(data))
+        });
+        match data {
+            Ok(data) => {
+                let head = Tensor {
+                    request: read.request,
+                    element_type: "u8".to_owned(),
+                    dimensions: vec![data.len() as i64],
+                    bytes: data.len() as u64,
+                };
+                self.answers.extend(Answer::array(head, &data));
+            }
+            Err(failure) => self.fail(read.request, sequence, "read", &failure),
+        }
+    }
+
+    fn load(&mut self, sequence: u64, load: &Load, texts: &[String]) {
+        let found = self.context(load.context).queue().cloned();
+        let loaded = found.map_err(LoadFailure::from).and_then(|queue| {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            queue.load(ModuleId(load.module), &texts)
+        });
+        match loaded {
+            Ok(description) => self.answers.push(Kind::CudaLoaded(description.into_message(load.request)).into()),
+            Err(failure) => {
+                let (code, message) = failure.to_code();
+                self.answers.push(Answer::failed(load.request, sequence, "load", code, message));
+            }
+        }
+    }
+
+    fn stats(&self, request: u64) -> Stats {
+        let (tensors, used_bytes) = self.stored();
+        Stats {
+            request,
+            tensors,
+            used_bytes,
+            limit_bytes: self.device.properties().memory_bytes,
+            programs: 0,
+            active_executions: 0,
+        }
+    }
+
+    /// Records for which tickets answers wait, so that their execution wakes the engine's thread.
+    fn watch(&self) {
+        for (number, context) in &self.contexts {
+            let waits = self
+                .waits
+                .iter()
+                .filter(|(_, wait)| wait.context == *number)
+                .map(|(_, wait)| wait.operations);
+            let held = self.held.iter().filter(|(_, held)| held.context() == *number);
+            let held = held.map(|(_, held)| if held.waits_for_all() { context.operations } else { 0 });
+            context.awaited.store(waits.chain(held).min().unwrap_or(NOTHING), Ordering::SeqCst);
+        }
+    }
+
+    /// Whether what holds later operations back can go on.
+    fn is_held_ready(&self) -> bool {
+        let Some((_, held)) = &self.held else { return false };
+        let Some(context) = self.contexts.get(&held.context()) else {
+            return true;
+        };
+        match &context.queue {
+            Ok(queue) if !held.waits_for_all() => queue.has_room(),
+            _ => context.has_executed(context.operations),
+        }
+    }
+
+    fn is_ready(&self, wait: &Wait) -> bool {
+        let context = self.contexts.get(&wait.context);
+        context.is_none_or(|context| context.has_executed(wait.operations.min(context.operations)))
+    }
+
+    /// Whether the engine's thread refuses an operation of another engine. Returns the operation's name then.
+    fn misplaced(kind: &client_frame::Kind) -> Option<&'static str> {
+        use client_frame::Kind as Operation;
+        match kind {
+            Operation::Upload(_) | Operation::Part(_) => Some("an upload"),
+            Operation::Allocate(_) => Some("an allocation of a tensor"),
+            Operation::Compile(_) => Some("a compilation"),
+            Operation::Execute(_) | Operation::Launch(_) => Some("an execution"),
+            Operation::Download(_) => Some("a download"),
+            _ => None,
+        }
+    }
+
+    fn refuse(&mut self, request: u64, sequence: u64, operation: &str) {
+        let message = format!("{operation} requires a session of engine ptx or xla: this session has engine cuda");
+        self.answers
+            .push(Answer::failed(request, sequence, operation, FailureCode::Unsupported, message));
+    }
+}
+
+impl ClientState for CudaState {
+    fn has_answers(&self) -> bool {
+        !self.answers.is_empty() || self.closed.is_some()
+    }
+
+    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+        (std::mem::take(&mut self.answers), self.closed.take())
+    }
+
+    fn stored(&self) -> (u64, u64) {
+        let allocations = self.contexts.values().map(|context| context.allocations).sum();
+        (allocations, self.device.used_bytes())
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting {
+            pending_bytes: 0,
+            is_compiling: self.held.is_some(),
+            is_asked: !self.waits.is_empty(),
+            running: 0,
+        }
+    }
+
+    fn can_settle(&self) -> bool {
+        self.is_held_ready() || self.waits.iter().any(|(_, wait)| self.is_ready(wait))
+    }
+
+    fn settle(&mut self) {
+        if self.is_held_ready()
+            && let Some((sequence, held)) = self.held.take()
+        {
+            match held {
+                Held::Read(read) => self.read(sequence, &read),
+                Held::Load { load, texts } => self.load(sequence, &load, &texts),
+                Held::Batch { context, rest } => self.batch(context, rest),
+                Held::Write(write, bytes) => self.write(write, bytes),
+            }
+        }
+        let (ready, waiting) = std::mem::take(&mut self.waits)
+            .into_iter()
+            .partition(|(_, wait)| self.is_ready(wait));
+        self.waits = waiting;
+        for (sequence, wait) in ready {
+            self.finish_wait(sequence, &wait);
+        }
+        self.watch();
+    }
+
+    fn reset(&mut self) {
+        self.contexts.clear();
+        self.waits.clear();
+        self.held = None;
+        self.answers.clear();
+        self.closed = None;
+        self.misplaced = None;
+    }
+
+    fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Payload) -> Result<(), Malformed> {
+        use client_frame::Kind as Operation;
+        let malformed = |reason: String| Malformed { sequence, reason };
+        let carries = matches!(kind, Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaLoad(_));
+        if let Some(operation) = Self::misplaced(&kind) {
+            self.misplaced.get_or_insert((sequence, operation));
+            let request = match kind {
+                Operation::Compile(compile) => compile.request,
+                Operation::Download(download) => download.request,
+                _ => 0,
+            };
+            if request > 0 {
+                self.refuse(request, sequence, operation);
+            }
+            return Ok(());
+        }
+        if !payload.is_empty() && !carries {
+            return Err(malformed("unexpected payload".to_owned()));
+        }
+        match kind {
+            Operation::CudaBatch(batch) => {
+                let operations = operations(payload.into_bytes());
+                let operations = operations.map_err(|error| malformed(format!("invalid batch: {error}")))?;
+                self.batch(batch.context, operations.into_iter());
+            }
+            Operation::CudaWrite(write) => self.write(write, payload.into_bytes()),
+            Operation::CudaRead(read) => self.held = Some((sequence, Held::Read(read))),
+            Operation::CudaLoad(load) => {
+                let texts = Self::texts(&load, &payload.into_bytes());
+                let texts =
+                    texts.ok_or_else(|| malformed("the texts of a module are not as long as announced, or not UTF-8".to_owned()))?;
+                self.held = Some((sequence, Held::Load { load, texts }));
+            }
+            Operation::CudaWait(wait) => {
+                if wait.operations > self.context(wait.context).operations {
+                    return Err(malformed(format!("a wait for operation {} before it was sent", wait.operations)));
+                }
+                self.waits.push((sequence, wait));
+            }
+            Operation::CudaDiscard(discard) => self.discard(&discard),
+            Operation::Load(load) => {
+                let stats = self.stats(load.request);
+                self.answers.push(Kind::Stats(stats).into());
+            }
+            Operation::Synchronise(synchronise) => match self.misplaced.take() {
+                Some((sequence, operation)) => self.refuse(synchronise.request, sequence, operation),
+                None => self.answers.push(
+                    Kind::Done(Done {
+                        request: synchronise.request,
+                    })
+                    .into(),
+                ),
+            },
+            Operation::Close(close) => {
+                self.reset();
+                self.closed = Some(Kind::Done(Done { request: close.request }).into());
+            }
+            Operation::Delete(_) => {}
+            _ => return Err(malformed("unexpected operation".to_owned())),
+        }
+        self.settle();
+        Ok(())
+    }
+}
