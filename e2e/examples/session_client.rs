@@ -12,7 +12,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sahasra_client::{Format, Gateway, Options, Program, Session, Target, Tensor, Token};
+use sahasra_client::{Format, Gateway, Options, Program, Session, Target, Tensor, Token, named};
 use sahasra_pjrt::{Buffer, Client, CompileOptions, ElementType, Executable, Plugin};
 use serde_json::{Value, json};
 
@@ -139,7 +139,7 @@ impl There {
         let gateway = Gateway::new(text("gateway")?, token()?, None)?;
         let namespace = text("namespace")?.to_owned();
         let spec = json!({"class": "cpu", "vram": vram, "engine": "xla"});
-        let made = gateway.create_session(&namespace, None, "bench", &spec).await?;
+        let made = gateway.create_session(&namespace, &named(None, "bench"), &spec).await?;
         let name = made["metadata"]["name"].as_str().ok_or("a session without a name")?.to_owned();
         let placed = gateway.session_placed(&namespace, &name, WITHIN).await?;
         let target = if way == "direct" {

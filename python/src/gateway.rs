@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pyo3::{prelude::*, types::PyList};
-use sahasra_client::{Error, Token};
+use sahasra_client::{Error, Token, named};
 use serde_json::Value;
 
 use crate::failure::{raise, run, run_or_undo};
@@ -70,7 +70,7 @@ impl Gateway {
         let (gateway, undoing, there) = (self.0.clone(), self.0.clone(), namespace.clone());
         let made = run_or_undo(
             py,
-            async move { gateway.create_session(&namespace, name.as_deref(), "session", &spec).await },
+            async move { gateway.create_session(&namespace, &named(name.as_deref(), "session"), &spec).await },
             |created| async move { undoing.delete_session(&there, name_of(&created)).await },
         );
         made.map(|made| made.to_string())

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 use sahasra_memory::{Filling, Region};
+use sahasra_wire::cuda::{Loaded, Printed, Waited};
 use sahasra_wire::session::{
     ClientFrame, Compiled, Delete, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, ServerFrame, Stats, VERSION, Welcome, client_frame,
     compression::Mode, encodings, server_frame,
@@ -37,6 +38,8 @@ pub enum Wanted {
     Array(Option<u64>),
     Done,
     Stats,
+    Loaded,
+    Waited,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +49,8 @@ pub enum Event {
     /// Answer to a `Synchronise` or a `Close`.
     Done,
     Stats(Stats),
+    Loaded(Loaded),
+    Waited(Waited),
 }
 
 /// An array in host memory: dense, row-major, little-endian.
@@ -67,6 +72,8 @@ pub enum Incoming {
     /// Read the payload into this part's buffer. Then pass the result of [`Taking::finish`] to [`Core::filled`], or the part itself to
     /// [`Core::interrupted`] if the connection broke.
     Fill(Taking),
+    /// Keep the text that kernels printed.
+    Printed(Printed),
     /// Deliver the answer to the request with this number.
     Answer(u64, Result<Event, Failure>),
 }
@@ -325,6 +332,15 @@ impl Core {
                 self.wanted(stats.request, |wanted| matches!(wanted, Wanted::Stats))?;
                 Incoming::Answer(stats.request, Ok(Event::Stats(stats)))
             }
+            server_frame::Kind::CudaLoaded(loaded) => {
+                self.wanted(loaded.request, |wanted| matches!(wanted, Wanted::Loaded))?;
+                Incoming::Answer(loaded.request, Ok(Event::Loaded(loaded)))
+            }
+            server_frame::Kind::CudaWaited(waited) => {
+                self.wanted(waited.request, |wanted| matches!(wanted, Wanted::Waited))?;
+                Incoming::Answer(waited.request, Ok(Event::Waited(waited)))
+            }
+            server_frame::Kind::CudaPrinted(printed) => Incoming::Printed(printed),
             server_frame::Kind::Failed(failed) => {
                 self.wanted(failed.request, |_| true)?;
                 Incoming::Answer(failed.request, Err(failed.into()))

@@ -58,9 +58,9 @@ impl Gateway {
         self.get(&collection(namespace, "sessions")?, TIMEOUT).await
     }
 
-    /// Creates a `GpuSession` with this spec, under `name` or a generated name that starts with `prefix` and a hyphen.
-    pub async fn create_session(&self, namespace: &str, name: Option<&str>, prefix: &str, spec: &Value) -> Result<Value, Error> {
-        self.create(&collection(namespace, "sessions")?, name, prefix, spec).await
+    /// Creates a `GpuSession` with this metadata, which has a `name` or a `generateName`, and this spec.
+    pub async fn create_session(&self, namespace: &str, metadata: &Value, spec: &Value) -> Result<Value, Error> {
+        self.create(&collection(namespace, "sessions")?, metadata, spec).await
     }
 
     pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
@@ -95,7 +95,8 @@ impl Gateway {
 
     /// Creates a `BurstJob` with this spec, under `name` or a generated name.
     pub async fn create_burst(&self, namespace: &str, name: Option<&str>, spec: &Value) -> Result<Value, Error> {
-        self.create(&collection(namespace, "bursts")?, name, "burst", spec).await
+        let metadata = named(name, "burst");
+        self.create(&collection(namespace, "bursts")?, &metadata, spec).await
     }
 
     /// Waits until a burst has ended, and returns the `BurstJob`. It has ended when `Complete` or `Failed` is true, or when its current
@@ -130,11 +131,7 @@ impl Gateway {
         }
     }
 
-    async fn create(&self, path: &str, name: Option<&str>, prefix: &str, spec: &Value) -> Result<Value, Error> {
-        let metadata = match name {
-            Some(name) => json!({"name": name}),
-            None => json!({"generateName": format!("{prefix}-")}),
-        };
+    async fn create(&self, path: &str, metadata: &Value, spec: &Value) -> Result<Value, Error> {
         let body = json!({"metadata": metadata, "spec": spec});
         self.call(Method::POST, path, Some(&body), TIMEOUT).await
     }
@@ -199,6 +196,14 @@ impl Gateway {
             return Err(status_error(status, &answer));
         }
         Ok(answer)
+    }
+}
+
+/// Metadata of an object with this name, or with a generated name that starts with `prefix` and a hyphen.
+pub fn named(name: Option<&str>, prefix: &str) -> Value {
+    match name {
+        Some(name) => json!({"name": name}),
+        None => json!({"generateName": format!("{prefix}-")}),
     }
 }
 

@@ -96,6 +96,11 @@ fn driver() -> Result<&'static Driver, Error> {
     driver.clone()
 }
 
+/// Whether this thread can run the runtime. Tokio does not allow a thread of one runtime to block on another, nor a thread that is ending.
+fn may_drive() -> bool {
+    Handle::try_current().is_err_and(|error| error.is_missing_context())
+}
+
 /// Starts a task on the runtime. Fails if the system provides no thread.
 pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let driver = driver()?;
@@ -152,8 +157,7 @@ impl Wait {
     /// Starts to wait. Returns `None` if the runtime could not be created.
     pub(crate) fn begin() -> Option<Self> {
         let driver = driver().ok()?;
-        // Tokio does not allow a thread of one runtime to block on another.
-        let may_drive = Handle::try_current().is_err();
+        let may_drive = may_drive();
         let mut state = driver.state.lock();
         state.waits += 1;
         state.waiting += 1;
@@ -245,7 +249,7 @@ impl Driver {
     }
 
     fn turn(&self) {
-        if Handle::try_current().is_ok() {
+        if !may_drive() {
             return self.call();
         }
         {

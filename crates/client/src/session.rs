@@ -21,6 +21,7 @@ use crate::{
     runtime,
 };
 
+mod cuda;
 mod handles;
 mod shared;
 mod target;

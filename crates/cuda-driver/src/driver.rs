@@ -6,7 +6,7 @@ mod memory;
 mod modules;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -56,7 +56,24 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 /// The state of the process; [`Status::NOT_INITIALIZED`] before `cuInit`, and in a forked child.
 pub(crate) fn get() -> Result<&'static Driver, Status> {
     process::check::<Status>()?;
+    if IS_CLOSED.load(Ordering::Relaxed) {
+        return Err(Status::DEINITIALIZED);
+    }
     DRIVER.get().ok_or(Status::NOT_INITIALIZED)
+}
+
+/// Whether the process is exiting and its device was given back.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Runs when the process exits.
+extern "C" fn close() {
+    // A panic must not unwind into C.
+    let _ = std::panic::catch_unwind(|| {
+        if let Ok(driver) = get() {
+            IS_CLOSED.store(true, Ordering::Relaxed);
+            driver.device.close();
+        }
+    });
 }
 
 /// Initialises the process. A second call does nothing; a failed one can be made again.
@@ -94,6 +111,8 @@ pub(crate) fn initialise() -> Result<(), Status> {
         host: RwLock::default(),
         used: AtomicU64::new(0),
     });
+    // SAFETY: the function may be called at any time. If it cannot be registered, the device is given back when its grace period is over.
+    unsafe { libc::atexit(close) };
     Ok(())
 }
 

@@ -2,7 +2,9 @@
 
 use std::num::NonZero;
 
+use sahasra_client::{Gateway, Target, Token};
 use sahasra_cuda_device::{CpuDevice, Device};
+use sahasra_cuda_remote::RemoteDevice;
 
 /// Version of CUDA that the libraries offer: 1000 × major + 10 × minor.
 pub const CUDA_VERSION: i32 = 12_080;
@@ -13,6 +15,8 @@ pub const PCI_BUS: u8 = 1;
 
 /// Variable that names the device.
 const DEVICE: &str = "SAHASRA_CUDA";
+/// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
+const AUTHORITIES: &str = "SAHASRA_CA_FILE";
 /// Variable with the memory of a device in this process.
 const MEMORY: &str = "SAHASRA_CUDA_MEMORY";
 /// Variable with the number of threads of a device in this process.
@@ -35,7 +39,9 @@ pub fn device() -> Result<Box<dyn Device>, String> {
         Some(host) => host,
     };
     if host != "cpu:" {
-        return Err(format!("{DEVICE}={host:?} is not supported: the only device is cpu:"));
+        let target = session(&host).map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))?;
+        let device = RemoteDevice::connect(target).map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))?;
+        return Ok(Box::new(device));
     }
     let memory = match read(MEMORY) {
         None => host_memory().map_or(DEFAULT_MEMORY, |bytes| bytes / 2),
@@ -48,6 +54,29 @@ pub fn device() -> Result<Box<dyn Device>, String> {
             .map_err(|_| format!("{THREADS}={text:?} is not a number of threads, at least 1"))?,
     };
     Ok(Box::new(CpuDevice::new(memory, threads)))
+}
+
+/// The session that a value of [`DEVICE`] names: the URL of a gateway, followed by the session's namespace and name.
+fn session(host: &str) -> Result<Target, String> {
+    const FORM: &str =
+        "expected cpu: or the URL of a gateway with a session's namespace and name, such as https://gateway.example/default/mine";
+    let mut parts = host.rsplitn(3, '/');
+    let (Some(name), Some(namespace), Some(url)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(FORM.to_owned());
+    };
+    if !url.contains("://") || [name, namespace].iter().any(|part| part.is_empty()) || url.ends_with('/') {
+        return Err(FORM.to_owned());
+    }
+    let text = |error: sahasra_client::Error| error.to_string();
+    let authorities = match std::env::var(AUTHORITIES) {
+        Ok(path) if !path.is_empty() => {
+            Some(std::fs::read_to_string(&path).map_err(|error| format!("failed to read {AUTHORITIES}={path}: {error}"))?)
+        }
+        _ => None,
+    };
+    let token = Token::find(url).map_err(text)?;
+    let gateway = Gateway::new(url, token, authorities.as_deref()).map_err(text)?;
+    Target::through(&gateway, namespace, name).map_err(text)
 }
 
 /// Bytes of an amount as Kubernetes writes it, with a binary suffix or none.

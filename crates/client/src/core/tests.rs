@@ -84,7 +84,7 @@ impl Pair {
             let there = (read.len() - start).min(payload_bytes);
             let payload = read.split_to(start + there).split_off(start);
             match self.core.take(message, payload_bytes as u64).unwrap() {
-                Incoming::Nothing => {}
+                Incoming::Nothing | Incoming::Printed(_) => {}
                 Incoming::Answer(request, answer) => self.answers.push((request, answer)),
                 Incoming::Fill(mut taking) => {
                     taking.buffer().extend_from_slice(&payload);

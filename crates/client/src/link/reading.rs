@@ -61,6 +61,7 @@ async fn receive_until_broken(
             match process(shared, |core| core.take(message, payload_bytes as u64))? {
                 Incoming::Nothing => discard(reader, read, payload_bytes).await.map_err(broken)?,
                 Incoming::Answer(request, answer) => shared.answer(request, answer),
+                Incoming::Printed(printed) => shared.print(printed),
                 Incoming::Fill(part) => {
                     let there = read.len().min(payload_bytes);
                     let buffer = taking.insert(part).buffer();

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use sahasra_wire::cuda::{Loaded, Printed, Waited};
 use sahasra_wire::session::{Close, Compiled, Stats, Welcome, client_frame::Kind};
 use tokio::sync::Notify;
 
@@ -35,13 +36,16 @@ pub(crate) enum Waiting {
     /// Answer to [`Session::finish`](super::Session::finish), otherwise like `Done`.
     Finished(Promise<()>),
     Stats(Promise<Stats>),
+    Read(Promise<Array>),
+    Loaded(Promise<Loaded>),
+    Waited(Promise<Waited>),
 }
 
 impl Waiting {
     /// Returns whether the caller checks the outcome of work. Statistics are independent of work, and `Finished` leaves the end of a
     /// session to [`Session::unreported_end`](super::Session::unreported_end).
     fn checks_work(&self) -> bool {
-        matches!(self, Self::Compiled(..) | Self::Array(_) | Self::Done(_))
+        !matches!(self, Self::Finished(_) | Self::Stats(_))
     }
 
     fn keep(self, answer: Result<Event, Error>) {
@@ -55,7 +59,9 @@ impl Waiting {
         }
         match self {
             Self::Compiled(_, promise) => keep!(promise, Event::Compiled(compiled) => compiled),
-            Self::Array(promise) => keep!(promise, Event::Array(array) => array),
+            Self::Array(promise) | Self::Read(promise) => keep!(promise, Event::Array(array) => array),
+            Self::Loaded(promise) => keep!(promise, Event::Loaded(loaded) => loaded),
+            Self::Waited(promise) => keep!(promise, Event::Waited(waited) => waited),
             Self::Done(promise) | Self::Finished(promise) => keep!(promise, Event::Done => ()),
             Self::Stats(promise) => keep!(promise, Event::Stats(stats) => stats),
         }
@@ -110,6 +116,8 @@ pub(crate) struct State {
     pub programs: HashMap<u64, String>,
     pub run: Option<u64>,
     pub work: Work,
+    /// Text that kernels of each context printed.
+    pub printed: HashMap<u64, Vec<u8>>,
     /// Whether a call that submits or checks work has returned the error that ended the session.
     pub end_is_reported: bool,
     /// Number of threads that wait for space in the queue.
@@ -127,6 +135,9 @@ impl State {
             Some(Waiting::Done(_)) if is_close => Some("close"),
             Some(Waiting::Done(_) | Waiting::Finished(_)) => Some("synchronise"),
             Some(Waiting::Stats(_)) => Some("load"),
+            Some(Waiting::Read(_)) => Some("read memory"),
+            Some(Waiting::Loaded(_)) => Some("load a module"),
+            Some(Waiting::Waited(_)) => Some("wait for operations"),
             None => None,
         };
         match (what, &self.run) {
@@ -242,6 +253,11 @@ impl Shared {
         }
     }
 
+    pub(crate) fn print(&self, printed: Printed) {
+        let mut state = self.lock();
+        state.printed.entry(printed.context).or_default().extend_from_slice(&printed.text);
+    }
+
     pub(crate) fn room(&self, state: &State) {
         if state.waiting_for_room > 0 {
             self.room.notify_all();
@@ -342,10 +358,21 @@ impl Shared {
         waiting: fn(Promise<T>) -> Waiting,
         kind: impl FnOnce(&mut Core, u64) -> Kind,
     ) -> Pending<T> {
+        self.ask_with(wanted, waiting, Bytes::new(), kind)
+    }
+
+    /// Submits a request like [`Self::ask`], with a payload.
+    pub(super) fn ask_with<T>(
+        &self,
+        wanted: Wanted,
+        waiting: fn(Promise<T>) -> Waiting,
+        payload: Bytes,
+        kind: impl FnOnce(&mut Core, u64) -> Kind,
+    ) -> Pending<T> {
         let (answer, refused) = self.request(QUEUED_QUESTIONS, wanted, waiting, |state, request| {
             state.work.ask(request);
             let kind = kind(&mut state.core, request);
-            state.core.submit(kind, Bytes::new());
+            state.core.submit(kind, payload);
         });
         if let Some((waiting, error)) = refused {
             if waiting.checks_work() {

@@ -1,0 +1,76 @@
+//! Operations of a session of the engine `cuda`, as messages: [`sahasra_wire::cuda`] documents them.
+
+use bytes::Bytes;
+use sahasra_wire::{
+    cuda::{Batch, Discard, Load, Loaded, Read, Wait, Waited, Write},
+    session::client_frame::Kind,
+};
+
+use super::{Session, shared::Waiting};
+use crate::{
+    Error,
+    core::{Array, Wanted},
+    pending::Pending,
+};
+
+impl Session {
+    /// Sends operations of a context, encoded as the payload of a [`Batch`]. Blocks while the queue is full. Fails with the error that
+    /// ended the session.
+    pub fn cuda_batch(&self, context: u64, operations: Bytes) -> Result<(), Error> {
+        self.cuda_submit(Kind::CudaBatch(Batch { context }), operations)
+    }
+
+    /// Sends a write, whose bytes fit into one frame. Blocks and fails like [`Self::cuda_batch`].
+    pub fn cuda_write(&self, write: Write, bytes: Bytes) -> Result<(), Error> {
+        self.cuda_submit(Kind::CudaWrite(write), bytes)
+    }
+
+    /// Frees everything of a context. Blocks and fails like [`Self::cuda_batch`].
+    pub fn cuda_discard(&self, context: u64) -> Result<(), Error> {
+        self.shared().lock().printed.remove(&context);
+        self.cuda_submit(Kind::CudaDiscard(Discard { context }), Bytes::new())
+    }
+
+    fn cuda_submit(&self, kind: Kind, payload: Bytes) -> Result<(), Error> {
+        self.shared().submit(|state| {
+            state.work.submit();
+            state.core.submit(kind, payload);
+        })
+    }
+
+    /// Requests rows of `bytes` bytes. [`Read::request`] is set here.
+    pub fn cuda_read(&self, read: Read, bytes: u64) -> Pending<Array> {
+        let kind = |request| Kind::CudaRead(Read { request, ..read });
+        self.shared()
+            .ask(Wanted::Array(Some(bytes)), Waiting::Read, |_, request| kind(request))
+    }
+
+    /// Requests that texts be loaded. [`Load::request`] is set here.
+    pub fn cuda_load(&self, load: Load, texts: Bytes) -> Pending<Loaded> {
+        let kind = |request| Kind::CudaLoad(Load { request, ..load });
+        self.shared()
+            .ask_with(Wanted::Loaded, Waiting::Loaded, texts, |_, request| kind(request))
+    }
+
+    /// Waits for the first `operations` operations of a context.
+    pub fn cuda_wait(&self, context: u64, operations: u64) -> Pending<Waited> {
+        let kind = |request| {
+            Kind::CudaWait(Wait {
+                context,
+                operations,
+                request,
+            })
+        };
+        self.shared().ask(Wanted::Waited, Waiting::Waited, |_, request| kind(request))
+    }
+
+    /// Removes and returns what kernels of a context printed.
+    pub fn cuda_printed(&self, context: u64) -> Vec<u8> {
+        self.shared().lock().printed.remove(&context).unwrap_or_default()
+    }
+
+    /// Whether the session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared().lock().ended.is_some()
+    }
+}

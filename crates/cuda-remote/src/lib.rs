@@ -1,0 +1,109 @@
+//! The device of a session of the engine `cuda`, for a CUDA driver library: a [`Device`] whose queues are contexts at the far end of a
+//! session stream.
+//!
+//! ```text
+//! driver library ──► RemoteQueue ──► Outbox (batches, one order for all queues) ──► sahasra_client::Session ──► session executor
+//!                        ◄── answers to reads, loads and waits ─────────────────────────┘
+//! ```
+//!
+//! An operation is encoded into the current batch and needs no system call. A thread of the device sends batches while nobody waits; a thread
+//! that waits sends the batch itself. Tickets count operations on both sides, so that a wait names the operation it waits for.
+
+mod outbox;
+mod queue;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sahasra_client::{Error, Options, Session, Target};
+use sahasra_cuda_device::{Device, Failure, FailureKind, Properties, Queue};
+use sahasra_error_chain::causes;
+
+use outbox::Outbox;
+use queue::RemoteQueue;
+
+/// Time for which the session keeps the device's memory after a connection broke, unless it is resumed.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Time for which the end of a process waits until the session has freed the device's memory.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The device of a session.
+#[derive(Debug)]
+pub struct RemoteDevice {
+    properties: Properties,
+    outbox: Arc<Outbox>,
+    contexts: AtomicU64,
+}
+
+impl RemoteDevice {
+    /// Connects to a session.
+    ///
+    /// # Errors
+    /// The reason why the session cannot be reached, or that its engine is another one.
+    pub fn connect(target: Target) -> Result<Self, String> {
+        let options = Options {
+            grace: GRACE,
+            ..Options::default()
+        };
+        let text = |error: Error| causes(&error);
+        let (session, connected) = Session::begin(target, options).map_err(text)?;
+        connected.wait().map_err(text)?;
+        let welcome = session.welcome().ok_or("the session sent no greeting")?;
+        let Some(device) = welcome.cuda else {
+            return Err(format!(
+                "the session has engine {}: CUDA programs require a GpuSession with spec.engine cuda",
+                welcome.engine
+            ));
+        };
+        let uuid = device.uuid.as_ref().try_into();
+        let properties = Properties {
+            name: device.name,
+            uuid: uuid.map_err(|_| "the session's device has no identifier of 16 bytes")?,
+            memory_bytes: welcome.limit_bytes,
+            addresses: device.first_address..device.end_address,
+            placed_from: device.placed_from,
+            multiprocessors: device.multiprocessors,
+            shares_host_memory: false,
+        };
+        let outbox = Outbox::start(session).map_err(|error| format!("failed to start a thread: {error}"))?;
+        Ok(Self {
+            properties,
+            outbox,
+            contexts: AtomicU64::new(1),
+        })
+    }
+}
+
+impl Drop for RemoteDevice {
+    fn drop(&mut self) {
+        self.outbox.close();
+    }
+}
+
+impl Device for RemoteDevice {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn close(&self) {
+        let _ = self.outbox.session().close().wait_for(CLOSE_TIMEOUT);
+    }
+
+    fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
+        if let Some(error) = self.outbox.session().ended() {
+            return Err(failure(&error));
+        }
+        let context = self.contexts.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(RemoteQueue::new(Arc::clone(&self.outbox), context)))
+    }
+}
+
+/// The failure of an operation, from the session's error.
+fn failure(error: &Error) -> Failure {
+    match error {
+        Error::Failed(failed) => Failure::new(failed.code.into(), failed.message.as_str()),
+        error => Failure::new(FailureKind::Lost, causes(error)),
+    }
+}

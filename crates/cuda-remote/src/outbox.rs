@@ -1,0 +1,117 @@
+//! Operations of all queues on their way to the session: encoded into batches, in one order.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Condvar, Mutex};
+use sahasra_client::{Error, Session};
+use sahasra_cuda_device::{Operation, wire};
+
+/// Size of a batch in bytes at which the thread that fills it sends it.
+const BATCH_BYTES: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+struct Filling {
+    /// Context of the operations in the batch.
+    context: u64,
+    batch: BytesMut,
+    is_sender_asleep: bool,
+    is_closed: bool,
+}
+
+impl Filling {
+    fn take(&mut self) -> Option<(u64, Bytes)> {
+        (!self.batch.is_empty()).then(|| (self.context, self.batch.split().freeze()))
+    }
+}
+
+/// The [outbox](self) of a device.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    session: Session,
+    /// Locked by the thread that sends, before it takes a batch: batches are sent in the order in which they were filled.
+    sending: Mutex<()>,
+    filling: Mutex<Filling>,
+    filled: Condvar,
+}
+
+impl Outbox {
+    /// Starts the thread that sends batches.
+    pub(crate) fn start(session: Session) -> io::Result<Arc<Self>> {
+        let outbox = Arc::new(Self {
+            session,
+            sending: Mutex::default(),
+            filling: Mutex::default(),
+            filled: Condvar::new(),
+        });
+        let sender = Arc::clone(&outbox);
+        let builder = std::thread::Builder::new().name("sahasra-cuda".to_owned());
+        builder.spawn(move || sender.run())?;
+        Ok(outbox)
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Ends the thread, once it has sent what there is.
+    pub(crate) fn close(&self) {
+        self.filling.lock().is_closed = true;
+        self.filled.notify_all();
+    }
+
+    /// Adds an operation of a context. `count` is called while the order is fixed. Sends the batch if it is full.
+    pub(crate) fn add<T>(&self, context: u64, operation: Operation, count: impl FnOnce() -> T) -> T {
+        let mut filling = self.filling.lock();
+        while filling.context != context && !filling.batch.is_empty() {
+            drop(filling);
+            self.flush();
+            filling = self.filling.lock();
+        }
+        filling.context = context;
+        wire::encode(operation, &mut filling.batch);
+        let counted = count();
+        let is_full = filling.batch.len() >= BATCH_BYTES;
+        let wakes = !is_full && std::mem::take(&mut filling.is_sender_asleep);
+        drop(filling);
+        if is_full {
+            self.flush();
+        } else if wakes {
+            self.filled.notify_one();
+        }
+        counted
+    }
+
+    /// Sends the batch, if there is one. A failure to send ends the session, which each queue reports.
+    pub(crate) fn flush(&self) {
+        self.after_all(|| (), |_, ()| ());
+    }
+
+    /// Calls `send` after all operations that were added have been sent. `order` is called while the order is fixed: operations that were
+    /// added before are sent before.
+    pub(crate) fn after_all<O, T>(&self, order: impl FnOnce() -> O, send: impl FnOnce(&Session, O) -> T) -> T {
+        let _in_order = self.sending.lock();
+        let (taken, place) = {
+            let mut filling = self.filling.lock();
+            (filling.take(), order())
+        };
+        let _: Result<(), Error> = taken.map_or(Ok(()), |(context, batch)| self.session.cuda_batch(context, batch));
+        send(&self.session, place)
+    }
+
+    fn run(&self) {
+        loop {
+            self.flush();
+            let mut filling = self.filling.lock();
+            while filling.batch.is_empty() {
+                if filling.is_closed {
+                    return;
+                }
+                filling.is_sender_asleep = true;
+                self.filled.wait(&mut filling);
+                filling.is_sender_asleep = false;
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A context at the far end of a session stream.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sahasra_client::{Error, Session};
+use sahasra_cuda_device::{Extent, Failure, FailureKind, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket};
+use sahasra_wire::cuda::{Load, Read, Waited, Write};
+use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
+
+use crate::failure;
+use crate::outbox::Outbox;
+
+/// Largest write that is part of a batch, in bytes.
+const LITTLE_BYTES: usize = 16 << 10;
+/// Size of the pieces in which a long row is written, in bytes: small enough that sending a piece overlaps with copying the next one.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A [context](self).
+pub(crate) struct RemoteQueue {
+    outbox: Arc<Outbox>,
+    context: u64,
+    submitted: AtomicU64,
+    /// Number of operations that are known to have been executed.
+    executed: AtomicU64,
+    /// The sticky failure.
+    failure: OnceLock<Failure>,
+    marks: Mutex<HashMap<u64, Duration>>,
+}
+
+impl RemoteQueue {
+    pub(crate) fn new(outbox: Arc<Outbox>, context: u64) -> Self {
+        Self {
+            outbox,
+            context,
+            submitted: AtomicU64::new(0),
+            executed: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            marks: Mutex::default(),
+        }
+    }
+
+    fn count(&self) -> Ticket {
+        Ticket(self.submitted.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The failure for an error of the session, which is kept if it is sticky.
+    fn failed(&self, error: &Error) -> Failure {
+        let failure = failure(error);
+        if !failure.is_sticky() {
+            return failure;
+        }
+        self.failure.get_or_init(|| failure).clone()
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Asks which operations have been executed, once the operation of `ticket` has.
+    fn ask(&self, ticket: Ticket) -> Result<(), Failure> {
+        self.check()?;
+        let answer = self
+            .outbox
+            .after_all(|| (), |session, ()| session.cuda_wait(self.context, ticket.0));
+        let Waited { executed, marks, .. } = answer.wait().map_err(|error| self.failed(&error))?;
+        self.executed.fetch_max(executed, Ordering::Release);
+        if !marks.is_empty() {
+            let recorded = marks.iter().map(|mark| (mark.mark, Duration::from_nanos(mark.nanoseconds)));
+            self.marks.lock().extend(recorded);
+        }
+        Ok(())
+    }
+
+    fn is_known_done(&self, ticket: Ticket) -> bool {
+        self.executed.load(Ordering::Acquire) >= ticket.0
+    }
+
+    /// Sends a write in a frame of its own.
+    fn write_frame(&self, to: Region, extent: Extent, bytes: Bytes) -> Ticket {
+        let write = Write {
+            context: self.context,
+            to: to.into(),
+            extent: extent.into(),
+        };
+        let send = |session: &Session, ticket| {
+            // The queue reports the end of the session.
+            let _: Result<(), Error> = session.cuda_write(write, bytes);
+            ticket
+        };
+        self.outbox.after_all(|| self.count(), send)
+    }
+}
+
+impl Drop for RemoteQueue {
+    fn drop(&mut self) {
+        // After the end of the session there is nothing to free.
+        let _: Result<(), Error> = self.outbox.after_all(|| (), |session, ()| session.cuda_discard(self.context));
+    }
+}
+
+impl Queue for RemoteQueue {
+    fn submit(&self, operation: Operation) -> Ticket {
+        match operation {
+            Operation::Write { to, extent, bytes } if bytes.len() > LITTLE_BYTES => self.write(to, extent, &bytes),
+            operation => self.outbox.add(self.context, operation, || self.count()),
+        }
+    }
+
+    fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
+        if bytes.len() <= LITTLE_BYTES {
+            let bytes = Bytes::copy_from_slice(bytes);
+            return self
+                .outbox
+                .add(self.context, Operation::Write { to, extent, bytes }, || self.count());
+        }
+        if extent.height == 1 && extent.depth == 1 {
+            let mut ticket = self.last();
+            for (piece, start) in bytes.chunks(PIECE_BYTES).zip((to.address..).step_by(PIECE_BYTES)) {
+                let extent = Extent::linear(piece.len() as u64);
+                ticket = self.write_frame(Region::linear(start), extent, Bytes::copy_from_slice(piece));
+            }
+            return ticket;
+        }
+        if bytes.len() <= MAX_PAYLOAD_BYTES {
+            return self.write_frame(to, extent, Bytes::copy_from_slice(bytes));
+        }
+        // Rows one by one, each in pieces.
+        let mut ticket = self.last();
+        let width = usize::try_from(extent.width).unwrap_or(usize::MAX);
+        for ((row, slice), bytes) in extent.rows().zip(bytes.chunks(width)) {
+            // A row beyond the address space is outside every allocation, like the address 0.
+            let address = to.row(row, slice).unwrap_or(0);
+            ticket = self.write(Region::linear(address), Extent::linear(extent.width), bytes);
+        }
+        ticket
+    }
+
+    fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure> {
+        self.check()?;
+        if extent.bytes() != Some(into.len() as u64) {
+            return Err(Failure::new(FailureKind::Protocol, "the target does not have the size of the rows"));
+        }
+        let read = Read {
+            context: self.context,
+            from: from.into(),
+            extent: extent.into(),
+            request: 0,
+        };
+        let send = |session: &Session, before| (session.cuda_read(read, into.len() as u64), before);
+        let (answer, before) = self.outbox.after_all(|| self.last(), send);
+        let array = answer.wait().map_err(|error| self.failed(&error))?;
+        self.executed.fetch_max(before.0, Ordering::Release);
+        into.copy_from_slice(&array.data);
+        Ok(())
+    }
+
+    fn load(&self, module: ModuleId, texts: &[&str]) -> Result<ModuleDescription, LoadFailure> {
+        self.check()?;
+        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        if bytes > MAX_PAYLOAD_BYTES {
+            let message = format!("a module of {bytes} bytes of PTX exceeds the limit of {MAX_PAYLOAD_BYTES}");
+            return Err(LoadFailure::Unsupported(message));
+        }
+        let load = Load {
+            context: self.context,
+            module: module.0,
+            text_bytes: texts.iter().map(|text| text.len() as u64).collect(),
+            request: 0,
+        };
+        let texts = Bytes::from(texts.concat());
+        let answer = self.outbox.after_all(|| (), |session, ()| session.cuda_load(load, texts));
+        match answer.wait() {
+            Ok(loaded) => Ok(loaded.into()),
+            Err(Error::Failed(failed)) => {
+                let failure = LoadFailure::from_code(failed.code, failed.message.clone());
+                Err(match failure {
+                    LoadFailure::Failed(_) => self.failed(&Error::Failed(failed)).into(),
+                    refused => refused,
+                })
+            }
+            Err(error) => Err(self.failed(&error).into()),
+        }
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), Failure> {
+        if self.is_known_done(ticket) {
+            return self.check();
+        }
+        self.ask(ticket)
+    }
+
+    fn executed(&self) -> Result<Ticket, Failure> {
+        if !self.is_known_done(self.last()) {
+            self.ask(Ticket(0))?;
+        }
+        self.check()?;
+        Ok(Ticket(self.executed.load(Ordering::Acquire)))
+    }
+
+    fn is_done(&self, ticket: Ticket) -> Result<bool, Failure> {
+        if !self.is_known_done(ticket) {
+            self.ask(Ticket(0))?;
+        }
+        self.check()?;
+        Ok(self.is_known_done(ticket))
+    }
+
+    fn last(&self) -> Ticket {
+        Ticket(self.submitted.load(Ordering::Relaxed))
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        if let Some(failure) = self.failure.get() {
+            return Some(failure.clone());
+        }
+        if !self.outbox.session().has_ended() {
+            return None;
+        }
+        let error = self.outbox.session().ended()?;
+        Some(self.failed(&error))
+    }
+
+    fn marked(&self, mark: u64) -> Option<Duration> {
+        self.marks.lock().get(&mark).copied()
+    }
+
+    fn forget(&self, mark: u64) {
+        self.marks.lock().remove(&mark);
+    }
+
+    fn printed(&self) -> Vec<u8> {
+        self.outbox.session().cuda_printed(self.context)
+    }
+}
