@@ -7,7 +7,7 @@ use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_names::{Backend, is_dns_label};
 use sahasra_service::args::duration;
 
-use crate::exit::{CODES, CODES_OF_UP};
+use crate::exit::{CODES, CODES_OF_EXEC, CODES_OF_UP};
 
 /// Bursts of GPU kernels on slices of VRAM, on this machine, without a cluster and without a GPU.
 #[derive(Debug, Parser)]
@@ -32,6 +32,9 @@ pub enum Command {
     /// Serve a pool on this machine that kubectl can use like a cluster. Ctrl-C ends it.
     #[command(after_help = CODES_OF_UP)]
     Up(Box<UpArgs>),
+    /// Run a CUDA program on a device of a pool: a session for as long as the program runs.
+    #[command(after_help = CODES_OF_EXEC)]
+    Exec(Box<ExecArgs>),
     /// Describe PTX, or compile CUDA C to PTX.
     #[command(subcommand)]
     Kernel(KernelCommand),
@@ -98,6 +101,41 @@ pub enum RunOutput {
     Yaml,
     /// Index, parameters and outputs of each chunk, or with `results: Failed` index and cause of each that failed; for one BurstJob at a time.
     Csv,
+}
+
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ExecArgs {
+    /// Gateway of the pool. The token is found as Python clients find it: SAHASRA_TOKEN, SAHASRA_TOKEN_FILE, the file of `sahasra up`, the
+    /// kubeconfig, or the pod's service account.
+    #[arg(long, env = "SAHASRA_GATEWAY", default_value = "http://127.0.0.1:8000", value_name = "URL")]
+    pub gateway: String,
+    /// CA certificates in PEM format with which the gateway's certificate is verified [default: those of the system].
+    #[arg(long, env = "SAHASRA_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// Namespace of the session.
+    #[arg(short, long, default_value = "default", value_parser = crate::manifests::namespace)]
+    pub namespace: String,
+    /// Class of the device, such as h100 [default: any].
+    #[arg(long, value_parser = class, value_name = "CLASS")]
+    pub class: Option<String>,
+    /// VRAM that the program may use.
+    #[arg(long, default_value = "1Gi", value_name = "SIZE")]
+    pub vram: String,
+    /// Time to wait for a device.
+    #[arg(long, default_value = "5m", value_parser = duration, value_name = "DURATION")]
+    pub wait: Duration,
+    /// Time without a CUDA call after which the session ends [default: that of a GpuSession, 30m].
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub idle_timeout: Option<Duration>,
+    /// Time after which the session ends [default: that of a GpuSession, 8h].
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub ttl: Option<Duration>,
+    /// Folder with libcuda.so.1 and the other libraries of this version [default: lib/sahasra in the folder above that of this program].
+    #[arg(long, env = "SAHASRA_CUDA_LIBRARIES", value_name = "DIR")]
+    pub libraries: Option<PathBuf>,
+    /// The program and its arguments, after `--`.
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
 }
 
 #[derive(Clone, Debug, ClapArgs)]

@@ -20,7 +20,18 @@ pub enum Exit {
     Interrupted,
     Terminated,
     HungUp,
+    /// The exit code of a program that this one has run.
+    Program(u8),
 }
+
+pub const CODES_OF_EXEC: &str = "\
+Exit codes:
+  that of the program (128 and the signal's number if a signal ended it), or
+  1    the session could not be created or deleted
+  2    invalid command line
+  3    no device had room for the session within --wait
+  126  the program could not be started
+  127  the program was not found";
 
 pub const CODES_OF_UP: &str = "\
 Exit codes:
@@ -51,6 +62,7 @@ impl Exit {
             Self::Interrupted => 130,
             Self::Terminated => 143,
             Self::HungUp => 129,
+            Self::Program(code) => code,
         }
     }
 

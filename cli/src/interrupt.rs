@@ -40,7 +40,7 @@ fn ends_at_once(ending: bool, signal: EndSignal) -> bool {
     ending && signal != EndSignal::HangUp
 }
 
-fn of(signal: EndSignal) -> Exit {
+pub fn of(signal: EndSignal) -> Exit {
     match signal {
         EndSignal::Interrupt => Exit::Interrupted,
         EndSignal::Terminate => Exit::Terminated,

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  args ─► kernel check, compile                      PTX and CUDA C, nothing else
+//!     ├──► exec ─► gateway of a pool                   a session, and a CUDA program on it
 //!     └──► run, up ─► pool ─► control plane           in memory (crates/local)
 //!                       ├───► operator                the real reconcilers, in this process
 //!                       └───► agents ─► executors     the real agents, in this process; executors are this program again
 //! ```
 //!
-//! [`main`] parses the command line and calls [`run`], [`up`] or [`kernel`], which return an [`exit::Exit`]. Output for scripts goes to
+//! [`main`] parses the command line and calls [`run`], [`up`], [`exec`] or [`kernel`], which return an [`exit::Exit`]. Output for scripts goes to
 //! standard output, everything else to standard error.
 
 use std::{ffi::OsString, process::ExitCode};
@@ -17,6 +18,7 @@ use sahasra_service::logging;
 
 mod apply;
 mod args;
+mod exec;
 mod exit;
 mod interrupt;
 mod kernel;
@@ -43,6 +45,7 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
     let exit = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Up(arguments) => up::run(&arguments),
+        Command::Exec(arguments) => exec::run(&arguments),
         Command::Kernel(KernelCommand::Check(arguments)) => kernel::check::run(&arguments),
         Command::Kernel(KernelCommand::Compile(arguments)) => kernel::compile::run(&arguments),
         Command::Completion { shell } => {

@@ -1,0 +1,218 @@
+//! `sahasra exec`: a CUDA program on a device of a pool. The session lasts as long as the program.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use rustix::process::{Pid, Signal, kill_process};
+use sahasra_client::{Error, Gateway, Token};
+use sahasra_error_chain::causes;
+use sahasra_service::shutdown::{EndSignal, EndSignals};
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::args::ExecArgs;
+use crate::exit::Exit;
+
+/// Library that a folder of libraries has.
+const DRIVER: &str = "libcuda.so.1";
+/// Annotations of the session that say what uses it.
+const PROGRAM: &str = "sahasra.dev/program";
+const HOST: &str = "sahasra.dev/host";
+
+pub fn run(arguments: &ExecArgs) -> Exit {
+    let libraries = match libraries(arguments.libraries.as_deref()) {
+        Ok(libraries) => libraries,
+        Err(reason) => return Exit::Failed.because(&reason),
+    };
+    crate::on_runtime(run_with(arguments, &libraries))
+}
+
+/// The folder of the drop-in libraries.
+fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
+    if let Some(folder) = given {
+        return match folder.join(DRIVER).exists() {
+            true => std::path::absolute(folder).map_err(|error| format!("--libraries {}: {error}", folder.display())),
+            false => Err(format!("--libraries {}: this folder has no {DRIVER}", folder.display())),
+        };
+    }
+    let program = std::env::current_exe().map_err(|error| format!("failed to find the folder of this program: {error}"))?;
+    let above = program.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    // The second is that of a build from source.
+    let candidates = [above.join("lib/sahasra"), above.join("cuda")];
+    let found = candidates.iter().find(|folder| folder.join(DRIVER).exists());
+    found.cloned().ok_or_else(|| {
+        let [first, second] = candidates.map(|folder| folder.display().to_string());
+        format!("no {DRIVER} in {first} or {second}: build it with crates/cuda-driver/library, or pass --libraries")
+    })
+}
+
+async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
+    let gateway = match gateway(arguments) {
+        Ok(gateway) => gateway,
+        Err(reason) => return Exit::Failed.because(&reason),
+    };
+    // Before the session exists, so that no signal leaves it behind.
+    let mut signals = match EndSignals::listen() {
+        Ok(signals) => signals,
+        Err(error) => return Exit::Failed.because(&format!("failed to install signal handlers: {error}")),
+    };
+    let name = match create(&gateway, arguments).await {
+        Ok(name) => name,
+        Err(error) => return Exit::Failed.because(&format!("failed to create the session: {}", causes(&error))),
+    };
+    let exit = tokio::select! {
+        placed = gateway.session_placed(&arguments.namespace, &name, arguments.wait) => match placed {
+            Ok(_) => execute(arguments, libraries, &name, &mut signals).await,
+            Err(error @ Error::NoCapacity(_)) => Exit::Unplaceable.because(&error.to_string()),
+            Err(error) => Exit::Failed.because(&causes(&error)),
+        },
+        signal = signals.next() => crate::interrupt::of(signal),
+    };
+    match gateway.delete_session(&arguments.namespace, &name).await {
+        Ok(()) => exit,
+        Err(error) => {
+            let namespace = &arguments.namespace;
+            Exit::Failed.because(&format!("failed to delete the session {namespace}/{name}: {}", causes(&error)))
+        }
+    }
+}
+
+fn gateway(arguments: &ExecArgs) -> Result<Gateway, String> {
+    let authorities = arguments.ca_file.as_ref().map(|path| {
+        let read = std::fs::read_to_string(path);
+        read.map_err(|error| format!("failed to read --ca-file {}: {error}", path.display()))
+    });
+    let token = Token::find(&arguments.gateway).map_err(|error| causes(&error))?;
+    Gateway::new(&arguments.gateway, token, authorities.transpose()?.as_deref()).map_err(|error| causes(&error))
+}
+
+/// Creates the session and returns its name.
+async fn create(gateway: &Gateway, arguments: &ExecArgs) -> Result<String, Error> {
+    let mut spec = json!({"engine": "cuda", "vram": arguments.vram});
+    if let Some(class) = &arguments.class {
+        spec["class"] = json!(class);
+    }
+    if let Some(time) = arguments.idle_timeout {
+        spec["idleTimeoutSeconds"] = json!(time.as_secs());
+    }
+    if let Some(time) = arguments.ttl {
+        spec["ttlSeconds"] = json!(time.as_secs());
+    }
+    let mut metadata = sahasra_client::named(None, "exec");
+    metadata["annotations"] = json!({PROGRAM: title(&arguments.program), HOST: host()});
+    let session = gateway.create_session(&arguments.namespace, &metadata, &spec).await?;
+    let name = session["metadata"]["name"].as_str().map(str::to_owned);
+    name.ok_or_else(|| Error::Protocol("the gateway returned a session without a name".to_owned()))
+}
+
+/// Name of a program for people: that of its file, and of the script that it runs.
+fn title(program: &[OsString]) -> String {
+    let file = |path: &OsString| Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned();
+    let script = program.get(1).filter(|argument| !argument.to_string_lossy().starts_with('-'));
+    let words: Vec<String> = program.first().into_iter().chain(script).map(file).collect();
+    words.join(" ")
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Runs the program to its end.
+async fn execute(arguments: &ExecArgs, libraries: &Path, session: &str, signals: &mut EndSignals) -> Exit {
+    let Some((program, rest)) = arguments.program.split_first() else {
+        return Exit::Refused.because("no program was given");
+    };
+    let mut command = Command::new(program);
+    let target = format!("{}/{}/{session}", arguments.gateway.trim_end_matches('/'), arguments.namespace);
+    command.args(rest).env("SAHASRA_CUDA", target);
+    command.env(
+        "LD_LIBRARY_PATH",
+        search_path(libraries, std::env::var_os("LD_LIBRARY_PATH").as_deref()),
+    );
+    if let Some(path) = &arguments.ca_file {
+        command.env("SAHASRA_CA_FILE", path);
+    }
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            return Exit::Program(code).because(&format!("failed to start {}: {error}", program.display()));
+        }
+    };
+    loop {
+        tokio::select! {
+            ended = child.wait() => return match ended {
+                Ok(status) => Exit::Program(code(status)),
+                Err(error) => Exit::Failed.because(&format!("failed to wait for {}: {error}", program.display())),
+            },
+            signal = signals.next() => pass_on(signal, child.id()),
+        }
+    }
+}
+
+/// Passes a signal on to the program. A terminal has sent it Ctrl-C already.
+fn pass_on(signal: EndSignal, process: Option<u32>) {
+    let signal = match signal {
+        EndSignal::Interrupt if io::stdin().is_terminal() => return,
+        EndSignal::Interrupt => Signal::INT,
+        EndSignal::Terminate => Signal::TERM,
+        EndSignal::HangUp => Signal::HUP,
+    };
+    if let Some(process) = process.and_then(|process| Pid::from_raw(process as i32)) {
+        // The program may have ended in the meantime.
+        let _ = kill_process(process, signal);
+    }
+}
+
+/// Search path of the dynamic linker with the libraries before everything else.
+fn search_path(libraries: &Path, others: Option<&OsStr>) -> OsString {
+    let mut path = libraries.as_os_str().to_owned();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_named_after_its_file_and_its_script() {
+        let title = |words: &[&str]| title(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(title(&["/usr/bin/python3", "work/train.py", "--epochs", "3"]), "python3 train.py");
+        assert_eq!(title(&["nvidia-smi"]), "nvidia-smi");
+        assert_eq!(title(&["python", "-m", "pytest"]), "python");
+    }
+
+    #[test]
+    fn the_libraries_come_before_those_of_the_caller() {
+        let libraries = Path::new("/opt/sahasra");
+        assert_eq!(search_path(libraries, None), "/opt/sahasra");
+        assert_eq!(search_path(libraries, Some(OsStr::new(""))), "/opt/sahasra");
+        assert_eq!(search_path(libraries, Some(OsStr::new("/a:/b"))), "/opt/sahasra:/a:/b");
+    }
+
+    #[test]
+    fn the_exit_code_of_a_program_is_kept() {
+        assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(code(ExitStatus::from_raw(9)), 137);
+    }
+
+    #[test]
+    fn a_folder_without_the_library_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(libraries(Some(folder.path())).unwrap_err().contains(DRIVER));
+        std::fs::write(folder.path().join(DRIVER), "").unwrap();
+        assert_eq!(libraries(Some(folder.path())).unwrap(), folder.path());
+    }
+}
