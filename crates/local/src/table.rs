@@ -82,7 +82,25 @@ impl View {
 
 /// The first value that a JSONPath without `$` matches; `None` if a part of the path does not exist.
 fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    object.query(&format!("${path}")).ok()?.into_iter().next()
+    object.query(&format!("${}", in_brackets(path))).ok()?.into_iter().next()
+}
+
+/// Writes the names of a path that have escaped dots in brackets, as RFC 9535 requires: `.a\.b/c` becomes `["a.b/c"]`.
+fn in_brackets(path: &str) -> String {
+    const ESCAPED: char = '\0';
+    let marked = path.replace("\\.", &ESCAPED.to_string());
+    let mut parts = marked.split('.');
+    let mut written = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        if part.contains(ESCAPED) {
+            let name = part.replace(ESCAPED, ".");
+            written.push_str(&format!("[\"{name}\"]"));
+        } else {
+            written.push('.');
+            written.push_str(part);
+        }
+    }
+    written
 }
 
 #[cfg(test)]
@@ -102,6 +120,11 @@ mod tests {
         assert_eq!(find(&object, ".status.conditions[?(@.type==\"A.b]\")].status"), Some(&json!("1")));
         assert_eq!(find(&object, ".status.conditions[0].type"), Some(&json!("A.b]")));
         assert_eq!(find(&object, ".status['n']"), Some(&json!(3)));
+        let annotated = json!({"metadata": {"annotations": {"sahasra.dev/program": "train.py"}}});
+        assert_eq!(
+            find(&annotated, ".metadata.annotations.sahasra\\.dev/program"),
+            Some(&json!("train.py"))
+        );
         assert_eq!(find(&object, ".status.missing.more"), None);
         assert_eq!(find(&object, ".status.conditions[?(@.type==\"No\")].status"), None);
     }

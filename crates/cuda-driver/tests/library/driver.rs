@@ -26,6 +26,8 @@ pub const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// Variable that marks the process in which a test runs.
 const APART: &str = "SAHASRA_TEST_APART";
+/// Variable with a session of 64Mi on which the tests run instead of on this process's CPU, as a value of `SAHASRA_CUDA`.
+const SESSION: &str = "SAHASRA_TEST_SESSION";
 
 /// The library that Cargo built with this test.
 pub fn path() -> PathBuf {
@@ -79,6 +81,11 @@ pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Opt
         command.env_remove(name);
     }
     command.env(APART, "1").envs(variables.iter().copied());
+    if variables == CPU
+        && let Some(session) = std::env::var_os(SESSION)
+    {
+        command.env("SAHASRA_CUDA", session);
+    }
     // SAFETY: only makes a system call. A test that hangs ends with SIGALRM instead.
     unsafe {
         command.pre_exec(|| {

@@ -1,0 +1,209 @@
+//! A program that uses the CUDA driver API and knows nothing of Sahasra. What it does, and prints, is chosen by its first argument.
+//!
+//! | Argument | |
+//! |---|---|
+//! | `steps N` | runs N kernels, each on the result of the one before, and checks the result |
+//! | `copies N` | copies 8 MiB to the device and back N times, and checks each byte |
+//! | `hold PATTERN` | fills 16 MiB with the pattern, prints `holding`, and checks them when its standard input ends |
+//! | `exhaust` | allocates 8 MiB at a time until that fails; prints the device's memory, what it got, and the code |
+//! | `lose` | runs kernels until one fails, and prints the code of this and the next call |
+
+use std::io::Read;
+use std::time::Instant;
+
+use cudarc::driver::sys::{self, CUdeviceptr, CUresult};
+
+const KERNELS: &std::ffi::CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry step(.param .u64 x, .param .u32 n)
+{
+    .reg .pred %p; .reg .b32 %r<6>; .reg .b64 %rd<4>;
+    mov.u32 %r0, %ctaid.x; mov.u32 %r1, %ntid.x; mov.u32 %r2, %tid.x;
+    mad.lo.s32 %r3, %r0, %r1, %r2;
+    ld.param.u32 %r4, [n];
+    setp.ge.u32 %p, %r3, %r4;
+    @%p ret;
+    ld.param.u64 %rd0, [x];
+    mul.wide.u32 %rd1, %r3, 4;
+    add.s64 %rd2, %rd0, %rd1;
+    ld.global.u32 %r5, [%rd2];
+    mad.lo.u32 %r5, %r5, 1664525, 1013904223;
+    st.global.u32 [%rd2], %r5;
+    ret;
+}
+";
+const ELEMENTS: u32 = 512;
+const MIB: usize = 1 << 20;
+
+fn check(result: CUresult) {
+    assert_eq!(result, CUresult::CUDA_SUCCESS);
+}
+
+/// Memory of the device.
+fn allocate(bytes: usize) -> Result<CUdeviceptr, CUresult> {
+    let mut address = 0;
+    // SAFETY: the driver writes an address.
+    match unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) } {
+        CUresult::CUDA_SUCCESS => Ok(address),
+        error => Err(error),
+    }
+}
+
+fn write(address: CUdeviceptr, bytes: &[u8]) {
+    // SAFETY: the driver reads this many bytes.
+    check(unsafe { sys::cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len()) });
+}
+
+fn read(address: CUdeviceptr, bytes: &mut [u8]) {
+    // SAFETY: the driver writes this many bytes.
+    check(unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), address, bytes.len()) });
+}
+
+fn synchronise() -> CUresult {
+    // SAFETY: the call has no arguments.
+    unsafe { sys::cuCtxSynchronize() }
+}
+
+/// Kernel of this program, and an array for it.
+struct Steps {
+    kernel: sys::CUfunction,
+    array: CUdeviceptr,
+}
+
+impl Steps {
+    fn load() -> Self {
+        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the driver writes a handle each; the texts end with a zero byte.
+        unsafe {
+            check(sys::cuModuleLoadData(&raw mut module, KERNELS.as_ptr().cast()));
+            check(sys::cuModuleGetFunction(&raw mut kernel, module, c"step".as_ptr()));
+        }
+        let array = allocate(ELEMENTS as usize * 4).expect("memory for the array");
+        let elements: Vec<u8> = (0..ELEMENTS).flat_map(u32::to_le_bytes).collect();
+        write(array, &elements);
+        Self { kernel, array }
+    }
+
+    fn launch(&self) -> CUresult {
+        let (mut array, mut count) = (self.array, ELEMENTS);
+        let mut parameters = [(&raw mut array).cast(), (&raw mut count).cast()];
+        let null = std::ptr::null_mut();
+        // SAFETY: the parameters are those that the kernel declares.
+        unsafe {
+            sys::cuLaunchKernel(
+                self.kernel,
+                ELEMENTS.div_ceil(256),
+                1,
+                1,
+                256,
+                1,
+                1,
+                0,
+                null,
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }
+    }
+}
+
+fn steps(count: u32) {
+    let steps = Steps::load();
+    (0..count).for_each(|_| check(steps.launch()));
+    let mut bytes = vec![0; ELEMENTS as usize * 4];
+    read(steps.array, &mut bytes);
+    for (index, bytes) in bytes.chunks_exact(4).enumerate() {
+        let step = |element: u32| element.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let expected = (0..count).fold(index as u32, |element, _| step(element));
+        assert_eq!(
+            u32::from_le_bytes(bytes.try_into().expect("four bytes")),
+            expected,
+            "element {index}"
+        );
+    }
+    println!("{count} steps are right");
+}
+
+fn copies(count: u8) {
+    let array = allocate(8 * MIB).expect("memory for the array");
+    let mut back = vec![0; 8 * MIB];
+    for round in 0..count {
+        let bytes: Vec<u8> = (0..8 * MIB)
+            .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ round)
+            .collect();
+        write(array, &bytes);
+        read(array, &mut back);
+        assert!(back == bytes, "round {round}: a byte differs");
+    }
+    println!("{count} copies are right");
+}
+
+fn hold(pattern: u8) {
+    let array = allocate(16 * MIB).expect("memory for the array");
+    // SAFETY: the array has this many bytes.
+    check(unsafe { sys::cuMemsetD8_v2(array, pattern, 16 * MIB) });
+    check(synchronise());
+    println!("holding {array:#x}");
+    let mut nothing = Vec::new();
+    std::io::stdin().read_to_end(&mut nothing).expect("standard input ends");
+    let mut bytes = vec![0; 16 * MIB];
+    read(array, &mut bytes);
+    assert!(bytes.iter().all(|byte| *byte == pattern), "somebody else wrote here");
+    println!("unchanged");
+}
+
+fn exhaust() {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the driver writes two numbers.
+    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) });
+    let mut got = 0;
+    let error = loop {
+        match allocate(8 * MIB) {
+            Ok(_) => got += 8,
+            Err(error) => break error,
+        }
+    };
+    println!("total {} MiB, got {got} MiB, then {error:?}", total / MIB);
+    check(synchronise());
+}
+
+fn lose() {
+    let steps = Steps::load();
+    check(synchronise());
+    println!("running");
+    loop {
+        let before = Instant::now();
+        let launched = steps.launch();
+        let error = if launched == CUresult::CUDA_SUCCESS {
+            synchronise()
+        } else {
+            launched
+        };
+        if error != CUresult::CUDA_SUCCESS {
+            println!("{error:?} after {} ms, then {:?}", before.elapsed().as_millis(), synchronise());
+            return;
+        }
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = || arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(1);
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the driver writes a handle.
+    unsafe {
+        check(sys::cuInit(0));
+        check(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0));
+        check(sys::cuCtxSetCurrent(context));
+    }
+    match arguments.first().map(String::as_str) {
+        Some("steps") => steps(number()),
+        Some("copies") => copies(number() as u8),
+        Some("hold") => hold(number() as u8),
+        Some("exhaust") => exhaust(),
+        Some("lose") => lose(),
+        _ => panic!("expected steps N, copies N, hold PATTERN, exhaust or lose"),
+    }
+}

@@ -1,0 +1,307 @@
+//! CUDA programs, each a process of its own, on sessions of a pool with a real control plane.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use sahasra_e2e::{PoolOptions, Server, SharedPool, Signal, Turn, condition, eventually, signal, tools, true_condition};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+#[path = "session_faults/proxy.rs"]
+mod proxy;
+
+use proxy::{Faults, Proxy};
+
+static POOL: SharedPool = SharedPool::new(PoolOptions::watchful);
+/// Timeout for a machine under load.
+const WITHIN: Duration = Duration::from_secs(240);
+
+/// A pool with a gateway, and a folder with the driver library.
+struct Fixture {
+    pool: Turn,
+    gateway: Server,
+    token: String,
+    libraries: tempfile::TempDir,
+    binaries: PathBuf,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let binaries = tools::binaries().await.expect("binaries");
+        let pool = POOL.borrow().await.expect("Sahasra starts");
+        let operator = pool.operator.url();
+        let gateway = Server::gateway(&pool.control_plane, &["--operator-url", &operator]).await;
+        let token = pool.control_plane.editor("default").await.expect("an account");
+        let libraries = tempfile::tempdir().expect("a folder");
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            let library = binaries.join("deps/libsahasra_cuda_driver.so");
+            std::os::unix::fs::symlink(library, libraries.path().join(name)).expect("a link");
+        }
+        Self {
+            pool,
+            gateway: gateway.expect("the gateway starts"),
+            token,
+            libraries,
+            binaries,
+        }
+    }
+
+    /// The test's CUDA program with these arguments, on a session that exists, reached at `url`.
+    fn program(&self, url: &str, session: &str, arguments: &[&str]) -> Program {
+        let mut command = Command::new(self.binaries.join("examples/cuda_program"));
+        command
+            .args(arguments)
+            .env("SAHASRA_CUDA", format!("{url}/default/{session}"))
+            .env("LD_LIBRARY_PATH", self.libraries.path());
+        Program::start(command, &self.token)
+    }
+
+    /// `sahasra exec` of the test's CUDA program.
+    fn exec(&self, options: &[&str], arguments: &[&str]) -> Program {
+        let mut command = Command::new(self.binaries.join("sahasra"));
+        command
+            .arg("exec")
+            .args(["--gateway", &self.gateway.url(), "--libraries"])
+            .arg(self.libraries.path())
+            .args(options)
+            .arg("--")
+            .arg(self.binaries.join("examples/cuda_program"))
+            .args(arguments);
+        Program::start(command, &self.token)
+    }
+
+    /// Creates a session and waits until it is ready.
+    async fn session(&self, name: &str, vram: &str) -> DynamicObject {
+        let session = json!({
+            "apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession",
+            "metadata": {"namespace": "default", "name": name}, "spec": {"vram": vram, "engine": "cuda"},
+        });
+        self.pool.control_plane.apply(&session.to_string()).await.expect("applied");
+        self.until(name, |session| {
+            session.is_some_and(|session| true_condition(session, "Ready").is_some())
+        })
+        .await
+        .expect("it is there")
+    }
+
+    async fn until(&self, name: &str, wanted: impl Fn(Option<&DynamicObject>) -> bool) -> Option<DynamicObject> {
+        let waited = self.pool.control_plane.wait_until("GpuSession", "default", name, WITHIN, wanted);
+        waited.await.expect("it comes to that")
+    }
+
+    /// Deletes sessions and checks that nothing is left of them.
+    async fn leaves_nothing(&mut self, sessions: &[&str]) {
+        for name in sessions {
+            let deleted = self.pool.control_plane.delete("GpuSession", "default", name).await;
+            deleted.expect("deleted");
+            self.until(name, |session| session.is_none()).await;
+        }
+        self.pool.nothing_held(WITHIN).await.expect("everything is given back");
+    }
+
+    async fn kubectl(&self, arguments: &str) -> String {
+        let output = self.pool.control_plane.kubectl(arguments.split(' ')).await.expect("kubectl runs");
+        output.success().expect("kubectl succeeds")
+    }
+}
+
+/// A running program.
+struct Program {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(mut command: Command, token: &str) -> Self {
+        command
+            .env("SAHASRA_TOKEN", token)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn().expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, output }
+    }
+
+    /// The next line that the program prints.
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = timeout(WITHIN, self.output.read_line(&mut line)).await;
+        read.expect("it prints").expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    /// Ends the program's input, and returns its exit code, the rest of its output, and its errors.
+    async fn end(mut self) -> (Option<i32>, String, String) {
+        drop(self.child.stdin.take());
+        let mut errors = self.child.stderr.take().expect("a pipe");
+        let (mut printed, mut told) = (String::new(), String::new());
+        let ended = async {
+            let reading = tokio::join!(self.output.read_to_string(&mut printed), errors.read_to_string(&mut told));
+            (reading.0.expect("text"), reading.1.expect("text"), self.child.wait().await)
+        };
+        let (_, _, status) = timeout(WITHIN, ended).await.expect("it ends");
+        (status.expect("a status").code(), printed.trim_end().to_owned(), told)
+    }
+
+    async fn succeeds(self) -> String {
+        let (code, printed, told) = self.end().await;
+        assert_eq!(code, Some(0), "{printed}\n{told}");
+        printed
+    }
+}
+
+fn stored_bytes(session: &DynamicObject) -> i64 {
+    session.data["status"]["storedTensorBytes"].as_i64().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn exec_runs_a_program_on_the_pool_and_shows_who_uses_what() {
+    let mut fixture = Fixture::start().await;
+    assert_eq!(fixture.exec(&[], &["steps", "200"]).succeeds().await, "200 steps are right");
+    fixture.pool.nothing_held(WITHIN).await.expect("everything is given back");
+
+    let mut holding = fixture.exec(&["--vram", "64Mi", "--class", "cpu"], &["hold", "7"]);
+    assert!(holding.line().await.starts_with("holding 0x"));
+    let shown = eventually(WITHIN, async || {
+        let table = fixture.kubectl("get gpusessions").await;
+        let row = table.lines().find(|line| line.contains("cuda_program hold"))?;
+        row.contains(&(16 << 20).to_string()).then(|| table.clone())
+    });
+    let table = shown.await.expect("kubectl shows program and bytes");
+    let heads: Vec<&str> = table.lines().next().expect("a head").split_whitespace().collect();
+    assert!(heads.contains(&"PROGRAM") && heads.contains(&"HOST"), "{table}");
+    assert_eq!(holding.succeeds().await, "unchanged");
+    fixture.leaves_nothing(&[]).await;
+}
+
+#[tokio::test]
+async fn exec_passes_exit_codes_and_signals_on_and_says_why_it_waits() {
+    let mut fixture = Fixture::start().await;
+    let (code, _, told) = fixture.exec(&[], &["dance"]).end().await;
+    assert_eq!(code, Some(101), "{told}");
+    let (code, _, told) = fixture.exec(&["--class", "h100", "--wait", "1s"], &["steps"]).end().await;
+    assert_eq!(code, Some(3));
+    assert!(told.contains("class is cpu, wanted h100"), "{told}");
+    let mut holding = fixture.exec(&[], &["hold", "1"]);
+    assert!(holding.line().await.starts_with("holding"));
+    let pid = holding.child.id().expect("it runs");
+    signal(pid, Signal::TERM).expect("sent");
+    let (code, ..) = holding.end().await;
+    assert_eq!(code, Some(143));
+    fixture.leaves_nothing(&[]).await;
+}
+
+#[tokio::test]
+async fn a_program_gets_its_lease_and_no_more_and_shares_no_memory() {
+    let mut fixture = Fixture::start().await;
+    let printed = fixture.exec(&["--vram", "64Mi"], &["exhaust"]).succeeds().await;
+    assert_eq!(printed, "total 64 MiB, got 64 MiB, then CUDA_ERROR_OUT_OF_MEMORY");
+    let mut programs = Vec::new();
+    for pattern in ["1", "2", "3"] {
+        let mut program = fixture.exec(&["--vram", "32Mi"], &["hold", pattern]);
+        programs.push((program.line().await, program));
+    }
+    // The same address, in three processes.
+    assert_eq!(programs[0].0, programs[1].0);
+    for (_, program) in programs {
+        assert_eq!(program.succeeds().await, "unchanged");
+    }
+    fixture.leaves_nothing(&[]).await;
+}
+
+#[tokio::test]
+async fn copies_survive_connections_that_break_in_the_middle() {
+    let mut fixture = Fixture::start().await;
+    fixture.session("cut", "64Mi").await;
+    let proxy = Proxy::start(&fixture.gateway.address()).await;
+    proxy.set(Some(Faults::new(11, 24 << 20)));
+    let copies = fixture.program(&proxy.url, "cut", &["copies", "12"]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    proxy.cut();
+    assert_eq!(copies.succeeds().await, "12 copies are right");
+    fixture.leaves_nothing(&["cut"]).await;
+}
+
+#[tokio::test]
+async fn memory_of_a_killed_program_is_free_within_the_grace_and_the_session_stays() {
+    let mut fixture = Fixture::start().await;
+    fixture.session("killed", "64Mi").await;
+    let url = fixture.gateway.url();
+    let mut holding = fixture.program(&url, "killed", &["hold", "1"]);
+    assert!(holding.line().await.starts_with("holding"));
+    fixture
+        .until("killed", |session| session.is_some_and(|session| stored_bytes(session) >= 16 << 20))
+        .await;
+    holding.child.kill().await.expect("killed");
+    fixture
+        .until("killed", |session| session.is_some_and(|session| stored_bytes(session) == 0))
+        .await;
+    assert_eq!(
+        fixture.program(&url, "killed", &["steps", "3"]).succeeds().await,
+        "3 steps are right"
+    );
+    fixture.leaves_nothing(&["killed"]).await;
+}
+
+#[tokio::test]
+async fn a_lost_worker_is_an_error_that_stays_and_the_session_fails() {
+    let mut fixture = Fixture::start().await;
+    let session = fixture.session("lost", "64Mi").await;
+    let mut running = fixture.program(&fixture.gateway.url(), "lost", &["lose"]);
+    assert_eq!(running.line().await, "running");
+    let worker = session.data["status"]["worker"].as_str().expect("a worker");
+    let agent = usize::from(worker != "node-0");
+    fixture.pool.agents[agent].process.kill().await.expect("killed");
+    let told = running.line().await;
+    println!("{told}");
+    assert!(told.starts_with("CUDA_ERROR_DEVICE_UNAVAILABLE after "), "{told}");
+    assert!(told.ends_with("then CUDA_ERROR_DEVICE_UNAVAILABLE"), "{told}");
+    let (_, _, errors) = running.end().await;
+    assert!(errors.contains("lost"), "{errors}");
+    let failed = fixture
+        .until("lost", |session| {
+            session.is_some_and(|session| true_condition(session, "Failed").is_some())
+        })
+        .await;
+    let failed: DynamicObject = failed.expect("it is there");
+    let reason: &Value = &condition(&failed, "Failed").expect("a condition")["reason"];
+    assert_eq!(reason, "WorkerLost");
+    fixture.pool.agents[agent].process.start().await.expect("it starts again");
+    fixture.leaves_nothing(&["lost"]).await;
+}
+
+/// The tests of the driver library, on a session instead of the CPU of their own process.
+#[tokio::test]
+async fn the_library_does_on_a_session_what_it_does_in_process() {
+    let mut fixture = Fixture::start().await;
+    fixture.session("library", "64Mi").await;
+    let test = library_tests(&fixture.binaries.join("deps")).expect("the tests of the driver library are built");
+    let mut command = Command::new(test);
+    command
+        .args(["--test-threads=1", "--skip", "kernels_and_host_share_memory"])
+        .env("SAHASRA_TEST_SESSION", format!("{}/default/library", fixture.gateway.url()));
+    Program::start(command, &fixture.token).succeeds().await;
+    fixture.leaves_nothing(&["library"]).await;
+}
+
+/// The newest program in a folder that has the tests of the driver library.
+fn library_tests(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let programs = entries.filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("library-") && !name.contains('.')
+    });
+    let has_tests = |path: &PathBuf| {
+        let listed = std::process::Command::new(path).arg("--list").output();
+        listed.is_ok_and(|listed| String::from_utf8_lossy(&listed.stdout).contains("programs::sixty_four_threads"))
+    };
+    let mut programs: Vec<_> = programs.collect();
+    programs.sort_by_key(|entry| std::cmp::Reverse(entry.metadata().and_then(|data| data.modified()).ok()));
+    programs.into_iter().map(|entry| entry.path()).find(has_tests)
+}
