@@ -173,7 +173,7 @@ fn of_one_block(word: &str) -> &str {
 }
 
 /// Types of parts of registers, which keep their order as the others do.
-const NARROW_TYPES: [&str; 9] = ["tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "u4", "s4", "u2", "s2"];
+const NARROW_TYPES: [&str; 10] = ["tf32", "e4m3", "e5m2", "e4m3x2", "e5m2x2", "u4", "s4", "u2", "s2", "b1"];
 
 /// More modifiers than this are only matched in order.
 const UNORDERED_LIMIT: usize = 12;
@@ -213,6 +213,8 @@ pub fn canonical<'a, 'm>(opcode: &str, modifiers: &'m [&'a str], dialect: Dialec
             form(opcode, modifiers),
             earlier.needs()
         )),
+        // The barrier of a cluster is not one of the block's.
+        Some(_) if opcode == "barrier" => Ok(Cow::Owned(ordered)),
         Some(_) => Ok(Cow::Owned(ordered.into_iter().map(of_one_block).collect())),
         None => Err(refused(opcode, modifiers)),
     }
@@ -231,7 +233,7 @@ fn form(opcode: &str, modifiers: &[&str]) -> String {
 fn refused(opcode: &str, modifiers: &[&str]) -> String {
     let form = form(opcode, modifiers);
     let cluster = modifiers.iter().any(|word| word.contains("cluster"));
-    let bulk = modifiers.contains(&"bulk");
+    let bulk = modifiers.contains(&"bulk") || modifiers.contains(&"tensor");
     let word = REFUSED_FORMS
         .iter()
         .find(|(refused, word, _)| *refused == opcode && modifiers.contains(word));
@@ -240,7 +242,7 @@ fn refused(opcode: &str, modifiers: &[&str]) -> String {
     }
     match REFUSED.iter().find(|(refused, _)| *refused == opcode) {
         Some((_, reason)) => format!("instruction form {form}: {reason}"),
-        None if bulk => format!("instruction form {form}: bulk copies (TMA)"),
+        None if bulk => format!("instruction form {form}: copies of tensors (TMA)"),
         None if cluster => format!("instruction form {form}: thread block clusters"),
         None => format!("instruction form {form}"),
     }
@@ -309,7 +311,7 @@ pub fn table() -> String {
         let _ = writeln!(text, "| `{opcode}….{word}` | {reason} |");
     }
     text.push_str("| anything else with `cluster` | thread block clusters |\n");
-    text.push_str("| `cp….bulk`, `cp.reduce`, `cp….tensor` | bulk copies (TMA) |\n");
+    text.push_str("| `cp….tensor` | copies of tensors (TMA) |\n");
     text
 }
 

@@ -10,6 +10,7 @@ mod lexer;
 pub mod outline;
 pub mod parser;
 pub mod syntax;
+pub mod target;
 pub mod types;
 
 /// Maximum size of a kernel's parameters in total, in bytes (PTX ISA §6.4.1 kernel parameters, since version 8.1).

@@ -9,6 +9,7 @@ mod variable;
 use crate::error::{LoadError, LoadErrorKind, Position};
 use crate::lexer::{Spanned, Token, tokens};
 use crate::syntax::{Function, Linkage, Source, Statement, ThreadLimit, Variable};
+use crate::target;
 use crate::types::Space;
 
 /// Maximum nesting of scopes and parentheses, so that no text can exhaust the stack.
@@ -38,6 +39,10 @@ fn parameters_of_body(function: &mut Function<'_>) {
             other => body.push(other),
         }
     }
+}
+
+fn invalid(position: Position, reason: String) -> LoadError {
+    LoadError::new(position, "", LoadErrorKind::Invalid(reason))
 }
 
 /// Parses a whole module.
@@ -162,14 +167,13 @@ impl<'a> Parser<'a> {
                 Token::End => break,
                 Token::Dot("version") => {
                     self.at += 1;
+                    let position = self.position();
                     source.version = self.version()?;
+                    target::check_version(source.version).map_err(|reason| invalid(position, reason))?;
                 }
                 Token::Dot("target") => {
                     self.at += 1;
-                    source.target = self.name()?;
-                    while self.accept(b',') {
-                        self.name()?;
-                    }
+                    source.target = self.target(source.version)?;
                 }
                 Token::Dot("address_size") => {
                     self.at += 1;
@@ -212,6 +216,9 @@ impl<'a> Parser<'a> {
         if source.version == (0, 0) {
             return Err(self.error("the module has no .version directive"));
         }
+        if source.target.is_empty() {
+            return Err(self.error("the module has no .target directive"));
+        }
         if source.address_size != 64 {
             return Err(self.unsupported(".address_size other than 64"));
         }
@@ -231,6 +238,21 @@ impl<'a> Parser<'a> {
             }
             _ => Err(self.error("expected a version")),
         }
+    }
+
+    /// Parses `sm_80, debug` after `.target`. Returns the architecture.
+    fn target(&mut self, version: (u32, u32)) -> Result<&'a str, LoadError> {
+        if version == (0, 0) {
+            return Err(self.error(".target stands before .version"));
+        }
+        let position = self.position();
+        let architecture = self.name()?;
+        target::check_architecture(version, architecture).map_err(|reason| invalid(position, reason))?;
+        while self.accept(b',') {
+            let position = self.position();
+            target::check_option(self.name()?).map_err(|reason| invalid(position, reason))?;
+        }
+        Ok(architecture)
     }
 
     /// Skips a word, such as the name of a section of debug data, and what the braces behind it enclose.
@@ -308,6 +330,7 @@ impl<'a> Parser<'a> {
             Vec::new()
         };
         let mut thread_limit = None;
+        let mut has_cluster = false;
         loop {
             match self.peek() {
                 Token::Dot(word @ ("maxntid" | "reqntid")) => {
@@ -326,11 +349,15 @@ impl<'a> Parser<'a> {
                 // A cluster of one block is a block.
                 Token::Dot("reqnctapercluster") => {
                     self.at += 1;
+                    has_cluster = true;
                     if self.extent()? != [1; 3] {
                         return Err(self.unsupported(".reqnctapercluster: thread block clusters"));
                     }
                 }
-                Token::Dot("explicitcluster") => return Err(self.unsupported(".explicitcluster: thread block clusters")),
+                Token::Dot("explicitcluster" | "blocksareclusters") => {
+                    self.at += 1;
+                    has_cluster = true;
+                }
                 // The prototypes of nvopencc have no semicolon, so any other directive may follow.
                 _ => break,
             }
@@ -350,6 +377,7 @@ impl<'a> Parser<'a> {
             parameters,
             body,
             thread_limit,
+            has_cluster,
         })
     }
 

@@ -44,6 +44,8 @@ pub struct Function<'a> {
     pub body: Option<Vec<Statement<'a>>>,
     /// `.maxntid`, or `.reqntid` with `required` set.
     pub thread_limit: Option<ThreadLimit>,
+    /// Whether the kernel is launched with clusters: `.explicitcluster`, `.reqnctapercluster` or `.blocksareclusters`.
+    pub has_cluster: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +110,11 @@ pub enum Constant {
 }
 
 impl Constant {
-    /// Returns the bits of this literal as `scalar`, or `None` if a float literal meets an integer type of another width.
+    /// Returns the bits of this literal as `scalar`. Returns `None` for an integer literal of a float type, which the ISA does not convert
+    /// (PTX ISA §4.5.2), and for a float literal of an integer type of another width.
     pub fn bits(self, scalar: ScalarType) -> Option<u64> {
         Some(match (self, scalar) {
-            (Self::Integer(value), ScalarType::F32) => u64::from((value as i64 as f32).to_bits()),
-            (Self::Integer(value), ScalarType::F64) => (value as i64 as f64).to_bits(),
+            (Self::Integer(_), scalar) if scalar.is_float() => return None,
             (Self::Integer(value), _) => match scalar.bytes() {
                 0 | 8 | 16 => value,
                 bytes => value & ((1u64 << (8 * bytes)) - 1),

@@ -9,10 +9,12 @@
 mod address;
 mod atomic;
 mod barrier;
+mod bulk;
 mod call;
 mod cooperative;
 mod group;
 mod matrix;
+mod matrix_words;
 mod pattern;
 mod print;
 mod scratch;

@@ -28,8 +28,8 @@ pub enum FaultKind {
     /// A failed `assert`, which calls `__assertfail`.
     #[error("assertion failed: {0}")]
     AssertFailed(String),
-    /// The call stack of a thread is exhausted; see [`Launch::stack_bytes`](crate::Launch::stack_bytes).
-    #[error("call stack overflow: frames beyond {limit} bytes")]
+    /// The stack of a thread, for calls and `alloca`, is exhausted; see [`Launch::stack_bytes`](crate::Launch::stack_bytes).
+    #[error("stack overflow: frames and allocations beyond {limit} bytes")]
     StackOverflow {
         /// Size of the stack in bytes.
         limit: u64,
@@ -55,6 +55,12 @@ pub enum FaultKind {
     InvalidTexture {
         /// Value of the handle.
         handle: u64,
+    },
+    /// `mapa` to a block that is not in the cluster, which has one block.
+    #[error("block {rank} of a cluster of one block")]
+    InvalidRank {
+        /// Rank of the block in the cluster.
+        rank: u32,
     },
     /// A thread executes a `.sync` operation whose member mask does not include it, or differs from another thread's mask.
     #[error("member masks of a .sync operation do not match: {0}")]

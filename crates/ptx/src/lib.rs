@@ -51,5 +51,6 @@ pub use module::{ArgumentList, Kernel, LinkError, LoadedModule, Module, Paramete
 pub use sahasra_ptx_syntax::PARAMETER_LIMIT;
 pub use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
 pub use sahasra_ptx_syntax::outline::{EntryOutline, Outline, ParameterOutline};
+pub use sahasra_ptx_syntax::target::NEWEST_VERSION;
 pub use sahasra_ptx_syntax::types::ScalarType;
 pub use texture::{AddressMode, Channel, Texture};

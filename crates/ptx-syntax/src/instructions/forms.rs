@@ -68,6 +68,9 @@ min,max NaN? xorsign abs bf16|bf16x2
 tanh approx f16|f16x2|bf16|bf16x2
 ex2 approx ftz? f16|f16x2
 ex2 approx ftz bf16|bf16x2
+§9.7.5 Mixed-precision floating point
+add,sub rn|rz|rm|rp? sat? f32 f16|bf16
+fma rn|rz|rm|rp sat? f32 f16|bf16
 §9.7.6 Comparison and selection
 setp eq|ne and|or|xor? b16|b32|b64
 setp eq|ne|lt|le|gt|ge|lo|ls|hi|hs and|or|xor? u16|u32|u64
@@ -102,6 +105,7 @@ ld weak|volatile|relaxed|acquire|mmio? relaxed? cta|cluster|gpu|sys? global|cons
 ld,st weak? global|local|shared|shared::cta? ca|cg|cs|lu|cv|nc|wb|wt? [level] b128
 ldu global? v2|v4? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
 st weak|volatile|relaxed|release|mmio? relaxed? cta|cluster|gpu|sys? global|shared|shared::cta|shared::cluster|local|param|param::func? wb|cg|cs|wt? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+st async weak? shared::cluster? mbarrier::complete_tx::bytes v2|v4? b32|b64|u32|u64|s32|s64|f32|f64
 prefetch global|local? L1|L2|L2::evict_last|L2::evict_normal
 prefetchu L1
 discard global? L2
@@ -111,6 +115,8 @@ createpolicy range global? L2::evict_last|L2::evict_normal|L2::evict_first|L2::e
 createpolicy cvt L2 b64
 isspacep global|const|local|shared|shared::cta|shared::cluster|param|param::entry
 cvta to? global|const|shared|shared::cta|shared::cluster|local|param|param::entry u64
+mapa shared::cluster? u32|u64
+getctarank shared::cluster? u32|u64
 cvt sat? u8|u16|u32|u64|s8|s16|s32|s64 u8|u16|u32|u64|s8|s16|s32|s64
 cvt rni|rzi|rmi|rpi ftz? sat? u8|u16|u32|u64|s8|s16|s32|s64 f32|f16
 cvt rni|rzi|rmi|rpi sat? u8|u16|u32|u64|s8|s16|s32|s64 f64|bf16
@@ -143,6 +149,21 @@ cvt pack sat u8|s8|u4|s4|u2|s2 s32 b32
 cp async ca|cg shared|shared::cta global [level]
 cp async commit_group|wait_group|wait_all
 cp async mbarrier arrive noinc? shared|shared::cta? b64
+cp async bulk shared::cta|shared::cluster global mbarrier::complete_tx::bytes multicast::cluster? [level]
+cp async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes
+cp async bulk global shared::cta bulk_group [level] cp_mask?
+cp async bulk prefetch L2 global [level]
+cp async bulk commit_group
+cp async bulk wait_group read?
+cp reduce async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes add u32|s32|u64
+cp reduce async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes min|max u32|s32
+cp reduce async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes inc|dec u32
+cp reduce async bulk shared::cluster shared::cta mbarrier::complete_tx::bytes and|or|xor b32
+cp reduce async bulk global shared::cta bulk_group [level] add u32|s32|u64|f32|f64
+cp reduce async bulk global shared::cta bulk_group [level] add noftz f16|bf16
+cp reduce async bulk global shared::cta bulk_group [level] min|max u32|s32|u64|s64|f16|bf16
+cp reduce async bulk global shared::cta bulk_group [level] inc|dec u32
+cp reduce async bulk global shared::cta bulk_group [level] and|or|xor b32|b64
 §9.7.10 Textures
 tex base|level|grad? 1d|2d|3d|a1d|a2d v4 u32|s32|f32 s32|f32
 txq width|height|depth|array_size b32
@@ -161,6 +182,8 @@ bar,barrier cta? sync|arrive aligned?
 bar,barrier cta? red popc aligned? u32
 bar,barrier cta? red and|or aligned? pred
 bar warp sync
+barrier cluster arrive release|relaxed? aligned?
+barrier cluster wait acquire? aligned?
 membar cta|gl|sys
 membar proxy alias
 fence sc|acq_rel|acquire|release? cta|cluster|gpu|sys
@@ -169,6 +192,11 @@ fence mbarrier_init release cluster
 atom,red sem? scope? space? add [level] u32|s32|u64|s64|f32|f64
 atom,red sem? scope? space? add noftz [level] f16|f16x2|bf16|bf16x2
 atom,red sem? scope? space? add noftz? [level] v2|v4|v8 f16|f16x2|bf16|bf16x2|f32
+atom,red sem? scope? space? min|max noftz [level] v2|v4|v8 f16|f16x2|bf16|bf16x2
+red relaxed? cluster? shared::cluster? async mbarrier::complete_tx::bytes add u32|s32|u64
+red relaxed? cluster? shared::cluster? async mbarrier::complete_tx::bytes min|max u32|s32
+red relaxed? cluster? shared::cluster? async mbarrier::complete_tx::bytes inc|dec u32
+red relaxed? cluster? shared::cluster? async mbarrier::complete_tx::bytes and|or|xor b32
 atom,red sem? scope? space? min|max [level] u32|s32|u64|s64
 atom,red sem? scope? space? inc|dec [level] u32
 atom,red sem? scope? space? and|or|xor [level] b32|b64
@@ -192,6 +220,8 @@ mma sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32
 mma sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32
 mma sync aligned m16n8k16|m16n8k32 row col f16|f32 e4m3|e5m2 e4m3|e5m2 f16|f32
 mma sync aligned m8n8k16|m16n8k16|m16n8k32 row col satfinite? s32 s8|u8 s8|u8 s32
+mma sync aligned m8n8k32|m16n8k32|m16n8k64 row col satfinite? s32 s4|u4 s4|u4 s32
+mma sync aligned m8n8k128|m16n8k128|m16n8k256 row col s32 b1 b1 s32 xor|and popc
 mma sync aligned m8n8k4|m16n8k4|m16n8k8|m16n8k16 row col f64 f64 f64 f64
 wmma load a|b|c sync aligned row|col m16n16k16|m32n8k16|m8n32k16|m16n16k8|m8n8k4 global|shared|shared::cta? f16|bf16|tf32|f64|s8|u8|f32|s32
 wmma store d sync aligned row|col m16n16k16|m32n8k16|m8n32k16|m16n16k8|m8n8k4 global|shared|shared::cta? f16|f32|f64|s32
@@ -200,8 +230,17 @@ wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 f32 bf16 bf16 
 wmma mma sync aligned row|col row|col m16n16k8 f32 tf32 tf32 f32
 wmma mma sync aligned row|col row|col m16n16k16|m32n8k16|m8n32k16 s32 s8|u8 s8|u8 s32 satfinite?
 wmma mma sync aligned row|col row|col m8n8k4 rn? f64 f64 f64 f64
+wmma load a sync aligned row m8n8k32|m8n8k128 global|shared|shared::cta? s4|u4|b1
+wmma load b sync aligned col m8n8k32|m8n8k128 global|shared|shared::cta? s4|u4|b1
+wmma load c sync aligned row|col m8n8k32|m8n8k128 global|shared|shared::cta? s32
+wmma store d sync aligned row|col m8n8k32|m8n8k128 global|shared|shared::cta? s32
+wmma mma sync aligned row col m8n8k32 s32 s4|u4 s4|u4 s32 satfinite?
+wmma mma xor|and popc sync aligned row col m8n8k128 s32 b1 b1 s32
 ldmatrix,stmatrix sync aligned m8n8 x1|x2|x4 trans? shared|shared::cta? b16
 movmatrix sync aligned m8n8 trans b16
+§9.7.17 Stack manipulation
+alloca u32|u64
+stacksave,stackrestore u32|u64
 §9.7.18 Video instructions
 vadd,vsub,vabsdiff,vmin,vmax u32|s32 u32|s32 u32|s32 sat? add|min|max?
 vshl,vshr u32|s32 u32|s32 u32 sat? clamp|wrap add|min|max?
@@ -231,13 +270,8 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("tcgen05", "tensor memory (tcgen05, sm_100a)"),
     ("tensormap", "tensor maps (TMA)"),
     ("multimem", "multi-GPU memory"),
-    ("mapa", "thread block clusters"),
-    ("getctarank", "thread block clusters"),
     ("clusterlaunchcontrol", "thread block clusters"),
     ("setmaxnreg", "register reallocation (sm_90a)"),
-    ("alloca", "dynamic stack allocation"),
-    ("stacksave", "dynamic stack allocation"),
-    ("stackrestore", "dynamic stack allocation"),
 ];
 
 /// Rejected forms of supported instructions: the opcode, the modifier that identifies the form, and the feature it needs.
@@ -247,12 +281,6 @@ pub(super) const REFUSED_FORMS: &[(&str, &str, &str)] = &[
     ("mma", "block_scale", "scaled matrices (sm_120a)"),
     ("mma", "kind::f8f6f4", "scaled matrices (sm_120a)"),
     ("mma", "m8n8k4", "matrices of four threads each (m8n8k4 of f16, sm_70)"),
-    ("mma", "s4", "4-bit integers"),
-    ("mma", "u4", "4-bit integers"),
-    ("mma", "b1", "single-bit matrices"),
-    ("wmma", "s4", "4-bit integers"),
-    ("wmma", "u4", "4-bit integers"),
-    ("wmma", "b1", "single-bit matrices"),
     ("ldmatrix", "b8", "8-bit matrices (sm_100a)"),
     ("stmatrix", "b8", "8-bit matrices (sm_100a)"),
     ("atom", "b128", "128-bit atomics"),

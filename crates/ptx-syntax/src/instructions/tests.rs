@@ -43,6 +43,9 @@ fn forms_are_matched_word_by_word() {
     assert!(admitted("atom.acq_rel.gpu.global.add.u32") && !admitted("red.exch.b32"));
     assert!(admitted("atom.global.sys.add.f64") && admitted("red.add.relaxed.gpu.global.u32") && !admitted("red.sys.sys.add.u32"));
     assert!(admitted("exit") && !admitted("exit.uni"));
+    assert!(admitted("barrier.cluster.wait.acquire.aligned") && !admitted("barrier.cluster.sync"));
+    assert!(admitted("fma.rn.f32.f16") && !admitted("fma.f32.f16") && !admitted("add.ftz.f32.bf16"));
+    assert!(admitted("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint") && !admitted("cp.async.bulk.global.shared::cta"));
 }
 
 #[test]
@@ -63,7 +66,7 @@ fn rejections_name_the_reason() {
             .contains("TMA")
     );
     assert!(
-        canonical("barrier", &["cluster", "arrive"], NEW)
+        canonical("fence", &["sync_restrict::shared::cluster"], NEW)
             .expect_err("refused")
             .contains("clusters")
     );

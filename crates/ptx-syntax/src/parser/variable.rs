@@ -18,6 +18,7 @@ impl<'a> Parser<'a> {
             if self.accept_dot("reg") {
                 // Only device functions have register parameters.
                 let position = self.position();
+                let width = self.vector_width();
                 let scalar = self.scalar_type()?;
                 let name = self.name()?;
                 found.push(Variable {
@@ -25,8 +26,8 @@ impl<'a> Parser<'a> {
                     position,
                     space: Space::Parameter,
                     scalar,
-                    elements: Some(1),
-                    alignment: scalar.bytes().max(1) as u64,
+                    elements: Some(u64::from(width)),
+                    alignment: (scalar.bytes().max(1) * usize::from(width)) as u64,
                     is_pointer: false,
                     linkage: Linkage::Private,
                     is_register: true,
@@ -277,14 +278,20 @@ impl<'a> Parser<'a> {
         Ok(InitialValue::Constant(self.constant()?))
     }
 
-    /// Parses `.reg .b32 %r<8>, %x;`, starting at the type.
-    pub(super) fn registers(&mut self) -> Result<Vec<Registers<'a>>, LoadError> {
+    /// Parses `.v2` or `.v4`, if there is one. Returns the number of elements.
+    fn vector_width(&mut self) -> u8 {
         let elements = match self.peek() {
             Token::Dot("v2") => 2,
             Token::Dot("v4") => 4,
             _ => 1,
         };
         self.at += usize::from(elements > 1);
+        elements
+    }
+
+    /// Parses `.reg .b32 %r<8>, %x;`, starting at the type.
+    pub(super) fn registers(&mut self) -> Result<Vec<Registers<'a>>, LoadError> {
+        let elements = self.vector_width();
         let scalar = self.scalar_type()?;
         let mut found = Vec::new();
         loop {

@@ -80,6 +80,7 @@ pub fn all() -> Vec<String> {
         forms,
     );
     product(&["fma.rn"], &[ftz, &[".relu"]], &FLOATS, forms);
+    product(&["add", "sub", "fma"], &[&ROUNDINGS, sat, &[".f32"]], &["f16", "bf16"], forms);
     product(&["abs", "neg"], &[ftz], &FLOATS, forms);
     product(&["min", "max"], &[ftz, &["", ".NaN"], &["", ".xorsign.abs"]], &FLOATS, forms);
     product(
@@ -189,6 +190,7 @@ mod tests {
             "bfe.u16",
             "div.f32",
             "min.rn.f32",
+            "fma.f32.f16",
         ] {
             assert!(!forms.iter().any(|form| form == wrong), "{wrong}");
         }
@@ -199,6 +201,7 @@ mod tests {
             "cvt.rzi.s32.f32",
             "cvt.sat.u8.s32",
             "dp2a.hi.s32.u32",
+            "sub.rp.sat.f32.bf16",
         ] {
             assert!(forms.iter().any(|form| form == right), "{right}");
         }

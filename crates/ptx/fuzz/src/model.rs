@@ -131,6 +131,12 @@ impl Model {
         }
         // The types are the last words; `cvt`, `set` and `slct` have two.
         let kind = Kind::from_name(words.last()?);
+        // A mixed-precision instruction has two types, of which the first is that of the result.
+        if let [flags @ .., "f32", "f16" | "bf16"] = words.as_slice()
+            && matches!(opcode, "add" | "sub" | "fma")
+        {
+            return float::mixed(opcode, flags, kind?);
+        }
         match opcode {
             "cvt" => convert::model(&words),
             "setp" | "set" | "selp" | "slct" | "testp" | "copysign" => compare::model(opcode, &words, kind?),

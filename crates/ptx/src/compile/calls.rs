@@ -8,6 +8,7 @@ use hashbrown::HashSet;
 
 use super::texts::Texts;
 use sahasra_ptx_syntax::syntax::{InitialValue, Instruction, Operand, Statement, Variable};
+use sahasra_ptx_syntax::types::ScalarType;
 
 /// Base of the addresses of functions as values, above every generic address of memory.
 pub(crate) const FUNCTION_ADDRESSES: u64 = 0xf << 60;
@@ -23,6 +24,21 @@ pub(crate) struct Slot {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     pub(crate) alignment: u64,
+    /// Number of registers that pass the value: more than one for a vector.
+    count: u64,
+}
+
+impl Slot {
+    /// Returns the slot of each element.
+    pub(crate) fn elements(self) -> impl Iterator<Item = Self> {
+        let bytes = self.bytes / self.count;
+        (0..self.count).map(move |index| Self {
+            offset: self.offset + index * bytes,
+            bytes,
+            alignment: self.alignment.min(bytes),
+            count: 1,
+        })
+    }
 }
 
 /// Lays out a frame: results, then parameters, each at its own alignment (PTX ISA §7.1). Returns their slots and the size in bytes.
@@ -36,7 +52,17 @@ pub(crate) fn frame_layout(results: &[Variable<'_>], parameters: &[Variable<'_>]
                 let alignment = variable.alignment.clamp(1, 16);
                 let offset = end.next_multiple_of(alignment);
                 end = offset + bytes;
-                Slot { offset, bytes, alignment }
+                let count = match variable.elements {
+                    // A register of 128 bits is a pair of 64.
+                    Some(elements) if variable.is_register => elements * (1 + u64::from(variable.scalar == ScalarType::B128)),
+                    _ => 1,
+                };
+                Slot {
+                    offset,
+                    bytes,
+                    alignment,
+                    count: count.max(1),
+                }
             })
             .collect::<Vec<_>>()
     };

@@ -60,6 +60,8 @@ pub(crate) enum Kind {
     Trap,
     System,
     Barrier,
+    /// Arrival at the barrier of the cluster (`detail` 0), or wait for it.
+    Cluster,
     /// Operation at which the lanes of a warp wait for each other.
     Warp,
     ActiveMask,

@@ -110,7 +110,15 @@ pub(crate) fn encode(lowered: Lowered, uniform: &Uniform, flow: &Flow, places: &
         let ends = encoder.code.instructions[starts[index] as usize..].last().is_some_and(|last| {
             matches!(
                 last.kind,
-                Kind::Jump | Kind::Branch | Kind::BranchTable | Kind::Call | Kind::Return | Kind::Barrier | Kind::Trap | Kind::Exit
+                Kind::Jump
+                    | Kind::Branch
+                    | Kind::BranchTable
+                    | Kind::Call
+                    | Kind::Return
+                    | Kind::Barrier
+                    | Kind::Cluster
+                    | Kind::Trap
+                    | Kind::Exit
             )
         });
         if !ends && index + 1 < flow.blocks.len() {
@@ -305,6 +313,10 @@ impl Encoder<'_> {
                     ..self.blank(Kind::Barrier)
                 }
             }
+            Action::Cluster { waits } => Instruction {
+                detail: u32::from(*waits),
+                ..self.blank(Kind::Cluster)
+            },
             Action::WarpBarrier => self.warp(operation, WarpKind::Barrier),
             Action::Shuffle(mode) => self.warp(operation, WarpKind::Shuffle(*mode)),
             Action::Vote(vote) => self.warp(operation, WarpKind::Vote(*vote)),

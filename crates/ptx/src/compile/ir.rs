@@ -1,5 +1,9 @@
 //! Intermediate representation between syntax and bytecode: checked, typed operations on numbered registers.
 
+mod matrix;
+
+pub(crate) use matrix::{MatrixElement, MatrixOperation, MatrixPart, WordProduct};
+
 use crate::lanes::LaneFunction;
 use sahasra_ptx_syntax::types::Space;
 
@@ -142,6 +146,10 @@ pub(crate) enum Action {
         counted: bool,
         reduction: Option<BarrierReduction>,
     },
+    /// Arrives at the barrier of the cluster, or waits for the phase in which the lane arrived.
+    Cluster {
+        waits: bool,
+    },
     /// Synchronises lanes of a warp. As in every warp operation, sources[0] is the member mask.
     WarpBarrier,
     /// sources: mask, value, lane, clamp. targets: value, and a predicate that tells whether the source lane was in range.
@@ -170,7 +178,7 @@ pub(crate) enum Callee {
     Pointer,
 }
 
-/// Functions of CUDA's device runtime, which every kernel may call, and accesses to textures, lane by lane.
+/// Functions of CUDA's device runtime, which every kernel may call, accesses to textures, and bulk copies, lane by lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemCall {
     /// sources: format, arguments. targets: number of conversions.
@@ -194,6 +202,21 @@ pub(crate) enum SystemCall {
     },
     /// sources: handle. targets: the extent along an axis.
     Extent(u8),
+    /// sources: bytes, stack pointer. targets: the address of the allocation, and the stack pointer behind it.
+    AllocateStack { alignment: u64 },
+    /// sources: destination, source, bytes, and perhaps the mask of the bytes to write in each 16.
+    Bulk(BulkCopy),
+    /// sources: rank of a block in its cluster, which must be that of the only block.
+    CheckRank,
+}
+
+/// Copy or reduction of consecutive bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BulkCopy {
+    pub(crate) to: Space,
+    pub(crate) from: Space,
+    /// Operation on the elements of the destination, and their size in bytes.
+    pub(crate) reduction: Option<(AtomicOperation, u8)>,
 }
 
 /// Shape of a texture or surface.
@@ -226,7 +249,14 @@ impl Action {
     pub(crate) fn ends_block(&self) -> bool {
         matches!(
             self,
-            Self::Branch(_) | Self::BranchTable(_) | Self::Call(_) | Self::Return(_) | Self::Exit | Self::Trap | Self::Barrier { .. }
+            Self::Branch(_)
+                | Self::BranchTable(_)
+                | Self::Call(_)
+                | Self::Return(_)
+                | Self::Exit
+                | Self::Trap
+                | Self::Barrier { .. }
+                | Self::Cluster { .. }
         )
     }
 
@@ -259,6 +289,13 @@ pub(crate) enum AtomicOperation {
     AddFloat,
     /// Addition of f16 or bf16: a single value in 16 bits, or both halves of 32 bits.
     AddHalf {
+        brain: bool,
+    },
+    /// The lesser of f16 or bf16, and the greater, as for [`AddHalf`](Self::AddHalf).
+    MinimumHalf {
+        brain: bool,
+    },
+    MaximumHalf {
         brain: bool,
     },
     Minimum {
@@ -305,78 +342,6 @@ pub(crate) enum Reduction {
     And,
     Or,
     Xor,
-}
-
-/// Element type of a matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixElement {
-    F16,
-    Bf16,
-    Tf32,
-    F32,
-    F64,
-    S8,
-    U8,
-    S32,
-    E4m3,
-    E5m2,
-}
-
-impl MatrixElement {
-    /// Number of elements in a register of 32 bits, or of 64 bits for f64.
-    pub(crate) fn in_register(self) -> u32 {
-        match self {
-            Self::F16 | Self::Bf16 => 2,
-            Self::S8 | Self::U8 | Self::E4m3 | Self::E5m2 => 4,
-            _ => 1,
-        }
-    }
-
-    /// Size of an element in memory in bytes.
-    pub(crate) fn bytes(self) -> u64 {
-        if self == Self::F64 { 8 } else { u64::from(4 / self.in_register()) }
-    }
-}
-
-/// Matrix of a `wmma` operation that a fragment belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixPart {
-    A,
-    B,
-    C,
-    D,
-}
-
-/// Matrix operations of a warp (PTX ISA §9.7.14).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MatrixOperation {
-    /// sources: registers of a, b and c. `elements` are the types of d, a, b and c.
-    Multiply {
-        shape: [u8; 3],
-        elements: [MatrixElement; 4],
-        saturate: bool,
-        /// Whether the operands are fragments of `wmma`, whose layout is opaque.
-        opaque: bool,
-    },
-    /// sources: address, stride, and for stores the registers.
-    Move {
-        rows: u8,
-        columns: u8,
-        by_rows: bool,
-        element: MatrixElement,
-        store: bool,
-        space: Space,
-        offset: i64,
-    },
-    /// sources: address of a row, and for stores the registers.
-    Rows {
-        transposed: bool,
-        store: bool,
-        space: Space,
-        offset: i64,
-    },
-    /// `movmatrix`. sources: the register.
-    Transpose,
 }
 
 /// Result of lowering a kernel: operations in order, and labels as positions between them.

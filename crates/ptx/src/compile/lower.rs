@@ -5,7 +5,9 @@ mod asynchronous;
 mod at;
 mod atomic;
 mod bits;
+mod bulk;
 mod call;
+mod cluster;
 mod compare;
 mod control;
 mod convert;
@@ -18,6 +20,7 @@ mod matrix;
 mod names;
 mod registers;
 mod special;
+mod stack;
 mod texture;
 mod transaction;
 mod video;
@@ -72,6 +75,8 @@ pub(crate) struct Lowering<'a> {
     fixed_frames: HashMap<usize, u64>,
     /// Registers that hold the size of a function's frame. Their values are set once the frames are complete.
     frame_sizes: Vec<(usize, RegisterId)>,
+    /// Whether the kernel is launched with clusters.
+    has_cluster: bool,
     /// Sum of the bytes that calls copy to and from frames.
     copied_bytes: u64,
     result: Lowered,
@@ -136,6 +141,7 @@ pub(crate) fn lower<'a>(
         function_indices: graph.reachable(index),
         fixed_frames: HashMap::new(),
         frame_sizes: Vec::new(),
+        has_cluster: texts.functions[index].0.has_cluster,
         copied_bytes: 0,
         result: Lowered {
             shared_alignment: 16,
@@ -162,6 +168,10 @@ impl<'a> Lowering<'a> {
         let entry = lowering.new_label();
         lowering.place_label(entry);
         lowering.result.entry = entry;
+        let body = function.body.as_deref().unwrap_or_default();
+        if function::allocates(body) {
+            lowering.stack_pointer();
+        }
         lowering.begin_statement(format!(".entry {}", function.name), function.position);
         // The base of the stack is known once all fixed addresses are assigned.
         let stack_base = lowering.result.stack_pointer.map(|pointer| {
@@ -169,7 +179,7 @@ impl<'a> Lowering<'a> {
             lowering.emit(Action::Copy, vec![pointer], vec![base]);
             base
         });
-        lowering.scope(function.body.as_deref().unwrap_or_default())?;
+        lowering.scope(body)?;
         // The end of the body acts as `ret` (PTX ISA §9.7.12.1 requires one, but compilers omit it after `trap`).
         lowering.begin_statement("}".to_owned(), function.position);
         lowering.emit(Action::Exit, vec![], vec![]);
@@ -364,7 +374,10 @@ impl<'a> Lowering<'a> {
             "mov" => self.mov(at),
             "cvta" => self.cvta(at),
             "ld" | "ldu" => self.load(at),
+            "st" | "red" if at.modifiers().contains(&"async") => self.access_async(at),
             "st" => self.store(at),
+            "mapa" => self.map_address(at),
+            "getctarank" => self.block_rank(at),
             "prefetch" | "prefetchu" | "discard" | "applypriority" => Ok(()),
             "atom" | "red" => self.atomic(at),
             "membar" | "fence" => self.fence(at),
@@ -372,8 +385,11 @@ impl<'a> Lowering<'a> {
             "ret" => self.ret(),
             "brx" => self.branch_indexed(at),
             "bra" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent" => self.control(at),
+            "barrier" if at.modifiers().first() == Some(&"cluster") => self.cluster_barrier(at),
             "bar" | "barrier" => self.barrier(at),
             "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(at),
+            "alloca" | "stacksave" | "stackrestore" => self.stack(at),
+            "cp" if at.modifiers().contains(&"bulk") => self.bulk(at),
             "cp" => self.copy_async(at),
             "mbarrier" => self.transaction_barrier(at),
             "tex" | "txq" | "suq" | "suld" | "sust" => self.texture(at),

@@ -6,9 +6,9 @@ use super::worker::{Stop, Worker};
 use crate::compile::code::MemoryDetail;
 use crate::compile::ir::AtomicOperation as Op;
 use crate::lanes::Binary;
-use crate::lanes::float::{Add, Float};
+use crate::lanes::float::{Add, Float, Maximum, Minimum};
 use crate::lanes::half::{Both, Brain, Half};
-use crate::lanes::memory::{Resolved, for_each_lane};
+use crate::lanes::memory::{Resolved, Shape, for_each_lane};
 use sahasra_ptx_syntax::types::Space;
 
 /// Computes the new value from the old value and the operands.
@@ -19,6 +19,10 @@ fn apply32(operation: Op, old: u32, operand: u32, new: u32) -> u32 {
         Op::AddFloat => (f32::from_bits(old) + f32::from_bits(operand)).to_bits(),
         Op::AddHalf { brain: false } => Both::<Add<Half>>::apply(old, operand),
         Op::AddHalf { brain: true } => Both::<Add<Brain>>::apply(old, operand),
+        Op::MinimumHalf { brain: false } => Both::<Minimum<Half>>::apply(old, operand),
+        Op::MinimumHalf { brain: true } => Both::<Minimum<Brain>>::apply(old, operand),
+        Op::MaximumHalf { brain: false } => Both::<Maximum<Half>>::apply(old, operand),
+        Op::MaximumHalf { brain: true } => Both::<Maximum<Brain>>::apply(old, operand),
         Op::Minimum { signed: false } => old.min(operand),
         Op::Minimum { signed: true } => (old as i32).min(operand as i32) as u32,
         Op::Maximum { signed: false } => old.max(operand),
@@ -68,7 +72,7 @@ fn apply64(operation: Op, old: u64, operand: u64, new: u64) -> u64 {
         Op::Exchange => operand,
         Op::Arrive { drop } => super::transaction::arrive(old, operand, drop),
         // These operations exist for fewer bits only, and are rejected for 64 bits when the module is loaded.
-        Op::Increment | Op::Decrement | Op::AddHalf { .. } => old,
+        Op::Increment | Op::Decrement | Op::AddHalf { .. } | Op::MinimumHalf { .. } | Op::MaximumHalf { .. } => old,
         Op::CompareExchange => {
             if old == operand {
                 new
@@ -84,6 +88,10 @@ fn apply16(operation: Op, old: u16, operand: u16, new: u16) -> u16 {
     match operation {
         Op::AddHalf { brain: false } => Float::add(Half(old), Half(operand)).0,
         Op::AddHalf { brain: true } => Float::add(Brain(old), Brain(operand)).0,
+        Op::MinimumHalf { brain: false } => Minimum::apply(Half(old), Half(operand)).0,
+        Op::MinimumHalf { brain: true } => Minimum::apply(Brain(old), Brain(operand)).0,
+        Op::MaximumHalf { brain: false } => Maximum::apply(Half(old), Half(operand)).0,
+        Op::MaximumHalf { brain: true } => Maximum::apply(Brain(old), Brain(operand)).0,
         Op::CompareExchange if old == operand => new,
         Op::Exchange => operand,
         _ => old,
@@ -202,6 +210,36 @@ macro_rules! perform {
 perform!(perform16, u16, AtomicU16, apply16);
 perform!(perform32, u32, AtomicU32, apply32);
 perform!(perform64, u64, AtomicU64, apply64);
+
+/// Applies an operation to one element of `bytes` bytes.
+///
+/// # Safety
+/// Both pointers must be valid and aligned, and the operation must exist for this size.
+pub(super) unsafe fn reduce(operation: Op, bytes: u8, target: *mut u8, source: *const u8) {
+    macro_rules! reduce {
+        ($perform:ident, $type:ty) => {{
+            // SAFETY: guaranteed by the caller.
+            let operand = unsafe { source.cast::<$type>().read() };
+            let mut resolved = Resolved::new();
+            (resolved.shape, resolved.base) = (Shape::Uniform, target);
+            let lanes = Lanes::<$type> {
+                resolved: &resolved,
+                offset: 0,
+                active: 1,
+                operand: &raw const operand,
+                new: &raw const operand,
+                target: std::ptr::null_mut(),
+            };
+            // SAFETY: guaranteed by the caller; only lane 0 is active.
+            unsafe { $perform(operation, false, &lanes) }
+        }};
+    }
+    match bytes {
+        2 => reduce!(perform16, u16),
+        4 => reduce!(perform32, u32),
+        _ => reduce!(perform64, u64),
+    }
+}
 
 impl Worker<'_> {
     pub(super) fn atomic(&mut self, detail: &MemoryDetail, active: u64, pc: u32) -> Result<(), Stop> {

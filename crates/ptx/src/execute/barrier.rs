@@ -1,7 +1,7 @@
 //! Barriers of a block (PTX ISA §9.7.13.1). Arrivals are counted by thread, or by warp at a barrier with a thread count. Waiting lanes are
 //! parked.
 
-use super::group::{Parked, Path, Waiting};
+use super::group::{Group, Parked, Waiting};
 use super::worker::{Stop, Worker};
 use crate::compile::ir::BarrierReduction;
 use crate::fault::FaultKind;
@@ -23,6 +23,39 @@ impl BlockBarrier {
 }
 
 impl Worker<'_> {
+    /// Records the arrival of lanes at the barrier of the cluster (PTX ISA §9.7.13.3), which consists of this block.
+    pub(super) fn arrive_at_cluster(&mut self, mask: u64) {
+        self.groups[self.running].cluster_arrived |= mask;
+        self.complete_cluster();
+    }
+
+    /// Parks the lanes whose phase is not complete. Returns the other lanes.
+    pub(super) fn wait_for_cluster(&mut self, mask: u64, pc: u32) -> u64 {
+        let group = &mut self.groups[self.running];
+        let waiting = mask & group.cluster_arrived;
+        if waiting != 0 {
+            group.waiting.push(Parked {
+                pc: pc + 1,
+                at: pc,
+                mask: waiting,
+                on: Waiting::Cluster,
+            });
+        }
+        mask & !waiting
+    }
+
+    /// Begins the next phase of the cluster's barrier if every thread that has not ended has arrived.
+    pub(super) fn complete_cluster(&mut self) {
+        let missing = |group: &Group| group.live & !group.cluster_arrived != 0;
+        if self.groups.iter().all(|group| group.cluster_arrived == 0) || self.groups.iter().any(missing) {
+            return;
+        }
+        for group in self.groups.iter_mut() {
+            group.cluster_arrived = 0;
+            group.wake(Waiting::Cluster);
+        }
+    }
+
     /// Records the arrival of lanes at a barrier (PTX ISA §9.7.13.1). Returns `true` if they stop running here: they wait, or the barrier
     /// has completed and they are ready.
     pub(super) fn arrive(&mut self, detail: u32, mask: u64, pc: u32) -> Result<bool, Stop> {
@@ -84,16 +117,7 @@ impl Worker<'_> {
         let on = Waiting::Barrier(number as u8);
         self.reduce_barrier(barrier, on);
         for group in self.groups.iter_mut() {
-            let ready = &mut group.ready;
-            group.waiting.retain(|parked| {
-                if parked.on == on {
-                    ready.push(Path {
-                        pc: parked.pc,
-                        mask: parked.mask,
-                    });
-                }
-                parked.on != on
-            });
+            group.wake(on);
         }
     }
 

@@ -22,6 +22,8 @@ pub(super) struct Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
     Barrier(u8),
+    /// Completion of the phase of the cluster's barrier.
+    Cluster,
     /// Arrival of the other lanes at the same warp operation.
     Warp,
 }
@@ -45,6 +47,8 @@ pub(super) struct Group {
     pub(super) waiting: Vec<Parked>,
     /// For each barrier of the block, the lanes that arrived with a thread count since the barrier last completed.
     pub(super) arrived: [u64; 16],
+    /// Lanes that have arrived in the current phase of the cluster's barrier.
+    pub(super) cluster_arrived: u64,
     /// Program counter of a preempted path. The next path above it runs first.
     rotate_above: Option<u32>,
     pub(super) stack: CallStack,
@@ -56,6 +60,7 @@ impl Group {
         self.ready.clear();
         self.waiting.clear();
         self.arrived = [0; 16];
+        self.cluster_arrived = 0;
         self.rotate_above = None;
         self.stack.clear();
         self.ready.push(Path { pc: entry, mask: lanes });
@@ -97,6 +102,20 @@ impl Group {
             .filter(|shift| (arrived >> shift) as u32 != 0)
             .map(|shift| 32 - ((self.live & !arrived) >> shift & u64::from(u32::MAX)).count_ones())
             .sum()
+    }
+
+    /// Makes the lanes that wait for this condition ready.
+    pub(super) fn wake(&mut self, on: Waiting) {
+        let ready = &mut self.ready;
+        self.waiting.retain(|parked| {
+            if parked.on == on {
+                ready.push(Path {
+                    pc: parked.pc,
+                    mask: parked.mask,
+                });
+            }
+            parked.on != on
+        });
     }
 
     fn lowest_ready(&self) -> u32 {
@@ -312,6 +331,20 @@ impl Worker<'_> {
                         }
                         go!(pc + 1)
                     }
+                    Kind::Cluster => {
+                        mask = if instruction.detail == 0 {
+                            self.arrive_at_cluster(mask);
+                            mask
+                        } else {
+                            self.wait_for_cluster(mask, pc)
+                        };
+                        next_ready = self.groups[group].lowest_ready();
+                        if mask == 0 {
+                            self.spend(began, pc)?;
+                            continue 'pick;
+                        }
+                        go!(pc + 1)
+                    }
                     Kind::Warp => {
                         let detail = &code.warps[instruction.detail as usize];
                         mask |= self.take_waiting(pc);
@@ -414,21 +447,13 @@ impl Worker<'_> {
         group.live &= !lanes;
         self.live_threads -= lanes.count_ones();
         // Warp operations do not wait for ended lanes.
-        let ready = &mut group.ready;
-        group.waiting.retain(|parked| {
-            if parked.on == Waiting::Warp {
-                ready.push(Path {
-                    pc: parked.pc,
-                    mask: parked.mask,
-                });
-            }
-            parked.on != Waiting::Warp
-        });
+        group.wake(Waiting::Warp);
         for number in 0..self.barriers.len() {
             if self.barriers[number].has_arrivals() {
                 self.complete(number);
             }
         }
+        self.complete_cluster();
     }
 
     /// Removes and returns the lanes that wait at the warp operation at `pc`.

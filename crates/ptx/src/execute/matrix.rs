@@ -25,7 +25,7 @@ fn place_b(lane: usize, index: usize, packed: usize) -> (usize, usize) {
     (lane % 4 * packed + within + register * 4 * packed, lane / 4)
 }
 
-fn place_c(lane: usize, index: usize) -> (usize, usize) {
+pub(super) fn place_c(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index >> 1), lane % 4 * 2 + (index & 1))
 }
 
@@ -41,6 +41,8 @@ fn decode(element: E, bits: u64) -> f64 {
         E::S32 => f64::from(bits as i32),
         E::E4m3 => f64::from(E4m3::widen(bits as u8).value()),
         E::E5m2 => f64::from(E5m2::widen(bits as u8).value()),
+        // Elements of less than a byte are multiplied by the register.
+        E::S4 | E::U4 | E::B1 => 0.0,
     }
 }
 
@@ -87,6 +89,10 @@ impl Worker<'_> {
                 opaque,
             } => {
                 self.multiply(detail, shape, elements, saturate, opaque, warp);
+                Ok(())
+            }
+            MatrixOperation::MultiplyWords { .. } => {
+                self.multiply_words(detail, operation, warp);
                 Ok(())
             }
             MatrixOperation::Transpose => {
@@ -186,7 +192,7 @@ impl Worker<'_> {
     }
 
     /// Returns the host address of one lane's access in a matrix operation, checked for bounds and alignment.
-    fn matrix_pointer(&mut self, space: Space, lane: usize, address: u64, bytes: u64, pc: u32) -> Result<*mut u8, Stop> {
+    pub(super) fn matrix_pointer(&mut self, space: Space, lane: usize, address: u64, bytes: u64, pc: u32) -> Result<*mut u8, Stop> {
         let found = self.host_address(space, lane, address, bytes).and_then(|pointer| {
             if address.is_multiple_of(bytes) {
                 Ok(pointer)
@@ -254,6 +260,9 @@ impl Worker<'_> {
         else {
             return Ok(());
         };
+        if element.is_narrow() {
+            return self.load_words(detail, operation, warp, pc);
+        }
         let registers = if store { &detail.sources[3..] } else { &detail.targets[..] };
         let (rows, columns) = (usize::from(rows), usize::from(columns));
         let count = registers.len() * element.in_register() as usize;
@@ -284,7 +293,7 @@ impl Worker<'_> {
 }
 
 /// Row and column of an element of an opaque fragment.
-fn divide(linear: usize, size: usize, columns: usize) -> (usize, usize) {
+pub(super) fn divide(linear: usize, size: usize, columns: usize) -> (usize, usize) {
     let linear = linear % size;
     (linear / columns, linear % columns)
 }

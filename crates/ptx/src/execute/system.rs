@@ -78,6 +78,24 @@ impl Worker<'_> {
                 }
                 Ok(())
             }
+            SystemCall::AllocateStack { alignment } => {
+                let (bytes, pointer) = (word(self, 0, Width::W64), word(self, 1, Width::W64));
+                let limit = u64::from(self.session.launch.stack_bytes);
+                let start = pointer.next_multiple_of(alignment);
+                // Frames that follow begin at a multiple of 16 bytes.
+                let end = start.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(16));
+                let end = end.filter(|end| *end <= self.code.local_bytes + limit);
+                let end = end.ok_or((FaultKind::StackOverflow { limit }, None))?;
+                for (target, value) in detail.targets.iter().zip([start, end]) {
+                    self.set_element(*target, Width::W64, lane, value);
+                }
+                Ok(())
+            }
+            SystemCall::Bulk(copy) => self.bulk(detail, copy, lane),
+            SystemCall::CheckRank => match word(self, 0, Width::W32) {
+                0 => Ok(()),
+                rank => Err((FaultKind::InvalidRank { rank: rank as u32 }, None)),
+            },
             SystemCall::Free => {
                 let address = word(self, 0, Width::W64);
                 if address == 0 || self.heap().free(self.session.memory, DevicePointer(address)).is_ok() {

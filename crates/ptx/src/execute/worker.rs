@@ -341,7 +341,7 @@ impl<'a> Worker<'a> {
     /// Returns the stop for a block in which no lane can continue, and some lanes have not ended.
     pub(super) fn deadlock(&self) -> Stop {
         let mut at_barriers: Vec<(u8, u32)> = Vec::new();
-        let mut at_warps = 0;
+        let (mut at_warps, mut at_clusters) = (0, 0);
         let mut first = None;
         for (index, group) in self.groups.iter().enumerate() {
             for path in &group.waiting {
@@ -352,6 +352,7 @@ impl<'a> Worker<'a> {
                         Some((_, count)) => *count += lanes,
                         None => at_barriers.push((number, lanes)),
                     },
+                    Waiting::Cluster => at_clusters += lanes,
                     Waiting::Warp => at_warps += lanes,
                 }
                 first.get_or_insert((path.at, thread));
@@ -360,9 +361,11 @@ impl<'a> Worker<'a> {
         let described = at_barriers
             .iter()
             .map(|(number, count)| format!("{count} at barrier {number}"))
-            .collect::<Vec<_>>()
-            .join(", ");
-        let kind = if at_warps == 0 && at_barriers.len() > 1 {
+            .chain((at_clusters > 0).then(|| format!("{at_clusters} at the barrier of the cluster")))
+            .collect::<Vec<_>>();
+        let places = described.len();
+        let described = described.join(", ");
+        let kind = if at_warps == 0 && places > 1 {
             FaultKind::DivergentBarrier(described)
         } else if at_warps == 0 {
             FaultKind::Deadlock(format!("of {} threads left, {described}", self.live_threads))

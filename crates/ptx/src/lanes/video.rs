@@ -13,6 +13,8 @@ pub(crate) const D_SIGNED: u32 = 4;
 pub(crate) const SATURATES: u32 = 8;
 /// Flag in the third operand of [`Video`]: the results of the parts are added up.
 pub(crate) const SUMS: u32 = 16;
+/// Bit in the third operand of [`Video`] that has the first of the flags which tell whether a part of the result is written or added.
+pub(crate) const MASK_AT: u32 = 8;
 
 /// Operation on one pair of parts.
 pub(crate) trait Part {
@@ -63,6 +65,9 @@ impl<O: Part, const BITS: u32> Ternary for Video<O, BITS> {
         };
         let (mut packed, mut sum) = (0, 0u32);
         for part in 0..32 / BITS {
+            if how >> (MASK_AT + part) & 1 == 0 {
+                continue;
+            }
             let shift = part * BITS;
             let read = |value: u32, signed: bool| {
                 let top = (value >> shift & mask) << (32 - BITS);
@@ -87,15 +92,25 @@ mod tests {
 
     #[test]
     fn parts_are_read_and_written_as_their_types_say() {
-        assert_eq!(Video::<Add, 8>::apply(0xff01_7f80, 0x0101_0180, 0), 0x0002_8000);
-        assert_eq!(Video::<Add, 8>::apply(0xff01_7f80, 0x0101_0180, SATURATES), 0xff02_80ff);
-        assert_eq!(Video::<Difference, 8>::apply(0x00ff_0a05, 0xff00_050a, SUMS), 255 + 255 + 5 + 5);
+        const ALL: u32 = 15 << MASK_AT;
+        assert_eq!(Video::<Add, 8>::apply(0xff01_7f80, 0x0101_0180, ALL), 0x0002_8000);
+        assert_eq!(Video::<Add, 8>::apply(0xff01_7f80, 0x0101_0180, ALL | SATURATES), 0xff02_80ff);
+        assert_eq!(
+            Video::<Difference, 8>::apply(0x00ff_0a05, 0xff00_050a, ALL | SUMS),
+            255 + 255 + 5 + 5
+        );
         let signed = A_SIGNED | B_SIGNED | D_SIGNED;
         assert_eq!(
-            Video::<Subtract, 16>::apply(0x8000_0001, 0x0001_0002, signed | SATURATES),
+            Video::<Subtract, 16>::apply(0x8000_0001, 0x0001_0002, ALL | signed | SATURATES),
             0x8000_ffff
         );
-        assert_eq!(Video::<Average, 16>::apply(0xffff_0003, 0xfffe_0004, signed), 0xfffe_0004);
-        assert_eq!(Video::<Less, 8>::apply(0x80ff_0001, 0x0000_0000, A_SIGNED), 0x0101_0000);
+        assert_eq!(Video::<Average, 16>::apply(0xffff_0003, 0xfffe_0004, ALL | signed), 0xfffe_0004);
+        let lowest = 1 << MASK_AT;
+        assert_eq!(Video::<Add, 8>::apply(0x0102_0304, 0x0102_0304, lowest), 8);
+        assert_eq!(
+            Video::<Add, 8>::apply(0x0102_0304, 0x0102_0304, lowest | 4 << MASK_AT | SUMS),
+            8 + 4
+        );
+        assert_eq!(Video::<Less, 8>::apply(0x80ff_0001, 0x0000_0000, ALL | A_SIGNED), 0x0101_0000);
     }
 }

@@ -1,7 +1,10 @@
 //! Texts that the engine loads, runs and rejects, mostly PTX of a few lines.
 
+mod atomics;
 mod barriers;
+mod bulk;
 mod calls;
+mod clusters;
 mod divergence;
 mod early;
 mod faults;
@@ -10,6 +13,8 @@ mod instructions;
 mod linking;
 mod loading;
 mod outline;
+mod stack;
+mod targets;
 mod textures;
 mod transactions;
 mod vectors;

@@ -134,6 +134,29 @@ fn predicates_are_passed_and_returned() {
 }
 
 #[test]
+fn vectors_are_passed_and_returned_in_registers() {
+    let found = words(&kernel(
+        ".func (.reg .v2 .b32 swapped, .reg .v4 .b16 halves) f(.reg .v4 .b32 v, .reg .b32 plain, .reg .b128 wide) {
+             .reg .v2 .b64 pair; .reg .b32 low; mov.b128 pair, wide; cvt.u32.u64 low, pair.y;
+             add.u32 swapped.x, v.w, plain; add.u32 swapped.y, v.x, low; mov.b64 {halves.x, halves.y, halves.z, halves.w}, pair.x; ret; }
+         .func (.reg .v2 .b32 out) deep(.reg .v2 .b32 in) {
+             .reg .pred p; .reg .v2 .b32 next; setp.eq.u32 p, in.x, 0; mov.v2.b32 out, in; @p ret;
+             sub.u32 next.x, in.x, 1; add.u32 next.y, in.y, in.x; call (out), deep, (next); add.u32 out.y, out.y, 100; ret; }",
+        ".reg .v4 .b32 v; .reg .v2 .b32 s; .reg .v4 .b16 h; .reg .b128 q;
+         mov.u32 v.x, 1; mov.u32 v.y, 2; mov.u32 v.z, 3; mov.u32 v.w, %r1; mov.u64 %rd2, 0x0004000300020001; mov.u64 %rd3, 7; mov.b128 q, {%rd2, %rd3};
+         call (s, h), f, (v, 50, q); mad.lo.u32 %r9, s.x, 1000, s.y; cvt.u32.u16 %r2, h.z; mad.lo.u32 %r9, %r2, 1000000, %r9;
+         and.b32 %r3, %r1, 3; mov.u32 s.x, %r3; mov.u32 s.y, 0; call (s), deep, (s); mad.lo.u32 %r9, s.y, 10000000, %r9;",
+    ));
+    let sum = |thread: u32| (thread & 3) * ((thread & 3) + 1) / 2 + 100 * (thread & 3);
+    assert_eq!(
+        found,
+        of_thread(|thread| (thread + 50) * 1000 + 8 + 3_000_000 + sum(thread).wrapping_mul(10_000_000))
+    );
+    let wrong = ".func f(.reg .v2 .b32 v) { ret; }";
+    assert!(Module::load(&kernel(wrong, "call f, (%r1);")).is_err());
+}
+
+#[test]
 fn registers_of_any_name_hold_functions_to_call() {
     let found = words(&kernel(
         ".func (.param .b32 r) double(.param .b32 x) { .reg .b32 v; ld.param.b32 v, [x]; shl.b32 v, v, 1; st.param.b32 [r], v; ret; }
@@ -158,6 +181,29 @@ fn constants_are_expressions() {
          mad.lo.u32 %r9, %r4, 1 << 10, %r9; ld.global.u32 %r4, [table+28]; mad.lo.u32 %r9, %r4, 1024*WARP_SZ, %r9;",
     ));
     assert_eq!(found[0], 9 + 15 + 255 + 37 + (10 << 10) + (32 << 10));
+}
+
+#[test]
+fn integers_are_no_constants_of_float_types() {
+    let reason = |declarations: &str, body: &str| Module::load(&kernel(declarations, body)).expect_err(body).reason();
+    for statement in [
+        "add.f32 %f1, %f1, 1;",
+        "mov.f32 %f1, -1;",
+        "setp.lt.f32 %p1, %f1, 0;",
+        "st.global.f32 [%rd1], 0x3f800000;",
+        "fma.rn.f16x2 %r2, %r2, 0x3c003c00, %r2;",
+        "selp.f64 %d1, 0, 1, %p1;",
+    ] {
+        let found = reason("", &format!(".reg .f64 %d<2>; {statement}"));
+        assert!(found.starts_with("invalid: an integer constant is no operand of type ."), "{found}");
+    }
+    assert!(reason(".global .f32 one = 1;", "").contains("does not fit the type"));
+    let found = words(&kernel(
+        ".global .f32 one = 1.0; .global .b32 two = 0f40000000;",
+        "ld.global.f32 %f1, [one]; ld.global.f32 %f2, [two]; add.f32 %f1, %f1, %f2; mul.f32 %f1, %f1, 0d4000000000000000;
+         selp.b32 %f2, 0x3f800000, 0, %p8; mov.b32 %f2, 0x3f800000; add.f32 %f1, %f1, %f2; mov.b32 %r9, %f1;",
+    ));
+    assert_eq!(found[0], 7f32.to_bits());
 }
 
 #[test]
@@ -196,7 +242,7 @@ fn errors_name_the_cause_and_its_line() {
     let reason = |body: &str| Module::load(&kernel("", body)).expect_err("refused").reason();
     assert!(
         reason("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%rd1], [%rd2, {%r1, %r2}], [%rd3];")
-            .contains("bulk copies")
+            .contains("copies of tensors")
     );
     assert!(reason("vote.any.pred %p1, %p2;").contains("else `.sync`"));
     assert!(reason("mov.u32 %r9, %unknown.x;").contains("`%unknown` is not declared"));

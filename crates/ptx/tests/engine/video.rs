@@ -154,6 +154,108 @@ fn products_are_negated_scaled_and_saturated() {
     }
 }
 
+/// Operation on one part, and a name.
+type PartOperation<'a> = (&'a str, &'a dyn Fn(i128, i128) -> i128);
+
+/// Checks a SIMD operation with these selections of parts of {b, a}, by a transcription of the ISA's pseudocode.
+fn check_selection((opcode, apply): PartOperation<'_>, parts: u32, mask: &str, selections: [&str; 2], ends: &[&str]) {
+    let bits = 32 / parts;
+    let letter = if parts == 2 { 'h' } else { 'b' };
+    let digits = |word: &str| word.bytes().rev().map(|digit| u32::from(digit - b'0')).collect::<Vec<u32>>();
+    let suffix = |word: &str| {
+        if word.is_empty() {
+            String::new()
+        } else {
+            format!(".{letter}{word}")
+        }
+    };
+    let selected = |word: &str, first: u32| {
+        if word.is_empty() {
+            (first..first + parts).collect()
+        } else {
+            digits(word)
+        }
+    };
+    let (a_parts, b_parts) = (selected(selections[0], 0), selected(selections[1], parts));
+    let written = selected(mask, 0);
+    for (d_type, d_signed) in TYPES {
+        for (a_type, a_signed) in TYPES {
+            for (b_type, b_signed) in TYPES {
+                for end in ends {
+                    let types = if opcode.starts_with("vset") {
+                        format!("{a_type}.{b_type}")
+                    } else {
+                        format!("{d_type}.{a_type}.{b_type}")
+                    };
+                    let d_signed = d_signed && !opcode.starts_with("vset");
+                    let body = format!(
+                        "mov.u32 %r3, 0x89abcdef; {opcode}{parts}.{types}{end} %r4{}, %r1{}, %r2{}, %r3; cvt.u64.u32 %rd9, %r4;",
+                        suffix(mask),
+                        suffix(selections[0]),
+                        suffix(selections[1])
+                    );
+                    check(&body, |a, b| {
+                        let sources = [a as u32, b as u32];
+                        let read = |part: u32, signed: bool| {
+                            let value = i128::from(sources[(part / parts) as usize] >> (bits * (part % parts))) & ((1 << bits) - 1);
+                            if signed && value >> (bits - 1) & 1 != 0 {
+                                value - (1 << bits)
+                            } else {
+                                value
+                            }
+                        };
+                        let c = 0x89ab_cdefu32;
+                        let (mut merged, mut sum) = (c, i128::from(c));
+                        for place in &written {
+                            let result = apply(read(a_parts[*place as usize], a_signed), read(b_parts[*place as usize], b_signed));
+                            let (low, high) = bounds(bits, d_signed);
+                            let result = if end.contains("sat") { result.clamp(low, high) } else { result };
+                            let mask = ((1u64 << bits) - 1) as u32;
+                            merged = merged & !(mask << (bits * place)) | (result as u32 & mask) << (bits * place);
+                            sum += result;
+                        }
+                        u64::from(if end.contains("add") { sum as u32 } else { merged })
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_of_both_sources_are_selected_and_masked() {
+    let ends = ["", ".sat", ".add"];
+    for (mask, selections) in [
+        ("", ["7654", "3210"]),
+        ("0", ["", ""]),
+        ("310", ["0167", "7070"]),
+        ("3210", ["2222", ""]),
+        ("2", ["", "1234"]),
+    ] {
+        check_selection(("vadd", &|a, b| a + b), 4, mask, selections, &ends);
+        check_selection(("vabsdiff", &|a, b| (a - b).abs()), 4, mask, selections, &ends);
+        check_selection(("vset", &|a, b| i128::from(a < b)), 4, mask, selections, &[".lt", ".lt.add"]);
+    }
+    for (mask, selections) in [("", ["32", "10"]), ("1", ["", "01"]), ("0", ["03", "33"]), ("10", ["21", ""])] {
+        check_selection(("vsub", &|a, b| a - b), 2, mask, selections, &ends);
+        check_selection(("vmax", &|a, b| a.max(b)), 2, mask, selections, &ends);
+        check_selection(("vset", &|a, b| i128::from(a >= b)), 2, mask, selections, &[".ge", ".ge.add"]);
+    }
+    for wrong in [
+        "vadd4.u32.u32.u32 %r4.b02, %r1, %r2, %r3",
+        "vadd4.u32.u32.u32 %r4.b4, %r1, %r2, %r3",
+        "vadd4.u32.u32.u32 %r4, %r1.b654, %r2, %r3",
+        "vadd4.u32.u32.u32 %r4, %r1.b8000, %r2, %r3",
+        "vadd2.u32.u32.u32 %r4, %r1.h40, %r2, %r3",
+        "vadd2.u32.u32.u32 %r4, %r1.b10, %r2, %r3",
+        "vadd2.u32.u32.u32 %r4.h00, %r1, %r2, %r3",
+    ] {
+        let text = format!(".version 8.0 .target sm_80 .address_size 64 .entry k() {{ .reg .b32 %r<5>; {wrong}; ret; }}");
+        let error = sahasra_ptx::Module::load(&text).expect_err(wrong);
+        assert!(matches!(error.kind, sahasra_ptx::LoadErrorKind::Invalid(_)), "{error}");
+    }
+}
+
 #[test]
 fn packed_conversions_clamp_both_values_and_shift_the_third_operand_in() {
     for (name, bits, signed) in [

@@ -96,6 +96,28 @@ pub(super) fn model(opcode: &str, words: &[&str], kind: Kind, format: Format) ->
     })
 }
 
+/// `add`, `sub` and `fma` of f32 whose other operands have 16 bits (PTX ISA §9.7.5).
+pub(super) fn mixed(opcode: &str, words: &[&str], narrow: Kind) -> Option<Model> {
+    let flags = Flags::parse(words)?;
+    let (wide, format) = (Kind::from_name("f32")?, narrow.format()?);
+    if flags.flush || flags.relu || flags.nan || flags.xorsign || narrow.lanes != 1 || opcode == "fma" && flags.rounding.is_none() {
+        return None;
+    }
+    let rounding = flags.rounding.unwrap_or(Rounding::NearestEven);
+    let get = move |bits: u64| format.decode(bits);
+    let put = move |value: Value| flags.finish(F32, F32.encode(&value, rounding));
+    Some(match opcode {
+        "add" => Model::plain(wide, &[narrow, wide], move |i| put(sum(&get(i[0]), &F32.decode(i[1]), rounding))),
+        "sub" => Model::plain(wide, &[narrow, wide], move |i| {
+            put(sum(&get(i[0]), &negate(F32.decode(i[1])), rounding))
+        }),
+        "fma" => Model::plain(wide, &[narrow, narrow, wide], move |i| {
+            put(sum(&product(&get(i[0]), &get(i[1])), &F32.decode(i[2]), rounding))
+        }),
+        _ => return None,
+    })
+}
+
 fn extremum(smaller: bool, flags: Flags, kind: Kind, format: Format) -> Model {
     let mut model = Model::elementwise(kind, 2, move |i| {
         let flush = |bits: u64| if flags.flush { format.flush(bits) } else { bits };

@@ -18,6 +18,9 @@ pub enum Element {
     S32,
     E4m3,
     E5m2,
+    S4,
+    U4,
+    B1,
 }
 
 impl Element {
@@ -34,6 +37,9 @@ impl Element {
             "s32" => Self::S32,
             "e4m3" => Self::E4m3,
             "e5m2" => Self::E5m2,
+            "s4" => Self::S4,
+            "u4" => Self::U4,
+            "b1" => Self::B1,
             _ => return None,
         })
     }
@@ -45,6 +51,8 @@ impl Element {
             Self::Tf32 | Self::F32 | Self::S32 => 32,
             Self::F64 => 64,
             Self::S8 | Self::U8 | Self::E4m3 | Self::E5m2 => 8,
+            Self::S4 | Self::U4 => 4,
+            Self::B1 => 1,
         }
     }
 
@@ -61,7 +69,7 @@ impl Element {
 
     /// Whether the type is an integer.
     pub fn is_integer(self) -> bool {
-        matches!(self, Self::S8 | Self::U8 | Self::S32)
+        matches!(self, Self::S8 | Self::U8 | Self::S32 | Self::S4 | Self::U4 | Self::B1)
     }
 
     pub fn decode(self, bits: u64) -> Value {
@@ -69,6 +77,10 @@ impl Element {
             Self::Tf32 => TF32.decode(bits >> 13 & 0x7_ffff),
             Self::S8 => Value::Finite(Exact::integer(i128::from(bits as u8 as i8))),
             Self::U8 => Value::Finite(Exact::integer(i128::from(bits as u8))),
+            Self::S4 if bits & 8 != 0 => Value::Finite(Exact::integer(i128::from(bits & 7) - 8)),
+            Self::S4 => Value::Finite(Exact::integer(i128::from(bits & 7))),
+            Self::U4 => Value::Finite(Exact::integer(i128::from(bits & 15))),
+            Self::B1 => Value::Finite(Exact::integer(i128::from(bits & 1))),
             Self::S32 => Value::Finite(Exact::integer(i128::from(bits as u32 as i32))),
             Self::E4m3 => decode_small(Small::E4m3, bits & 0xff),
             Self::E5m2 => decode_small(Small::E5m2, bits & 0xff),
@@ -97,6 +109,8 @@ pub struct Product {
     pub elements: [Element; 4],
     /// Whether integers are clamped instead of wrapped (`.satfinite`).
     pub saturates: bool,
+    /// Whether products of single bits are their exclusive or (`.xor.popc`), and not their conjunction (`.and.popc`).
+    pub is_xor: bool,
 }
 
 /// The four operands of a product.
@@ -127,6 +141,11 @@ impl Product {
             ["satfinite", types @ ..] => (true, types),
             types => (false, types),
         };
+        let (is_xor, types) = match types {
+            [types @ .., "xor", "popc"] => (true, types),
+            [types @ .., "and", "popc"] => (false, types),
+            types => (false, types),
+        };
         let [d, a, b, c] = types else { return None };
         Some(Self {
             shape: parse_shape(shape)?,
@@ -137,6 +156,7 @@ impl Product {
                 Element::from_name(c)?,
             ],
             saturates,
+            is_xor,
         })
     }
 
@@ -194,6 +214,22 @@ impl Product {
                     if i < 4 || (8..12).contains(&i) { group } else { group + 8 },
                     if i < 8 { thread * 4 + (i & 3) } else { thread * 4 + (i & 3) + 16 },
                 ),
+                ([8, 8, 32], 4) => (group, thread * 8 + i),
+                ([16, 8, 32], 4) => (if i < 8 { group } else { group + 8 }, thread * 8 + (i & 7)),
+                ([16, 8, 64], 4) => (
+                    if i < 8 || (16..24).contains(&i) { group } else { group + 8 },
+                    if i < 16 { thread * 8 + (i & 7) } else { thread * 8 + (i & 7) + 32 },
+                ),
+                ([8, 8, 128], 1) => (group, thread * 32 + i),
+                ([16, 8, 128], 1) => (if i < 32 { group } else { group + 8 }, thread * 32 + (i & 31)),
+                ([16, 8, 256], 1) => (
+                    if i < 32 || (64..96).contains(&i) { group } else { group + 8 },
+                    if i < 64 {
+                        thread * 32 + (i & 31)
+                    } else {
+                        thread * 32 + (i & 31) + 128
+                    },
+                ),
                 other => unreachable!("no figure for {other:?}"),
             },
             Operand::B => match (self.shape, element.bits()) {
@@ -204,6 +240,10 @@ impl Product {
                 ([16, 8, 16], 16) => (if i < 2 { thread * 2 + (i & 1) } else { thread * 2 + (i & 1) + 8 }, group),
                 ([8 | 16, 8, 16], 8) => (thread * 4 + i, group),
                 ([16, 8, 32], 8) => (if i < 4 { thread * 4 + (i & 3) } else { thread * 4 + (i & 3) + 16 }, group),
+                ([8 | 16, 8, 32], 4) => (thread * 8 + i, group),
+                ([16, 8, 64], 4) => (if i < 8 { thread * 8 + i } else { thread * 8 + (i & 7) + 32 }, group),
+                ([8 | 16, 8, 128], 1) => (thread * 32 + i, group),
+                ([16, 8, 256], 1) => (if i < 32 { thread * 32 + i } else { thread * 32 + (i & 31) + 128 }, group),
                 other => unreachable!("no figure for {other:?}"),
             },
         }
@@ -214,9 +254,13 @@ impl Product {
         let mut value = self.element(Operand::C).decode(c.elements[row * c.columns + column]);
         let mut magnitude = approximate(&value).abs();
         for step in 0..self.shape[2] {
-            let left = self.element(Operand::A).decode(a.elements[row * a.columns + step]);
-            let right = self.element(Operand::B).decode(b.elements[step * b.columns + column]);
-            let term = product(&left, &right);
+            let (left, right) = (a.elements[row * a.columns + step], b.elements[step * b.columns + column]);
+            let term = if self.is_xor {
+                Value::Finite(Exact::integer(i128::from(left != right)))
+            } else {
+                let left = self.element(Operand::A).decode(left);
+                product(&left, &self.element(Operand::B).decode(right))
+            };
             magnitude += approximate(&term).abs();
             value = sum(&value, &term, Rounding::NearestEven);
         }

@@ -27,7 +27,6 @@ impl<'a> Lowering<'a> {
                 self.copy(at, cached)
             }
             ["async", "mbarrier", "arrive", ..] => self.arrive_for_copies(at),
-            words if words.contains(&"bulk") => Err(at.unsupported("bulk copies (TMA)")),
             _ => Err(at.form()),
         }
     }

@@ -52,6 +52,30 @@ impl<'a> Modifiers<'a> {
     }
 }
 
+/// Returns the operation of this name on values of this type.
+pub(super) fn operation(name: &str, scalar: T) -> Option<AtomicOperation> {
+    let signed = scalar.is_signed();
+    let integer = !scalar.is_float();
+    let brain = matches!(scalar, T::Bf16 | T::Bf16x2);
+    Some(match (name, scalar) {
+        ("add", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::AddInteger,
+        ("add", T::F32 | T::F64) => AtomicOperation::AddFloat,
+        ("add", T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2) => AtomicOperation::AddHalf { brain },
+        ("min", T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2) => AtomicOperation::MinimumHalf { brain },
+        ("max", T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2) => AtomicOperation::MaximumHalf { brain },
+        ("min", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::Minimum { signed },
+        ("max", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::Maximum { signed },
+        ("inc", T::U32) => AtomicOperation::Increment,
+        ("dec", T::U32) => AtomicOperation::Decrement,
+        ("and", _) if integer => AtomicOperation::And,
+        ("or", _) if integer => AtomicOperation::Or,
+        ("xor", _) if integer => AtomicOperation::Xor,
+        ("exch", _) if integer => AtomicOperation::Exchange,
+        ("cas", _) if integer => AtomicOperation::CompareExchange,
+        _ => return None,
+    })
+}
+
 impl<'a> Lowering<'a> {
     pub(super) fn atomic(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let Modifiers {
@@ -60,29 +84,15 @@ impl<'a> Lowering<'a> {
             scalar,
             count,
         } = Modifiers::of(at)?;
-        let signed = scalar.is_signed();
-        let integer = !scalar.is_float();
-        let operation = match (operation, scalar) {
-            ("add", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::AddInteger,
-            ("add", T::F32 | T::F64) => AtomicOperation::AddFloat,
-            ("add", T::F16 | T::F16x2) => AtomicOperation::AddHalf { brain: false },
-            ("add", T::Bf16 | T::Bf16x2) => AtomicOperation::AddHalf { brain: true },
-            ("min", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::Minimum { signed },
-            ("max", T::U32 | T::S32 | T::U64 | T::S64) => AtomicOperation::Maximum { signed },
-            ("inc", T::U32) => AtomicOperation::Increment,
-            ("dec", T::U32) => AtomicOperation::Decrement,
-            ("and", _) if integer => AtomicOperation::And,
-            ("or", _) if integer => AtomicOperation::Or,
-            ("xor", _) if integer => AtomicOperation::Xor,
-            ("exch", _) if integer => AtomicOperation::Exchange,
-            ("cas", _) if integer => AtomicOperation::CompareExchange,
-            _ => return Err(at.form()),
-        };
+        let operation = self::operation(operation, scalar).ok_or_else(|| at.form())?;
         let width = match Width::of_bytes(scalar.bytes()) {
             Some(width @ (Width::W32 | Width::W64)) => width,
             // 16-bit atomics are `cas.b16` and additions of a single half (§9.7.13.6).
             Some(Width::W16) if scalar.bytes() == 2 => match operation {
-                AtomicOperation::CompareExchange | AtomicOperation::AddHalf { .. } => Width::W16,
+                AtomicOperation::CompareExchange
+                | AtomicOperation::AddHalf { .. }
+                | AtomicOperation::MinimumHalf { .. }
+                | AtomicOperation::MaximumHalf { .. } => Width::W16,
                 _ => return Err(at.form()),
             },
             _ => return Err(at.form()),

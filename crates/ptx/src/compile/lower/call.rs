@@ -62,6 +62,27 @@ fn passed(variable: &Variable<'_>, slot: Slot) -> Width {
     }
 }
 
+/// Type of an element of a value that is passed in registers.
+fn scalar(variable: &Variable<'_>) -> T {
+    if variable.scalar == T::B128 { T::B64 } else { variable.scalar }
+}
+
+/// Returns the registers that pass an argument or result: the elements of a vector, or one.
+fn elements<'o, 'a>(at: At<'a, '_>, operand: &'o Operand<'a>, slot: Slot) -> Result<&'o [Operand<'a>], LoadError> {
+    let (found, count) = (
+        match operand {
+            Operand::Vector(elements) => elements.as_slice(),
+            single => std::slice::from_ref(single),
+        },
+        slot.elements().count(),
+    );
+    if found.len() == count {
+        Ok(found)
+    } else {
+        Err(at.invalid(format!("the parameter is passed in {count} registers, not in {}", found.len())))
+    }
+}
+
 impl<'a> Lowering<'a> {
     pub(super) fn base_address(&mut self, base: Base) -> RegisterId {
         match base {
@@ -229,11 +250,13 @@ impl<'a> Lowering<'a> {
                     }
                 }
                 None => {
-                    let value = self.any_source(at, argument, variable.scalar)?;
-                    if self.width(value) != passed(variable, *slot) || slot.bytes > 8 {
-                        return Err(at.invalid("an argument does not have the parameter's size"));
+                    for (element, part) in elements(at, argument, *slot)?.iter().zip(slot.elements()) {
+                        let value = self.any_source(at, element, scalar(variable))?;
+                        if self.width(value) != passed(variable, part) || part.bytes > 8 {
+                            return Err(at.invalid("an argument does not have the parameter's size"));
+                        }
+                        self.store_value(base, part, value);
                     }
-                    self.store_value(base, *slot, value);
                 }
             }
         }
@@ -251,11 +274,13 @@ impl<'a> Lowering<'a> {
                     }
                 }
                 None => {
-                    let target = self.any_target(at, result, passed(variable, *slot))?;
-                    if self.width(target) != passed(variable, *slot) || slot.bytes > 8 {
-                        return Err(at.invalid("a result does not have the register's size"));
+                    for (element, part) in elements(at, result, *slot)?.iter().zip(slot.elements()) {
+                        let target = self.any_target(at, element, passed(variable, part))?;
+                        if self.width(target) != passed(variable, part) || part.bytes > 8 {
+                            return Err(at.invalid("a result does not have the register's size"));
+                        }
+                        self.load_value(base, part, target);
                     }
-                    self.load_value(base, *slot, target);
                 }
             }
         }

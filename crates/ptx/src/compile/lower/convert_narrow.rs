@@ -83,7 +83,8 @@ pub(super) fn is_half(scalar: T) -> bool {
     matches!(scalar, T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2)
 }
 
-fn widen(scalar: T) -> LaneFunction {
+/// Returns the exact conversion of f16 or bf16 to f32.
+pub(super) fn widen(scalar: T) -> LaneFunction {
     if scalar == T::F16 {
         unary::<Value<Half>>()
     } else {

@@ -1,5 +1,6 @@
 //! Floating point arithmetic and functions (PTX ISA §9.7.3).
 
+use super::convert_narrow::widen;
 use super::{At, Lowering};
 use crate::compile::ir::Width;
 use crate::lanes::float as fl;
@@ -119,6 +120,8 @@ struct Modifiers<'a> {
     xor_sign: bool,
     rounding: Option<&'a str>,
     scalar: T,
+    /// Type of the operands of 16 bits in a mixed-precision instruction (PTX ISA §9.7.5).
+    narrow: Option<T>,
 }
 
 impl<'a> Lowering<'a> {
@@ -126,7 +129,10 @@ impl<'a> Lowering<'a> {
         let (flags, rest) = at.split(&[
             "ftz", "sat", "approx", "full", "NaN", "relu", "xorsign", "abs", "rn", "rz", "rm", "rp",
         ]);
-        let scalar = at.one_type(&rest)?;
+        let (scalar, narrow) = match rest.as_slice() {
+            ["f32", narrow @ ("f16" | "bf16")] => (T::F32, T::from_name(narrow)),
+            rest => (at.one_type(rest)?, None),
+        };
         let has = |word: &str| flags.contains(&word);
         let mut rounding = flags.iter().filter(|word| matches!(**word, "rn" | "rz" | "rm" | "rp"));
         let first = rounding.next().copied();
@@ -155,6 +161,7 @@ impl<'a> Lowering<'a> {
             xor_sign: has("xorsign"),
             rounding: first,
             scalar,
+            narrow,
         })
     }
 
@@ -168,6 +175,7 @@ impl<'a> Lowering<'a> {
             xor_sign,
             rounding,
             scalar,
+            narrow,
         } = self.float_modifiers(at)?;
         let opcode = at.instruction.opcode;
         if (opcode, rounding, relu) == ("fma", Some("rn"), true) && !sat && !approximate && !nan && !xor_sign {
@@ -222,7 +230,31 @@ impl<'a> Lowering<'a> {
         if approximate && opcode != "div" {
             return Err(at.form());
         }
-        self.same_type(at, function?, scalar)
+        match narrow {
+            Some(narrow) => self.mixed_precision(at, function?, narrow),
+            None => self.same_type(at, function?, scalar),
+        }
+    }
+
+    /// `add`, `sub` and `fma` of f32 (PTX ISA §9.7.5): all sources but the last have 16 bits and are converted first.
+    fn mixed_precision(&mut self, at: At<'a, '_>, function: LaneFunction, narrow: T) -> Result<(), LoadError> {
+        let expected = if at.instruction.opcode == "fma" { 4 } else { 3 };
+        let operands = at.all_operands();
+        if operands.len() != expected {
+            return Err(at.invalid(format!("expected {expected} operands, found {}", operands.len())));
+        }
+        let mut sources = Vec::new();
+        for operand in &operands[1..expected - 1] {
+            let (source, value) = (self.source(at, operand, narrow)?, self.new_register(Width::W32));
+            let guard = self.guard.take();
+            self.lane(widen(narrow), value, &[source]);
+            self.guard = guard;
+            sources.push(value);
+        }
+        sources.push(self.source(at, &operands[expected - 1], T::F32)?);
+        let target = self.target(at, &operands[0], Width::W32)?;
+        self.lane(function, target, &sources);
+        Ok(())
     }
 
     /// `min`, `max` (PTX ISA §9.7.3.11-12, §9.7.4.7-8) of two operands, or three of f32.
@@ -270,6 +302,7 @@ impl<'a> Lowering<'a> {
             xor_sign,
             rounding,
             scalar,
+            narrow: _,
         } = self.float_modifiers(at)?;
         if sat || nan || relu || xor_sign {
             return Err(at.form());

@@ -8,7 +8,7 @@ use crate::compile::ir::{Action, RegisterId, Width};
 use crate::lanes::binary;
 use crate::lanes::integer as int;
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
-use sahasra_ptx_syntax::syntax::Function;
+use sahasra_ptx_syntax::syntax::{Function, Statement};
 
 /// State of the function whose body is being lowered.
 pub(super) struct Context {
@@ -17,8 +17,10 @@ pub(super) struct Context {
     /// Register that holds the start of the frame, if the function has one.
     pub(super) frame: Option<RegisterId>,
     pub(super) frame_bytes: u64,
-    /// Results declared as registers, with and their slots in the frame.
+    /// Elements of results declared as registers, with their slots in the frame.
     results: Vec<(RegisterId, Slot)>,
+    /// Stack pointer at the start of a function that allocates on the stack but has no frame.
+    stack: Option<RegisterId>,
 }
 
 impl Context {
@@ -28,8 +30,18 @@ impl Context {
             frame: None,
             frame_bytes: 0,
             results: Vec::new(),
+            stack: None,
         }
     }
+}
+
+/// Whether statements allocate on the stack. The recursion is bounded, because the parser limits how deep scopes nest.
+pub(super) fn allocates(statements: &[Statement<'_>]) -> bool {
+    statements.iter().any(|statement| match statement {
+        Statement::Scope(inner) => allocates(inner),
+        Statement::Instruction(instruction) => matches!(instruction.opcode, "alloca" | "stacksave" | "stackrestore"),
+        _ => false,
+    })
 }
 
 impl<'a> Lowering<'a> {
@@ -57,6 +69,7 @@ impl<'a> Lowering<'a> {
             frame: None,
             frame_bytes,
             results: Vec::new(),
+            stack: None,
         };
         self.carry = None;
         self.location = None;
@@ -64,7 +77,14 @@ impl<'a> Lowering<'a> {
         let label = self.result.functions[number].label;
         self.place_label(label);
         let base = match fixed {
-            Some(offset) => Base::Fixed(offset),
+            Some(offset) => {
+                if allocates(body) {
+                    let (pointer, saved) = (self.stack_pointer(), self.new_register(Width::W64));
+                    self.emit(Action::Copy, vec![saved], vec![pointer]);
+                    self.context.stack = Some(saved);
+                }
+                Base::Fixed(offset)
+            }
             None => {
                 let pointer = self.stack_pointer();
                 let frame = self.new_register(Width::W64);
@@ -91,15 +111,15 @@ impl<'a> Lowering<'a> {
                     scope.variables.insert(variable.name, place);
                     continue;
                 }
-                let Some(width) = Width::of_bytes(variable.scalar.bytes()) else {
+                let Some(elements) = self.declare_parameter(variable, &mut scope) else {
                     return Err(self.refused(function, "a register parameter of this type"));
                 };
-                let register = self.new_register(width);
-                scope.registers.insert(variable.name, register);
-                if std::ptr::eq(variables, &function.results) {
-                    self.context.results.push((register, *slot));
-                } else {
-                    self.load_value(base, *slot, register);
+                for (register, part) in elements.zip(slot.elements()) {
+                    if std::ptr::eq(variables, &function.results) {
+                        self.context.results.push((register, part));
+                    } else {
+                        self.load_value(base, part, register);
+                    }
                 }
             }
         }
@@ -136,9 +156,9 @@ impl<'a> Lowering<'a> {
             self.store_value(base, slot, register);
             self.context.results.push((register, slot));
         }
-        if let Some(frame) = self.context.frame {
+        if let Some(start) = self.context.frame.or(self.context.stack) {
             let pointer = self.stack_pointer();
-            self.emit(Action::Copy, vec![pointer], vec![frame]);
+            self.emit(Action::Copy, vec![pointer], vec![start]);
         }
         self.emit(Action::Return(number), vec![], vec![]);
     }

@@ -4,7 +4,7 @@
 //! e` of the matrix in row-major order, modulo the size of the matrix if a fragment holds each element more than once.
 
 use super::{At, Lowering};
-use crate::compile::ir::{Action, MatrixElement as E, MatrixOperation, MatrixPart, RegisterId, Width};
+use crate::compile::ir::{Action, MatrixElement as E, MatrixOperation, MatrixPart, RegisterId, Width, WordProduct};
 use sahasra_ptx_syntax::error::LoadError;
 use sahasra_ptx_syntax::syntax::Operand;
 use sahasra_ptx_syntax::types::{ScalarType as T, Space};
@@ -21,19 +21,22 @@ fn element(name: &str) -> Option<E> {
         "s32" => E::S32,
         "e4m3" => E::E4m3,
         "e5m2" => E::E5m2,
+        "s4" => E::S4,
+        "u4" => E::U4,
+        "b1" => E::B1,
         _ => return None,
     })
 }
 
 /// Parses a shape such as `m16n8k16` into its three numbers.
-fn shape(word: &str) -> Option<[u8; 3]> {
+fn shape(word: &str) -> Option<[u16; 3]> {
     let (m, rest) = word.strip_prefix('m')?.split_once('n')?;
     let (n, k) = rest.split_once('k')?;
     Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
 }
 
-/// Whether `mma` supports these types and shape: all of sm_80 to sm_90 except for sub-byte integers and m8n8k4 of f16.
-fn is_mma(shape: [u8; 3], a: E, b: E, c: E, d: E) -> bool {
+/// Whether `mma` supports these types and shape: all of sm_80 to sm_90 except for m8n8k4 of f16.
+fn is_mma(shape: [u16; 3], a: E, b: E, c: E, d: E) -> bool {
     let float = |element: E| matches!(element, E::F16 | E::F32);
     match (shape, a, b) {
         ([16, 8, 8 | 16], E::F16, E::F16) => float(c) && float(d),
@@ -41,20 +44,52 @@ fn is_mma(shape: [u8; 3], a: E, b: E, c: E, d: E) -> bool {
         ([16, 8, 16 | 32], E::E4m3 | E::E5m2, E::E4m3 | E::E5m2) => float(c) && c == d,
         ([16, 8, 16 | 32] | [8, 8, 16], E::S8 | E::U8, E::S8 | E::U8) => c == E::S32 && d == E::S32,
         ([8, 8, 4] | [16, 8, 4 | 8 | 16], E::F64, E::F64) => c == E::F64 && d == E::F64,
+        ([8, 8, 32] | [16, 8, 32 | 64], E::S4 | E::U4, E::S4 | E::U4) => c == E::S32 && d == E::S32,
+        ([8, 8, 128] | [16, 8, 128 | 256], E::B1, E::B1) => c == E::S32 && d == E::S32,
         _ => false,
     }
 }
 
 /// Whether `wmma` supports these types and shape.
-fn is_wmma(shape: [u8; 3], a: E, c: E, d: E) -> bool {
+fn is_wmma(shape: [u16; 3], a: E, c: E, d: E) -> bool {
     let float = |element: E| matches!(element, E::F16 | E::F32);
     match (shape, a) {
         ([16, 16, 16] | [32, 8, 16] | [8, 32, 16], E::F16) => float(c) && float(d),
         ([16, 16, 16] | [32, 8, 16] | [8, 32, 16], E::Bf16) | ([16, 16, 8], E::Tf32) => c == E::F32 && d == E::F32,
         ([16, 16, 16] | [32, 8, 16] | [8, 32, 16], E::S8 | E::U8) => c == E::S32 && d == E::S32,
         ([8, 8, 4], E::F64) => c == E::F64 && d == E::F64,
+        ([8, 8, 32], E::S4 | E::U4) | ([8, 8, 128], E::B1) => c == E::S32 && d == E::S32,
         _ => false,
     }
+}
+
+/// Returns the product of two elements. `bits` is the operation on single bits.
+fn multiply([m, n, k]: [u16; 3], elements: [E; 4], bits: Option<&str>, saturate: bool, opaque: bool) -> Option<MatrixOperation> {
+    let [_, a, b, _] = elements;
+    let product = match (a, bits) {
+        (E::S4 | E::U4, None) => WordProduct::Nibbles {
+            a_signed: a == E::S4,
+            b_signed: b == E::S4,
+        },
+        (E::B1, Some("xor")) => WordProduct::Xor,
+        (E::B1, Some("and")) => WordProduct::And,
+        (E::B1, _) | (_, Some(_)) => return None,
+        _ => {
+            return Some(MatrixOperation::Multiply {
+                shape: [m as u8, n as u8, k as u8],
+                elements,
+                saturate,
+                opaque,
+            });
+        }
+    };
+    Some(MatrixOperation::MultiplyWords {
+        rows: m as u8,
+        words: (u32::from(k) / a.in_register()) as u8,
+        product,
+        saturate,
+        opaque,
+    })
 }
 
 impl<'a> Lowering<'a> {
@@ -109,7 +144,7 @@ impl<'a> Lowering<'a> {
         let words = at.modifiers();
         let saturate = words.contains(&"satfinite");
         let words: Vec<&str> = words.iter().copied().filter(|word| *word != "satfinite").collect();
-        let ["sync", "aligned", shape_word, "row", "col", d, a, b, c] = words[..] else {
+        let ["sync", "aligned", shape_word, "row", "col", d, a, b, c, ref bits @ ..] = words[..] else {
             return Err(at.form());
         };
         let (Some(shape), Some(d), Some(a), Some(b), Some(c)) = (shape(shape_word), element(d), element(a), element(b), element(c)) else {
@@ -118,20 +153,21 @@ impl<'a> Lowering<'a> {
         if !is_mma(shape, a, b, c, d) || (saturate && d != E::S32) {
             return Err(at.form());
         }
+        let operation = multiply(shape, [d, a, b, c], bits.first().copied(), saturate, false).ok_or_else(|| at.form())?;
         let [m, n, k] = shape.map(u32::from);
-        let operation = MatrixOperation::Multiply {
-            shape,
-            elements: [d, a, b, c],
-            saturate,
-            opaque: false,
-        };
         self.product(at, operation, [d, a, b, c], [m * n / 32, m * k / 32, k * n / 32, m * n / 32])
     }
 
     fn wmma(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
-        let words = at.modifiers();
+        let mut words = at.modifiers().to_vec();
+        // The operation on single bits precedes `.sync`.
+        let bits = match words.as_slice() {
+            ["mma", bits @ ("xor" | "and"), "popc", ..] => Some(*bits),
+            _ => None,
+        };
+        words.drain(1..1 + 2 * usize::from(bits.is_some()));
         let layout = |word: &str| matches!(word, "row" | "col");
-        match words {
+        match words.as_slice() {
             ["load", part, "sync", "aligned", major, shape_word, rest @ ..] if layout(major) => {
                 let part = match *part {
                     "a" => MatrixPart::A,
@@ -166,12 +202,7 @@ impl<'a> Lowering<'a> {
                 if saturate && d != E::S32 {
                     return Err(at.form());
                 }
-                let operation = MatrixOperation::Multiply {
-                    shape,
-                    elements: [d, a, b, c],
-                    saturate,
-                    opaque: true,
-                };
+                let operation = multiply(shape, [d, a, b, c], bits, saturate, true).ok_or_else(|| at.form())?;
                 let [m, n, k] = shape.map(u32::from);
                 // f16 fragments of a and b hold every element twice (§9.7.14.4.1).
                 let inputs = |size: u32| if a == E::F16 { size / 16 } else { size / 32 };
@@ -220,8 +251,8 @@ impl<'a> Lowering<'a> {
             None => self.constant(Width::W32, u64::from(if by_rows { columns } else { rows })),
         };
         let operation = MatrixOperation::Move {
-            rows,
-            columns,
+            rows: rows as u8,
+            columns: columns as u8,
             by_rows,
             element,
             store,

@@ -4,7 +4,7 @@ use super::{At, Lowering};
 use crate::compile::calls::function_address;
 use crate::compile::ir::{Origin, RegisterId, Width};
 use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind};
-use sahasra_ptx_syntax::syntax::{Operand, Variable};
+use sahasra_ptx_syntax::syntax::{Constant, Operand, Variable};
 use sahasra_ptx_syntax::types::{ScalarType, Space};
 
 /// Location of a variable of the function.
@@ -149,9 +149,10 @@ impl<'a> Lowering<'a> {
         let width = Width::of_bytes(scalar.bytes()).ok_or_else(|| at.unsupported(format!("operands of type {scalar}")))?;
         match operand {
             Operand::Constant(constant) => {
-                let bits = constant
-                    .bits(scalar)
-                    .ok_or_else(|| at.invalid("the constant does not fit the instruction's type"))?;
+                let bits = constant.bits(scalar).ok_or_else(|| match constant {
+                    Constant::Integer(_) => at.invalid(format!("an integer constant is no operand of type {scalar}")),
+                    _ => at.invalid("the constant does not fit the instruction's type"),
+                })?;
                 Ok(self.constant(width, bits))
             }
             Operand::Name(name, addend) => {

@@ -1,8 +1,10 @@
 //! Declared registers (PTX ISA §5.1.1): numbered families, vector registers (§5.4.2), and registers of the module.
 
-use super::Lowering;
+use std::ops::Range;
+
+use super::{Lowering, Scope};
 use crate::compile::ir::{RegisterId, Width};
-use sahasra_ptx_syntax::syntax::{Instruction, Operand, Registers};
+use sahasra_ptx_syntax::syntax::{Instruction, Operand, Registers, Variable};
 use sahasra_ptx_syntax::types::ScalarType;
 
 /// Consecutive registers that are the elements of a vector register: the first one, and their number.
@@ -54,6 +56,26 @@ impl Family {
 }
 
 impl<'a> Lowering<'a> {
+    /// Declares the register of a function's parameter or result in the innermost scope. Returns its elements, or `None` if no register
+    /// has this type.
+    pub(super) fn declare_parameter(&mut self, variable: &Variable<'a>, scope: &mut Scope<'a>) -> Option<Range<RegisterId>> {
+        let registers = Registers {
+            name: variable.name,
+            scalar: variable.scalar,
+            elements: variable.elements.unwrap_or(1) as u8,
+            count: None,
+        };
+        let family = Family::of(&registers);
+        let Elements(first, count) = self.new_elements(family.width()?, family.elements);
+        if count == 1 {
+            scope.registers.insert(variable.name, first);
+        } else {
+            self.has_vectors = true;
+            scope.vectors.insert(variable.name, Elements(first, count));
+        }
+        Some(first..first + RegisterId::from(count))
+    }
+
     pub(super) fn declare_registers(&mut self, registers: &Registers<'a>) {
         let width = Width::of_bytes(registers.scalar.bytes());
         let scope_index = self.scopes.len() - 1;
@@ -185,6 +207,7 @@ impl<'a> Lowering<'a> {
                 None => operand.clone(),
             },
             Operand::Coordinates(parts) => Operand::Coordinates(parts.iter().map(|part| self.expand_operand(part, found)).collect()),
+            Operand::List(parts) => Operand::List(parts.iter().map(|part| self.expand_operand(part, found)).collect()),
             _ => operand.clone(),
         }
     }

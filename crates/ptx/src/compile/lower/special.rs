@@ -50,7 +50,9 @@ impl<'a> Lowering<'a> {
             ("%nclusterid", Some(_)) => Special::GridExtent(axis),
             ("%cluster_ctaid", Some(_)) => Special::Zero,
             ("%cluster_nctaid", Some(_)) | ("%cluster_nctarank", None) => return Ok(Some(self.constant(width, 1))),
-            ("%is_explicit_cluster", None) if width == Width::Predicate => return Ok(Some(self.constant(width, 0))),
+            ("%is_explicit_cluster", None) if width == Width::Predicate => {
+                return Ok(Some(self.constant(width, u64::from(self.has_cluster))));
+            }
             ("%envreg1", None) => Special::GridWorkspace { high: true },
             ("%envreg2", None) => Special::GridWorkspace { high: false },
             ("%nsmid", None) => return Ok(Some(self.constant(width, 1))),

@@ -142,6 +142,12 @@ impl<'a> Lowering<'a> {
         Ok(())
     }
 
+    /// Counts bytes that have been copied at the barrier at an address.
+    pub(super) fn complete_bytes(&mut self, at: At<'a, '_>, barrier: &Operand<'a>, bytes: &Operand<'a>) -> Result<(), LoadError> {
+        let operand = self.bytes(at, bytes, true)?;
+        self.arrive(at, barrier, None, operand, false)
+    }
+
     /// `test_wait`, `try_wait`: whether the phase given by a state or by a parity is complete. The time limit of `try_wait` has no effect.
     fn test_phase(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
         let hinted = at.modifiers().first() == Some(&"try_wait");

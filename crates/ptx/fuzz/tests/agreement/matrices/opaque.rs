@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sahasra_ptx_fuzz::model::matrix::{Element, Matrix, Operand, Product, parse_shape};
 
-use super::products::{Values, accepts, element, vector};
+use super::products::{Values, accepts, element, vector, write_element};
 
 /// Shape, types of d, a (and b), c, and registers of the fragments of d, a, b, c (PTX ISA §9.7.14.4.1).
 type Case = (&'static str, [&'static str; 3], [usize; 4]);
@@ -28,12 +28,15 @@ fn cases() -> Vec<Case> {
     }
     found.push(("m16n16k8", ["f32", "tf32", "f32"], [8, 4, 4, 8]));
     found.push(("m8n8k4", ["f64", "f64", "f64"], [2, 1, 1, 2]));
+    found.push(("m8n8k32", ["s32", "s4", "s32"], [2, 1, 1, 2]));
+    found.push(("m8n8k32", ["s32", "u4", "s32"], [2, 1, 1, 2]));
+    found.push(("m8n8k128", ["s32", "b1", "s32"], [2, 1, 1, 2]));
     found
 }
 
-/// Size of an element in memory in bytes.
-fn bytes(element: Element) -> usize {
-    element.bits() as usize / 8
+/// Size of an element in memory in bits.
+fn bits(element: Element) -> usize {
+    element.bits() as usize
 }
 
 /// Checks one combination of layouts: a, b, c and d by rows or by columns.
@@ -51,6 +54,8 @@ fn check(
         shape: parse_shape(shape_word).expect("a shape"),
         elements: types,
         saturates,
+        // Of the operations on single bits, the one that the layout of rows selects.
+        is_xor: a == "b1" && by_rows[0],
     };
     let layout = |rows: bool| if rows { "row" } else { "col" };
     let operands = [Operand::D, Operand::A, Operand::B, Operand::C];
@@ -58,12 +63,12 @@ fn check(
     let strides = operands.map(|operand| {
         let (rows, columns) = product.extent(operand);
         let by_rows = by_rows[operand_index(operand)];
-        (if by_rows { columns } else { rows }) + 16 / bytes(product.element(operand)).min(16)
+        (if by_rows { columns } else { rows }) + 128 / bits(product.element(operand))
     });
     let sizes = operands.map(|operand| {
         let (rows, columns) = product.extent(operand);
         let by_rows = by_rows[operand_index(operand)];
-        strides[operand_index(operand)] * (if by_rows { rows } else { columns }) * bytes(product.element(operand))
+        strides[operand_index(operand)] * (if by_rows { rows } else { columns }) * bits(product.element(operand)) / 8
     });
     let starts = [0, 0, sizes[1], sizes[1] + sizes[2]].map(|start: usize| start.next_multiple_of(32));
     let starts = [0, starts[1], starts[2], (starts[2] + sizes[2]).next_multiple_of(32)];
@@ -98,6 +103,11 @@ fn check(
         vectors.push(registers);
     }
     let results = vector(60, counts[0], width);
+    let operation = match (a, product.is_xor) {
+        ("b1", true) => ".xor.popc",
+        ("b1", false) => ".and.popc",
+        _ => "",
+    };
     let kinds = if a == "f16" {
         format!("{d}.{c}")
     } else {
@@ -106,7 +116,7 @@ fn check(
     let (rn, saturation) = (if d == "f64" { ".rn" } else { "" }, if saturates { ".satfinite" } else { "" });
     let _ = writeln!(
         text,
-        "wmma.mma.sync.aligned.{}.{}.{shape_word}{rn}.{kinds}{saturation} {results}, {};",
+        "wmma.mma{operation}.sync.aligned.{}.{}.{shape_word}{rn}.{kinds}{saturation} {results}, {};",
         layout(by_rows[1]),
         layout(by_rows[2]),
         vectors.join(", ")
@@ -126,7 +136,7 @@ fn check(
         } else {
             column * strides[index] + row
         };
-        starts[index] + element * bytes(product.element(operand))
+        8 * starts[index] + element * bits(product.element(operand))
     };
     let mut input = vec![0xa5u8; input_bytes];
     let matrices = [Operand::A, Operand::B, Operand::C].map(|operand| {
@@ -135,7 +145,7 @@ fn check(
         let elements: Vec<u64> = (0..rows * columns).map(|_| element(kind, values, random)).collect();
         for (place, bits) in elements.iter().enumerate() {
             let start = at(operand, place / columns, place % columns);
-            input[start..][..bytes(kind)].copy_from_slice(&bits.to_le_bytes()[..bytes(kind)]);
+            write_element(&mut input, start / self::bits(kind), self::bits(kind), *bits);
         }
         Matrix { columns, elements }
     });
@@ -146,10 +156,10 @@ fn check(
     let mut written = vec![false; found.len()];
     for row in 0..rows {
         for column in 0..columns {
-            let start = at(Operand::D, row, column);
-            written[start..start + bytes(kind)].fill(true);
+            let (start, bytes) = (at(Operand::D, row, column) / 8, bits(kind) / 8);
+            written[start..start + bytes].fill(true);
             let mut word = [0; 8];
-            word[..bytes(kind)].copy_from_slice(&found[start..][..bytes(kind)]);
+            word[..bytes].copy_from_slice(&found[start..][..bytes]);
             accepts(&product, values, &product.sum(a, b, c, row, column), u64::from_le_bytes(word))
                 .map_err(|wrong| format!("{form}: row {row}, column {column}: {wrong}"))?;
         }
@@ -177,9 +187,15 @@ fn opaque_fragments_carry_whole_matrices() {
     for case in cases() {
         for layouts in 0..16u32 {
             let by_rows = [0, 1, 2, 3].map(|bit| layouts >> bit & 1 != 0);
+            // Elements of less than a byte are by rows in a, and by columns in b.
+            let narrow = Element::from_name(case.1[1]).is_some_and(|element| element.bits() < 8);
+            if narrow && (!by_rows[1] || by_rows[2]) {
+                continue;
+            }
             for (shared, values) in [(false, Values::Near), (true, Values::Near), (false, Values::Any)] {
                 let integer = case.1[0] == "s32";
-                for saturates in [false, true].into_iter().filter(|saturates| integer || !saturates) {
+                let may_saturate = integer && case.1[1] != "b1";
+                for saturates in [false, true].into_iter().filter(|saturates| may_saturate || !saturates) {
                     checked += check(case, by_rows, shared, saturates, values, &mut random).unwrap_or_else(|wrong| panic!("{wrong}"));
                     tried += 1;
                 }

@@ -37,7 +37,25 @@ fn forms() -> Vec<String> {
             add(&["m8n8k16", "m16n8k16", "m16n8k32"], &["", ".satfinite"], &[["s32", a, b, "s32"]]);
         }
     }
+    for a in ["s4", "u4"] {
+        for b in ["s4", "u4"] {
+            add(&["m8n8k32", "m16n8k32", "m16n8k64"], &["", ".satfinite"], &[["s32", a, b, "s32"]]);
+        }
+    }
+    for operation in ["xor", "and"] {
+        for shape in ["m8n8k128", "m16n8k128", "m16n8k256"] {
+            found.push(format!("mma.sync.aligned.{shape}.row.col.s32.b1.b1.s32.{operation}.popc"));
+        }
+    }
     found
+}
+
+/// Writes the lowest `bits` bits of an element behind `index` such elements.
+pub(crate) fn write_element(bytes: &mut [u8], index: usize, bits: usize, element: u64) {
+    for bit in 0..bits {
+        let at = index * bits + bit;
+        bytes[at / 8] = bytes[at / 8] & !(1 << (at % 8)) | ((element >> bit & 1) as u8) << (at % 8);
+    }
 }
 
 /// Values of the matrices.
@@ -54,6 +72,8 @@ pub(crate) fn element(element: Element, values: Values, random: &mut fastrand::R
     let bits = random.u64(..);
     match (element, values) {
         (Element::S8 | Element::U8, _) => bits & 0xff,
+        (Element::S4 | Element::U4, _) => bits & 15,
+        (Element::B1, _) => bits & 1,
         (Element::S32, _) if random.bool() => bits & 0xffff_ffff,
         // Values whose sums exceed the ends of the range.
         (Element::S32, _) => *random.choice(&[0x7fff_ffff, 0x8000_0000, 0x7fff_ff00, 0x8000_1000]).expect("some"),
@@ -199,9 +219,7 @@ fn check(form: &str, values: Values, random: &mut fastrand::Rng) -> Result<usize
                 let mut fragment = vec![0u8; count * width / 8];
                 for index in 0..product.held(*operand) {
                     let (row, column) = product.place(*operand, lane, index);
-                    let element = matrix.elements[row * matrix.columns + column].to_le_bytes();
-                    let bytes = bits / 8;
-                    fragment[index * bytes..][..bytes].copy_from_slice(&element[..bytes]);
+                    write_element(&mut fragment, index, bits, matrix.elements[row * matrix.columns + column]);
                 }
                 input.extend(fragment);
             }
