@@ -3,13 +3,13 @@
 use std::{fmt::Write as _, path::Path};
 
 use sahasra_names::Backend;
-use sahasra_ptx::EntryOutline;
+use sahasra_ptx::{EntryOutline, NEWEST_VERSION};
 use serde_json::Value;
 
 use crate::{
     args::{CheckArgs, Structure},
     exit::Exit,
-    kernel::describe::{Description, NEWEST_MAJOR, cuda_version, devices},
+    kernel::describe::{Description, cuda_version, devices},
     output::{self, Table},
 };
 
@@ -82,14 +82,10 @@ fn text(description: &Description) -> String {
     };
     backends.row(["cpu".to_owned(), runs.to_owned(), why]);
     let mut why = devices(description.target());
-    match cuda_version(description.outline.version) {
-        Some(version) => {
-            let _ = write!(why, ", a driver of CUDA {version} or newer");
-        }
-        None if description.outline.version.0 > NEWEST_MAJOR => {
-            let _ = write!(why, "; PTX {} is newer than this program knows", description.ptx_version());
-        }
-        None => {}
+    if description.outline.version > NEWEST_VERSION {
+        let _ = write!(why, "; PTX {} is newer than this program knows", description.ptx_version());
+    } else if let Some(version) = cuda_version(description.outline.version) {
+        let _ = write!(why, ", a driver of CUDA {version} or newer");
     }
     let runs = match description.cuda_runs() {
         Some(true) => "yes",

@@ -1,13 +1,10 @@
 //! Description of a PTX file: which backends can run it, and the parameters and resources of its kernels. Does no I/O.
 
-use sahasra_ptx::{EntryOutline, LoadError, LoadErrorKind, Module, Outline};
+use sahasra_ptx::{EntryOutline, LoadError, LoadErrorKind, Module, NEWEST_VERSION, Outline};
 use serde_json::{Value, json};
 
 /// Prefix of a target, followed by the compute capability: two or three digits, of which the last is the minor version.
 const TARGET: &str = "sm_";
-
-/// Newest major version of PTX that this program knows (PTX ISA, release notes).
-pub const NEWEST_MAJOR: u32 = 9;
 
 /// A PTX file, and whether the backends can run it.
 #[derive(Debug)]
@@ -32,7 +29,7 @@ impl Description {
     /// program does not know, which may be one of a newer PTX or none at all.
     pub fn cuda_runs(&self) -> Option<bool> {
         match self.refused.as_ref().map(|error| &error.kind) {
-            None if self.outline.version.0 > NEWEST_MAJOR => None,
+            None if self.outline.version > NEWEST_VERSION => None,
             None => Some(true),
             Some(LoadErrorKind::Unsupported(_)) => None,
             Some(_) => Some(false),
@@ -202,5 +199,23 @@ mod tests {
         .unwrap();
         assert_eq!(wrong.json()["backends"]["cpu"]["refused"]["invalid"], json!(true));
         assert_eq!(wrong.cuda_runs(), Some(false));
+    }
+
+    #[test]
+    fn no_driver_takes_a_target_that_does_not_exist() {
+        for (version, target, runs) in [
+            ("8.0", "foo", Some(false)),
+            ("8.0", "sm_999", Some(false)),
+            ("7.0", "sm_100", Some(false)),
+            ("7.9", "sm_80", Some(false)),
+            ("8.6", "sm_100", Some(true)),
+            // Newer than the versions that this program knows.
+            ("9.99", "sm_999", None),
+        ] {
+            let text = format!(".version {version}\n.target {target}\n.address_size 64\n.entry k() {{ ret; }}");
+            let description = Description::of("k.ptx", &text).unwrap();
+            assert_eq!(description.cuda_runs(), runs, "{version} {target}");
+            assert_eq!(description.refused.is_some(), runs == Some(false), "{:?}", description.refused);
+        }
     }
 }
