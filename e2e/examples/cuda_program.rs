@@ -6,6 +6,7 @@
 //! | `copies N` | copies 8 MiB to the device and back N times, and checks each byte |
 //! | `hold PATTERN` | fills 16 MiB with the pattern, prints `holding`, and checks them when its standard input ends |
 //! | `exhaust` | allocates 8 MiB at a time until that fails; prints the device's memory, what it got, and the code |
+//! | `look` | prints what NVML says of the device's memory, without using the device |
 //! | `lose` | runs kernels until one fails, and prints the code of this and the next call |
 
 use std::io::Read;
@@ -169,6 +170,33 @@ fn exhaust() {
     check(synchronise());
 }
 
+fn look() {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Memory {
+        total: u64,
+        free: u64,
+        used: u64,
+    }
+    let mut memory = Memory::default();
+    // SAFETY: NVML documents these types for its functions.
+    unsafe {
+        let library = libloading::Library::new("libnvidia-ml.so.1").expect("the library is found");
+        let init: libloading::Symbol<unsafe extern "C" fn() -> u32> = library.get(b"nvmlInit_v2\0").expect("a function");
+        assert_eq!(init(), 0);
+        let mut device = std::ptr::null_mut::<std::ffi::c_void>();
+        let handle: libloading::Symbol<unsafe extern "C" fn(u32, *mut *mut std::ffi::c_void) -> u32> =
+            library.get(b"nvmlDeviceGetHandleByIndex_v2\0").expect("a function");
+        assert_eq!(handle(0, &raw mut device), 0);
+        let information: libloading::Symbol<unsafe extern "C" fn(*mut std::ffi::c_void, *mut Memory) -> u32> =
+            library.get(b"nvmlDeviceGetMemoryInfo\0").expect("a function");
+        assert_eq!(information(device, &raw mut memory), 0);
+    }
+    assert_eq!(memory.free, memory.total - memory.used);
+    let mib = MIB as u64;
+    println!("total {} MiB, used {} MiB", memory.total / mib, memory.used / mib);
+}
+
 fn lose() {
     let steps = Steps::load();
     check(synchronise());
@@ -191,6 +219,9 @@ fn lose() {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = || arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(1);
+    if arguments.first().is_some_and(|argument| argument == "look") {
+        return look();
+    }
     let mut context = std::ptr::null_mut();
     // SAFETY: the driver writes a handle.
     unsafe {
@@ -204,6 +235,6 @@ fn main() {
         Some("hold") => hold(number() as u8),
         Some("exhaust") => exhaust(),
         Some("lose") => lose(),
-        _ => panic!("expected steps N, copies N, hold PATTERN, exhaust or lose"),
+        _ => panic!("expected steps N, copies N, hold PATTERN, exhaust, look or lose"),
     }
 }

@@ -37,8 +37,12 @@ impl Fixture {
         let gateway = Server::gateway(&pool.control_plane, &["--operator-url", &operator]).await;
         let token = pool.control_plane.editor("default").await.expect("an account");
         let libraries = tempfile::tempdir().expect("a folder");
-        for name in ["libcuda.so.1", "libcuda.so"] {
-            let library = binaries.join("deps/libsahasra_cuda_driver.so");
+        for (library, name) in [
+            ("libsahasra_cuda_driver.so", "libcuda.so.1"),
+            ("libsahasra_cuda_driver.so", "libcuda.so"),
+            ("libsahasra_nvml.so", "libnvidia-ml.so.1"),
+        ] {
+            let library = binaries.join("deps").join(library);
             std::os::unix::fs::symlink(library, libraries.path().join(name)).expect("a link");
         }
         Self {
@@ -176,6 +180,13 @@ async fn exec_runs_a_program_on_the_pool_and_shows_who_uses_what() {
     let table = shown.await.expect("kubectl shows program and bytes");
     let heads: Vec<&str> = table.lines().next().expect("a head").split_whitespace().collect();
     assert!(heads.contains(&"PROGRAM") && heads.contains(&"HOST"), "{table}");
+    let row = table.lines().find(|line| line.contains("cuda_program hold")).expect("a row");
+    let session = row.split_whitespace().next().expect("a name");
+    // Another process sees the lease and its use, though it could not use the session.
+    let looking = fixture.program(&fixture.gateway.url(), session, &["look"]);
+    assert_eq!(looking.succeeds().await, "total 64 MiB, used 16 MiB");
+    let (code, _, told) = fixture.program(&fixture.gateway.url(), session, &["steps"]).end().await;
+    assert!(code != Some(0) && told.contains("another client is connected"), "{told}");
     assert_eq!(holding.succeeds().await, "unchanged");
     fixture.leaves_nothing(&[]).await;
 }

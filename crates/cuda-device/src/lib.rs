@@ -22,7 +22,7 @@ pub mod wire;
 pub use device::{Device, Properties, Queue, Ticket};
 pub use engine::Engine;
 pub use failure::{Failure, FailureKind, LoadFailure};
-pub use local::{CpuDevice, Ended};
+pub use local::{CPU_NAME, CPU_UUID, CpuDevice, Ended};
 pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
 pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region};
 pub use sahasra_ptx::HostBlock;

@@ -25,6 +25,11 @@ const MAX_QUEUES: u64 = ((1 << 62) - FIRST_ADDRESS) / QUEUE_ADDRESSES;
 /// Maximum bytes that kernels may have allocated, beside the device's memory.
 pub(crate) const HEAP_ROOM: u64 = 64 << 20;
 
+/// Name of the device for people.
+pub const CPU_NAME: &str = "Sahasra CPU";
+/// Identifier of the device. A program sees one device only.
+pub const CPU_UUID: [u8; 16] = *b"sahasra-cpu-0000";
+
 /// The PTX engine of this process as a device.
 #[derive(Debug)]
 pub struct CpuDevice {
@@ -40,8 +45,8 @@ impl CpuDevice {
     pub fn new(memory_bytes: u64, threads: NonZero<usize>) -> Self {
         Self {
             properties: Properties {
-                name: "Sahasra CPU".to_owned(),
-                uuid: *b"sahasra-cpu-0000",
+                name: CPU_NAME.to_owned(),
+                uuid: CPU_UUID,
                 memory_bytes,
                 addresses: CLIENT_ADDRESSES,
                 placed_from: FIRST_ADDRESS,

@@ -1,10 +1,12 @@
 //! The CUDA device that the environment of a process names. The drop-in libraries of CUDA (`libcuda.so.1`, `libnvidia-ml.so.1`) show the same one.
 
 use std::num::NonZero;
+use std::time::Duration;
 
 use sahasra_client::{Gateway, Target, Token};
 use sahasra_cuda_device::{CpuDevice, Device};
 use sahasra_cuda_remote::RemoteDevice;
+use sahasra_error_chain::causes;
 
 /// Version of CUDA that the libraries offer: 1000 × major + 10 × minor.
 pub const CUDA_VERSION: i32 = 12_080;
@@ -15,6 +17,8 @@ pub const PCI_BUS: u8 = 1;
 
 /// Variable that names the device.
 const DEVICE: &str = "SAHASRA_CUDA";
+/// Value of [`DEVICE`] for the CPU of this process.
+const IN_PROCESS: &str = "cpu:";
 /// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
 const AUTHORITIES: &str = "SAHASRA_CA_FILE";
 /// Variable with the memory of a device in this process.
@@ -24,25 +28,68 @@ const THREADS: &str = "SAHASRA_CUDA_THREADS";
 /// Memory of a device in this process where the host's own is unknown, in bytes.
 const DEFAULT_MEMORY: u64 = 4 << 30;
 
+/// Time to wait for a gateway's description of a session.
+const DESCRIPTION: Duration = Duration::from_secs(10);
+
+/// A device, as far as it is known without using it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Name for people.
+    pub name: String,
+    /// Identifier that programs see.
+    pub uuid: [u8; 16],
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Memory that is in use by all processes, in bytes, as far as it is known.
+    pub used_bytes: u64,
+}
+
 /// Returns the device that the environment names.
 ///
 /// # Errors
 /// The reason why there is none, with the variable to set.
 pub fn device() -> Result<Box<dyn Device>, String> {
-    let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let host = match read(DEVICE) {
-        None => {
-            return Err(format!(
-                "no CUDA device: set {DEVICE}=cpu: to run CUDA programs on the CPU of this process"
-            ));
-        }
-        Some(host) => host,
-    };
-    if host != "cpu:" {
-        let target = session(&host).map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))?;
-        let device = RemoteDevice::connect(target).map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))?;
-        return Ok(Box::new(device));
+    let host = host()?;
+    if host == IN_PROCESS {
+        return Ok(Box::new(cpu()?));
     }
+    let connected = session(&host).and_then(|session| RemoteDevice::connect(session.target()?));
+    let device = connected.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))?;
+    Ok(Box::new(device))
+}
+
+/// Describes the device that the environment names. A session is described by its gateway: only one program at a time can connect to it.
+///
+/// # Errors
+/// The reason why there is none, with the variable to set.
+pub fn describe() -> Result<Description, String> {
+    let host = host()?;
+    if host == IN_PROCESS {
+        let device = cpu()?;
+        let properties = device.properties();
+        return Ok(Description {
+            name: properties.name.clone(),
+            uuid: properties.uuid,
+            memory_bytes: properties.memory_bytes,
+            used_bytes: 0,
+        });
+    }
+    let described = session(&host).and_then(|session| session.describe());
+    described.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
+}
+
+fn read(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn host() -> Result<String, String> {
+    read(DEVICE).ok_or_else(|| {
+        format!("no CUDA device: set {DEVICE}={IN_PROCESS} to run CUDA programs on the CPU of this process, or run them with sahasra exec")
+    })
+}
+
+/// The CPU of this process.
+fn cpu() -> Result<CpuDevice, String> {
     let memory = match read(MEMORY) {
         None => host_memory().map_or(DEFAULT_MEMORY, |bytes| bytes / 2),
         Some(text) => bytes(&text).ok_or_else(|| format!("{MEMORY}={text:?} is not an amount of memory such as 8Gi"))?,
@@ -53,11 +100,40 @@ pub fn device() -> Result<Box<dyn Device>, String> {
             .parse()
             .map_err(|_| format!("{THREADS}={text:?} is not a number of threads, at least 1"))?,
     };
-    Ok(Box::new(CpuDevice::new(memory, threads)))
+    Ok(CpuDevice::new(memory, threads))
+}
+
+/// A session that a value of [`DEVICE`] names.
+struct Session {
+    gateway: Gateway,
+    namespace: String,
+    name: String,
+}
+
+impl Session {
+    fn target(&self) -> Result<Target, String> {
+        Target::through(&self.gateway, &self.namespace, &self.name).map_err(|error| causes(&error))
+    }
+
+    fn describe(self) -> Result<Description, String> {
+        let found = sahasra_client::spawn(async move { self.gateway.session(&self.namespace, &self.name).await });
+        let found = found.map_err(|error| causes(&error))?.wait_for(DESCRIPTION);
+        let object = found.ok_or("the gateway does not answer")?.map_err(|error| causes(&error))?;
+        if let Some(end) = sahasra_client::session_end(&object) {
+            return Err(causes(&end));
+        }
+        let memory = object["spec"]["vram"].as_str().and_then(bytes);
+        Ok(Description {
+            name: sahasra_cuda_device::CPU_NAME.to_owned(),
+            uuid: sahasra_cuda_device::CPU_UUID,
+            memory_bytes: memory.ok_or("the session's vram is no amount of memory")?,
+            used_bytes: object["status"]["storedTensorBytes"].as_u64().unwrap_or(0),
+        })
+    }
 }
 
 /// The session that a value of [`DEVICE`] names: the URL of a gateway, followed by the session's namespace and name.
-fn session(host: &str) -> Result<Target, String> {
+fn session(host: &str) -> Result<Session, String> {
     const FORM: &str =
         "expected cpu: or the URL of a gateway with a session's namespace and name, such as https://gateway.example/default/mine";
     let mut parts = host.rsplitn(3, '/');
@@ -67,16 +143,19 @@ fn session(host: &str) -> Result<Target, String> {
     if !url.contains("://") || [name, namespace].iter().any(|part| part.is_empty()) || url.ends_with('/') {
         return Err(FORM.to_owned());
     }
-    let text = |error: sahasra_client::Error| error.to_string();
-    let authorities = match std::env::var(AUTHORITIES) {
-        Ok(path) if !path.is_empty() => {
-            Some(std::fs::read_to_string(&path).map_err(|error| format!("failed to read {AUTHORITIES}={path}: {error}"))?)
-        }
-        _ => None,
-    };
+    let text = |error: sahasra_client::Error| causes(&error);
+    let authorities = read(AUTHORITIES).map(|path| {
+        let text = std::fs::read_to_string(&path);
+        text.map_err(|error| format!("failed to read {AUTHORITIES}={path}: {error}"))
+    });
+    let authorities = authorities.transpose()?;
     let token = Token::find(url).map_err(text)?;
     let gateway = Gateway::new(url, token, authorities.as_deref()).map_err(text)?;
-    Target::through(&gateway, namespace, name).map_err(text)
+    Ok(Session {
+        gateway,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
 }
 
 /// Bytes of an amount as Kubernetes writes it, with a binary suffix or none.
@@ -88,6 +167,7 @@ fn bytes(text: &str) -> Option<u64> {
         "Mi" => 20,
         "Gi" => 30,
         "Ti" => 40,
+        "Pi" => 50,
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
@@ -110,6 +190,27 @@ mod tests {
         assert_eq!(bytes("1024"), Some(1024));
         for wrong in ["", "Gi", "8G", "0", "-1", "99999999999Ti", "8Gi "] {
             assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_the_url_of_a_gateway_and_two_names() {
+        // A token, so that none is looked for.
+        // SAFETY: no other test of this program reads or writes the environment.
+        unsafe { std::env::set_var("SAHASRA_TOKEN", "secret") };
+        let named = session("https://gateway.example/pool/team/mine").unwrap();
+        assert_eq!(named.gateway.url(), "https://gateway.example/pool");
+        assert_eq!((named.namespace.as_str(), named.name.as_str()), ("team", "mine"));
+        for wrong in [
+            "gpu",
+            "team/mine",
+            "gateway:8000/team/mine",
+            "http://gateway",
+            "http://gateway/team/",
+            "http://gateway//mine",
+            "http:///a/b",
+        ] {
+            assert!(session(wrong).is_err(), "{wrong}");
         }
     }
 }

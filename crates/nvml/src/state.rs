@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use sahasra_cuda_boundary::log;
-use sahasra_cuda_device::{Device, Properties};
+use sahasra_cuda_environment::Description;
 
 use crate::boundary::Handle;
 use crate::status::Status;
@@ -16,7 +16,7 @@ pub(crate) const NO_GPUS: u32 = 1;
 struct State {
     /// Number of `nvmlInit` without `nvmlShutdown`.
     users: u32,
-    device: Option<Box<dyn Device>>,
+    device: Option<Description>,
 }
 
 static STATE: Mutex<State> = Mutex::new(State { users: 0, device: None });
@@ -25,7 +25,7 @@ static STATE: Mutex<State> = Mutex::new(State { users: 0, device: None });
 pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
     let mut state = STATE.lock();
     if state.device.is_none() {
-        match sahasra_cuda_environment::device() {
+        match sahasra_cuda_environment::describe() {
             Ok(device) => state.device = Some(device),
             Err(reason) => {
                 log::once(reason);
@@ -49,13 +49,18 @@ pub(crate) fn shut_down() -> Result<(), Status> {
     Ok(())
 }
 
-/// Runs a function on the properties of the device, if there is one; [`Status::UNINITIALIZED`] before `nvmlInit`.
-pub(crate) fn with_device<T>(function: impl FnOnce(Option<&Properties>) -> Result<T, Status>) -> Result<T, Status> {
+/// Runs a function on the description of the device, if there is one; [`Status::UNINITIALIZED`] before `nvmlInit`.
+pub(crate) fn with_device<T>(function: impl FnOnce(Option<&Description>) -> Result<T, Status>) -> Result<T, Status> {
     let state = STATE.lock();
     if state.users == 0 {
         return Err(Status::UNINITIALIZED);
     }
-    function(state.device.as_ref().map(|device| device.properties()))
+    function(state.device.as_ref())
+}
+
+/// Bytes of device memory that are in use, as of now.
+pub(crate) fn used_bytes() -> u64 {
+    sahasra_cuda_environment::describe().map_or(0, |device| device.used_bytes)
 }
 
 /// Refuses calls before `nvmlInit`.
@@ -63,8 +68,8 @@ pub(crate) fn check() -> Result<(), Status> {
     with_device(|_| Ok(()))
 }
 
-/// Properties of the device of a handle; [`Status::INVALID_ARGUMENT`] for other handles.
-pub(crate) fn properties(handle: Handle) -> Result<Properties, Status> {
+/// Description of the device of a handle; [`Status::INVALID_ARGUMENT`] for other handles.
+pub(crate) fn description(handle: Handle) -> Result<Description, Status> {
     with_device(|device| device.filter(|_| handle == DEVICE).cloned().ok_or(Status::INVALID_ARGUMENT))
 }
 

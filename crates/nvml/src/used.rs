@@ -1,4 +1,4 @@
-//! Memory of the device that is in use. The driver library of this process counts it; a device of this process has no other users.
+//! Memory of the device that is in use by this process, whose driver library counts it.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
@@ -35,12 +35,8 @@ macro_rules! function {
     }};
 }
 
-/// Bytes of device memory that this process has allocated: 0 if it did not use the device yet.
-pub(crate) fn bytes() -> u64 {
-    ask().unwrap_or(0)
-}
-
-fn ask() -> Option<u64> {
+/// Bytes of device memory that this process has allocated; `None` if it did not use the device yet.
+pub(crate) fn bytes() -> Option<u64> {
     let driver = Driver::loaded()?;
     let state = function!(driver, c"cuDevicePrimaryCtxGetState", fn(c_int, *mut c_uint, *mut c_int));
     let retain = function!(driver, c"cuDevicePrimaryCtxRetain", fn(*mut *mut c_void, c_int));

@@ -28,13 +28,13 @@ pub struct FieldValue {
 
 /// Writes a number that says the same of every device.
 fn constant(device: Handle, out: Out<c_uint>, value: c_uint) -> Result<(), Status> {
-    state::properties(device)?;
+    state::description(device)?;
     out.set(value)
 }
 
 exports! {
     fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<c_int>, minor: Out<c_int>) {
-        state::properties(device)?;
+        state::description(device)?;
         major.set(CAPABILITY.0)?;
         minor.set(CAPABILITY.1)
     }
@@ -82,13 +82,13 @@ exports! {
     }
 
     fn nvmlDeviceGetP2PStatus(device: Handle, peer: Handle, _kind: c_uint, status: Out<c_uint>) {
-        state::properties(peer)?;
+        state::description(peer)?;
         constant(device, status, NO_PEERS)
     }
 
     /// Each field says of itself that it is not supported.
     fn nvmlDeviceGetFieldValues(device: Handle, count: c_int, values: Out<FieldValue>) {
-        state::properties(device)?;
+        state::description(device)?;
         let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
         for index in 0..count {
             values.require()?;

@@ -58,7 +58,7 @@ fn position_text(digits: usize) -> String {
 }
 
 fn position(handle: Handle, out: Out<Position>) -> Result<(), Status> {
-    state::properties(handle)?;
+    state::description(handle)?;
     out.set(Position {
         short_text: padded(&position_text(4)),
         domain: 0,
@@ -148,42 +148,42 @@ exports! {
     }
 
     fn nvmlDeviceGetIndex(device: Handle, index: Out<c_uint>) {
-        state::properties(device)?;
+        state::description(device)?;
         index.set(0)
     }
 
     fn nvmlDeviceGetMinorNumber(device: Handle, number: Out<c_uint>) {
-        state::properties(device)?;
+        state::description(device)?;
         number.set(0)
     }
 
     fn nvmlDeviceGetModuleId(device: Handle, number: Out<c_uint>) {
-        state::properties(device)?;
+        state::description(device)?;
         number.set(0)
     }
 
     fn nvmlDeviceGetBoardId(device: Handle, number: Out<c_uint>) {
-        state::properties(device)?;
+        state::description(device)?;
         number.set(c_uint::from(PCI_BUS) << 8)
     }
 
     fn nvmlDeviceGetMultiGpuBoard(device: Handle, is_shared: Out<c_uint>) {
-        state::properties(device)?;
+        state::description(device)?;
         is_shared.set(0)
     }
 
     fn nvmlDeviceOnSameBoard(device: Handle, other: Handle, is_shared: Out<c_uint>) {
-        state::properties(device)?;
-        state::properties(other)?;
+        state::description(device)?;
+        state::description(other)?;
         is_shared.set(1)
     }
 
     fn nvmlDeviceGetName(device: Handle, text: Out<c_char>, length: c_uint) {
-        write_text(&state::properties(device)?.name, text, length)
+        write_text(&state::description(device)?.name, text, length)
     }
 
     fn nvmlDeviceGetUUID(device: Handle, text: Out<c_char>, length: c_uint) {
-        write_text(&identifier(&state::properties(device)?.uuid), text, length)
+        write_text(&identifier(&state::description(device)?.uuid), text, length)
     }
 
     fn nvmlDeviceGetPciInfo(device: Handle, out: Out<Position>) {
@@ -199,7 +199,7 @@ exports! {
     }
 
     fn nvmlDeviceGetPciInfoExt(device: Handle, out: Out<ExtendedPosition>) {
-        state::properties(device)?;
+        state::description(device)?;
         if out.cast::<c_uint>().get()? != POSITION_VERSION {
             return Err(Status::ARGUMENT_VERSION_MISMATCH);
         }

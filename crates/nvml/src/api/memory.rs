@@ -30,8 +30,8 @@ pub struct MemoryWithReserve {
 const VERSION: c_uint = 2 << 24 | size_of::<MemoryWithReserve>() as c_uint;
 
 fn memory(device: Handle) -> Result<Memory, Status> {
-    let total = state::properties(device)?.memory_bytes;
-    let used = used::bytes().min(total);
+    let total = state::description(device)?.memory_bytes;
+    let used = used::bytes().unwrap_or_else(state::used_bytes).min(total);
     Ok(Memory {
         total,
         free: total - used,

@@ -7,7 +7,7 @@ use crate::state;
 use crate::status::Status;
 
 fn none(device: Handle, count: Out<c_uint>) -> Result<(), Status> {
-    state::properties(device)?;
+    state::description(device)?;
     count.set(0)
 }
 
