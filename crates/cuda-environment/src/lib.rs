@@ -21,6 +21,10 @@ const DEVICE: &str = "SAHASRA_CUDA";
 const IN_PROCESS: &str = "cpu:";
 /// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
 const AUTHORITIES: &str = "SAHASRA_CA_FILE";
+/// Variable that is `1` if the session's worker is reached itself, from inside the cluster, instead of through the gateway.
+const DIRECT: &str = "SAHASRA_CUDA_DIRECT";
+/// Variable with a file of CA certificates in PEM format, with which a worker's certificate is verified if it has one.
+const WORKER_AUTHORITIES: &str = "SAHASRA_WORKER_CA_FILE";
 /// Variable with the memory of a device in this process.
 const MEMORY: &str = "SAHASRA_CUDA_MEMORY";
 /// Variable with the number of threads of a device in this process.
@@ -106,22 +110,47 @@ fn cpu() -> Result<CpuDevice, String> {
 /// A session that a value of [`DEVICE`] names.
 struct Session {
     gateway: Gateway,
+    token: Token,
     namespace: String,
     name: String,
 }
 
 impl Session {
     fn target(&self) -> Result<Target, String> {
-        Target::through(&self.gateway, &self.namespace, &self.name).map_err(|error| causes(&error))
+        let text = |error| causes(&error);
+        let Some(direct) = read(DIRECT) else {
+            return Target::through(&self.gateway, &self.namespace, &self.name).map_err(text);
+        };
+        if direct != "1" {
+            return Err(format!("{DIRECT}={direct:?}: expected 1 or nothing"));
+        }
+        let object = self.object()?;
+        let endpoint = object["status"]["endpoint"].as_str();
+        let endpoint = endpoint.ok_or("the session has no endpoint yet: it waits for a device")?;
+        let authorities = certificates(WORKER_AUTHORITIES)?;
+        let target = Target::direct(endpoint, self.token.clone(), authorities.as_deref(), &self.namespace, &self.name);
+        let target = match authorities {
+            // The certificate of all workers is for this name.
+            Some(_) => target.and_then(|target| target.named("sahasra-worker")),
+            None => target,
+        };
+        Ok(target.map_err(text)?.explained_by(&self.gateway, &self.namespace, &self.name))
     }
 
-    fn describe(self) -> Result<Description, String> {
-        let found = sahasra_client::spawn(async move { self.gateway.session(&self.namespace, &self.name).await });
+    /// The session's object.
+    fn object(&self) -> Result<serde_json::Value, String> {
+        let (gateway, namespace, name) = (self.gateway.clone(), self.namespace.clone(), self.name.clone());
+        let found = sahasra_client::spawn(async move { gateway.session(&namespace, &name).await });
         let found = found.map_err(|error| causes(&error))?.wait_for(DESCRIPTION);
         let object = found.ok_or("the gateway does not answer")?.map_err(|error| causes(&error))?;
-        if let Some(end) = sahasra_client::session_end(&object) {
-            return Err(causes(&end));
+        match sahasra_client::session_end(&object) {
+            Some(end) => Err(causes(&end)),
+            None => Ok(object),
         }
+    }
+
+    fn describe(&self) -> Result<Description, String> {
+        let object = self.object()?;
         let memory = object["spec"]["vram"].as_str().and_then(bytes);
         Ok(Description {
             name: sahasra_cuda_device::CPU_NAME.to_owned(),
@@ -144,18 +173,24 @@ fn session(host: &str) -> Result<Session, String> {
         return Err(FORM.to_owned());
     }
     let text = |error: sahasra_client::Error| causes(&error);
-    let authorities = read(AUTHORITIES).map(|path| {
-        let text = std::fs::read_to_string(&path);
-        text.map_err(|error| format!("failed to read {AUTHORITIES}={path}: {error}"))
-    });
-    let authorities = authorities.transpose()?;
+    let authorities = certificates(AUTHORITIES)?;
     let token = Token::find(url).map_err(text)?;
-    let gateway = Gateway::new(url, token, authorities.as_deref()).map_err(text)?;
+    let gateway = Gateway::new(url, token.clone(), authorities.as_deref()).map_err(text)?;
     Ok(Session {
         gateway,
+        token,
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     })
+}
+
+/// Content of the file that a variable names.
+fn certificates(variable: &str) -> Result<Option<String>, String> {
+    let read = read(variable).map(|path| {
+        let text = std::fs::read_to_string(&path);
+        text.map_err(|error| format!("failed to read {variable}={path}: {error}"))
+    });
+    read.transpose()
 }
 
 /// Bytes of an amount as Kubernetes writes it, with a binary suffix or none.

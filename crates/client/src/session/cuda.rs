@@ -1,5 +1,7 @@
 //! Operations of a session of the engine `cuda`, as messages: [`sahasra_wire::cuda`] documents them.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use sahasra_wire::{
     cuda::{Batch, Discard, Load, Loaded, Read, Wait, Waited, Write},
@@ -71,6 +73,6 @@ impl Session {
 
     /// Whether the session has ended.
     pub fn has_ended(&self) -> bool {
-        self.shared().lock().ended.is_some()
+        self.shared().has_ended.load(Ordering::Acquire)
     }
 }

@@ -3,7 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -151,6 +154,8 @@ impl State {
 
 pub(crate) struct Shared {
     state: Mutex<State>,
+    /// Whether [`State::ended`] is set, for callers that check it often.
+    pub has_ended: AtomicBool,
     pub wake: Arc<Notify>,
     room: Condvar,
     /// Bytes of frames sent and received.
@@ -177,6 +182,7 @@ impl Shared {
                 first: Some(first),
                 ..State::default()
             }),
+            has_ended: AtomicBool::new(false),
             wake: Arc::default(),
             room: Condvar::new(),
             sent: AtomicU64::new(0),
@@ -210,6 +216,7 @@ impl Shared {
                 let oldest = waiting.iter().min_by_key(|(request, _)| **request);
                 let operation = state.operation(oldest.map(|(_, waiting)| waiting), oldest.map(|(request, _)| *request) == closing);
                 state.ended = Some(about(&operation));
+                self.has_ended.store(true, Ordering::Release);
             }
             let told = waiting.into_iter().map(|(request, waiting)| {
                 let is_close = Some(request) == closing;

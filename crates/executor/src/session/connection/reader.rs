@@ -75,7 +75,14 @@ fn is_question(frame: &ClientFrame) -> bool {
     use client_frame::Kind as Operation;
     matches!(
         frame.kind,
-        Some(Operation::Download(_) | Operation::Synchronise(_) | Operation::Load(_))
+        Some(
+            Operation::Download(_)
+                | Operation::Synchronise(_)
+                | Operation::Load(_)
+                | Operation::CudaRead(_)
+                | Operation::CudaLoad(_)
+                | Operation::CudaWait(_)
+        )
     )
 }
 
