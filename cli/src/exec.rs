@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sahasra_client::{Error, Gateway, Token};
+use sahasra_client::{Error, Gateway, HOST_ANNOTATION, PROGRAM_ANNOTATION, Token};
 use sahasra_error_chain::causes;
 use sahasra_service::shutdown::{EndSignal, EndSignals};
 use serde_json::json;
@@ -18,9 +18,6 @@ use crate::exit::Exit;
 
 /// Library that a folder of libraries has.
 const DRIVER: &str = "libcuda.so.1";
-/// Annotations of the session that say what uses it.
-const PROGRAM: &str = "sahasra.dev/program";
-const HOST: &str = "sahasra.dev/host";
 
 pub fn run(arguments: &ExecArgs) -> Exit {
     let libraries = match libraries(arguments.libraries.as_deref()) {
@@ -102,7 +99,7 @@ async fn create(gateway: &Gateway, arguments: &ExecArgs) -> Result<String, Error
         spec["ttlSeconds"] = json!(time.as_secs());
     }
     let mut metadata = sahasra_client::named(None, "exec");
-    metadata["annotations"] = json!({PROGRAM: title(&arguments.program), HOST: host()});
+    metadata["annotations"] = json!({PROGRAM_ANNOTATION: title(&arguments.program), HOST_ANNOTATION: host()});
     let session = gateway.create_session(&arguments.namespace, &metadata, &spec).await?;
     let name = session["metadata"]["name"].as_str().map(str::to_owned);
     name.ok_or_else(|| Error::Protocol("the gateway returned a session without a name".to_owned()))

@@ -227,6 +227,29 @@ async fn a_program_gets_its_lease_and_no_more_and_shares_no_memory() {
 }
 
 #[tokio::test]
+async fn a_program_that_knows_the_gateway_creates_a_session_and_deletes_it() {
+    let mut fixture = Fixture::start().await;
+    // As a host file has it.
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("sahasra")).expect("a folder");
+    std::fs::write(folder.path().join("sahasra/host"), fixture.gateway.address()).expect("written");
+    let mut command = Command::new(fixture.binaries.join("examples/cuda_program"));
+    command
+        .args(["hold", "9"])
+        .env("XDG_CONFIG_HOME", folder.path())
+        .env("SAHASRA_CUDA_MEMORY", "32Mi")
+        .env("LD_LIBRARY_PATH", fixture.libraries.path());
+    let mut holding = Program::start(command, &fixture.token);
+    assert!(holding.line().await.starts_with("holding"));
+    let table = fixture.kubectl("get gpusessions").await;
+    let row = table.lines().find(|line| line.starts_with("cuda-")).expect("a session");
+    assert!(row.contains("32Mi") && row.contains("cuda_program"), "{table}");
+    assert_eq!(holding.succeeds().await, "unchanged");
+    assert!(!fixture.kubectl("get gpusessions").await.contains("cuda-"));
+    fixture.leaves_nothing(&[]).await;
+}
+
+#[tokio::test]
 async fn copies_survive_connections_that_break_in_the_middle() {
     let mut fixture = Fixture::start().await;
     fixture.session("cut", "64Mi").await;

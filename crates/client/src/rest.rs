@@ -199,6 +199,10 @@ impl Gateway {
     }
 }
 
+/// Annotations of a session that say which program uses it, and on which host.
+pub const PROGRAM_ANNOTATION: &str = "sahasra.dev/program";
+pub const HOST_ANNOTATION: &str = "sahasra.dev/host";
+
 /// Metadata of an object with this name, or with a generated name that starts with `prefix` and a hyphen.
 pub fn named(name: Option<&str>, prefix: &str) -> Value {
     match name {

@@ -1,12 +1,13 @@
 //! The CUDA device that the environment of a process names. The drop-in libraries of CUDA (`libcuda.so.1`, `libnvidia-ml.so.1`) show the same one.
 
-use std::num::NonZero;
-use std::time::Duration;
+mod pool;
 
-use sahasra_client::{Gateway, Target, Token};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+
 use sahasra_cuda_device::{CpuDevice, Device};
-use sahasra_cuda_remote::RemoteDevice;
-use sahasra_error_chain::causes;
+
+use pool::Pool;
 
 /// Version of CUDA that the libraries offer: 1000 × major + 10 × minor.
 pub const CUDA_VERSION: i32 = 12_080;
@@ -17,23 +18,16 @@ pub const PCI_BUS: u8 = 1;
 
 /// Variable that names the device.
 const DEVICE: &str = "SAHASRA_CUDA";
+/// Files with a value for [`DEVICE`], in the user's folder of configurations. The second is that of SCUDA.
+const HOST_FILES: [&str; 2] = ["sahasra/host", "scuda/host"];
 /// Value of [`DEVICE`] for the CPU of this process.
 const IN_PROCESS: &str = "cpu:";
-/// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
-const AUTHORITIES: &str = "SAHASRA_CA_FILE";
-/// Variable that is `1` if the session's worker is reached itself, from inside the cluster, instead of through the gateway.
-const DIRECT: &str = "SAHASRA_CUDA_DIRECT";
-/// Variable with a file of CA certificates in PEM format, with which a worker's certificate is verified if it has one.
-const WORKER_AUTHORITIES: &str = "SAHASRA_WORKER_CA_FILE";
-/// Variable with the memory of a device in this process.
+/// Variable with the memory of a device in this process, or of a session that the library creates.
 const MEMORY: &str = "SAHASRA_CUDA_MEMORY";
 /// Variable with the number of threads of a device in this process.
 const THREADS: &str = "SAHASRA_CUDA_THREADS";
 /// Memory of a device in this process where the host's own is unknown, in bytes.
 const DEFAULT_MEMORY: u64 = 4 << 30;
-
-/// Time to wait for a gateway's description of a session.
-const DESCRIPTION: Duration = Duration::from_secs(10);
 
 /// A device, as far as it is known without using it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +51,8 @@ pub fn device() -> Result<Box<dyn Device>, String> {
     if host == IN_PROCESS {
         return Ok(Box::new(cpu()?));
     }
-    let connected = session(&host).and_then(|session| RemoteDevice::connect(session.target()?));
-    let device = connected.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))?;
-    Ok(Box::new(device))
+    let connected = Pool::find(&host).and_then(|pool| pool.device());
+    connected.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
 }
 
 /// Describes the device that the environment names. A session is described by its gateway: only one program at a time can connect to it.
@@ -78,7 +71,7 @@ pub fn describe() -> Result<Description, String> {
             used_bytes: 0,
         });
     }
-    let described = session(&host).and_then(|session| session.describe());
+    let described = Pool::find(&host).and_then(|pool| pool.describe());
     described.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
 }
 
@@ -86,9 +79,25 @@ fn read(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// Value of [`DEVICE`], or the first line of a host file.
 fn host() -> Result<String, String> {
-    read(DEVICE).ok_or_else(|| {
+    if let Some(host) = read(DEVICE) {
+        return Ok(host);
+    }
+    let home = read("HOME").map(PathBuf::from);
+    let configuration = read("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".config")));
+    let found = configuration.and_then(|folder| host_in(&folder));
+    found.ok_or_else(|| {
         format!("no CUDA device: set {DEVICE}={IN_PROCESS} to run CUDA programs on the CPU of this process, or run them with sahasra exec")
+    })
+}
+
+/// First line of the first host file in a folder of configurations.
+fn host_in(folder: &Path) -> Option<String> {
+    HOST_FILES.iter().find_map(|file| {
+        let text = std::fs::read_to_string(folder.join(file)).ok()?;
+        let line = text.lines().next()?.trim();
+        (!line.is_empty()).then(|| line.to_owned())
     })
 }
 
@@ -105,92 +114,6 @@ fn cpu() -> Result<CpuDevice, String> {
             .map_err(|_| format!("{THREADS}={text:?} is not a number of threads, at least 1"))?,
     };
     Ok(CpuDevice::new(memory, threads))
-}
-
-/// A session that a value of [`DEVICE`] names.
-struct Session {
-    gateway: Gateway,
-    token: Token,
-    namespace: String,
-    name: String,
-}
-
-impl Session {
-    fn target(&self) -> Result<Target, String> {
-        let text = |error| causes(&error);
-        let Some(direct) = read(DIRECT) else {
-            return Target::through(&self.gateway, &self.namespace, &self.name).map_err(text);
-        };
-        if direct != "1" {
-            return Err(format!("{DIRECT}={direct:?}: expected 1 or nothing"));
-        }
-        let object = self.object()?;
-        let endpoint = object["status"]["endpoint"].as_str();
-        let endpoint = endpoint.ok_or("the session has no endpoint yet: it waits for a device")?;
-        let authorities = certificates(WORKER_AUTHORITIES)?;
-        let target = Target::direct(endpoint, self.token.clone(), authorities.as_deref(), &self.namespace, &self.name);
-        let target = match authorities {
-            // The certificate of all workers is for this name.
-            Some(_) => target.and_then(|target| target.named("sahasra-worker")),
-            None => target,
-        };
-        Ok(target.map_err(text)?.explained_by(&self.gateway, &self.namespace, &self.name))
-    }
-
-    /// The session's object.
-    fn object(&self) -> Result<serde_json::Value, String> {
-        let (gateway, namespace, name) = (self.gateway.clone(), self.namespace.clone(), self.name.clone());
-        let found = sahasra_client::spawn(async move { gateway.session(&namespace, &name).await });
-        let found = found.map_err(|error| causes(&error))?.wait_for(DESCRIPTION);
-        let object = found.ok_or("the gateway does not answer")?.map_err(|error| causes(&error))?;
-        match sahasra_client::session_end(&object) {
-            Some(end) => Err(causes(&end)),
-            None => Ok(object),
-        }
-    }
-
-    fn describe(&self) -> Result<Description, String> {
-        let object = self.object()?;
-        let memory = object["spec"]["vram"].as_str().and_then(bytes);
-        Ok(Description {
-            name: sahasra_cuda_device::CPU_NAME.to_owned(),
-            uuid: sahasra_cuda_device::CPU_UUID,
-            memory_bytes: memory.ok_or("the session's vram is no amount of memory")?,
-            used_bytes: object["status"]["storedTensorBytes"].as_u64().unwrap_or(0),
-        })
-    }
-}
-
-/// The session that a value of [`DEVICE`] names: the URL of a gateway, followed by the session's namespace and name.
-fn session(host: &str) -> Result<Session, String> {
-    const FORM: &str =
-        "expected cpu: or the URL of a gateway with a session's namespace and name, such as https://gateway.example/default/mine";
-    let mut parts = host.rsplitn(3, '/');
-    let (Some(name), Some(namespace), Some(url)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(FORM.to_owned());
-    };
-    if !url.contains("://") || [name, namespace].iter().any(|part| part.is_empty()) || url.ends_with('/') {
-        return Err(FORM.to_owned());
-    }
-    let text = |error: sahasra_client::Error| causes(&error);
-    let authorities = certificates(AUTHORITIES)?;
-    let token = Token::find(url).map_err(text)?;
-    let gateway = Gateway::new(url, token.clone(), authorities.as_deref()).map_err(text)?;
-    Ok(Session {
-        gateway,
-        token,
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-    })
-}
-
-/// Content of the file that a variable names.
-fn certificates(variable: &str) -> Result<Option<String>, String> {
-    let read = read(variable).map(|path| {
-        let text = std::fs::read_to_string(&path);
-        text.map_err(|error| format!("failed to read {variable}={path}: {error}"))
-    });
-    read.transpose()
 }
 
 /// Bytes of an amount as Kubernetes writes it, with a binary suffix or none.
@@ -229,23 +152,21 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_the_url_of_a_gateway_and_two_names() {
-        // A token, so that none is looked for.
-        // SAFETY: no other test of this program reads or writes the environment.
-        unsafe { std::env::set_var("SAHASRA_TOKEN", "secret") };
-        let named = session("https://gateway.example/pool/team/mine").unwrap();
-        assert_eq!(named.gateway.url(), "https://gateway.example/pool");
-        assert_eq!((named.namespace.as_str(), named.name.as_str()), ("team", "mine"));
-        for wrong in [
-            "gpu",
-            "team/mine",
-            "gateway:8000/team/mine",
-            "http://gateway",
-            "http://gateway/team/",
-            "http://gateway//mine",
-            "http:///a/b",
+    fn the_first_host_file_with_a_line_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(host_in(folder.path()), None);
+        for (name, text, expected) in [
+            ("scuda", "gpu.example:14833\n", "gpu.example:14833"),
+            ("sahasra", "", "gpu.example:14833"),
+            (
+                "sahasra",
+                " https://gateway.example/team/mine \nmore\n",
+                "https://gateway.example/team/mine",
+            ),
         ] {
-            assert!(session(wrong).is_err(), "{wrong}");
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+            std::fs::write(folder.path().join(name).join("host"), text).unwrap();
+            assert_eq!(host_in(folder.path()).as_deref(), Some(expected));
         }
     }
 }

@@ -1,0 +1,272 @@
+//! A pool as the environment names it, and the session on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sahasra_client::{Error, Gateway, HOST_ANNOTATION, PROGRAM_ANNOTATION, Target, Token};
+use sahasra_cuda_device::{CPU_NAME, CPU_UUID, Device, Failure, Properties, Queue};
+use sahasra_cuda_remote::RemoteDevice;
+use sahasra_error_chain::causes;
+use serde_json::{Value, json};
+
+use crate::{Description, MEMORY, bytes, read};
+
+/// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
+const AUTHORITIES: &str = "SAHASRA_CA_FILE";
+/// Variable that is `1` if the session's worker is reached itself, from inside the cluster, instead of through the gateway.
+const DIRECT: &str = "SAHASRA_CUDA_DIRECT";
+/// Variable with a file of CA certificates in PEM format, with which a worker's certificate is verified if it has one.
+const WORKER_AUTHORITIES: &str = "SAHASRA_WORKER_CA_FILE";
+/// Name for which the certificate of all workers is valid, unless [`WORKER_NAME`] has another.
+const DEFAULT_WORKER_NAME: &str = "sahasra-worker";
+const WORKER_NAME: &str = "SAHASRA_WORKER_SERVER_NAME";
+/// Variables of a session that the library creates: its namespace, the class of its device, and the seconds to wait for one.
+const NAMESPACE: &str = "SAHASRA_NAMESPACE";
+const CLASS: &str = "SAHASRA_CUDA_CLASS";
+const WAIT: &str = "SAHASRA_CUDA_WAIT_SECONDS";
+/// Memory of a session that the library creates.
+const SESSION_MEMORY: &str = "1Gi";
+/// Time to wait for a device.
+const SESSION_WAIT: Duration = Duration::from_secs(300);
+/// Time to wait for an answer of the gateway.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A gateway, and the session on it that the library uses.
+pub(crate) struct Pool {
+    gateway: Gateway,
+    token: Token,
+    /// Namespace and name of the session; `None` if the library creates one.
+    session: Option<(String, String)>,
+}
+
+impl Pool {
+    /// The pool that a value of `SAHASRA_CUDA` names: a gateway's URL, which a session's namespace and name may follow, or its host and port.
+    pub(crate) fn find(host: &str) -> Result<Self, String> {
+        let (url, session) = parse(host)?;
+        let authorities = certificates(AUTHORITIES)?;
+        let token = Token::find(&url).map_err(|error| causes(&error))?;
+        let gateway = Gateway::new(&url, token.clone(), authorities.as_deref()).map_err(|error| causes(&error))?;
+        Ok(Self { gateway, token, session })
+    }
+
+    /// Connects to the session, which is created first if there is none.
+    pub(crate) fn device(self) -> Result<Box<dyn Device>, String> {
+        match self.session.clone() {
+            Some((namespace, name)) => Ok(Box::new(self.connect(&namespace, &name)?)),
+            None => Ok(Box::new(OwnSession::create(self)?)),
+        }
+    }
+
+    /// Describes the session, or the one that would be created.
+    pub(crate) fn describe(&self) -> Result<Description, String> {
+        let (memory, used_bytes) = match &self.session {
+            Some((namespace, name)) => {
+                let object = self.object(namespace, name)?;
+                let text = object["spec"]["vram"].as_str().unwrap_or_default().to_owned();
+                (text, object["status"]["storedTensorBytes"].as_u64().unwrap_or(0))
+            }
+            None => (session_memory(), 0),
+        };
+        Ok(Description {
+            name: CPU_NAME.to_owned(),
+            uuid: CPU_UUID,
+            memory_bytes: bytes(&memory).ok_or_else(|| format!("{memory:?} is not an amount of memory such as 8Gi"))?,
+            used_bytes,
+        })
+    }
+
+    fn connect(&self, namespace: &str, name: &str) -> Result<RemoteDevice, String> {
+        RemoteDevice::connect(self.target(namespace, name)?)
+    }
+
+    fn target(&self, namespace: &str, name: &str) -> Result<Target, String> {
+        let text = |error| causes(&error);
+        let Some(direct) = read(DIRECT) else {
+            return Target::through(&self.gateway, namespace, name).map_err(text);
+        };
+        if direct != "1" {
+            return Err(format!("{DIRECT}={direct:?}: expected 1 or nothing"));
+        }
+        let object = self.object(namespace, name)?;
+        let endpoint = object["status"]["endpoint"].as_str();
+        let endpoint = endpoint.ok_or("the session has no endpoint yet: it waits for a device")?;
+        let authorities = certificates(WORKER_AUTHORITIES)?;
+        let target = Target::direct(endpoint, self.token.clone(), authorities.as_deref(), namespace, name);
+        let target = target.and_then(|target| match authorities {
+            Some(_) => target.named(read(WORKER_NAME).as_deref().unwrap_or(DEFAULT_WORKER_NAME)),
+            None => Ok(target),
+        });
+        Ok(target.map_err(text)?.explained_by(&self.gateway, namespace, name))
+    }
+
+    /// A session's object.
+    fn object(&self, namespace: &str, name: &str) -> Result<Value, String> {
+        let (gateway, namespace, name) = (self.gateway.clone(), namespace.to_owned(), name.to_owned());
+        let object = answer(ANSWER, async move { gateway.session(&namespace, &name).await })?;
+        match sahasra_client::session_end(&object) {
+            Some(end) => Err(causes(&end)),
+            None => Ok(object),
+        }
+    }
+}
+
+/// The device of a session that the library has created, and deletes when the process exits.
+struct OwnSession {
+    device: RemoteDevice,
+    pool: Pool,
+    namespace: String,
+    name: String,
+}
+
+impl OwnSession {
+    fn create(pool: Pool) -> Result<Self, String> {
+        let namespace = read(NAMESPACE).unwrap_or_else(|| "default".to_owned());
+        let wait = match read(WAIT) {
+            None => SESSION_WAIT,
+            Some(text) => Duration::from_secs(text.parse().map_err(|_| format!("{WAIT}={text:?} is not a number of seconds"))?),
+        };
+        let mut spec = json!({"engine": "cuda", "vram": session_memory()});
+        if let Some(class) = read(CLASS) {
+            spec["class"] = json!(class);
+        }
+        let mut metadata = sahasra_client::named(None, "cuda");
+        metadata["annotations"] = json!({PROGRAM_ANNOTATION: program(), HOST_ANNOTATION: host_name()});
+        let (gateway, place) = (pool.gateway.clone(), namespace.clone());
+        let created = answer(ANSWER, async move { gateway.create_session(&place, &metadata, &spec).await })?;
+        let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let (gateway, place, placed) = (pool.gateway.clone(), namespace.clone(), name.clone());
+        let ready = answer(wait + ANSWER, async move { gateway.session_placed(&place, &placed, wait).await });
+        let connected = ready.and_then(|_| pool.connect(&namespace, &name));
+        match connected {
+            Ok(device) => Ok(Self {
+                device,
+                pool,
+                namespace,
+                name,
+            }),
+            Err(reason) => {
+                delete(&pool.gateway, &namespace, &name);
+                Err(reason)
+            }
+        }
+    }
+}
+
+impl Device for OwnSession {
+    fn properties(&self) -> &Properties {
+        self.device.properties()
+    }
+
+    fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
+        self.device.open()
+    }
+
+    fn close(&self) {
+        self.device.close();
+        delete(&self.pool.gateway, &self.namespace, &self.name);
+    }
+}
+
+fn session_memory() -> String {
+    read(MEMORY).unwrap_or_else(|| SESSION_MEMORY.to_owned())
+}
+
+/// Name of the file of this process's program.
+fn program() -> String {
+    let path = std::env::current_exe().ok();
+    let name = path.as_deref().and_then(|path| path.file_name());
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
+/// Waits for the answer of a request to the gateway.
+fn answer<T: Send + 'static>(time: Duration, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<T, String> {
+    let asked = sahasra_client::spawn(request).map_err(|error| causes(&error))?;
+    let answered = asked.wait_for(time).ok_or("the gateway does not answer")?;
+    answered.map_err(|error| causes(&error))
+}
+
+fn delete(gateway: &Gateway, namespace: &str, name: &str) {
+    let (gateway, namespace, name) = (gateway.clone(), namespace.to_owned(), name.to_owned());
+    // A session that could not be deleted ends when it has been idle for too long.
+    let _: Result<(), String> = answer(ANSWER, async move { gateway.delete_session(&namespace, &name).await });
+}
+
+/// URL of the gateway, and namespace and name of the session, of a value of `SAHASRA_CUDA`.
+fn parse(host: &str) -> Result<(String, Option<(String, String)>), String> {
+    const FORM: &str = "expected cpu:, the host and port or the URL of a gateway, or such a URL with a session's namespace and name, as in \
+                        https://gateway.example/default/mine";
+    let with_scheme = if host.contains("://") {
+        host.to_owned()
+    } else {
+        format!("http://{host}")
+    };
+    let (scheme, rest) = with_scheme.split_once("://").ok_or(FORM)?;
+    let rest = rest.trim_end_matches('/');
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if authority.is_empty() || (authority == host && !authority.contains(':')) {
+        return Err(FORM.to_owned());
+    }
+    if path.is_empty() {
+        return Ok((format!("{scheme}://{authority}"), None));
+    }
+    let mut parts = path.rsplitn(3, '/');
+    let (Some(name), Some(namespace)) = (parts.next(), parts.next()) else {
+        return Err(FORM.to_owned());
+    };
+    let prefix = parts.next().map(|prefix| format!("/{prefix}")).unwrap_or_default();
+    if name.is_empty() || namespace.is_empty() {
+        return Err(FORM.to_owned());
+    }
+    Ok((
+        format!("{scheme}://{authority}{prefix}"),
+        Some((namespace.to_owned(), name.to_owned())),
+    ))
+}
+
+/// Content of the file that a variable names.
+fn certificates(variable: &str) -> Result<Option<String>, String> {
+    let read = read(variable).map(|path| {
+        let text = std::fs::read_to_string(&path);
+        text.map_err(|error| format!("failed to read {variable}={path}: {error}"))
+    });
+    read.transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_a_gateway_and_perhaps_a_session() {
+        let session = |namespace: &str, name: &str| Some((namespace.to_owned(), name.to_owned()));
+        for (host, url, named) in [
+            ("gpu.example:14833", "http://gpu.example:14833", None),
+            ("https://gateway.example/", "https://gateway.example", None),
+            ("http://[::1]:8000/team/mine", "http://[::1]:8000", session("team", "mine")),
+            (
+                "https://gateway.example/pool/team/mine",
+                "https://gateway.example/pool",
+                session("team", "mine"),
+            ),
+            ("gpu.example:14833/team/mine", "http://gpu.example:14833", session("team", "mine")),
+        ] {
+            assert_eq!(parse(host), Ok((url.to_owned(), named)), "{host}");
+        }
+        for wrong in [
+            "gpu",
+            "",
+            "http://",
+            "http://gateway/team",
+            "http://gateway//mine",
+            "http:///a/b",
+            "team/mine",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}: {:?}", parse(wrong));
+        }
+    }
+}
