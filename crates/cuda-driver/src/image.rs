@@ -1,9 +1,10 @@
-//! Images of modules as programs pass them: PTX, or what `cuLinkComplete` makes of several PTX texts.
+//! Images of modules as programs pass them: PTX, a fat binary that has PTX, or what `cuLinkComplete` makes of several PTX texts.
 
 use sahasra_cuda_boundary::log;
 use sahasra_cuda_device::LoadFailure;
 
 use crate::boundary::{HostPointer, In, Out};
+use crate::fatbin;
 use crate::status::Status;
 
 /// First bytes of an image that [`Link`] makes. A NUL within, so that it is no text.
@@ -12,10 +13,8 @@ const MAGIC: &[u8; 16] = b"\x7fSAHASRA-PTX\0\x01\0\0";
 const ELF: &[u8; 4] = b"\x7fELF";
 /// First bytes of an archive of objects.
 const ARCHIVE: &[u8; 8] = b"!<arch>\n";
-/// First words of a fat binary, and of the structure that refers to one.
-const FAT_BINARIES: [u32; 2] = [0xba55_ed50, 0x466243b1];
 /// What to do about machine code.
-const REMEDY: &str = "the image has machine code for a GPU and this device runs PTX: compile for PTX, as nvcc does with \
+pub(crate) const REMEDY: &str = "the image has machine code for a GPU and this device runs PTX: compile for PTX, as nvcc does with \
      -gencode arch=compute_80,code=compute_80, or use a session on a GPU node";
 
 /// Reads the texts of an image, whose length nobody knows but the image.
@@ -32,9 +31,19 @@ pub(crate) fn texts(image: HostPointer) -> Result<Vec<String>, Status> {
         }
         Ok(true)
     };
-    if starts_with(ELF)? || FAT_BINARIES.iter().any(|magic| starts_with(&magic.to_le_bytes()).unwrap_or(false)) {
+    if starts_with(ELF)? {
         log::once(REMEDY.to_owned());
         return Err(Status::NO_BINARY_FOR_GPU);
+    }
+    let mut first = [0; 4];
+    for (index, byte) in first.iter_mut().enumerate() {
+        *byte = byte_at(image, index)?;
+        if *byte == 0 {
+            break;
+        }
+    }
+    if fatbin::begins(first) {
+        return Ok(vec![fatbin::text_at(image)?]);
     }
     if starts_with(MAGIC)? {
         return linked(image);
@@ -93,7 +102,13 @@ impl Link {
 
     /// Adds the text of an input.
     pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        if bytes.starts_with(ELF) || FAT_BINARIES.iter().any(|magic| bytes.starts_with(&magic.to_le_bytes())) {
+        if let Some(first) = bytes.first_chunk::<4>()
+            && fatbin::begins(*first)
+        {
+            self.texts.push(fatbin::text(bytes)?);
+            return Ok(());
+        }
+        if bytes.starts_with(ELF) {
             self.logs.write(REMEDY);
             log::once(REMEDY.to_owned());
             return Err(Status::NO_BINARY_FOR_GPU);

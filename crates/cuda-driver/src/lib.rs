@@ -17,6 +17,7 @@ mod context;
 mod copy;
 mod current;
 mod driver;
+mod fatbin;
 mod host;
 mod image;
 mod lane;
