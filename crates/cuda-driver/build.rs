@@ -28,5 +28,6 @@ fn main() {
     let code = format!(
         "\n#[cfg(test)]\nconst IMPLEMENTED: usize = {implemented};\n\npub(crate) static SYMBOLS: [Symbol; {count}] = [\n{table}];\n"
     );
-    names.write_missing("symbols.rs", "crate::status::Status", build::not_supported, &code);
+    let item = |name: &str, _: Option<&str>| build::export(name, "crate::status::Status", &build::not_supported(name));
+    names.write_missing("symbols.rs", item, &code);
 }

@@ -1,7 +1,6 @@
 //! For build scripts: the names that a library exports.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
 use std::{env, fs};
 
@@ -38,18 +37,16 @@ impl Names {
         Self { listed, implemented }
     }
 
-    /// Writes exports of the names that no source has to a file in `OUT_DIR`, and more code behind them. An export returns what `answer`, an
-    /// expression of the type `status`, is for its name and what follows the name in the list.
+    /// Writes exports of the names that no source has to a file in `OUT_DIR`, and more code behind them. `item` is the code of an export,
+    /// from its name and what follows that in the list.
     ///
     /// # Panics
     /// If the file cannot be written.
-    pub fn write_missing(&self, file: &str, status: &str, answer: impl Fn(&str, Option<&str>) -> String, rest: &str) {
+    pub fn write_missing(&self, file: &str, item: impl Fn(&str, Option<&str>) -> String, rest: &str) {
         let mut code = String::new();
         for (name, word) in &self.listed {
             if !self.implemented.contains_key(name) {
-                let answer = answer(name, word.as_deref());
-                writeln!(code, "#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> {status} {{ {answer} }}")
-                    .expect("a string takes any text");
+                code.push_str(&item(name, word.as_deref()));
             }
         }
         code.push_str(rest);
@@ -58,9 +55,36 @@ impl Names {
     }
 }
 
+/// Code of an export that returns an expression of this type, whatever it is called with.
+pub fn export(name: &str, status: &str, answer: &str) -> String {
+    format!("#[unsafe(no_mangle)]\nextern \"C\" fn {name}() -> {status} {{ {answer} }}\n")
+}
+
+/// Code of an export that is another function, given by its path, under this name.
+///
+/// # Panics
+/// On processors for which it is not written.
+pub fn alias(name: &str, path: &str) -> String {
+    let jump = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "jmp {}@PLT",
+        Ok("aarch64") => "b {}",
+        other => panic!("a jump is not known for {other:?}"),
+    };
+    format!("#[unsafe(naked)]\n#[unsafe(no_mangle)]\nextern \"C\" fn {name}() {{ core::arch::naked_asm!(\"{jump}\", sym {path}) }}\n")
+}
+
 /// Answer of a function that says its name on stderr and is not supported.
-pub fn not_supported(name: &str, _word: Option<&str>) -> String {
+pub fn not_supported(name: &str) -> String {
     format!("sahasra_cuda_boundary::missing::function(\"{name}\")")
+}
+
+/// Gives every exported symbol the name of the library as its version, which programs that link to it ask for. Only GNU's linker can do
+/// that beside the list of exports that the compiler passes.
+pub fn version_symbols() {
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=bfd");
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--default-symver");
+    }
 }
 
 /// Names the library as programs look for it. A program may close the library while threads of it run, so it stays.
@@ -78,7 +102,9 @@ fn read_folder(folder: &Path, path: &str, found: &mut BTreeMap<String, String>) 
         let text = fs::read_to_string(&file).expect("sources are readable");
         for line in text.lines() {
             let line = line.trim_start();
-            let declaration = line.strip_prefix("pub extern \"C\" ").unwrap_or(line).strip_prefix("fn ");
+            let declaration = ["pub extern \"C\" fn ", "pub unsafe extern \"C\" fn ", "fn "]
+                .iter()
+                .find_map(|start| line.strip_prefix(start));
             if let Some((name, _)) = declaration.and_then(|rest| rest.split_once('('))
                 && name.bytes().any(|letter| letter.is_ascii_uppercase())
                 && name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')

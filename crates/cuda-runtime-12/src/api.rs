@@ -1,0 +1,3 @@
+//! Functions with a form of their own in version 12.
+
+pub(crate) mod forms;

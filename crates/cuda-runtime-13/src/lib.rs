@@ -1,0 +1,5 @@
+//! `libcudart.so.13`: the CUDA runtime API of [`sahasra_cuda_runtime`], with the forms of its functions that version 13 has.
+
+mod api;
+
+include!(concat!(env!("OUT_DIR"), "/symbols.rs"));

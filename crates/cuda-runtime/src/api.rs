@@ -1,0 +1,16 @@
+//! The exported functions that both versions of the CUDA runtime API have, by area. What each does is documented in NVIDIA's "CUDA Runtime
+//! API"; comments here say what differs.
+
+pub mod copy;
+pub mod device;
+pub mod error;
+pub mod event;
+pub mod fill;
+pub mod function;
+pub mod launch;
+pub mod library;
+pub mod memory;
+pub mod pool;
+pub mod register;
+pub mod stream;
+pub mod symbol;
