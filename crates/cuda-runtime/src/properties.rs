@@ -7,9 +7,9 @@ use crate::boundary::Out;
 use crate::context;
 use crate::driver::Driver;
 
-/// Bytes of the structure in version 12, and of the part of it that callers of version 11 have.
+/// Bytes of the structure in version 12.
 pub const BYTES_12: usize = 1032;
-/// Bytes up to the fields that version 12 added.
+/// Bytes of the structure before version 12, which added fields behind them.
 pub const BYTES_11: usize = 728;
 /// Bytes of the structure in version 13.
 pub const BYTES_13: usize = 1008;
