@@ -99,6 +99,13 @@ pub(crate) fn add_kernel(kernel: Handle) {
     KERNELS.write().get_or_insert_default().insert(kernel);
 }
 
+/// Refuses an address that is not registered as a kernel's.
+pub(crate) fn check_function(address: usize) -> Result<(), Error> {
+    let registry = REGISTRY.read();
+    let is_known = registry.as_ref().is_some_and(|registry| registry.functions.contains_key(&address));
+    if is_known { Ok(()) } else { Err(Error::INVALID_DEVICE_FUNCTION) }
+}
+
 /// The function in the current context of a registered address, or of a kernel of a library.
 pub(crate) fn function(driver: &Driver, address: usize) -> Result<Handle, Error> {
     let context = context::id(driver)?;

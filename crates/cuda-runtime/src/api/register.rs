@@ -7,7 +7,7 @@ use super::launch::{Launch, launch};
 use crate::boundary::{Dimensions, Handle, In, Out, Pointer, Text};
 use crate::registry;
 use crate::thread::{self, Configuration};
-use crate::{Error, context, exports};
+use crate::{Error, exports};
 
 /// First word of `__fatBinC_Wrapper_t`.
 const WRAPPER: c_uint = 0x4662_43b1;
@@ -152,9 +152,10 @@ exports! {
         stream.set(configuration.stream)
     }
 
-    /// Compilers keep this handle for the life of the process, so it is the address of the stub: kernels of the driver end with their context.
+    /// Compilers keep this handle for the life of the process and launch it whether this succeeds or not. So it is the address of the stub, since
+    /// kernels of the driver end with their context, and an image that cannot be loaded is reported by the launch.
     fn __cudaGetKernel(kernel: Out<usize>, stub: usize) {
-        registry::function(context::ready()?, stub)?;
+        registry::check_function(stub)?;
         kernel.set(stub)
     }
 

@@ -328,6 +328,9 @@ static void errors(void) {
     RETURNS(52, __cudaPopCallConfiguration(NULL, NULL, NULL, NULL));
     RETURNS(98, cudaLaunchKernel(unregistered, one, one, NULL, 0, NULL));
     RETURNS(209, cudaLaunchKernel(machine_code, one, one, NULL, 0, NULL));
+    OK(__cudaGetKernel(&pointer, machine_code));
+    RETURNS(209, __cudaLaunchKernel(pointer, one, one, NULL, 0, NULL));
+    RETURNS(98, __cudaGetKernel(&pointer, unregistered));
     RETURNS(9, cudaLaunchKernel(snap, one, (dim3_){1025, 1, 1}, NULL, 0, NULL));
     RETURNS(9, cudaLaunchKernel(snap, (dim3_){0, 1, 1}, one, NULL, 0, NULL));
     RETURNS(1, cudaLaunchKernel(snap, one, one, NULL, 1 << 30, NULL));
