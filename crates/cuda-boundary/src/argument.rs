@@ -1,8 +1,10 @@
 //! Arguments as C passes them.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::fmt;
 use std::marker::PhantomData;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use crate::ResultCode;
 
@@ -151,6 +153,16 @@ impl<S: ResultCode> Text<S> {
     /// Pointer to a text.
     pub fn new(pointer: *const c_char) -> Self {
         Self(pointer, PhantomData)
+    }
+
+    /// Copies the path of a file, in whatever encoding; refuses null.
+    pub fn path(self) -> Result<PathBuf, S> {
+        if self.0.is_null() {
+            return Err(S::INVALID_VALUE);
+        }
+        // SAFETY: the caller of the exported function promises a text that ends with a zero byte.
+        let path = unsafe { CStr::from_ptr(self.0) };
+        Ok(OsStr::from_bytes(path.to_bytes()).into())
     }
 
     /// Copies the text; refuses null and what is not UTF-8.

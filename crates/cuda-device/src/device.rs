@@ -120,7 +120,7 @@ pub trait Queue: Send + Sync {
     /// Time that [`Operation::Mark`] noted last under this name, since the queue was opened; `None` before it was executed.
     fn marked(&self, mark: u64) -> Option<Duration>;
 
-    /// Forgets a mark.
+    /// Forgets a mark, after everything that was submitted.
     fn forget(&self, mark: u64);
 
     /// Removes and returns what kernels printed, as far as it has arrived. It arrives before the answer of a call that waits for the kernel.

@@ -1,6 +1,28 @@
 //! The exported functions of the CUDA driver API, by area. What each does is documented in NVIDIA's "CUDA Driver API"; comments here
 //! say what differs.
 
+use crate::driver;
+use crate::status::Status;
+
+/// Declares exported functions. Each body is a block that ends with `Result<(), Status>`. Before `cuInit` and in a forked child they refuse
+/// every call, whatever its arguments are, except for those that are declared after `before cuInit:`.
+macro_rules! exports {
+    (before cuInit: $($functions:tt)*) => {
+        sahasra_cuda_boundary::exports! { $crate::status::Status, sahasra_cuda_boundary::call; $($functions)* }
+    };
+    ($($functions:tt)*) => {
+        sahasra_cuda_boundary::exports! { $crate::status::Status, $crate::api::call; $($functions)* }
+    };
+}
+
+/// Runs the body of an exported function, if the library is initialised.
+fn call(function: impl FnOnce() -> Result<(), Status>) -> Status {
+    sahasra_cuda_boundary::call(|| {
+        driver::get()?;
+        function()
+    })
+}
+
 pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;

@@ -18,11 +18,3 @@ impl ResultCode for Status {
     const NOT_SUPPORTED: Self = Self::NOT_SUPPORTED;
     const UNKNOWN: Self = Self::UNKNOWN;
 }
-
-/// Declares exported functions. Each body is a block that ends with `Result<(), Status>`.
-macro_rules! exports {
-    ($($functions:tt)*) => {
-        sahasra_cuda_boundary::exports! { $crate::status::Status, sahasra_cuda_boundary::call; $($functions)* }
-    };
-}
-pub(crate) use exports;

@@ -1,24 +1,31 @@
 //! Images of modules as programs pass them: PTX, a fat binary that has PTX, or what `cuLinkComplete` makes of several PTX texts.
 
 use sahasra_cuda_boundary::log;
-use sahasra_cuda_device::LoadFailure;
 
-use crate::boundary::{HostPointer, In, Out};
+use crate::boundary::{HostPointer, In};
 use crate::fatbin;
+use crate::jit::Logs;
 use crate::status::Status;
 
-/// First bytes of an image that [`Link`] makes. A NUL within, so that it is no text.
-const MAGIC: &[u8; 16] = b"\x7fSAHASRA-PTX\0\x01\0\0";
+/// First bytes of an image that [`Link`] makes. A NUL within, so that it is no text. The length of the image follows, and the number of its
+/// texts, each behind its own length.
+const MAGIC: &[u8; 16] = b"\x7fSAHASRA-PTX\0\x02\0\0";
 /// First bytes of an ELF file.
 const ELF: &[u8; 4] = b"\x7fELF";
 /// First bytes of an archive of objects.
 const ARCHIVE: &[u8; 8] = b"!<arch>\n";
+/// Kinds of inputs (`CUjitInputType`).
+const CUBIN: u32 = 0;
+const PTX: u32 = 1;
+const FAT_BINARY: u32 = 2;
+const OBJECT: u32 = 3;
+const ARCHIVE_OF_OBJECTS: u32 = 4;
 /// What to do about machine code.
 pub(crate) const REMEDY: &str = "the image has machine code for a GPU and this device runs PTX: compile for PTX, as nvcc does with \
      -gencode arch=compute_80,code=compute_80, or use a session on a GPU node";
 
-/// Reads the texts of an image, whose length nobody knows but the image.
-pub(crate) fn texts(image: HostPointer) -> Result<Vec<String>, Status> {
+/// Reads the texts of an image in memory, whose length nobody knows but the image.
+pub(crate) fn texts_at(image: HostPointer) -> Result<Vec<String>, Status> {
     if image.is_null() {
         return Err(Status::INVALID_VALUE);
     }
@@ -31,10 +38,6 @@ pub(crate) fn texts(image: HostPointer) -> Result<Vec<String>, Status> {
         }
         Ok(true)
     };
-    if starts_with(ELF)? {
-        log::once(REMEDY.to_owned());
-        return Err(Status::NO_BINARY_FOR_GPU);
-    }
     let mut first = [0; 4];
     for (index, byte) in first.iter_mut().enumerate() {
         *byte = byte_at(image, index)?;
@@ -45,41 +48,67 @@ pub(crate) fn texts(image: HostPointer) -> Result<Vec<String>, Status> {
     if fatbin::begins(first) {
         return Ok(vec![fatbin::text_at(image)?]);
     }
-    if starts_with(MAGIC)? {
-        return linked(image);
-    }
     let mut length = 0;
-    while byte_at(image, length)? != 0 {
-        length += 1;
+    if starts_with(ELF)? {
+        length = ELF.len();
+    } else if starts_with(MAGIC)? {
+        let place = HostPointer::of_address(image.address() + MAGIC.len());
+        length = place.with_bytes(8, |bytes| word(bytes, 0))?.ok_or(Status::INVALID_IMAGE)?;
+    } else {
+        while byte_at(image, length)? != 0 {
+            length += 1;
+        }
     }
-    let text = image.with_bytes(length, |bytes| String::from_utf8_lossy(bytes).into_owned())?;
-    Ok(vec![text])
+    image.with_bytes(length, texts)?
+}
+
+/// Reads the texts of an image.
+pub(crate) fn texts(image: &[u8]) -> Result<Vec<String>, Status> {
+    if image.starts_with(ELF) {
+        log::once(REMEDY.to_owned());
+        return Err(Status::NO_BINARY_FOR_GPU);
+    }
+    if is_fat_binary(image) {
+        return Ok(vec![fatbin::text(image)?]);
+    }
+    if image.starts_with(MAGIC) {
+        return linked(image).ok_or(Status::INVALID_IMAGE);
+    }
+    Ok(vec![text(image)])
+}
+
+fn is_fat_binary(image: &[u8]) -> bool {
+    image.first_chunk::<4>().is_some_and(|first| fatbin::begins(*first))
+}
+
+/// A text up to its zero byte, or to the end.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 fn byte_at(image: HostPointer, index: usize) -> Result<u8, Status> {
     In::<u8>::new(image.pointer().cast_const().cast()).at(index)
 }
 
-/// Texts of an image that [`Link`] made.
-fn linked(image: HostPointer) -> Result<Vec<String>, Status> {
-    let at = |offset: usize| HostPointer::of_address(image.address() + offset);
-    let word = |offset: usize| {
-        In::<u64>::new(at(offset).pointer().cast_const().cast())
-            .get()
-            .map(|word| word as usize)
-    };
-    let mut offset = MAGIC.len();
-    let count = word(offset)?;
-    offset += 8;
+/// The number at an offset.
+fn word(bytes: &[u8], offset: usize) -> Option<usize> {
+    let word = bytes.get(offset..offset.checked_add(8)?)?;
+    usize::try_from(u64::from_le_bytes(word.try_into().ok()?)).ok()
+}
+
+/// Texts of an image that [`Link`] made, or `None` if it is damaged.
+fn linked(image: &[u8]) -> Option<Vec<String>> {
+    let count = word(image, MAGIC.len() + 8)?;
+    let mut offset = MAGIC.len() + 16;
     let mut texts = Vec::new();
     for _ in 0..count {
-        let length = word(offset)?;
-        offset += 8;
-        let text = at(offset).with_bytes(length, |bytes| String::from_utf8_lossy(bytes).into_owned())?;
-        texts.push(text);
-        offset += length;
+        let length = word(image, offset)?;
+        let end = offset.checked_add(8)?.checked_add(length)?;
+        texts.push(String::from_utf8_lossy(image.get(offset + 8..end)?).into_owned());
+        offset = end;
     }
-    Ok(texts)
+    Some(texts)
 }
 
 /// Texts that are being linked.
@@ -100,32 +129,39 @@ impl Link {
         }
     }
 
-    /// Adds the text of an input.
-    pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<(), Status> {
-        if let Some(first) = bytes.first_chunk::<4>()
-            && fatbin::begins(*first)
-        {
-            self.texts.push(fatbin::text(bytes)?);
-            return Ok(());
+    /// Adds the texts of an input of a kind (`CUjitInputType`).
+    pub(crate) fn add(&mut self, kind: u32, bytes: &[u8]) -> Result<(), Status> {
+        let is_kind = match kind {
+            CUBIN => bytes.starts_with(ELF) || bytes.starts_with(MAGIC),
+            PTX => !bytes.starts_with(ARCHIVE),
+            FAT_BINARY => is_fat_binary(bytes),
+            OBJECT => bytes.starts_with(ELF),
+            ARCHIVE_OF_OBJECTS => bytes.starts_with(ARCHIVE),
+            _ => return Err(Status::INVALID_VALUE),
+        };
+        if !is_kind {
+            self.logs.write("the input is not of the kind that the caller says");
+            return Err(Status::INVALID_IMAGE);
         }
-        if bytes.starts_with(ELF) {
-            self.logs.write(REMEDY);
-            log::once(REMEDY.to_owned());
-            return Err(Status::NO_BINARY_FOR_GPU);
-        }
-        if bytes.starts_with(ARCHIVE) {
+        if kind == ARCHIVE_OF_OBJECTS {
             // A name that only the archive defines is reported as not declared.
             log::once("an archive of machine code is left out of a link".to_owned());
             return Ok(());
         }
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        self.texts.push(String::from_utf8_lossy(&bytes[..end]).into_owned());
+        let texts = texts(bytes).inspect_err(|status| {
+            if *status == Status::NO_BINARY_FOR_GPU {
+                self.logs.write(REMEDY);
+            }
+        });
+        self.texts.extend(texts?);
         Ok(())
     }
 
     /// Makes the image of all texts. Returns its address and size.
     pub(crate) fn complete(&mut self) -> (*mut u8, usize) {
         let mut image = MAGIC.to_vec();
+        let length = MAGIC.len() + 16 + self.texts.iter().map(|text| 8 + text.len()).sum::<usize>();
+        image.extend((length as u64).to_le_bytes());
         image.extend((self.texts.len() as u64).to_le_bytes());
         for text in &self.texts {
             image.extend((text.len() as u64).to_le_bytes());
@@ -136,75 +172,50 @@ impl Link {
     }
 }
 
-/// Places for messages, among the options of a compilation (`CUjit_option`).
-#[derive(Default)]
-pub(crate) struct Logs {
-    /// Where the error log goes, its size in bytes, and where its length goes.
-    error: Option<(usize, usize, Option<usize>)>,
-    info_length: Option<usize>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-const INFO_LOG_SIZE: u32 = 4;
-const ERROR_LOG: u32 = 5;
-const ERROR_LOG_SIZE: u32 = 6;
-const WALL_TIME: u32 = 2;
-
-impl Logs {
-    /// Finds the places among the options. Values are pointers, or numbers in the place of pointers.
-    pub(crate) fn read(count: u32, options: In<u32>, values: Out<usize>) -> Result<Self, Status> {
-        let mut logs = Self::default();
-        if count == 0 {
-            return Ok(logs);
+    #[test]
+    fn a_damaged_image_is_refused() {
+        let mut link = Link::new(Logs::default());
+        for text in ["first", "second\0", ""] {
+            link.add(PTX, text.as_bytes()).unwrap();
         }
-        values.require()?;
-        let (mut buffer, mut size, mut place) = (0, 0, None);
-        for index in 0..count as usize {
-            let value = values.element(index);
-            match options.at(index)? {
-                ERROR_LOG => buffer = value.get()?,
-                ERROR_LOG_SIZE => {
-                    // An unsigned int in the place of a pointer: the upper half may hold anything.
-                    size = value.get()? as u32 as usize;
-                    place = Some(value.address());
-                }
-                INFO_LOG_SIZE => logs.info_length = Some(value.address()),
-                WALL_TIME => value.cast::<f32>().set(0.0)?,
-                _ => {}
+        link.complete();
+        let image = link.image.clone();
+        assert_eq!(texts(&image), Ok(vec!["first".to_owned(), "second".to_owned(), String::new()]));
+        let in_memory = texts_at(HostPointer::of_address(image.as_ptr() as usize));
+        assert_eq!(in_memory, texts(&image));
+        for length in MAGIC.len()..image.len() {
+            assert_eq!(texts(&image[..length]), Err(Status::INVALID_IMAGE), "{length}");
+        }
+        for offset in [24, 32, 45] {
+            let mut damaged = image.clone();
+            damaged[offset..offset + 8].fill(0xff);
+            assert_eq!(texts(&damaged), Err(Status::INVALID_IMAGE), "{offset}");
+        }
+        let mut other = Link::new(Logs::default());
+        other.add(CUBIN, &image).unwrap();
+        assert_eq!(other.texts, link.texts);
+    }
+
+    #[test]
+    fn inputs_must_be_of_their_kind() {
+        let inputs: [&[u8]; 4] = [b"\x7fELF...", b"\x50\xed\x55\xba...", b"!<arch>\n...", b".version 7.0"];
+        let expected = [
+            (CUBIN, [209, 200, 200, 200]),
+            (PTX, [209, 200, 200, 0]),
+            (FAT_BINARY, [200; 4]),
+            (OBJECT, [209, 200, 200, 200]),
+            (ARCHIVE_OF_OBJECTS, [200, 200, 0, 200]),
+            (5, [1; 4]),
+        ];
+        for (kind, codes) in expected {
+            for (input, code) in inputs.iter().zip(codes) {
+                let added = Link::new(Logs::default()).add(kind, input);
+                assert_eq!(added.map_or_else(|status| status.0, |()| 0), code, "{kind} {input:?}");
             }
         }
-        if buffer != 0 && size > 0 {
-            logs.error = Some((buffer, size, place));
-        }
-        Ok(logs)
-    }
-
-    /// Writes a message to the error log, with a zero byte at its end.
-    pub(crate) fn write(&self, message: &str) {
-        let Some((buffer, size, place)) = self.error else { return };
-        let length = message.len().min(size - 1);
-        // Refuses nothing: the buffer is not null and the size is that of the caller.
-        let _ = HostPointer::of_address(buffer).with_bytes_mut(length + 1, |bytes| {
-            bytes[..length].copy_from_slice(&message.as_bytes()[..length]);
-            bytes[length] = 0;
-        });
-        if let Some(place) = place {
-            Out::new(place as *mut usize).set_if_wanted(length);
-        }
-    }
-
-    /// Writes that there is no message.
-    pub(crate) fn clear(&self) {
-        self.write("");
-        if let Some(place) = self.info_length {
-            Out::new(place as *mut usize).set_if_wanted(0);
-        }
-    }
-
-    /// Reports a failure in the error log and on stderr.
-    pub(crate) fn report(&self, failure: &LoadFailure) -> Status {
-        let message = failure.to_string();
-        self.write(&message);
-        log::line(&format!("module not loaded: {message}"));
-        Status::from(failure)
     }
 }

@@ -20,6 +20,7 @@ mod driver;
 mod fatbin;
 mod host;
 mod image;
+mod jit;
 mod lane;
 mod module;
 mod ranges;

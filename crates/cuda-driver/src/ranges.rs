@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range as Addresses;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
@@ -222,12 +222,23 @@ fn free_from(ranges: &BTreeMap<u64, Range>, start: u64, end: u64, size: u64) -> 
 }
 
 /// A memory pool: it counts, and is otherwise part of the device's memory.
-#[derive(Default)]
 pub(crate) struct Pool {
     pub(crate) release_threshold: AtomicU64,
-    pub(crate) reuse: [AtomicU64; 3],
+    /// Whether memory may be used again before it is known to be free (`CU_MEMPOOL_ATTR_REUSE_…`): kept, and without effect.
+    pub(crate) reuse: [AtomicBool; 3],
     pub(crate) used: AtomicU64,
     pub(crate) most_used: AtomicU64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            release_threshold: AtomicU64::new(0),
+            reuse: [const { AtomicBool::new(true) }; 3],
+            used: AtomicU64::new(0),
+            most_used: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Pool {

@@ -67,7 +67,8 @@ impl Event {
         })
     }
 
-    fn has_time(&self) -> bool {
+    /// Whether it takes times.
+    pub(crate) fn has_time(&self) -> bool {
         self.flags & DISABLE_TIMING == 0
     }
 

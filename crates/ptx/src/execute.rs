@@ -36,6 +36,7 @@ use crate::cancel::Cancel;
 use crate::compile::code::Code;
 use crate::fault::{Fault, FaultKind};
 use crate::memory::{Heap, Memory};
+use crate::signals::with_signals_blocked;
 
 /// Start of shared memory in the generic address space, above every address of global memory.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 62;
@@ -209,9 +210,11 @@ pub(crate) fn run(
     } else {
         let session = &session;
         std::thread::scope(|scope| {
-            for number in 1..workers as u64 {
-                scope.spawn(move || worker::work(session, number));
-            }
+            with_signals_blocked(|| {
+                for number in 1..workers as u64 {
+                    scope.spawn(move || worker::work(session, number));
+                }
+            });
             worker::work(session, 0);
         });
     }

@@ -39,6 +39,7 @@ mod fault;
 mod lanes;
 mod memory;
 mod module;
+mod signals;
 mod texture;
 
 pub use cache::{CacheStatistics, ModuleCache};
@@ -53,4 +54,5 @@ pub use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};
 pub use sahasra_ptx_syntax::outline::{EntryOutline, Outline, ParameterOutline};
 pub use sahasra_ptx_syntax::target::NEWEST_VERSION;
 pub use sahasra_ptx_syntax::types::ScalarType;
+pub use signals::with_signals_blocked;
 pub use texture::{AddressMode, Channel, Texture};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use sahasra_ptx::with_signals_blocked;
 
 use crate::{
     Ended, Engine, Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
@@ -30,6 +31,8 @@ struct State {
     is_worker_asleep: bool,
     is_closed: bool,
     failure: Option<Failure>,
+    /// Marks to forget once an operation has been executed that may note them, by its number.
+    forgotten: VecDeque<(u64, u64)>,
 }
 
 struct Shared {
@@ -62,6 +65,7 @@ impl CpuQueue {
                 is_worker_asleep: false,
                 is_closed: false,
                 failure: None,
+                forgotten: VecDeque::new(),
             }),
             arrived: Condvar::new(),
             ended: Condvar::new(),
@@ -70,9 +74,8 @@ impl CpuQueue {
             watcher,
         });
         let of_worker = Arc::clone(&shared);
-        let worker = std::thread::Builder::new()
-            .name("sahasra-cuda".to_owned())
-            .spawn(move || of_worker.work())
+        let worker = std::thread::Builder::new().name("sahasra-cuda".to_owned());
+        let worker = with_signals_blocked(|| worker.spawn(move || of_worker.work()))
             .map_err(|error| Failure::new(FailureKind::Lost, format!("failed to start a thread: {error}")))?;
         Ok(Self {
             shared,
@@ -138,6 +141,9 @@ impl Shared {
             self.fail(state, failure);
         }
         let executed = self.executed.fetch_add(1, Ordering::Release) + 1;
+        while let Some((_, mark)) = state.forgotten.pop_front_if(|(last, _)| *last <= executed) {
+            self.engine.forget(mark);
+        }
         self.ended.notify_all();
         if !state.waiting.is_empty() && state.is_worker_asleep {
             self.arrived.notify_one();
@@ -272,7 +278,13 @@ impl Queue for CpuQueue {
     }
 
     fn forget(&self, mark: u64) {
-        self.shared.engine.forget(mark);
+        let mut state = self.shared.state.lock();
+        if self.shared.executed() == state.submitted {
+            self.shared.engine.forget(mark);
+        } else {
+            let submitted = state.submitted;
+            state.forgotten.push_back((submitted, mark));
+        }
     }
 
     fn printed(&self) -> Vec<u8> {

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::{Extent, FailureKind, LaunchRequest, LoadFailure, ModuleId, Operation, Region, Ticket};
+use crate::{Extent, FailureKind, HostBlock, LaunchRequest, LoadFailure, ModuleId, Operation, Region, Ticket};
 
 const KERNELS: &str = "
     .version 7.0 .target sm_70 .address_size 64
@@ -19,6 +19,14 @@ const KERNELS: &str = "
     }
     .visible .entry snap() { trap; }
     .visible .entry spin() { L: bra L; }
+    .visible .entry await(.param .u64 flag) {
+        .reg .pred %p1; .reg .b32 %r1; .reg .b64 %rd1;
+        ld.param.u64 %rd1, [flag];
+        L: ld.volatile.global.u32 %r1, [%rd1];
+        setp.eq.u32 %p1, %r1, 0;
+        @%p1 bra L;
+        ret;
+    }
     .visible .entry roomy() {
         .local .align 4 .b8 room[32768];
         .reg .b32 %r1;
@@ -172,7 +180,7 @@ fn texts_are_refused_with_a_position_and_texts_are_printed() {
         "{refused:?}"
     );
     queue.load(ModuleId(1), &[KERNELS]).unwrap();
-    queue.submit(launch(4, &[]));
+    queue.submit(launch(5, &[]));
     queue.wait(queue.last()).unwrap();
     assert_eq!(queue.printed(), b"hello\n");
     assert!(queue.marked(1).is_none());
@@ -186,7 +194,7 @@ fn a_launch_with_much_local_memory_uses_fewer_threads() {
     let device = CpuDevice::new(1 << 20, NonZero::new(64).unwrap());
     let queue = device.open().unwrap();
     queue.load(ModuleId(1), &[KERNELS]).unwrap();
-    let Operation::Launch(mut request) = launch(3, &[]) else {
+    let Operation::Launch(mut request) = launch(4, &[]) else {
         unreachable!()
     };
     // On 64 threads, 32 KiB of 1024 threads each are 2 GiB.
@@ -221,4 +229,22 @@ fn each_queue_places_variables_at_addresses_of_its_own() {
     let last = device.open().unwrap();
     assert!(address(&*last) < 1 << 62);
     assert_eq!(device.open().err().unwrap().kind, FailureKind::OutOfMemory);
+}
+
+#[test]
+fn a_mark_that_is_forgotten_before_it_is_noted_does_not_stay() {
+    let (_, queue) = queue();
+    let flag = Arc::new(HostBlock::new(4, 64).unwrap());
+    queue.load(ModuleId(1), &[KERNELS]).unwrap();
+    queue.share(&flag).unwrap();
+    queue.submit(launch(3, &(flag.pointer() as u64).to_le_bytes()));
+    queue.submit(Operation::Mark(1));
+    queue.submit(Operation::Mark(2));
+    queue.forget(1);
+    // SAFETY: the block has 4 bytes, which the kernel only reads.
+    unsafe { flag.pointer().cast::<u32>().write_volatile(1) };
+    queue.wait(queue.last()).unwrap();
+    assert_eq!((queue.marked(1), queue.marked(2).is_some()), (None, true));
+    queue.forget(2);
+    assert_eq!(queue.marked(2), None);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::Operation;
 
-use crate::boundary::{Handle, In, Out, exports};
+use crate::boundary::{Handle, In, Out};
 use crate::context::Context;
 use crate::current;
 use crate::driver::{self, VERSION};
@@ -17,6 +17,21 @@ use crate::status::Status;
 const MAX_HEAP_BYTES: u64 = 64 << 20;
 /// Most bytes of a thread's call stack: the local memory of a thread.
 const MAX_STACK_BYTES: u64 = 512 << 10;
+
+/// `CUctxCreateParams`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ContextParameters {
+    affinities: In<u64>,
+    affinity_count: c_int,
+    graphics: In<u64>,
+}
+
+impl ContextParameters {
+    fn asks_for_something(&self) -> bool {
+        self.affinity_count != 0 || !self.graphics.is_null()
+    }
+}
 
 fn create(out: Out<Handle>, flags: c_uint, device: c_int) -> Result<(), Status> {
     out.require()?;
@@ -77,9 +92,8 @@ exports! {
         create(out, flags, device)
     }
 
-    fn cuCtxCreate_v4(out: Out<Handle>, parameters: In<u64>, flags: c_uint, device: c_int) {
-        // Affinities or graphics: the structure has nothing else.
-        if !parameters.is_null() && parameters.array(3)?.iter().any(|word| *word != 0) {
+    fn cuCtxCreate_v4(out: Out<Handle>, parameters: In<ContextParameters>, flags: c_uint, device: c_int) {
+        if !parameters.is_null() && parameters.get()?.asks_for_something() {
             return refuse("cuCtxCreate with affinities or graphics");
         }
         create(out, flags, device)
@@ -94,12 +108,10 @@ exports! {
     }
 
     fn cuCtxPushCurrent(handle: Handle) {
-        driver::get()?;
         current::push(handle)
     }
 
     fn cuCtxPushCurrent_v2(handle: Handle) {
-        driver::get()?;
         current::push(handle)
     }
 
@@ -112,7 +124,6 @@ exports! {
     }
 
     fn cuCtxSetCurrent(handle: Handle) {
-        driver::get()?;
         current::set(handle)
     }
 

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{Extent, Region};
 
-use crate::boundary::{Handle, HostPointer, In, exports};
+use crate::boundary::{Handle, HostPointer, In};
 use crate::copy::{Completion, Side, copy};
 use crate::driver;
 use crate::lane::Lane;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sahasra_cuda_boundary::missing::refuse;
 
-use crate::boundary::{Handle, Out, exports};
+use crate::boundary::{Handle, Out};
 use crate::current;
 use crate::driver;
 use crate::lane::Lane;

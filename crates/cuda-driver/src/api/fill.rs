@@ -4,7 +4,7 @@ use std::ffi::{c_uchar, c_uint, c_ushort};
 
 use sahasra_cuda_device::{Extent, Region};
 
-use crate::boundary::{Handle, exports};
+use crate::boundary::Handle;
 use crate::copy::fill;
 use crate::lane::Lane;
 use crate::status::Status;

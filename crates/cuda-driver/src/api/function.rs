@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::boundary::{Handle, Out, exports};
+use crate::boundary::{Handle, Out};
 use crate::driver;
 use crate::status::Status;
 

@@ -2,17 +2,21 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::boundary::{In, Out, Text, exports};
+use crate::boundary::{In, Out, Text};
 use crate::driver::{self, VERSION};
 use crate::status::Status;
 use crate::symbols::{self, Lookup};
 
+/// `CU_GET_PROC_ADDRESS_SUCCESS`.
+const FOUND: c_uint = 0;
 /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
 const SYMBOL_NOT_FOUND: c_uint = 1;
 /// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`.
 const VERSION_NOT_SUFFICIENT: c_uint = 2;
 
 exports! {
+    before cuInit:
+
     /// Opens the device that the environment names.
     fn cuInit(flags: c_uint) {
         if flags != 0 {
@@ -38,12 +42,17 @@ exports! {
     }
 
     fn cuGetProcAddress(name: Text, function: Out<*const ()>, version: c_int, flags: u64) {
-        find(name, function, version, flags, Out::new(std::ptr::null_mut()))
+        match find(name, function, version, flags)? {
+            FOUND => Ok(()),
+            _ => Err(Status::NOT_FOUND),
+        }
     }
 
-    /// Forms with a default stream of each thread are those with the default stream of the context: both are one order here.
+    /// A name that is missing is said in `status` only. Callers that are newer than the library get what there is. Forms with a default stream
+    /// of each thread are those with the default stream of the context: both are one order here.
     fn cuGetProcAddress_v2(name: Text, function: Out<*const ()>, version: c_int, flags: u64, status: Out<c_uint>) {
-        find(name, function, version, flags, status)
+        status.set_if_wanted(find(name, function, version, flags)?);
+        Ok(())
     }
 
     /// There are none of these undocumented tables.
@@ -53,30 +62,30 @@ exports! {
         Err(Status::NOT_FOUND)
     }
 
+}
+
+exports! {
     fn cuProfilerStart() {
-        driver::get().map(|_| ())
+        Ok(())
     }
 
     fn cuProfilerStop() {
-        driver::get().map(|_| ())
+        Ok(())
     }
 }
 
-fn find(name: Text, function: Out<*const ()>, version: c_int, flags: u64, status: Out<c_uint>) -> Result<(), Status> {
+/// Writes the address of a function, or null. Returns whether it was found (`CUdriverProcAddressQueryResult`).
+fn find(name: Text, function: Out<*const ()>, version: c_int, flags: u64) -> Result<c_uint, Status> {
     let name = name.get()?;
     function.require()?;
     if flags > 2 {
         return Err(Status::INVALID_VALUE);
     }
-    let missing = match symbols::find(&name, version) {
-        Lookup::Found(symbol) => {
-            status.set_if_wanted(0);
-            return function.set(symbol.address);
-        }
-        Lookup::TooOld => VERSION_NOT_SUFFICIENT,
-        Lookup::Unknown => SYMBOL_NOT_FOUND,
+    let (address, status) = match symbols::find(&name, version) {
+        Lookup::Found(symbol) => (symbol.address, FOUND),
+        Lookup::TooOld => (std::ptr::null(), VERSION_NOT_SUFFICIENT),
+        Lookup::Unknown => (std::ptr::null(), SYMBOL_NOT_FOUND),
     };
-    status.set_if_wanted(missing);
-    function.set(std::ptr::null())?;
-    Err(Status::NOT_FOUND)
+    function.set(address)?;
+    Ok(status)
 }

@@ -1,17 +1,19 @@
 //! Launches.
 
 use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{LaunchRequest, Operation};
 
 use crate::attributes;
-use crate::boundary::{Handle, HostPointer, In, exports};
+use crate::boundary::{Handle, HostPointer, In};
 use crate::driver;
 use crate::lane::Lane;
 use crate::module::Function;
 use crate::status::Status;
+use crate::stream::Event;
 
 /// `CU_LAUNCH_PARAM_END` and the others, in the place of pointers.
 const END: usize = 0;
@@ -21,6 +23,8 @@ const BUFFER_BYTES: usize = 2;
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE` and others.
 const COOPERATIVE: c_uint = 2;
 const CLUSTER: c_uint = 4;
+const PROGRAMMATIC_EVENT: c_uint = 7;
+const COMPLETION_EVENT: c_uint = 12;
 
 /// `CUlaunchAttribute`.
 #[derive(Clone, Copy)]
@@ -49,9 +53,33 @@ struct Shape {
     block: [u32; 3],
     shared_bytes: u32,
     is_cooperative: bool,
+    /// Events that are recorded by the launch.
+    events: Vec<Arc<Event>>,
 }
 
 impl Shape {
+    /// Reads the attributes of a launch. Its events are recorded when the launch is done, which is later than when its blocks have begun.
+    fn read(&mut self, configuration: &LaunchConfiguration) -> Result<(), Status> {
+        for index in 0..configuration.attribute_count as usize {
+            let attribute = configuration.attributes.at(index)?;
+            match attribute.id {
+                COOPERATIVE => self.is_cooperative = attribute.value[0] != 0,
+                CLUSTER if attribute.value[..3] != [1, 1, 1] => return refuse("a launch in clusters"),
+                PROGRAMMATIC_EVENT | COMPLETION_EVENT => {
+                    let [low, high, ..] = attribute.value;
+                    let event = driver::get()?.events.get(Handle(u64::from(low) | u64::from(high) << 32))?;
+                    if event.has_time() {
+                        return Err(Status::INVALID_VALUE);
+                    }
+                    self.events.push(event);
+                }
+                // Everything else is a hint, or what one ordered queue does anyway.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses shapes in which the function cannot be launched.
     fn check(&self, function: &Function) -> Result<(), Status> {
         let [x, y, z] = self.grid;
@@ -113,6 +141,9 @@ fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>,
     }
     lane.context.check()?;
     shape.check(&function)?;
+    if shape.events.iter().any(|event| event.context_id != lane.context.id) {
+        return Err(Status::INVALID_HANDLE);
+    }
     if !pointers.is_null() && !extra.is_null() {
         return Err(Status::INVALID_VALUE);
     }
@@ -126,23 +157,11 @@ fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>,
         cooperative: shape.is_cooperative,
         parameters: parameters(&function, pointers, extra)?.into(),
     };
-    lane.submit(Operation::Launch(Box::new(request)))?;
-    Ok(())
-}
-
-/// Reads the attributes of a launch. Returns whether it is cooperative.
-fn attributes_of(configuration: &LaunchConfiguration) -> Result<bool, Status> {
-    let mut is_cooperative = false;
-    for index in 0..configuration.attribute_count as usize {
-        let attribute = configuration.attributes.at(index)?;
-        match attribute.id {
-            COOPERATIVE => is_cooperative = attribute.value[0] != 0,
-            CLUSTER if attribute.value[..3] != [1, 1, 1] => return refuse("a launch in clusters"),
-            // Everything else is a hint, or what one ordered queue does anyway.
-            _ => {}
-        }
+    let ticket = lane.submit(Operation::Launch(Box::new(request)))?;
+    for event in &shape.events {
+        event.record(ticket);
     }
-    Ok(is_cooperative)
+    Ok(())
 }
 
 exports! {
@@ -164,6 +183,7 @@ exports! {
             block: [block_x, block_y, block_z],
             shared_bytes,
             is_cooperative: false,
+            events: Vec::new(),
         };
         launch(function, &shape, stream, pointers, extra)
     }
@@ -185,18 +205,21 @@ exports! {
             block: [block_x, block_y, block_z],
             shared_bytes,
             is_cooperative: true,
+            events: Vec::new(),
         };
         launch(function, &shape, stream, pointers, In::new(std::ptr::null()))
     }
 
     fn cuLaunchKernelEx(configuration: In<LaunchConfiguration>, function: Handle, pointers: In<In<u8>>, extra: In<usize>) {
         let configuration = configuration.get()?;
-        let shape = Shape {
+        let mut shape = Shape {
             grid: configuration.grid,
             block: configuration.block,
             shared_bytes: configuration.shared_bytes,
-            is_cooperative: attributes_of(&configuration)?,
+            is_cooperative: false,
+            events: Vec::new(),
         };
+        shape.read(&configuration)?;
         launch(function, &shape, configuration.stream, pointers, extra)
     }
 

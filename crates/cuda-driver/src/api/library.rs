@@ -2,9 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
+use crate::boundary::{Handle, HostPointer, In, Out, Text};
 use crate::driver;
-use crate::image::Logs;
+use crate::jit::Logs;
 use crate::status::Status;
 
 use super::function::{parameter, parameter_count};

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sahasra_cuda_device::{ModuleId, Operation};
 
-use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
+use crate::boundary::{Handle, HostPointer, In, Out, Text};
 use crate::current;
 use crate::driver;
-use crate::image::{Link, Logs};
+use crate::image::Link;
+use crate::jit::Logs;
 use crate::status::Status;
 use crate::table::new_handle;
 
@@ -22,10 +23,10 @@ fn create(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Hand
     link.set(handle)
 }
 
-fn add_file(link: Handle, path: Text) -> Result<(), Status> {
+fn add_file(link: Handle, kind: c_uint, path: Text) -> Result<(), Status> {
     let link = driver::get()?.links.get(link)?;
-    let bytes = std::fs::read(path.get()?).map_err(|_| Status::FILE_NOT_FOUND)?;
-    link.lock().add(&bytes)
+    let bytes = std::fs::read(path.path()?).map_err(|_| Status::FILE_NOT_FOUND)?;
+    link.lock().add(kind, &bytes)
 }
 
 exports! {
@@ -39,7 +40,7 @@ exports! {
 
     fn cuLinkAddData_v2(
         link: Handle,
-        _kind: c_uint,
+        kind: c_uint,
         data: HostPointer,
         bytes: usize,
         _name: In<u8>,
@@ -48,11 +49,11 @@ exports! {
         _values: Out<usize>,
     ) {
         let link = driver::get()?.links.get(link)?;
-        data.with_bytes(bytes, |bytes| link.lock().add(bytes))?
+        data.with_bytes(bytes, |bytes| link.lock().add(kind, bytes))?
     }
 
-    fn cuLinkAddFile_v2(link: Handle, _kind: c_uint, path: Text, _count: c_uint, _options: In<c_uint>, _values: Out<usize>) {
-        add_file(link, path)
+    fn cuLinkAddFile_v2(link: Handle, kind: c_uint, path: Text, _count: c_uint, _options: In<c_uint>, _values: Out<usize>) {
+        add_file(link, kind, path)
     }
 
     /// Loads the texts to check them. The device keeps the translation for the load that follows.
@@ -67,9 +68,9 @@ exports! {
         }
         let texts: Vec<&str> = link.texts.iter().map(String::as_str).collect();
         let id = ModuleId(new_handle().0);
-        context.queue.load(id, &texts).map_err(|failure| link.logs.report(&failure))?;
+        let description = context.queue.load(id, &texts).map_err(|failure| link.logs.report(&failure))?;
         context.submit(Operation::Unload(id))?;
-        link.logs.clear();
+        link.logs.finish(&description);
         let (start, length) = link.complete();
         image.set(start.cast())?;
         bytes.set_if_wanted(length);

@@ -5,15 +5,23 @@ use std::ffi::{c_int, c_uint};
 use sahasra_cuda_boundary::missing::refuse;
 
 use crate::attributes;
-use crate::boundary::{Handle, HostPointer, Out, exports};
+use crate::boundary::{Handle, HostPointer, Out};
 use crate::current;
 use crate::driver;
 use crate::lane::Lane;
 use crate::ranges::Kind;
 use crate::status::Status;
 
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`.
+const PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTALLOC_DEVICEMAP` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const DEVICE_MAP: c_uint = 2;
+/// `CU_MEMHOSTALLOC_WRITECOMBINED`.
+const WRITE_COMBINED: c_uint = 4;
+/// `CU_MEMHOSTREGISTER_IOMEMORY`.
+const IO_MEMORY: c_uint = 4;
+/// `CU_MEMHOSTREGISTER_READ_ONLY`.
+const READ_ONLY: c_uint = 8;
 
 exports! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
@@ -93,6 +101,9 @@ exports! {
 
     fn cuMemHostAlloc(pointer: Out<HostPointer>, bytes: usize, flags: c_uint) {
         pointer.require()?;
+        if flags & !(PORTABLE | DEVICE_MAP | WRITE_COMBINED) != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
         pointer.set(driver::get()?.allocate_host(&current::context()?, bytes, flags)?)
     }
 
@@ -100,7 +111,10 @@ exports! {
         driver::get()?.free_host(pointer)
     }
 
-    fn cuMemHostGetDevicePointer_v2(address: Out<u64>, pointer: HostPointer, _flags: c_uint) {
+    fn cuMemHostGetDevicePointer_v2(address: Out<u64>, pointer: HostPointer, flags: c_uint) {
+        if flags != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
         let driver = driver::get()?;
         driver.host_range(pointer.address()).ok_or(Status::INVALID_VALUE)?;
         if driver.ranges.find(pointer.address() as u64).is_none() {
@@ -115,11 +129,11 @@ exports! {
     }
 
     fn cuMemHostRegister(pointer: HostPointer, bytes: usize, flags: c_uint) {
-        driver::get()?.register_host(&current::context()?, pointer, bytes, flags)
+        register(pointer, bytes, flags)
     }
 
     fn cuMemHostRegister_v2(pointer: HostPointer, bytes: usize, flags: c_uint) {
-        driver::get()?.register_host(&current::context()?, pointer, bytes, flags)
+        register(pointer, bytes, flags)
     }
 
     fn cuMemHostUnregister(pointer: HostPointer) {
@@ -148,6 +162,16 @@ exports! {
         driver.check_device(device)?;
         bytes.set(c_uint::try_from(driver.total()).unwrap_or(c_uint::MAX))
     }
+}
+
+fn register(pointer: HostPointer, bytes: usize, flags: c_uint) -> Result<(), Status> {
+    if flags & !(PORTABLE | DEVICE_MAP | IO_MEMORY | READ_ONLY) != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if flags & IO_MEMORY != 0 {
+        return refuse("memory of an I/O device (CU_MEMHOSTREGISTER_IOMEMORY)");
+    }
+    driver::get()?.register_host(&current::context()?, pointer, bytes, flags)
 }
 
 /// Refuses what is not within managed memory.

@@ -1,28 +1,28 @@
 //! Modules.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::c_uint;
 
-use crate::boundary::{Handle, HostPointer, In, Out, Text, exports};
+use crate::boundary::{Handle, HostPointer, In, Out, Text};
 use crate::current;
 use crate::driver;
-use crate::image::{self, Logs};
+use crate::image;
+use crate::jit::Logs;
 use crate::status::Status;
 
 /// Loads an image in the current context.
 pub(crate) fn load(out: Out<Handle>, image: HostPointer, logs: &Logs) -> Result<(), Status> {
     out.require()?;
-    let driver = driver::get()?;
     let context = current::context()?;
-    let texts = image::texts(image)?;
-    out.set(driver.load_module(&context, &texts, logs)?)
+    let texts = image::texts_at(image)?;
+    out.set(driver::get()?.load_module(&context, &texts, logs)?)
 }
 
 /// Loads a file in the current context.
 pub(crate) fn load_file(out: Out<Handle>, path: Text, logs: &Logs) -> Result<(), Status> {
     out.require()?;
-    let mut bytes = std::fs::read(path.get()?).map_err(|_| Status::FILE_NOT_FOUND)?;
-    bytes.push(0);
-    load(out, HostPointer::new(bytes.as_mut_ptr().cast::<c_void>()), logs)
+    let context = current::context()?;
+    let bytes = std::fs::read(path.path()?).map_err(|_| Status::FILE_NOT_FOUND)?;
+    out.set(driver::get()?.load_module(&context, &image::texts(&bytes)?, logs)?)
 }
 
 exports! {
@@ -74,7 +74,6 @@ exports! {
 
     /// Modules are loaded when they are asked for: `CU_MODULE_EAGER_LOADING`.
     fn cuModuleGetLoadingMode(mode: Out<c_uint>) {
-        driver::get()?;
         mode.set(1)
     }
 }

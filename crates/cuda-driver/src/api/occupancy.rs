@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use sahasra_cuda_boundary::missing::refuse;
 
 use crate::attributes;
-use crate::boundary::{Handle, In, Out, exports};
+use crate::boundary::{Handle, In, Out};
 use crate::driver;
 use crate::module::Function;
 use crate::status::Status;

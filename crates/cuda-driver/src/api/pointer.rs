@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::boundary::{Handle, In, Out, exports};
+use crate::boundary::{Handle, In, Out};
 use crate::driver::{self, Driver};
 use crate::ranges::Kind;
 use crate::status::Status;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use sahasra_cuda_boundary::missing::refuse;
 
-use crate::boundary::{Handle, In, Out, exports};
+use crate::boundary::{Handle, In, Out};
 use crate::driver;
 use crate::ranges::Pool;
 use crate::status::Status;
@@ -64,7 +64,7 @@ exports! {
     fn cuMemPoolGetAttribute(pool: Handle, attribute: c_uint, value: Out<u64>) {
         let pool = driver::get()?.pools.get(pool)?;
         match attribute {
-            1..=3 => value.cast::<c_int>().set(pool.reuse[attribute as usize - 1].load(Ordering::Relaxed) as c_int),
+            1..=3 => value.cast::<c_int>().set(pool.reuse[attribute as usize - 1].load(Ordering::Relaxed).into()),
             4 => value.set(pool.release_threshold.load(Ordering::Relaxed)),
             5 | 7 => value.set(pool.used.load(Ordering::Relaxed)),
             6 | 8 => value.set(pool.most_used.load(Ordering::Relaxed)),
@@ -77,7 +77,7 @@ exports! {
         match attribute {
             1..=3 => {
                 let value = value.cast::<c_int>().get()?;
-                pool.reuse[attribute as usize - 1].store(value as u64, Ordering::Relaxed);
+                pool.reuse[attribute as usize - 1].store(value != 0, Ordering::Relaxed);
             }
             4 => pool.release_threshold.store(value.get()?, Ordering::Relaxed),
             6 | 8 if value.get()? == 0 => pool.most_used.store(pool.used.load(Ordering::Relaxed), Ordering::Relaxed),

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-use crate::boundary::{Handle, Out, exports};
+use crate::boundary::{Handle, Out};
 use crate::context::Context;
 use crate::driver::{self, Driver};
 use crate::status::Status;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-use crate::boundary::{Handle, HostPointer, In, Out, exports};
+use crate::boundary::{Handle, HostPointer, In, Out};
 use crate::current;
 use crate::driver;
 use crate::lane::Lane;
@@ -144,7 +144,6 @@ exports! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) {
-        driver::get()?;
         mode.get()?;
         mode.set(0)
     }

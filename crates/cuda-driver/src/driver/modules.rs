@@ -9,7 +9,7 @@ use sahasra_cuda_device::{ModuleId, Operation};
 use crate::attributes;
 use crate::boundary::Handle;
 use crate::context::Context;
-use crate::image::Logs;
+use crate::jit::Logs;
 use crate::module::{Function, Module};
 use crate::ranges::Kind;
 use crate::status::Status;
@@ -25,7 +25,7 @@ impl Driver {
         let handle = new_handle();
         let id = ModuleId(handle.0);
         let description = context.queue.load(id, &texts).map_err(|failure| logs.report(&failure))?;
-        logs.clear();
+        logs.finish(&description);
         let sizes = || description.variables.iter().map(|variable| variable.bytes);
         if let Err(status) = self.charge_variables(sizes()) {
             context.submit(Operation::Unload(id))?;

@@ -1,5 +1,7 @@
 //! Processes that fork or end.
 
+use std::collections::BTreeMap;
+
 use crate::driver::{CPU, NOT_INITIALIZED, Program, SUCCESS, apart, cu, ok, open};
 
 /// Runs a function in a forked child. Returns the exit status of the child.
@@ -45,6 +47,43 @@ fn a_child_of_a_process_that_was_not_initialised_may_be() {
         assert_eq!(forked(|| cu!(library, cuInit(0u32)) as i32), 0);
         ok!(library, cuInit(0u32));
     });
+}
+
+/// Whether each thread of this process, by its number, blocks the signal SIGUSR1.
+fn threads() -> BTreeMap<u32, bool> {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("Linux has it");
+    let numbers = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    let blocks = |number: u32| {
+        // A thread may end meanwhile.
+        let status = std::fs::read_to_string(format!("/proc/self/task/{number}/status")).ok()?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+        Some((number, mask >> (libc::SIGUSR1 - 1) & 1 == 1))
+    };
+    numbers.filter_map(blocks).collect()
+}
+
+#[test]
+fn threads_of_the_library_leave_signals_to_those_of_the_program() {
+    apart(
+        "processes::threads_of_the_library_leave_signals_to_those_of_the_program",
+        CPU,
+        || {
+            let before = threads();
+            let program = Program::new();
+            // Enough threads for two of the host.
+            assert_eq!(program.launch(program.function("spin"), 128, 0, &mut []), SUCCESS);
+            let of_library = loop {
+                let mut now = threads();
+                now.retain(|number, _| !before.contains_key(number));
+                if now.len() == 2 {
+                    break now;
+                }
+            };
+            assert!(of_library.values().all(|is_blocked| *is_blocked), "{of_library:?}");
+            assert!(before.keys().all(|number| threads().get(number) == Some(&false)));
+        },
+    );
 }
 
 #[test]
