@@ -2,6 +2,7 @@
 
 mod contexts;
 mod host;
+mod libraries;
 mod memory;
 mod modules;
 
@@ -17,7 +18,7 @@ use crate::boundary::Handle;
 use crate::context::Context;
 use crate::host::HostRange;
 use crate::image::Link;
-use crate::module::{Function, Module};
+use crate::module::{Function, Kernel, Library, Module};
 use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
@@ -33,10 +34,11 @@ pub(crate) struct Driver {
     pub(crate) device: Box<dyn Device>,
     pub(crate) primary: Mutex<Primary>,
     pub(crate) contexts: Table<Context>,
-    /// Modules and libraries.
+    /// Modules, those of libraries among them.
     pub(crate) modules: Table<Module>,
-    /// Functions and kernels of libraries.
     pub(crate) functions: Table<Function>,
+    pub(crate) libraries: Table<Library>,
+    pub(crate) kernels: Table<Kernel>,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
     pub(crate) links: Table<Mutex<Link>>,
@@ -101,6 +103,8 @@ pub(crate) fn initialise() -> Result<(), Status> {
         contexts: Table::default(),
         modules: Table::default(),
         functions: Table::default(),
+        libraries: Table::default(),
+        kernels: Table::default(),
         streams: Table::default(),
         events: Table::default(),
         links: Table::default(),

@@ -2,7 +2,7 @@
 
 use sahasra_cuda_boundary::log;
 
-use crate::boundary::{HostPointer, In};
+use crate::boundary::{HostPointer, In, Text};
 use crate::fatbin;
 use crate::jit::Logs;
 use crate::status::Status;
@@ -60,6 +60,16 @@ pub(crate) fn texts_at(image: HostPointer) -> Result<Vec<String>, Status> {
         }
     }
     image.with_bytes(length, texts)?
+}
+
+/// Reads the texts of an image in a file.
+pub(crate) fn texts_of_file(path: Text) -> Result<Vec<String>, Status> {
+    texts(&file(path)?)
+}
+
+/// Reads a file.
+pub(crate) fn file(path: Text) -> Result<Vec<u8>, Status> {
+    std::fs::read(path.path()?).map_err(|_| Status::FILE_NOT_FOUND)
 }
 
 /// Reads the texts of an image.

@@ -1,11 +1,12 @@
-//! Modules and their functions.
+//! Modules and libraries with their functions.
 
 use std::collections::HashMap;
-use std::sync::Weak;
+use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId};
+use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId, VariableDescription};
 use sahasra_cuda_environment::CAPABILITY;
 
 use crate::attributes;
@@ -13,40 +14,111 @@ use crate::boundary::Handle;
 use crate::context::Context;
 use crate::status::Status;
 
-/// A module, or the library that is one.
+/// A module of a context.
 pub(crate) struct Module {
     pub(crate) handle: Handle,
     pub(crate) id: ModuleId,
     pub(crate) context: Weak<Context>,
     pub(crate) context_id: u64,
-    pub(crate) description: ModuleDescription,
+    /// The library whose module in this context it is.
+    pub(crate) library: Option<Handle>,
+    pub(crate) entries: Entries,
+    pub(crate) variables: Vec<VariableDescription>,
     /// Handles that were given for functions, by their index.
     pub(crate) functions: Mutex<HashMap<usize, Handle>>,
 }
 
-/// A function, or the kernel of a library that is one.
+/// A library: texts that become a module in each context that uses them.
+pub(crate) struct Library {
+    pub(crate) texts: Vec<String>,
+    pub(crate) entries: Entries,
+    /// Modules that were loaded, by the numbers of their contexts.
+    pub(crate) modules: Mutex<HashMap<u64, Handle>>,
+    /// Handles that were given for kernels, by their index.
+    pub(crate) kernels: Mutex<HashMap<usize, Handle>>,
+}
+
+/// A kernel of a library: a function in each context that launches it.
+pub(crate) struct Kernel {
+    pub(crate) library: Handle,
+    pub(crate) index: usize,
+    pub(crate) entry: Arc<Entry>,
+}
+
+/// A function of a module.
 pub(crate) struct Function {
     pub(crate) module: Handle,
     pub(crate) module_id: ModuleId,
     pub(crate) context_id: u64,
     pub(crate) index: u32,
+    pub(crate) entry: Arc<Entry>,
+}
+
+/// Functions in the order of the text.
+#[derive(Clone)]
+pub(crate) struct Entries(Arc<[Arc<Entry>]>);
+
+/// A function of a text, with its settings. A library's modules share them.
+pub(crate) struct Entry {
     pub(crate) description: FunctionDescription,
     /// Most dynamic shared memory of a launch, in bytes.
     pub(crate) most_dynamic_shared: AtomicU32,
-    pub(crate) carveout: AtomicU32,
+    carveout: AtomicU32,
     /// The name, with a zero byte at its end.
-    pub(crate) name: std::ffi::CString,
+    pub(crate) name: CString,
+}
+
+impl Entries {
+    pub(crate) fn new(description: &ModuleDescription) -> Result<Self, Status> {
+        description
+            .functions
+            .iter()
+            .map(|function| Entry::new(function).map(Arc::new))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn at(&self, index: usize) -> Result<Arc<Entry>, Status> {
+        self.0.get(index).cloned().ok_or(Status::INVALID_VALUE)
+    }
+
+    /// Index of the function of a name.
+    pub(crate) fn find(&self, name: &str) -> Result<usize, Status> {
+        self.0
+            .iter()
+            .position(|entry| entry.description.name == name)
+            .ok_or(Status::NOT_FOUND)
+    }
 }
 
 impl Module {
     /// Address and size in bytes of the variable of a name.
     pub(crate) fn variable(&self, name: &str) -> Result<(u64, u64), Status> {
-        let found = self.description.variables.iter().find(|variable| variable.name == name);
+        let found = self.variables.iter().find(|variable| variable.name == name);
         found.map(|variable| (variable.address, variable.bytes)).ok_or(Status::NOT_FOUND)
     }
 }
 
-impl Function {
+impl Entry {
+    fn new(description: &FunctionDescription) -> Result<Self, Status> {
+        Ok(Self {
+            most_dynamic_shared: AtomicU32::new(attributes::SHARED_BYTES.saturating_sub(description.shared_bytes)),
+            carveout: AtomicU32::new(u32::MAX),
+            name: CString::new(description.name.as_str()).map_err(|_| Status::INVALID_VALUE)?,
+            description: description.clone(),
+        })
+    }
+
+    /// Offset and size in bytes of a parameter in the parameter block.
+    pub(crate) fn parameter(&self, index: usize) -> Result<(usize, usize), Status> {
+        let place = self.description.parameters.get(index).ok_or(Status::INVALID_VALUE)?;
+        Ok((place.offset as usize, place.bytes as usize))
+    }
+
     /// Value of an attribute (`CUfunction_attribute`).
     pub(crate) fn attribute(&self, attribute: u32) -> Result<i32, Status> {
         let signed = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);

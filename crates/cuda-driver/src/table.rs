@@ -71,6 +71,11 @@ impl<T> Table<T> {
         self.objects.write().remove(&handle).ok_or(Status::INVALID_HANDLE)
     }
 
+    /// Calls a function with each object.
+    pub(crate) fn each(&self, mut function: impl FnMut(&T)) {
+        self.objects.read().values().for_each(|object| function(object));
+    }
+
     /// Removes all objects for which `is_kept` is false.
     pub(crate) fn retain(&self, mut is_kept: impl FnMut(&T) -> bool) {
         self.objects.write().retain(|_, object| is_kept(object));

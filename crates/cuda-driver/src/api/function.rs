@@ -3,63 +3,63 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use crate::boundary::{Handle, Out};
+use crate::current;
 use crate::driver;
+use crate::module::Entry;
 use crate::status::Status;
 
 /// Writes the place of a parameter in the parameter block.
-pub(crate) fn parameter(function: Handle, index: usize, offset: Out<usize>, bytes: Out<usize>) -> Result<(), Status> {
-    let function = driver::get()?.functions.get(function)?;
-    let place = function.description.parameters.get(index).ok_or(Status::INVALID_VALUE)?;
-    offset.set(place.offset as usize)?;
-    bytes.set_if_wanted(place.bytes as usize);
+pub(crate) fn parameter(entry: &Entry, index: usize, offset: Out<usize>, bytes: Out<usize>) -> Result<(), Status> {
+    let (start, size) = entry.parameter(index)?;
+    offset.set(start)?;
+    bytes.set_if_wanted(size);
     Ok(())
-}
-
-/// Writes the number of parameters.
-pub(crate) fn parameter_count(function: Handle, count: Out<usize>) -> Result<(), Status> {
-    count.set(driver::get()?.functions.get(function)?.description.parameters.len())
 }
 
 exports! {
     fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) {
-        value.set(driver::get()?.functions.get(function)?.attribute(attribute)?)
+        value.set(driver::get()?.entry(function)?.attribute(attribute)?)
     }
 
     fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) {
-        driver::get()?.functions.get(function)?.set_attribute(attribute, value)
+        driver::get()?.entry(function)?.set_attribute(attribute, value)
     }
 
     fn cuFuncSetCacheConfig(function: Handle, _preference: c_uint) {
-        driver::get()?.functions.get(function).map(|_| ())
+        driver::get()?.entry(function).map(|_| ())
     }
 
     fn cuFuncSetSharedMemConfig(function: Handle, _size: c_uint) {
-        driver::get()?.functions.get(function).map(|_| ())
+        driver::get()?.entry(function).map(|_| ())
     }
 
     fn cuFuncGetModule(module: Out<Handle>, function: Handle) {
-        module.set(driver::get()?.functions.get(function)?.module)
+        let driver = driver::get()?;
+        module.set(match driver.kernels.find(function) {
+            Some(kernel) => driver.module_of(kernel.library, &current::context()?)?.handle,
+            None => driver.functions.get(function)?.module,
+        })
     }
 
     fn cuFuncGetName(name: Out<*const c_char>, function: Handle) {
-        name.set(driver::get()?.functions.get(function)?.name.as_ptr())
+        name.set(driver::get()?.entry(function)?.name.as_ptr())
     }
 
     fn cuFuncGetParamInfo(function: Handle, index: usize, offset: Out<usize>, bytes: Out<usize>) {
-        parameter(function, index, offset, bytes)
+        parameter(&*driver::get()?.entry(function)?, index, offset, bytes)
     }
 
     fn cuFuncGetParamCount(function: Handle, count: Out<usize>) {
-        parameter_count(function, count)
+        count.set(driver::get()?.entry(function)?.description.parameters.len())
     }
 
     /// `CU_FUNCTION_LOADING_STATE_LOADED`.
     fn cuFuncIsLoaded(state: Out<c_uint>, function: Handle) {
-        driver::get()?.functions.get(function)?;
+        driver::get()?.entry(function)?;
         state.set(1)
     }
 
     fn cuFuncLoad(function: Handle) {
-        driver::get()?.functions.get(function).map(|_| ())
+        driver::get()?.entry(function).map(|_| ())
     }
 }

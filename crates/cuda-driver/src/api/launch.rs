@@ -11,7 +11,7 @@ use crate::attributes;
 use crate::boundary::{Handle, HostPointer, In};
 use crate::driver;
 use crate::lane::Lane;
-use crate::module::Function;
+use crate::module::Entry;
 use crate::status::Status;
 use crate::stream::Event;
 
@@ -81,17 +81,17 @@ impl Shape {
     }
 
     /// Refuses shapes in which the function cannot be launched.
-    fn check(&self, function: &Function) -> Result<(), Status> {
+    fn check(&self, entry: &Entry) -> Result<(), Status> {
         let [x, y, z] = self.grid;
         let is_grid = (1..=attributes::GRID_X).contains(&x) && [y, z].iter().all(|size| (1..=attributes::GRID_YZ).contains(size));
         let threads = self.block.iter().fold(1, |all: u64, size| all.saturating_mul(u64::from(*size)));
         let is_block = (1..=u64::from(attributes::BLOCK_THREADS)).contains(&threads) && self.block[2] <= attributes::BLOCK_Z;
-        let is_shared = self.shared_bytes <= function.most_dynamic_shared.load(Ordering::Relaxed);
-        let is_required = function.description.required_block.is_none_or(|required| required == self.block);
+        let is_shared = self.shared_bytes <= entry.most_dynamic_shared.load(Ordering::Relaxed);
+        let is_required = entry.description.required_block.is_none_or(|required| required == self.block);
         if !is_grid || !is_block || !is_shared || !is_required {
             return Err(Status::INVALID_VALUE);
         }
-        if threads > u64::from(function.description.max_threads) {
+        if threads > u64::from(entry.description.max_threads) {
             return Err(Status::LAUNCH_OUT_OF_RESOURCES);
         }
         Ok(())
@@ -99,8 +99,8 @@ impl Shape {
 }
 
 /// Parameter block of a launch, from pointers to each parameter or from a block that the caller made.
-fn parameters(function: &Function, pointers: In<In<u8>>, extra: In<usize>) -> Result<Vec<u8>, Status> {
-    let description = &function.description;
+fn parameters(entry: &Entry, pointers: In<In<u8>>, extra: In<usize>) -> Result<Vec<u8>, Status> {
+    let description = &entry.description;
     let length = description.parameter_bytes as usize;
     let mut block = vec![0; length];
     if length == 0 {
@@ -134,13 +134,10 @@ fn parameters(function: &Function, pointers: In<In<u8>>, extra: In<usize>) -> Re
 }
 
 fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>, extra: In<usize>) -> Result<(), Status> {
-    let function = driver::get()?.functions.get(function)?;
     let lane = Lane::of(stream)?;
-    if lane.context.id != function.context_id {
-        return Err(Status::INVALID_HANDLE);
-    }
     lane.context.check()?;
-    shape.check(&function)?;
+    let function = driver::get()?.function(function, &lane.context)?;
+    shape.check(&function.entry)?;
     if shape.events.iter().any(|event| event.context_id != lane.context.id) {
         return Err(Status::INVALID_HANDLE);
     }
@@ -155,7 +152,7 @@ fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>,
         dynamic_shared_bytes: shape.shared_bytes,
         stack_bytes: lane.context.stack_bytes.load(Ordering::Relaxed) as u32,
         cooperative: shape.is_cooperative,
-        parameters: parameters(&function, pointers, extra)?.into(),
+        parameters: parameters(&function.entry, pointers, extra)?.into(),
     };
     let ticket = lane.submit(Operation::Launch(Box::new(request)))?;
     for event in &shape.events {

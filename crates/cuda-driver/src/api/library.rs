@@ -1,14 +1,18 @@
-//! Libraries and their kernels. A library is a module of the context that is current when it is loaded.
+//! Libraries and their kernels.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use crate::boundary::{Handle, HostPointer, In, Out, Text};
+use crate::current;
 use crate::driver;
+use crate::image;
 use crate::jit::Logs;
+use crate::module::Entry;
 use crate::status::Status;
 
-use super::function::{parameter, parameter_count};
-use super::module::{load, load_file};
+use super::function::parameter;
+use super::module::variable;
 
 exports! {
     fn cuLibraryLoadData(
@@ -21,7 +25,8 @@ exports! {
         _library_values: In<*const c_void>,
         _library_count: c_uint,
     ) {
-        load(library, image, &Logs::read(count, options, values)?)
+        library.require()?;
+        load(library, image::texts_at(image)?, &Logs::read(count, options, values)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -34,90 +39,96 @@ exports! {
         _library_values: In<*const c_void>,
         _library_count: c_uint,
     ) {
-        load_file(library, path, &Logs::read(count, options, values)?)
+        library.require()?;
+        load(library, image::texts_of_file(path)?, &Logs::read(count, options, values)?)
     }
 
     fn cuLibraryUnload(library: Handle) {
-        driver::get()?.unload_module(library)
+        driver::get()?.unload_library(library)
     }
 
     fn cuLibraryGetKernel(kernel: Out<Handle>, library: Handle, name: Text) {
         kernel.require()?;
         let driver = driver::get()?;
-        kernel.set(driver.function(&*driver.modules.get(library)?, &name.get()?)?)
+        let found = driver.libraries.get(library)?;
+        kernel.set(driver.kernel_at(library, &found, found.entries.find(&name.get()?)?)?)
     }
 
     fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Handle) {
-        count.set(driver::get()?.modules.get(library)?.description.functions.len() as c_uint)
+        count.set(driver::get()?.libraries.get(library)?.entries.count() as c_uint)
     }
 
     fn cuLibraryEnumerateKernels(kernels: Out<Handle>, count: c_uint, library: Handle) {
         let driver = driver::get()?;
-        let library = driver.modules.get(library)?;
-        for index in 0..library.description.functions.len().min(count as usize) {
-            kernels.set_at(index, driver.function_at(&library, index)?)?;
+        let found = driver.libraries.get(library)?;
+        for index in 0..found.entries.count().min(count as usize) {
+            kernels.set_at(index, driver.kernel_at(library, &found, index)?)?;
         }
         Ok(())
     }
 
     fn cuLibraryGetModule(module: Out<Handle>, library: Handle) {
-        module.set(driver::get()?.modules.get(library)?.handle)
+        module.set(driver::get()?.module_of(library, &current::context()?)?.handle)
     }
 
     fn cuLibraryGetGlobal(address: Out<u64>, bytes: Out<usize>, library: Handle, name: Text) {
-        let (start, size) = driver::get()?.modules.get(library)?.variable(&name.get()?)?;
-        address.set_if_wanted(start);
-        bytes.set_if_wanted(size as usize);
-        Ok(())
+        variable(address, bytes, &*driver::get()?.module_of(library, &current::context()?)?, name)
     }
 
     /// PTX texts have no managed variables that are told apart from others.
     fn cuLibraryGetManaged(_address: Out<u64>, _bytes: Out<usize>, library: Handle, _name: Text) {
-        driver::get()?.modules.get(library)?;
+        driver::get()?.libraries.get(library)?;
         Err(Status::NOT_FOUND)
     }
 
     fn cuLibraryGetUnifiedFunction(_function: Out<*const c_void>, library: Handle, _name: Text) {
-        driver::get()?.modules.get(library)?;
+        driver::get()?.libraries.get(library)?;
         Err(Status::NOT_FOUND)
     }
 
     fn cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {
-        driver::get()?.functions.get(kernel)?;
-        function.set(kernel)
+        let driver = driver::get()?;
+        function.set(driver.function_of(&*driver.kernels.get(kernel)?, &current::context()?)?)
     }
 
     fn cuKernelGetLibrary(library: Out<Handle>, kernel: Handle) {
-        library.set(driver::get()?.functions.get(kernel)?.module)
+        library.set(driver::get()?.kernels.get(kernel)?.library)
     }
 
     fn cuKernelGetName(name: Out<*const c_char>, kernel: Handle) {
-        name.set(driver::get()?.functions.get(kernel)?.name.as_ptr())
+        name.set(driver::get()?.kernels.get(kernel)?.entry.name.as_ptr())
     }
 
     fn cuKernelGetAttribute(value: Out<c_int>, attribute: c_uint, kernel: Handle, device: c_int) {
-        let driver = driver::get()?;
-        driver.check_device(device)?;
-        value.set(driver.functions.get(kernel)?.attribute(attribute)?)
+        value.set(entry_on(kernel, device)?.attribute(attribute)?)
     }
 
     fn cuKernelSetAttribute(attribute: c_uint, value: c_int, kernel: Handle, device: c_int) {
-        let driver = driver::get()?;
-        driver.check_device(device)?;
-        driver.functions.get(kernel)?.set_attribute(attribute, value)
+        entry_on(kernel, device)?.set_attribute(attribute, value)
     }
 
     fn cuKernelSetCacheConfig(kernel: Handle, _preference: c_uint, device: c_int) {
-        let driver = driver::get()?;
-        driver.check_device(device)?;
-        driver.functions.get(kernel).map(|_| ())
+        entry_on(kernel, device).map(|_| ())
     }
 
     fn cuKernelGetParamInfo(kernel: Handle, index: usize, offset: Out<usize>, bytes: Out<usize>) {
-        parameter(kernel, index, offset, bytes)
+        parameter(&driver::get()?.kernels.get(kernel)?.entry, index, offset, bytes)
     }
 
     fn cuKernelGetParamCount(kernel: Handle, count: Out<usize>) {
-        parameter_count(kernel, count)
+        count.set(driver::get()?.kernels.get(kernel)?.entry.description.parameters.len())
     }
+}
+
+/// Loads a library, also without a context, or in one that has failed.
+fn load(library: Out<Handle>, texts: Vec<String>, logs: &Logs) -> Result<(), Status> {
+    let context = current::context().ok().filter(|context| context.check().is_ok());
+    library.set(driver::get()?.load_library(context.as_ref(), texts, logs)?)
+}
+
+/// The entry of a kernel on a device, of which there is one.
+fn entry_on(kernel: Handle, device: c_int) -> Result<Arc<Entry>, Status> {
+    let driver = driver::get()?;
+    driver.check_device(device)?;
+    Ok(Arc::clone(&driver.kernels.get(kernel)?.entry))
 }

@@ -9,7 +9,7 @@ use sahasra_cuda_device::{ModuleId, Operation};
 use crate::boundary::{Handle, HostPointer, In, Out, Text};
 use crate::current;
 use crate::driver;
-use crate::image::Link;
+use crate::image::{self, Link};
 use crate::jit::Logs;
 use crate::status::Status;
 use crate::table::new_handle;
@@ -25,8 +25,7 @@ fn create(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Hand
 
 fn add_file(link: Handle, kind: c_uint, path: Text) -> Result<(), Status> {
     let link = driver::get()?.links.get(link)?;
-    let bytes = std::fs::read(path.path()?).map_err(|_| Status::FILE_NOT_FOUND)?;
-    link.lock().add(kind, &bytes)
+    link.lock().add(kind, &image::file(path)?)
 }
 
 exports! {

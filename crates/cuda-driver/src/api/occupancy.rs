@@ -7,31 +7,31 @@ use sahasra_cuda_boundary::missing::refuse;
 use crate::attributes;
 use crate::boundary::{Handle, In, Out};
 use crate::driver;
-use crate::module::Function;
+use crate::module::Entry;
 use crate::status::Status;
 
 /// Function that gives the dynamic shared memory of a block for its number of threads.
 type SharedBytesOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
 
 /// Blocks of a multiprocessor.
-fn blocks(function: &Function, threads: u32, shared_bytes: usize) -> u32 {
+fn blocks(entry: &Entry, threads: u32, shared_bytes: usize) -> u32 {
     let threads = threads.next_multiple_of(attributes::WARP);
-    let shared = u64::from(function.description.shared_bytes) + u64::from(attributes::SHARED_BYTES_RESERVED);
+    let shared = u64::from(entry.description.shared_bytes) + u64::from(attributes::SHARED_BYTES_RESERVED);
     let shared = shared.saturating_add(shared_bytes as u64);
     let by_shared = u64::from(attributes::SHARED_BYTES_OF_MULTIPROCESSOR) / shared;
-    if threads == 0 || threads > function.description.max_threads.next_multiple_of(attributes::WARP) {
+    if threads == 0 || threads > entry.description.max_threads.next_multiple_of(attributes::WARP) {
         return 0;
     }
     (attributes::THREADS / threads).min(attributes::BLOCKS).min(by_shared as u32)
 }
 
 fn active_blocks(count: Out<c_int>, function: Handle, threads: c_int, shared_bytes: usize) -> Result<(), Status> {
-    let function = driver::get()?.functions.get(function)?;
+    let entry = driver::get()?.entry(function)?;
     let threads = u32::try_from(threads)
         .ok()
         .filter(|threads| *threads > 0)
         .ok_or(Status::INVALID_VALUE)?;
-    count.set(blocks(&function, threads, shared_bytes) as c_int)
+    count.set(blocks(&entry, threads, shared_bytes) as c_int)
 }
 
 fn best_block(
@@ -43,10 +43,10 @@ fn best_block(
     limit: c_int,
 ) -> Result<(), Status> {
     let driver = driver::get()?;
-    let function = driver.functions.get(function)?;
+    let entry = driver.entry(function)?;
     let most = match u32::try_from(limit) {
-        Ok(limit) if limit > 0 => limit.min(function.description.max_threads),
-        _ => function.description.max_threads,
+        Ok(limit) if limit > 0 => limit.min(entry.description.max_threads),
+        _ => entry.description.max_threads,
     };
     let (mut best, mut best_threads, mut best_blocks) = (0, 0, 0);
     let mut threads = most;
@@ -56,7 +56,7 @@ fn best_block(
             Some(of) => unsafe { of(threads as c_int) },
             None => shared_bytes,
         };
-        let blocks = blocks(&function, threads, shared_bytes);
+        let blocks = blocks(&entry, threads, shared_bytes);
         if blocks * threads > best {
             (best, best_threads, best_blocks) = (blocks * threads, threads, blocks);
         }
@@ -65,6 +65,12 @@ fn best_block(
     let all_blocks = best_blocks.saturating_mul(driver.device.properties().multiprocessors);
     grid.set(c_int::try_from(all_blocks).unwrap_or(c_int::MAX))?;
     block.set(best_threads as c_int)
+}
+
+/// Refuses a question about clusters.
+fn clusters(function: Handle) -> Result<(), Status> {
+    driver::get()?.entry(function)?;
+    refuse("a launch in clusters")
 }
 
 exports! {
@@ -106,23 +112,21 @@ exports! {
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Handle, blocks: c_int, threads: c_int) {
-        let function = driver::get()?.functions.get(function)?;
+        let entry = driver::get()?.entry(function)?;
         let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(Status::INVALID_VALUE)?;
         if threads <= 0 {
             return Err(Status::INVALID_VALUE);
         }
         let share = (attributes::SHARED_BYTES_OF_MULTIPROCESSOR / blocks).saturating_sub(attributes::SHARED_BYTES_RESERVED);
         let most = share.min(attributes::SHARED_BYTES_OPT_IN);
-        bytes.set(most.saturating_sub(function.description.shared_bytes) as usize)
+        bytes.set(most.saturating_sub(entry.description.shared_bytes) as usize)
     }
 
     fn cuOccupancyMaxActiveClusters(_count: Out<c_int>, function: Handle, _configuration: In<u64>) {
-        driver::get()?.functions.get(function)?;
-        refuse("a launch in clusters")
+        clusters(function)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(_size: Out<c_int>, function: Handle, _configuration: In<u64>) {
-        driver::get()?.functions.get(function)?;
-        refuse("a launch in clusters")
+        clusters(function)
     }
 }

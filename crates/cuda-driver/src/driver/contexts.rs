@@ -24,6 +24,9 @@ impl Driver {
         let id = context.id;
         self.functions.retain(|function| function.context_id != id);
         self.modules.retain(|module| module.context_id != id);
+        self.libraries.each(|library| {
+            library.modules.lock().remove(&id);
+        });
         self.streams.retain(|stream| stream.context_id != id);
         self.events.retain(|event| event.context_id != id);
         for (kind, size) in self.ranges.remove_context(context) {

@@ -1,16 +1,14 @@
 //! Modules and their functions as they come and go.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 use sahasra_cuda_device::{ModuleId, Operation};
 
-use crate::attributes;
 use crate::boundary::Handle;
 use crate::context::Context;
 use crate::jit::Logs;
-use crate::module::{Function, Module};
+use crate::module::{Entries, Function, Module};
 use crate::ranges::Kind;
 use crate::status::Status;
 use crate::table::new_handle;
@@ -20,6 +18,20 @@ use super::Driver;
 impl Driver {
     /// Loads texts in a context.
     pub(crate) fn load_module(&self, context: &Arc<Context>, texts: &[String], logs: &Logs) -> Result<Handle, Status> {
+        let module = self.load(context, texts, logs, None, None)?;
+        self.modules.insert(module.handle, Arc::clone(&module));
+        Ok(module.handle)
+    }
+
+    /// Loads texts in a context, perhaps for a library, with its entries or those that the device describes.
+    pub(super) fn load(
+        &self,
+        context: &Arc<Context>,
+        texts: &[String],
+        logs: &Logs,
+        library: Option<Handle>,
+        entries: Option<Entries>,
+    ) -> Result<Arc<Module>, Status> {
         context.check()?;
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let handle = new_handle();
@@ -38,23 +50,30 @@ impl Driver {
                 return Err(status);
             }
         }
-        let module = Module {
+        Ok(Arc::new(Module {
             handle,
             id,
             context: Arc::downgrade(context),
             context_id: context.id,
-            description,
+            library,
+            entries: entries.map_or_else(|| Entries::new(&description), Ok)?,
+            variables: description.variables,
             functions: Mutex::default(),
-        };
-        self.modules.insert(handle, Arc::new(module));
-        Ok(handle)
+        }))
     }
 
-    /// Unloads a module.
+    /// Unloads a module, unless a library has it.
     pub(crate) fn unload_module(&self, handle: Handle) -> Result<(), Status> {
-        let module = self.modules.remove(handle)?;
-        self.functions.retain(|function| function.module != handle);
-        for variable in &module.description.variables {
+        if self.modules.get(handle)?.library.is_some() {
+            return Err(Status::INVALID_HANDLE);
+        }
+        self.modules.remove(handle).and_then(|module| self.unload(&module))
+    }
+
+    /// Frees what a module has, which nobody finds any more.
+    pub(super) fn unload(&self, module: &Module) -> Result<(), Status> {
+        self.functions.retain(|function| function.module != module.handle);
+        for variable in &module.variables {
             self.release(self.ranges.forget(variable.address, module.context_id));
         }
         match module.context.upgrade() {
@@ -63,15 +82,9 @@ impl Driver {
         }
     }
 
-    /// Handle of the function of a name: the same one each time.
-    pub(crate) fn function(&self, module: &Module, name: &str) -> Result<Handle, Status> {
-        let index = module.description.functions.iter().position(|function| function.name == name);
-        self.function_at(module, index.ok_or(Status::NOT_FOUND)?)
-    }
-
-    /// Handle of the function with an index.
+    /// Handle of the function with an index: the same one each time.
     pub(crate) fn function_at(&self, module: &Module, index: usize) -> Result<Handle, Status> {
-        let description = module.description.functions.get(index).ok_or(Status::INVALID_VALUE)?;
+        let entry = module.entries.at(index)?;
         let mut functions = module.functions.lock();
         if let Some(handle) = functions.get(&index) {
             return Ok(*handle);
@@ -82,10 +95,7 @@ impl Driver {
             module_id: module.id,
             context_id: module.context_id,
             index: u32::try_from(index).map_err(|_| Status::INVALID_VALUE)?,
-            most_dynamic_shared: AtomicU32::new(attributes::SHARED_BYTES.saturating_sub(description.shared_bytes)),
-            carveout: AtomicU32::new(u32::MAX),
-            name: std::ffi::CString::new(description.name.as_str()).map_err(|_| Status::INVALID_VALUE)?,
-            description: description.clone(),
+            entry,
         };
         self.functions.insert(handle, Arc::new(function));
         functions.insert(index, handle);

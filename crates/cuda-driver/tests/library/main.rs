@@ -4,6 +4,7 @@ mod arguments;
 mod contexts;
 mod driver;
 mod errors;
+mod libraries;
 mod processes;
 mod programs;
 mod symbols;
