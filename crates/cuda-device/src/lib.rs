@@ -25,4 +25,4 @@ pub use failure::{Failure, FailureKind, LoadFailure};
 pub use local::{CPU_NAME, CPU_UUID, CpuDevice, Ended};
 pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
 pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region};
-pub use sahasra_ptx::HostBlock;
+pub use sahasra_ptx::{HostBlock, with_signals_blocked};

@@ -8,6 +8,7 @@ use sahasra_cuda_boundary::log;
 use sahasra_cuda_device::{Device, Extent, Failure, Operation, Queue, Region, Ticket};
 
 use crate::boundary::Handle;
+use crate::callbacks::Callbacks;
 use crate::status::Status;
 use crate::table::new_handle;
 
@@ -31,6 +32,9 @@ pub(crate) struct Context {
     pub(crate) cache_preference: AtomicU32,
     pub(crate) bank_size: AtomicU32,
     pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) callbacks: Callbacks,
+    /// The last function of a default stream, after which all streams go on.
+    pub(crate) default_function: AtomicU64,
     /// Whether its memory is gone and none may be added. Changes under the lock of the table of ranges.
     pub(crate) is_destroyed: AtomicBool,
     has_logged_failure: AtomicBool,
@@ -53,6 +57,8 @@ impl Context {
             heap_bytes: AtomicU64::new(HEAP_BYTES),
             cache_preference: AtomicU32::new(0),
             bank_size: AtomicU32::new(0),
+            callbacks: Callbacks::new(Arc::clone(&queue)),
+            default_function: AtomicU64::new(0),
             queue,
             is_destroyed: AtomicBool::new(false),
             has_logged_failure: AtomicBool::new(false),
@@ -85,11 +91,13 @@ impl Context {
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Status> {
         let outcome = self.queue.wait(ticket);
         self.print();
+        let outcome = outcome.and_then(|()| self.callbacks.take_failure().map_or(Ok(()), Err));
         outcome.map_err(|failure| self.failed(&failure))
     }
 
     /// Waits for everything that was submitted.
     pub(crate) fn synchronise(&self) -> Result<(), Status> {
+        self.callbacks.wait(self.callbacks.last())?;
         self.wait(self.queue.last())
     }
 

@@ -65,7 +65,7 @@ pub(crate) enum Completion {
 /// Copies rows as the next work of a lane. Data from pageable host memory is taken before this returns, and data to it is there. Memory that
 /// host and device share is copied in the lane's order.
 pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion: Completion) -> Result<(), Status> {
-    lane.context.check()?;
+    lane.begin()?;
     let total = extent.bytes().ok_or(Status::INVALID_VALUE)?;
     if total == 0 {
         return Ok(());
@@ -116,7 +116,7 @@ fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Re
 
 /// Fills rows as the next work of a lane.
 pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_bytes: u8) -> Result<(), Status> {
-    lane.context.check()?;
+    lane.begin()?;
     if !to.address.is_multiple_of(u64::from(element_bytes)) || !to.row_pitch.is_multiple_of(u64::from(element_bytes)) {
         return Err(Status::INVALID_VALUE);
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sahasra_cuda_device::{Operation, Ticket};
+use sahasra_cuda_device::{Failure, Operation, Ticket};
 
 use crate::boundary::Handle;
 use crate::context::Context;
@@ -38,8 +38,37 @@ impl Lane {
         })
     }
 
+    /// The last function of the program after which work of the lane goes on.
+    fn last_function(&self) -> u64 {
+        match &self.stream {
+            Some(stream) => {
+                let of_default = self.context.default_function.load(Ordering::Relaxed);
+                stream.last_function.load(Ordering::Relaxed).max(of_default)
+            }
+            None => self.context.callbacks.last(),
+        }
+    }
+
+    /// Refuses work after a fault, and waits for functions of the program that are before it.
+    pub(crate) fn begin(&self) -> Result<(), Status> {
+        self.context.callbacks.wait(self.last_function())?;
+        self.context.check()
+    }
+
+    /// Calls a function of the program after the work of the lane.
+    pub(crate) fn call(&self, function: impl FnOnce(Option<&Failure>) + Send + 'static) -> Result<(), Status> {
+        let number = self.context.callbacks.submit(self.last(), Box::new(function))?;
+        let last = match &self.stream {
+            Some(stream) => &stream.last_function,
+            None => &self.context.default_function,
+        };
+        last.fetch_max(number, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Submits an operation to the context of the lane.
     pub(crate) fn submit(&self, operation: Operation) -> Result<Ticket, Status> {
+        self.begin()?;
         let ticket = self.context.submit(operation)?;
         self.note(ticket);
         Ok(ticket)
@@ -62,12 +91,14 @@ impl Lane {
 
     /// Waits for the lane's work.
     pub(crate) fn wait(&self) -> Result<(), Status> {
+        self.context.callbacks.wait(self.last_function())?;
         self.context.wait(self.last())
     }
 
     /// Whether the lane's work is done.
     pub(crate) fn is_done(&self) -> Result<bool, Status> {
         let done = self.context.queue.is_done(self.last());
+        let done = done.map(|is_done| is_done && self.context.callbacks.is_done(self.last_function()));
         done.map_err(|failure| self.context.failed(&failure))
     }
 
@@ -79,7 +110,7 @@ impl Lane {
         event.record(match event.mark() {
             Some(mark) => self.submit(Operation::Mark(mark))?,
             None => {
-                self.context.check()?;
+                self.begin()?;
                 self.last()
             }
         });

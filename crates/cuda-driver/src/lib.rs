@@ -13,6 +13,7 @@
 mod api;
 mod attributes;
 mod boundary;
+mod callbacks;
 mod context;
 mod copy;
 mod current;

@@ -22,6 +22,8 @@ pub(crate) struct Stream {
     pub(crate) flags: u32,
     pub(crate) priority: i32,
     pub(crate) last: AtomicU64,
+    /// The last function of the program in the stream.
+    pub(crate) last_function: AtomicU64,
 }
 
 impl Stream {
@@ -35,6 +37,7 @@ impl Stream {
             flags,
             priority,
             last: AtomicU64::new(0),
+            last_function: AtomicU64::new(0),
         };
         Ok(stream)
     }

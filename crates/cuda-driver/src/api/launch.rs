@@ -135,7 +135,7 @@ fn parameters(entry: &Entry, pointers: In<In<u8>>, extra: In<usize>) -> Result<V
 
 fn launch(function: Handle, shape: &Shape, stream: Handle, pointers: In<In<u8>>, extra: In<usize>) -> Result<(), Status> {
     let lane = Lane::of(stream)?;
-    lane.context.check()?;
+    lane.begin()?;
     let function = driver::get()?.function(function, &lane.context)?;
     shape.check(&function.entry)?;
     if shape.events.iter().any(|event| event.context_id != lane.context.id) {
@@ -220,12 +220,18 @@ exports! {
         launch(function, &shape, configuration.stream, pointers, extra)
     }
 
-    /// Runs the function on the caller's thread, after the work before it.
+    /// Work that follows in the stream is accepted when the function has run. The function does not run after a fault.
     fn cuLaunchHostFunc(stream: Handle, function: Option<unsafe extern "C" fn(*mut c_void)>, data: HostPointer) {
         let function = function.ok_or(Status::INVALID_VALUE)?;
-        Lane::of(stream)?.wait()?;
-        // SAFETY: the caller passed the function to be called with this argument.
-        unsafe { function(data.pointer()) };
-        Ok(())
+        let lane = Lane::of(stream)?;
+        lane.context.check()?;
+        lane.call(move |failure| {
+            if failure.is_none_or(|failure| !failure.is_sticky()) {
+                // The whole of it, which may be sent to the thread.
+                let data: HostPointer = data;
+                // SAFETY: the caller passed the function to be called with this argument, from any thread.
+                unsafe { function(data.pointer()) };
+            }
+        })
     }
 }

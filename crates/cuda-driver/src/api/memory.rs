@@ -152,6 +152,7 @@ exports! {
 
     fn cuMemFreeAsync(address: u64, stream: Handle) {
         let lane = Lane::of(stream)?;
+        lane.begin()?;
         driver::get()?.free_memory(address)?;
         lane.note(lane.context.queue.last());
         Ok(())
@@ -188,6 +189,7 @@ fn allocate_from(address: Out<u64>, bytes: usize, pool: Handle, stream: Handle) 
     let driver = driver::get()?;
     driver.pools.get(pool)?;
     let lane = Lane::of(stream)?;
+    lane.begin()?;
     let start = driver.allocate(&lane.context, bytes as u64, Kind::Pooled(pool))?;
     lane.note(lane.context.queue.last());
     address.set(start)

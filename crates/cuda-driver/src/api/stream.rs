@@ -98,7 +98,7 @@ exports! {
         device.set(0)
     }
 
-    /// Calls the function on the caller's thread, after the work before it.
+    /// Work that follows in the stream is accepted when the function has run.
     fn cuStreamAddCallback(
         stream: Handle,
         callback: Option<unsafe extern "C" fn(Handle, Status, HostPointer)>,
@@ -106,10 +106,12 @@ exports! {
         _flags: c_uint,
     ) {
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
-        let status = Lane::of(stream)?.wait().err().unwrap_or(Status::SUCCESS);
-        // SAFETY: the caller passed the function to be called with these arguments.
-        unsafe { callback(stream, status, data) };
-        Ok(())
+        Lane::of(stream)?.call(move |failure| {
+            // The whole of it, which may be sent to the thread.
+            let data: HostPointer = data;
+            // SAFETY: the caller passed the function to be called with these arguments, from any thread.
+            unsafe { callback(stream, failure.map_or(Status::SUCCESS, Status::from), data) };
+        })
     }
 
     fn cuStreamIsCapturing(stream: Handle, status: Out<c_uint>) {

@@ -70,6 +70,10 @@ impl Driver {
     /// Frees host memory that [`allocate_host`](Self::allocate_host) made. Work that was submitted before may still use it.
     pub(crate) fn free_host(&self, pointer: HostPointer) -> Result<(), Status> {
         let removed = self.remove_host(pointer, Origin::Allocated).ok_or(Status::INVALID_VALUE)?;
+        if let Some(context) = self.contexts.find(removed.context_handle) {
+            // A function of the program may use it.
+            context.callbacks.wait(context.callbacks.last())?;
+        }
         let outcome = self.end_sharing(pointer.address(), false);
         drop(removed);
         outcome

@@ -1,6 +1,7 @@
 //! The built library, opened as programs open it. Each test runs in a process of its own, because the library's state is that of a process.
 
 mod arguments;
+mod callbacks;
 mod contexts;
 mod driver;
 mod errors;
