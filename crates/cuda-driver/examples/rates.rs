@@ -3,16 +3,32 @@
 //! ```console
 //! $ SAHASRA_CUDA=cpu: LD_LIBRARY_PATH=$(crates/cuda-driver/library --release) target/release/examples/rates
 //! ```
+//!
+//! With `--json` each line is a JSON object with the name, the value and its unit. With `--tcp` it measures plain TCP on loopback instead.
 
 use std::ffi::c_void;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
 const PTX: &std::ffi::CStr = c".version 7.0 .target sm_70 .address_size 64 .visible .entry empty(.param .u64 out, .param .u32 n) { ret; }";
 
+/// Round trips of plain TCP that are measured, and bytes of a copy.
+const TRIPS: u32 = 20_000;
+const BULK: usize = 64 << 20;
+
 fn check(result: CUresult) {
     assert_eq!(result, CUresult::CUDA_SUCCESS);
+}
+
+fn print(name: &str, value: f64, unit: &str) {
+    if std::env::args().any(|argument| argument == "--json") {
+        println!(r#"{{"name": "{name}", "value": {value:.4}, "unit": "{unit}"}}"#);
+    } else {
+        println!("{name:32} {value:10.2} {unit}");
+    }
 }
 
 /// Prints the time of one of `count` calls.
@@ -22,7 +38,7 @@ fn time(name: &str, count: u32, mut call: impl FnMut()) {
         call();
     }
     let each = start.elapsed().as_secs_f64() / f64::from(count);
-    println!("{name:32} {:10.0} ns", each * 1e9);
+    print(name, each * 1e6, "us");
 }
 
 /// Prints the bytes per second of one of `count` copies.
@@ -33,10 +49,53 @@ fn rate(name: &str, bytes: usize, count: u32, mut copy: impl FnMut()) {
         copy();
     }
     let each = start.elapsed().as_secs_f64() / f64::from(count);
-    println!("{name:32} {:10.2} GB/s", bytes as f64 / each / 1e9);
+    print(name, bytes as f64 / each / 1e9, "GB/s");
+}
+
+/// Measures plain TCP between two threads: a round trip of a byte, and bytes in one direction that are confirmed at the end.
+fn tcp() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
+    let (mut server, _) = listener.accept()?;
+    for stream in [&client, &server] {
+        stream.set_nodelay(true)?;
+    }
+    std::thread::spawn(move || -> io::Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        for _ in 0..TRIPS {
+            server.read_exact(&mut buffer[..1])?;
+            server.write_all(&buffer[..1])?;
+        }
+        loop {
+            let mut left = BULK;
+            while left > 0 {
+                let most = left.min(buffer.len());
+                left -= server.read(&mut buffer[..most])?;
+            }
+            server.write_all(&[1])?;
+        }
+    });
+    let mut byte = [0];
+    time("round trip", TRIPS, || {
+        client
+            .write_all(&byte)
+            .and_then(|()| client.read_exact(&mut byte))
+            .expect("an echo");
+    });
+    let bytes = vec![1; BULK];
+    rate("copy", BULK, 10, || {
+        client
+            .write_all(&bytes)
+            .and_then(|()| client.read_exact(&mut byte))
+            .expect("a confirmation");
+    });
+    Ok(())
 }
 
 fn main() {
+    if std::env::args().any(|argument| argument == "--tcp") {
+        return tcp().expect("sockets on loopback");
+    }
     let (mut context, mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: each pointer is to a local of the type that the driver writes; the texts end with a zero byte.
     unsafe {
@@ -105,7 +164,20 @@ fn main() {
         launch();
         synchronise();
     });
-    let bytes = 64 << 20;
+    let mut word = 0u32;
+    let mut small = 0;
+    // SAFETY: the driver writes an address, and then a word.
+    unsafe { check(sys::cuMemAlloc_v2(&mut small, 4)) };
+    time("read 4 bytes", 20_000, || {
+        // SAFETY: both have four bytes.
+        unsafe { check(sys::cuMemcpyDtoH_v2((&raw mut word).cast(), small, 4)) };
+    });
+    time("fill and synchronise", 20_000, || {
+        // SAFETY: the memory has four bytes.
+        unsafe { check(sys::cuMemsetD32_v2(small, 1, 1)) };
+        synchronise();
+    });
+    let bytes = BULK;
     let mut host = vec![1u8; bytes];
     let (mut first, mut second) = (0, 0);
     // SAFETY: the driver writes two addresses.
