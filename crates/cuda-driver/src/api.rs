@@ -40,3 +40,4 @@ pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod primary;
 pub(crate) mod stream;
+pub(crate) mod virtual_memory;

@@ -70,8 +70,8 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         // Overlap of copies and kernels, stream priorities, caches.
         15 | 78 | 79 | 80 => 1,
         40 => 1,
-        // Unified addresses, cooperative launches, memory pools, registration of host memory, preemption.
-        41 | 90 | 95 | 99 | 115 => 1,
+        // Unified addresses, virtual memory management, cooperative launches, memory pools, registration of host memory, preemption.
+        41 | 90 | 95 | 99 | 102 | 115 => 1,
         // Textures and surfaces, as of compute capability 8.0.
         21 | 42 | 55 | 61 => 32_768,
         22 | 23 | 27 | 28 | 45 | 46 | 52 | 53 | 63 | 64 | 66 | 67 => 32_768,
@@ -91,10 +91,10 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         131 | 134 => -1,
         // Mapped host memory, managed memory, and registered memory at its own address.
         19 | 83 | 89 | 91 => i32::from(properties.shares_host_memory),
-        // Everything else that there is by that number is absent: peers, virtual memory, IPC, clusters, interoperation.
+        // Everything else that there is by that number is absent: peers, IPC, clusters, interoperation.
         // Kernels of one context run one after another.
         31 => 0,
-        17 | 18 | 20 | 32 | 35 | 44 | 84 | 86 | 88 | 92..=94 | 96 | 98 | 100..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
+        17 | 18 | 20 | 32 | 35 | 44 | 84 | 86 | 88 | 92..=94 | 96 | 98 | 100 | 101 | 103..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
         132 | 133 | 135..=162 => 0,
         _ => return None,
     })

@@ -8,6 +8,7 @@ use crate::boundary::HostPointer;
 use crate::context::Context;
 use crate::driver;
 use crate::lane::Lane;
+use crate::ranges::Kind;
 use crate::status::Status;
 
 /// One side of a copy. The rows of a side in host memory have a host address.
@@ -49,7 +50,12 @@ impl Side {
         match driver.ranges.find(address) {
             Some(_) => Ok(Self::device(address)),
             // Freed, or in a gap between ranges: no address of the host.
-            None if driver.ranges.has_placed(address) || address >= driver.device.properties().placed_from => Err(Status::INVALID_VALUE),
+            None if driver.ranges.has_placed(address)
+                || driver.virtual_memory.lock().has_reserved(address)
+                || address >= driver.device.properties().placed_from =>
+            {
+                Err(Status::INVALID_VALUE)
+            }
             None => Ok(Self::Host(Region::linear(address))),
         }
     }
@@ -72,11 +78,80 @@ pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion
     }
     let (from, from_shared) = from.shared(lane, &extent)?;
     let (to, to_shared) = to.shared(lane, &extent)?;
-    transfer(lane, to, from, extent, total)?;
+    match pieces(&[to, from], &extent)? {
+        None => transfer(lane, to, from, extent, total)?,
+        Some(pieces) => {
+            for piece in pieces {
+                transfer(lane, piece.of(to)?, piece.of(from)?, Extent::linear(piece.bytes), piece.bytes)?;
+            }
+        }
+    }
     if completion == Completion::Now && (from_shared || to_shared) {
         return lane.wait();
     }
     Ok(())
+}
+
+/// A piece of a row.
+struct Piece {
+    row: u64,
+    slice: u64,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Piece {
+    /// The piece on a side.
+    fn of(&self, side: Side) -> Result<Side, Status> {
+        Ok(match side {
+            Side::Host(region) => Side::Host(self.within(&region)?),
+            Side::Device(region) => Side::Device(self.within(&region)?),
+        })
+    }
+
+    fn within(&self, region: &Region) -> Result<Region, Status> {
+        let start = region.row(self.row, self.slice).and_then(|start| start.checked_add(self.offset));
+        start.map(Region::linear).ok_or(Status::INVALID_VALUE)
+    }
+}
+
+/// Pieces that are in one range on each side, if the sides are not in one range each: a program may have mapped several memories behind each
+/// other.
+fn pieces(sides: &[Side], extent: &Extent) -> Result<Option<Vec<Piece>>, Status> {
+    let ranges = &driver::get()?.ranges;
+    let on_device = || {
+        sides.iter().filter_map(|side| match side {
+            Side::Device(region) => Some(region),
+            Side::Host(_) => None,
+        })
+    };
+    let mut is_split = false;
+    for region in on_device().filter(|region| !ranges.has_addresses(region.address)) {
+        let span = extent.span(region).ok_or(Status::INVALID_VALUE)?;
+        let range = ranges.find(region.address).filter(|range| range.kind == Kind::Virtual);
+        is_split |= range.is_some_and(|range| span > range.bytes - (region.address - range.start));
+    }
+    if !is_split {
+        return Ok(None);
+    }
+    let mut pieces = Vec::new();
+    for (row, slice) in extent.rows() {
+        let mut offset = 0;
+        while offset < extent.width {
+            let mut piece = Piece {
+                row,
+                slice,
+                offset,
+                bytes: extent.width - offset,
+            };
+            for region in on_device() {
+                piece.bytes = piece.bytes.min(ranges.room(piece.within(region)?.address)?);
+            }
+            offset += piece.bytes;
+            pieces.push(piece);
+        }
+    }
+    Ok(Some(pieces))
 }
 
 fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Result<(), Status> {
@@ -123,14 +198,22 @@ pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_
     if extent.bytes().ok_or(Status::INVALID_VALUE)? == 0 {
         return Ok(());
     }
-    let owner = driver::get()?.ranges.owner(&to, &extent)?;
-    let operation = Operation::Fill {
-        to,
-        extent,
-        value,
-        element_bytes,
+    let fill = |to: Region, extent: Extent| {
+        let owner = driver::get()?.ranges.owner(&to, &extent)?;
+        let operation = Operation::Fill {
+            to,
+            extent,
+            value,
+            element_bytes,
+        };
+        submit(lane, &owner, operation)
     };
-    submit(lane, &owner, operation)
+    match pieces(&[Side::Device(to)], &extent)? {
+        None => fill(to, extent),
+        Some(pieces) => pieces
+            .iter()
+            .try_for_each(|piece| fill(piece.within(&to)?, Extent::linear(piece.bytes))),
+    }
 }
 
 /// Lets work of a lane's context end before work of another context that follows it.

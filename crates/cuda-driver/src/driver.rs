@@ -5,6 +5,7 @@ mod host;
 mod libraries;
 mod memory;
 mod modules;
+mod virtual_memory;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +24,7 @@ use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
+use crate::virtual_memory::VirtualMemory;
 
 use contexts::Primary;
 
@@ -47,6 +49,7 @@ pub(crate) struct Driver {
     pub(crate) current_pool: Mutex<Handle>,
     /// Device memory by address.
     pub(crate) ranges: Ranges,
+    pub(crate) virtual_memory: Mutex<VirtualMemory>,
     /// Host memory that programs allocated or registered, or share with the device, by address.
     pub(crate) host: RwLock<BTreeMap<usize, HostRange>>,
     /// Bytes of device memory that are in use.
@@ -93,7 +96,11 @@ pub(crate) fn initialise() -> Result<(), Status> {
     if !process::refuse_children() {
         return Err(Status::OPERATING_SYSTEM);
     }
-    let ranges = Ranges::new(device.properties().addresses.clone());
+    let addresses = device.properties().addresses.clone();
+    // The upper quarter is for programs that manage their addresses.
+    let reserved = addresses.end - (addresses.end - addresses.start) / 4;
+    let ranges = Ranges::new(addresses.start..reserved);
+    let virtual_memory = VirtualMemory::new(reserved..addresses.end);
     let pools = Table::default();
     let default_pool = crate::table::new_handle();
     pools.insert(default_pool, Arc::new(crate::ranges::Pool::default()));
@@ -112,6 +119,7 @@ pub(crate) fn initialise() -> Result<(), Status> {
         default_pool,
         current_pool: Mutex::new(default_pool),
         ranges,
+        virtual_memory: Mutex::new(virtual_memory),
         host: RwLock::default(),
         used: AtomicU64::new(0),
     });

@@ -29,3 +29,4 @@ mod status;
 mod stream;
 mod symbols;
 mod table;
+mod virtual_memory;

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Mapped,
     /// Memory of the device that the host can access, at its host address.
     Managed,
+    /// Memory that the program has mapped.
+    Virtual,
 }
 
 impl Kind {
@@ -39,7 +41,8 @@ impl Kind {
     /// Bytes of device memory that a range of `bytes` counts with.
     pub(crate) fn charge(self, bytes: u64) -> u64 {
         match self {
-            Self::Mapped => 0,
+            // What is mapped counts where it was created.
+            Self::Mapped | Self::Virtual => 0,
             _ => counted(bytes).unwrap_or(0),
         }
     }
@@ -152,6 +155,17 @@ impl Ranges {
         let table = self.table.read();
         let (_, range) = table.ranges.range(..=address).next_back()?;
         (!range.is_freed && address - range.start < range.bytes.max(1)).then(|| range.clone())
+    }
+
+    /// Whether an address is one of those among which ranges are placed.
+    pub(crate) fn has_addresses(&self, address: u64) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Bytes from an address to the end of its range.
+    pub(crate) fn room(&self, address: u64) -> Result<u64, Status> {
+        let range = self.find(address).ok_or(Status::INVALID_VALUE)?;
+        Ok(range.bytes - (address - range.start))
     }
 
     /// The context whose memory contains the rows; [`Status::INVALID_VALUE`] if they are not in one range.

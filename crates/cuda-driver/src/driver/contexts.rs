@@ -32,6 +32,7 @@ impl Driver {
         for (kind, size) in self.ranges.remove_context(context) {
             self.discount(kind, size);
         }
+        self.virtual_memory.lock().forget_context(id);
         self.host.write().retain(|_, range| !(range.is_managed() && range.context_id == id));
     }
 }
@@ -54,6 +55,11 @@ impl Default for Primary {
 }
 
 impl Primary {
+    /// Handle of the context, whether it exists or not.
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     /// Whether the context exists.
     pub(crate) fn is_active(&self) -> bool {
         self.references > 0

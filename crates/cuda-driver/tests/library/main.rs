@@ -9,3 +9,4 @@ mod libraries;
 mod processes;
 mod programs;
 mod symbols;
+mod virtual_memory;
