@@ -105,6 +105,7 @@ ld weak|volatile|relaxed|acquire|mmio? relaxed? cta|cluster|gpu|sys? global|cons
 ld,st weak? global|local|shared|shared::cta? ca|cg|cs|lu|cv|nc|wb|wt? [level] b128
 ldu global? v2|v4? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
 st weak|volatile|relaxed|release|mmio? relaxed? cta|cluster|gpu|sys? global|shared|shared::cta|shared::cluster|local|param|param::func? wb|cg|cs|wt? [level] v2|v4|v8? b8|b16|b32|b64|u8|u16|u32|u64|s8|s16|s32|s64|f32|f64
+st bulk weak? shared::cta?
 st async weak? shared::cluster? mbarrier::complete_tx::bytes v2|v4? b32|b64|u32|u64|s32|s64|f32|f64
 prefetch global|local? L1|L2|L2::evict_last|L2::evict_normal
 prefetchu L1
@@ -189,6 +190,10 @@ membar proxy alias
 fence sc|acq_rel|acquire|release? cta|cluster|gpu|sys
 fence proxy alias|async global|shared::cta|shared::cluster?
 fence mbarrier_init release cluster
+fence acquire sync_restrict::shared::cluster cluster
+fence release sync_restrict::shared::cta cluster
+fence proxy async::generic acquire sync_restrict::shared::cluster cluster
+fence proxy async::generic release sync_restrict::shared::cta cluster
 atom,red sem? scope? space? add [level] u32|s32|u64|s64|f32|f64
 atom,red sem? scope? space? add noftz [level] f16|f16x2|bf16|bf16x2
 atom,red sem? scope? space? add noftz? [level] v2|v4|v8 f16|f16x2|bf16|bf16x2|f32

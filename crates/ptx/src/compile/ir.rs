@@ -206,6 +206,8 @@ pub(crate) enum SystemCall {
     AllocateStack { alignment: u64 },
     /// sources: destination, source, bytes, and perhaps the mask of the bytes to write in each 16.
     Bulk(BulkCopy),
+    /// Sets consecutive bytes to zero. sources: address, bytes.
+    Clear(Space),
     /// sources: rank of a block in its cluster, which must be that of the only block.
     CheckRank,
 }

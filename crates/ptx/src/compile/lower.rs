@@ -375,6 +375,7 @@ impl<'a> Lowering<'a> {
             "cvta" => self.cvta(at),
             "ld" | "ldu" => self.load(at),
             "st" | "red" if at.modifiers().contains(&"async") => self.access_async(at),
+            "st" if at.modifiers().first() == Some(&"bulk") => self.store_bulk(at),
             "st" => self.store(at),
             "mapa" => self.map_address(at),
             "getctarank" => self.block_rank(at),

@@ -130,10 +130,11 @@ impl Worker<'_> {
         for group in 0..self.groups.len() {
             for index in 0..self.groups[group].waiting.len() {
                 let parked = self.groups[group].waiting[index];
-                let detail = code.barriers[code.instructions[parked.at as usize].detail as usize];
-                let (true, Some((reduction, _, target))) = (parked.on == on, detail.reduction) else {
+                if parked.on != on {
                     continue;
-                };
+                }
+                let detail = code.barriers[code.instructions[parked.at as usize].detail as usize];
+                let Some((reduction, _, target)) = detail.reduction else { continue };
                 let holds = match reduction {
                     BarrierReduction::All => barrier.holds == barrier.arrived,
                     BarrierReduction::Any => barrier.holds > 0,

@@ -91,6 +91,7 @@ impl Worker<'_> {
                 }
                 Ok(())
             }
+            SystemCall::Clear(space) => self.clear(detail, space, lane),
             SystemCall::Bulk(copy) => self.bulk(detail, copy, lane),
             SystemCall::CheckRank => match word(self, 0, Width::W32) {
                 0 => Ok(()),

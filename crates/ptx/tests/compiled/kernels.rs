@@ -1,5 +1,6 @@
 //! Kernels that are written for these tests and compiled by NVRTC (`tests/kernels/*.cu`), checked against separate references.
 
+mod asynchronous;
 mod cooperation;
 mod crypto;
 mod forms;
@@ -9,6 +10,7 @@ mod networks;
 mod numeric;
 mod sorting;
 mod strings;
+mod transfers;
 
 use crate::device::{self, Device};
 

@@ -76,3 +76,19 @@ fn threads_that_end_after_their_arrival_are_not_counted_twice() {
     let fault = mirrored(96, statements).expect_err("the third warp never comes");
     assert!(matches!(fault, FaultKind::Deadlock(_)), "{fault}");
 }
+
+#[test]
+fn a_reduction_completes_while_other_warps_wait_elsewhere() {
+    // The first warp reduces alone, while half of the second warp waits for the other half at its third shuffle, or for the cluster.
+    for waits in [
+        "shfl.sync.idx.b32 %r6, %r1, 0, 31, -1;",
+        "barrier.cluster.arrive; barrier.cluster.wait;",
+    ] {
+        let statements = format!(
+            "setp.lt.u32 %p1, %r1, 32;\n@%p1 bra FIRST;\nshfl.sync.idx.b32 %r6, %r1, 0, 31, -1;\nshfl.sync.idx.b32 %r6, %r1, 0, 31, -1;\n\
+             setp.ge.u32 %p2, %r1, 48;\n@%p2 bra LATE;\nJOIN:\n{waits}\nbra ON;\n\
+             FIRST:\nbar.red.popc.u32 %r5, 1, 32, %p1;\nsetp.ne.u32 %p2, %r5, 32;\n@%p2 trap;\nbra ON;\nLATE:\nbra JOIN;\nON:"
+        );
+        assert_eq!(mirrored(64, &statements), Ok(all(64)), "{waits}");
+    }
+}

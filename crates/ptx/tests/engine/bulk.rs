@@ -156,6 +156,35 @@ fn copies_check_their_addresses_and_size() {
     );
 }
 
+#[test]
+fn bulk_stores_clear_shared_memory() {
+    let input = pattern(5);
+    let body = |stores: &str| {
+        format!(
+            "{FILL} mov.u32 %r3, 24; mov.u64 %rd7, tile; cvta.shared.u64 %rd8, %rd7; {stores} bar.sync 0; {}",
+            store("tile")
+        )
+    };
+    let found = run(
+        &body("@%p1 st.bulk.weak.shared::cta [%rd7+8], 16, 0; @%p1 st.bulk [%rd8+512], %r3, 0; @%p1 st.bulk.weak [tile+1016], 8, 0;"),
+        &input,
+        &[0; BYTES],
+    )
+    .expect("runs");
+    for (index, byte) in found.into_iter().enumerate() {
+        let cleared = matches!(index, 8..24 | 512..536 | 1016..1024);
+        assert_eq!(byte, if cleared { 0 } else { input[index] }, "{index}");
+    }
+    let fault = |store: &str| run(&body(store), &input, &[0; BYTES]).expect_err(store).kind.clone();
+    assert_eq!(fault("@%p1 st.bulk [%rd8+4], 8, 0;"), FaultKind::Misaligned { alignment: 8 });
+    assert_eq!(fault("@%p1 st.bulk [%rd8], 12, 0;"), FaultKind::Misaligned { alignment: 8 });
+    assert!(matches!(fault("@%p1 st.bulk [%rd1], 8, 0;"), FaultKind::OutOfBounds { .. }));
+    assert!(matches!(
+        fault("@%p1 st.bulk [%rd8], 0x100000000, 0;"),
+        FaultKind::OutOfBounds { .. }
+    ));
+}
+
 /// One element of a reduction: its type, and the result of the operation by the ISA.
 fn reduced(operation: &str, scalar: &str, old: u64, operand: u64) -> u64 {
     let bits = scalar

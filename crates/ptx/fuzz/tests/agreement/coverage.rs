@@ -12,7 +12,7 @@ use sahasra_ptx_fuzz::model::Model;
 use sahasra_ptx_fuzz::{damage, differential, forms};
 
 /// Opcodes that other tests cover, and these tests.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 25] = [
     ("call", "programs: device functions of random programs; compiled::corpus: 18_calls"),
     ("st.param", "programs: arguments and results of device functions"),
     (
@@ -25,7 +25,21 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("mbarrier", "engine::transactions; compiled::kernels: cooperation"),
     ("elect", "engine::transactions: the_lowest_thread_of_a_mask_is_elected"),
     ("cvta.param", "engine::transactions: parameters_are_read_at_generic_addresses"),
-    ("cp.async", "matrices: copies"),
+    ("cp.async", "matrices: copies; engine::bulk"),
+    ("cp.reduce", "engine::bulk; compiled::kernels: asynchronous"),
+    ("st.async", "engine::bulk; compiled::kernels: asynchronous"),
+    ("red.async", "engine::bulk; compiled::kernels: asynchronous"),
+    ("barrier.cluster", "engine::clusters; compiled::kernels: asynchronous"),
+    ("fence.proxy", "engine::bulk; engine::vectors: a_block_is_a_cluster_of_its_own"),
+    (
+        "ld.shared::cluster",
+        "engine::clusters; engine::vectors: a_block_is_a_cluster_of_its_own",
+    ),
+    ("mapa", "engine::clusters; compiled::kernels: asynchronous"),
+    ("getctarank", "engine::clusters; compiled::kernels: asynchronous"),
+    ("alloca", "engine::stack; compiled::kernels: asynchronous"),
+    ("stacksave", "engine::stack; compiled::kernels: asynchronous"),
+    ("stackrestore", "engine::stack; compiled::kernels: asynchronous"),
     ("mma", "matrices: products"),
     ("wmma", "matrices: opaque"),
     ("ldmatrix", "matrices: moves"),
@@ -102,10 +116,15 @@ fn statements(form: &str) -> Option<String> {
     } else {
         "%out"
     };
+    let names_cluster = words.get(1) == Some(&"cluster") || words.iter().any(|word| word.ends_with("::cluster"));
+    if names_cluster || has("async") || has("proxy") {
+        return None;
+    }
     Some(match words[0] {
         "ld" if has("param") && vector * bits <= 64 => format!("{form} {list}, [value];"),
         "ld" => format!("{form} {list}, [{base}+16];"),
         "st" if !has("param") => format!("{form} [{base}+16], {list};"),
+        "atom" if vector > 1 => format!("{form} {list}, [{base}+16], {list};"),
         "atom" => {
             let third = if has("cas") { format!(", %{l}3") } else { String::new() };
             // Twice: once where the value compared with is in memory, and once where it is not.

@@ -84,6 +84,38 @@ impl<'a> Lowering<'a> {
         }
     }
 
+    /// `st.bulk [address], bytes, 0`, of shared memory.
+    pub(super) fn store_bulk(&mut self, at: At<'a, '_>) -> Result<(), LoadError> {
+        let [address, bytes, value] = at.operands()?;
+        if !matches!(value, Operand::Constant(Constant::Integer(0))) {
+            return Err(at.invalid("the value of a bulk store is not 0"));
+        }
+        let mut space = if at.modifiers().contains(&"shared::cta") {
+            Space::Shared
+        } else {
+            Space::Generic
+        };
+        if let Operand::Address { base: Some(name), .. } = address
+            && self.register(name).is_none()
+        {
+            space = self.address(at, address)?.space.unwrap_or(space);
+        }
+        let (address, bytes) = (self.whole_address(at, address)?, self.any_source(at, bytes, T::U64)?);
+        let guard = self.guard.take();
+        let bytes = match self.width(bytes) {
+            Width::W64 => bytes,
+            Width::W32 => {
+                let wide = self.new_register(Width::W64);
+                self.lane(unary::<Resize<u32, u64>>(), wide, &[bytes]);
+                wide
+            }
+            _ => return Err(at.invalid("the size of a bulk store has 32 or 64 bits")),
+        };
+        self.guard = guard;
+        self.emit(Action::System(SystemCall::Clear(space)), vec![], vec![address, bytes]);
+        Ok(())
+    }
+
     /// Returns the address of an operand in one register of 64 bits.
     fn whole_address(&mut self, at: At<'a, '_>, operand: &Operand<'a>) -> Result<RegisterId, LoadError> {
         let place = self.address(at, operand)?;

@@ -120,6 +120,9 @@ impl<'a> Lowering<'a> {
             "global",
             "shared::cta",
             "mbarrier_init",
+            "async::generic",
+            "sync_restrict::shared::cta",
+            "sync_restrict::shared::cluster",
         ];
         if at.modifiers().iter().all(|word| known.contains(word)) && at.all_operands().is_empty() {
             self.emit(Action::Fence, vec![], vec![]);
