@@ -145,6 +145,10 @@ limits: build tools ## Reach every documented maximum, print what it took, fail 
 	SAHASRA_E2E_BIN_DIR=$(CURDIR)/target/release SAHASRA_E2E_S3_SERVER=$(CURDIR)/target/s3/bin/moto_server SAHASRA_ALLOWED_STORE_ENDPOINTS='http://127.0.0.1:*' \
 	target/release/examples/limits
 
+.PHONY: cuda-programs
+cuda-programs: ## Programs of the package index on the CUDA libraries, without a GPU: a table of results (9 GB of disk, 6 of them PyTorch's: PYTORCH=0 leaves it out)
+	cuda-programs/run
+
 .PHONY: build
 build: ## The binaries, optimised
 	cargo build --release --workspace --bins
