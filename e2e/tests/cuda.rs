@@ -318,7 +318,7 @@ async fn the_library_does_on_a_session_what_it_does_in_process() {
     let test = library_tests(&fixture.binaries.join("deps")).expect("the tests of the driver library are built");
     let mut command = Command::new(test);
     command
-        .args(["--test-threads=1", "--skip", "kernels_and_host_share_memory"])
+        .args(["--test-threads=1"])
         .env("SAHASRA_TEST_SESSION", format!("{}/default/library", fixture.gateway.url()));
     Program::start(command, &fixture.token).succeeds().await;
     fixture.leaves_nothing(&["library"]).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::{Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+use crate::{Extent, Failure, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
 
 /// What a device is. Known before any queue is opened, so that questions about it need no answer from afar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,8 @@ pub struct Properties {
     pub placed_from: u64,
     /// Blocks that run at the same time.
     pub multiprocessors: u32,
-    /// Whether kernels can access this process's memory ([`Queue::share`]).
+    /// Whether kernels access this process's memory itself. Otherwise [`Queue::share`] copies: what the host wrote is there for the next
+    /// operation, and what kernels wrote is here when a wait has returned.
     pub shares_host_memory: bool,
 }
 
@@ -71,13 +72,8 @@ pub trait Queue: Send + Sync {
     /// Makes memory of this process accessible to kernels at its own address, until that address is unmapped, in order with everything else.
     ///
     /// # Errors
-    /// [`FailureKind::Protocol`] if the device does not [share memory](Properties::shares_host_memory) or has that address already.
-    fn share(&self, _block: &Arc<HostBlock>) -> Result<(), Failure> {
-        Err(Failure::new(
-            FailureKind::Protocol,
-            "the device does not share the memory of its host",
-        ))
-    }
+    /// [`FailureKind::Protocol`] if the device has that address already, [`FailureKind::OutOfMemory`] if it has no room for a copy.
+    fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure>;
 
     /// Reads rows, after everything that was submitted before, into `into`, without gaps.
     ///

@@ -89,8 +89,10 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         // Numbers of nodes and groups that there are none of.
         85 => 0,
         131 | 134 => -1,
-        // Mapped host memory, managed memory, and registered memory at its own address.
-        19 | 83 | 89 | 91 => i32::from(properties.shares_host_memory),
+        // Mapped host memory, and managed memory.
+        19 | 83 => 1,
+        // Access to managed memory while kernels run, and registered memory at its own address.
+        89 | 91 => i32::from(properties.shares_host_memory),
         // Everything else that there is by that number is absent: peers, IPC, clusters, interoperation.
         // Kernels of one context run one after another.
         31 => 0,

@@ -26,6 +26,8 @@ use crate::stream::{Event, Stream};
 use crate::table::Table;
 use crate::virtual_memory::VirtualMemory;
 
+pub(crate) use host::DEVICE_MAP;
+
 use contexts::Primary;
 
 /// Version of the driver API.

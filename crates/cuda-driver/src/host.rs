@@ -18,7 +18,7 @@ pub(crate) enum Origin {
 
 /// A range of host memory.
 pub(crate) struct HostRange {
-    block: Arc<HostBlock>,
+    pub(crate) block: Arc<HostBlock>,
     pub(crate) flags: u32,
     pub(crate) context_handle: Handle,
     pub(crate) context_id: u64,

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sahasra_client::{Error, Session};
-use sahasra_cuda_device::{Extent, Failure, FailureKind, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket};
+use sahasra_client::{Array, Error, Pending, Session};
+use sahasra_cuda_device::{
+    Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
+};
 use sahasra_wire::cuda::{Load, Read, Waited, Write};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
 use crate::failure;
+use crate::mirrors::{self, Mirrors};
 use crate::outbox::Outbox;
 
 /// Largest write that is part of a batch, in bytes.
@@ -30,6 +33,7 @@ pub(crate) struct RemoteQueue {
     /// The sticky failure.
     failure: OnceLock<Failure>,
     marks: Mutex<HashMap<u64, Duration>>,
+    mirrors: Mirrors,
 }
 
 impl RemoteQueue {
@@ -41,6 +45,7 @@ impl RemoteQueue {
             executed: AtomicU64::new(0),
             failure: OnceLock::new(),
             marks: Mutex::default(),
+            mirrors: Mirrors::default(),
         }
     }
 
@@ -76,6 +81,71 @@ impl RemoteQueue {
         Ok(())
     }
 
+    /// Waits for everything, and copies the blocks that kernels may have written back.
+    fn take_back(&self) -> Result<(), Failure> {
+        self.ask(self.last())?;
+        self.mirrors.to_host(|blocks| {
+            let asked = blocks
+                .iter()
+                .map(|block| self.ask_for(Region::linear(block.pointer() as u64), Extent::linear(block.bytes() as u64)));
+            let asked: Vec<_> = asked.collect();
+            for (block, answer) in blocks.iter().zip(asked) {
+                let array = answer.wait().map_err(|error| self.failed(&error))?;
+                block.overwrite(&array.data);
+            }
+            Ok(())
+        })
+    }
+
+    /// Requests rows, after everything that was submitted before.
+    fn ask_for(&self, from: Region, extent: Extent) -> Pending<Array> {
+        let bytes = extent.bytes().unwrap_or(u64::MAX);
+        let read = Read {
+            context: self.context,
+            from: from.into(),
+            extent: extent.into(),
+            request: 0,
+        };
+        self.outbox.after_all(|| (), |session, ()| session.cuda_read(read, bytes))
+    }
+
+    /// Sends the blocks of this process's memory that the next operation may access.
+    fn send_blocks(&self) {
+        self.mirrors.to_device(|block| {
+            let bytes = block.to_vec();
+            self.write_rows(Region::linear(block.pointer() as u64), Extent::linear(bytes.len() as u64), &bytes);
+        });
+    }
+
+    fn write_rows(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
+        if bytes.len() <= LITTLE_BYTES {
+            let bytes = Bytes::copy_from_slice(bytes);
+            return self
+                .outbox
+                .add(self.context, Operation::Write { to, extent, bytes }, || self.count());
+        }
+        if extent.height == 1 && extent.depth == 1 {
+            let mut ticket = self.last();
+            for (piece, start) in bytes.chunks(PIECE_BYTES).zip((to.address..).step_by(PIECE_BYTES)) {
+                let extent = Extent::linear(piece.len() as u64);
+                ticket = self.write_frame(Region::linear(start), extent, Bytes::copy_from_slice(piece));
+            }
+            return ticket;
+        }
+        if bytes.len() <= MAX_PAYLOAD_BYTES {
+            return self.write_frame(to, extent, Bytes::copy_from_slice(bytes));
+        }
+        // Rows one by one, each in pieces.
+        let mut ticket = self.last();
+        let width = usize::try_from(extent.width).unwrap_or(usize::MAX);
+        for ((row, slice), bytes) in extent.rows().zip(bytes.chunks(width)) {
+            // A row beyond the address space is outside every allocation, like the address 0.
+            let address = to.row(row, slice).unwrap_or(0);
+            ticket = self.write_rows(Region::linear(address), Extent::linear(extent.width), bytes);
+        }
+        ticket
+    }
+
     fn is_known_done(&self, ticket: Ticket) -> bool {
         self.executed.load(Ordering::Acquire) >= ticket.0
     }
@@ -106,38 +176,34 @@ impl Drop for RemoteQueue {
 impl Queue for RemoteQueue {
     fn submit(&self, operation: Operation) -> Ticket {
         match operation {
+            Operation::Unmap { address } => {
+                let address = self.mirrors.remove(address).unwrap_or(address);
+                return self.outbox.add(self.context, Operation::Unmap { address }, || self.count());
+            }
+            Operation::Launch(_) | Operation::Copy { .. } | Operation::Fill { .. } | Operation::Write { .. } => self.send_blocks(),
+            _ => {}
+        }
+        match operation {
             Operation::Write { to, extent, bytes } if bytes.len() > LITTLE_BYTES => self.write(to, extent, &bytes),
             operation => self.outbox.add(self.context, operation, || self.count()),
         }
     }
 
+    fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure> {
+        if self.mirrors.overlaps(block) {
+            let message = "memory of the host that kernels access must not be within 256 bytes of other such memory";
+            return Err(Failure::new(FailureKind::OutOfMemory, message));
+        }
+        let (address, bytes) = mirrors::span(block);
+        let ticket = self.submit(Operation::Map { address, bytes });
+        self.ask(ticket)?;
+        self.mirrors.add(Arc::clone(block));
+        Ok(())
+    }
+
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
-        if bytes.len() <= LITTLE_BYTES {
-            let bytes = Bytes::copy_from_slice(bytes);
-            return self
-                .outbox
-                .add(self.context, Operation::Write { to, extent, bytes }, || self.count());
-        }
-        if extent.height == 1 && extent.depth == 1 {
-            let mut ticket = self.last();
-            for (piece, start) in bytes.chunks(PIECE_BYTES).zip((to.address..).step_by(PIECE_BYTES)) {
-                let extent = Extent::linear(piece.len() as u64);
-                ticket = self.write_frame(Region::linear(start), extent, Bytes::copy_from_slice(piece));
-            }
-            return ticket;
-        }
-        if bytes.len() <= MAX_PAYLOAD_BYTES {
-            return self.write_frame(to, extent, Bytes::copy_from_slice(bytes));
-        }
-        // Rows one by one, each in pieces.
-        let mut ticket = self.last();
-        let width = usize::try_from(extent.width).unwrap_or(usize::MAX);
-        for ((row, slice), bytes) in extent.rows().zip(bytes.chunks(width)) {
-            // A row beyond the address space is outside every allocation, like the address 0.
-            let address = to.row(row, slice).unwrap_or(0);
-            ticket = self.write(Region::linear(address), Extent::linear(extent.width), bytes);
-        }
-        ticket
+        self.send_blocks();
+        self.write_rows(to, extent, bytes)
     }
 
     fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure> {
@@ -145,15 +211,9 @@ impl Queue for RemoteQueue {
         if extent.bytes() != Some(into.len() as u64) {
             return Err(Failure::new(FailureKind::Protocol, "the target does not have the size of the rows"));
         }
-        let read = Read {
-            context: self.context,
-            from: from.into(),
-            extent: extent.into(),
-            request: 0,
-        };
-        let send = |session: &Session, before| (session.cuda_read(read, into.len() as u64), before);
-        let (answer, before) = self.outbox.after_all(|| self.last(), send);
-        let array = answer.wait().map_err(|error| self.failed(&error))?;
+        self.send_blocks();
+        let before = self.last();
+        let array = self.ask_for(from, extent).wait().map_err(|error| self.failed(&error))?;
         self.executed.fetch_max(before.0, Ordering::Release);
         into.copy_from_slice(&array.data);
         Ok(())
@@ -188,6 +248,9 @@ impl Queue for RemoteQueue {
     }
 
     fn wait(&self, ticket: Ticket) -> Result<(), Failure> {
+        if self.mirrors.are_on_device() {
+            return self.take_back();
+        }
         if self.is_known_done(ticket) {
             return self.check();
         }
@@ -207,7 +270,11 @@ impl Queue for RemoteQueue {
             self.ask(Ticket(0))?;
         }
         self.check()?;
-        Ok(self.is_known_done(ticket))
+        let is_done = self.is_known_done(ticket);
+        if is_done && self.mirrors.are_on_device() {
+            self.take_back()?;
+        }
+        Ok(is_done)
     }
 
     fn last(&self) -> Ticket {

@@ -7,15 +7,13 @@ use sahasra_cuda_boundary::missing::refuse;
 use crate::attributes;
 use crate::boundary::{Handle, HostPointer, Out};
 use crate::current;
-use crate::driver;
+use crate::driver::{self, DEVICE_MAP};
 use crate::lane::Lane;
 use crate::ranges::Kind;
 use crate::status::Status;
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTREGISTER_PORTABLE`.
 const PORTABLE: c_uint = 1;
-/// `CU_MEMHOSTALLOC_DEVICEMAP` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
-const DEVICE_MAP: c_uint = 2;
 /// `CU_MEMHOSTALLOC_WRITECOMBINED`.
 const WRITE_COMBINED: c_uint = 4;
 /// `CU_MEMHOSTREGISTER_IOMEMORY`.
@@ -117,9 +115,7 @@ exports! {
         }
         let driver = driver::get()?;
         driver.host_range(pointer.address()).ok_or(Status::INVALID_VALUE)?;
-        if driver.ranges.find(pointer.address() as u64).is_none() {
-            return refuse("access of kernels to host memory (cuMemHostGetDevicePointer)");
-        }
+        driver.share_later(pointer.address())?;
         address.set(pointer.address() as u64)
     }
 

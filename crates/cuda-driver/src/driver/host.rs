@@ -4,7 +4,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{HostBlock, Operation};
 
 use crate::boundary::{Handle, HostPointer};
@@ -15,17 +14,16 @@ use crate::status::Status;
 
 use super::Driver;
 
+/// Flag of memory that kernels access (`CU_MEMHOSTALLOC_DEVICEMAP`, `CU_MEMHOSTREGISTER_DEVICEMAP`).
+pub(crate) const DEVICE_MAP: u32 = 2;
 /// Alignment of host memory in bytes: a page.
 const ALIGNMENT: usize = 4096;
 
 impl Driver {
-    fn shares_host_memory(&self) -> bool {
-        self.device.properties().shares_host_memory
-    }
-
-    /// Makes a block accessible to kernels of a context, if the device can do that.
-    fn share(&self, context: &Arc<Context>, block: &Arc<HostBlock>, kind: Kind) -> Result<(), Status> {
-        if !self.shares_host_memory() {
+    /// Makes a block accessible to kernels of a context. A device elsewhere gets a copy, which takes its memory and time: only if the program
+    /// says that kernels access the block.
+    fn share(&self, context: &Arc<Context>, block: &Arc<HostBlock>, kind: Kind, is_wanted: bool) -> Result<(), Status> {
+        if !self.device.properties().shares_host_memory && !is_wanted {
             return Ok(());
         }
         context.queue.share(block).map_err(|failure| Status::from(&failure))?;
@@ -60,7 +58,7 @@ impl Driver {
         }
         context.check()?;
         let block = Arc::new(HostBlock::new(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?);
-        self.share(context, &block, Kind::Mapped)?;
+        self.share(context, &block, Kind::Mapped, flags & DEVICE_MAP != 0)?;
         let pointer = HostPointer::new(block.pointer().cast());
         let range = HostRange::new(context, block, flags, Origin::Allocated);
         self.host.write().insert(pointer.address(), range);
@@ -94,7 +92,7 @@ impl Driver {
         }
         // SAFETY: the program keeps registered memory until it has unregistered it, which waits for the work that may use it.
         let block = Arc::new(unsafe { HostBlock::borrowed(start, bytes) });
-        self.share(context, &block, Kind::Mapped)?;
+        self.share(context, &block, Kind::Mapped, flags & DEVICE_MAP != 0)?;
         host.insert(pointer.address(), HostRange::new(context, block, flags, Origin::Registered));
         Ok(())
     }
@@ -112,14 +110,11 @@ impl Driver {
             return Err(Status::INVALID_VALUE);
         }
         context.check()?;
-        if !self.shares_host_memory() {
-            return refuse("managed memory of a device in another process");
-        }
         let size = Kind::Managed.charge(bytes as u64);
         self.charge(size)?;
         let shared = HostBlock::new(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY).and_then(|block| {
             let block = Arc::new(block);
-            self.share(context, &block, Kind::Managed)?;
+            self.share(context, &block, Kind::Managed, true)?;
             Ok(block)
         });
         let block = shared.inspect_err(|_| self.release(size))?;
@@ -138,6 +133,20 @@ impl Driver {
         let mut host = self.host.write();
         host.get(&pointer.address()).filter(|range| range.origin == origin)?;
         host.remove(&pointer.address())
+    }
+
+    /// Makes host memory that the library knows accessible to kernels, unless it is.
+    pub(crate) fn share_later(&self, address: usize) -> Result<(), Status> {
+        if self.ranges.find(address as u64).is_some() {
+            return Ok(());
+        }
+        let (block, context) = {
+            let host = self.host.read();
+            let (_, range) = host.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
+            (Arc::clone(&range.block), range.context_handle)
+        };
+        let context = self.contexts.find(context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
+        self.share(&context, &block, Kind::Mapped, true)
     }
 
     /// Start and flags of the range of host memory that contains a pointer.

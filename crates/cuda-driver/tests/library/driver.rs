@@ -100,6 +100,11 @@ pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Opt
     Some(output)
 }
 
+/// Whether the tests run on a session.
+pub fn is_on_session() -> bool {
+    std::env::var_os(SESSION).is_some()
+}
+
 /// Bytes as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

@@ -263,7 +263,9 @@ fn kernels_and_host_share_memory_that_was_asked_for() {
         ok!(library, cuMemFree_v2(managed));
 
         let mut own = Box::new(5u32);
-        ok!(library, cuMemHostRegister_v2(&raw mut *own, 4usize, 0u32));
+        // A device elsewhere has to know that kernels access it.
+        let flags = if crate::driver::is_on_session() { 2u32 } else { 0 };
+        ok!(library, cuMemHostRegister_v2(&raw mut *own, 4usize, flags));
         add(&raw mut *own as u64);
         ok!(library, cuMemHostUnregister(&raw mut *own));
         assert_eq!(*own, 8);

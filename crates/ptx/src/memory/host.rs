@@ -58,6 +58,27 @@ impl HostBlock {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Copies all bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut copy = Vec::with_capacity(self.bytes);
+        // SAFETY: the block has these bytes, and the vector has room for them. Races are as the module documentation says.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.pointer(), copy.as_mut_ptr(), self.bytes);
+            copy.set_len(self.bytes);
+        }
+        copy
+    }
+
+    /// Overwrites the first bytes.
+    ///
+    /// # Panics
+    /// If there are more than the block has.
+    pub fn overwrite(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.bytes, "more bytes than the block has");
+        // SAFETY: the block has these bytes, and a Rust slice cannot overlap it. Races are as the module documentation says.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), bytes.len()) }
+    }
 }
 
 impl Drop for HostBlock {
