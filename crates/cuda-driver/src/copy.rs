@@ -156,18 +156,18 @@ fn pieces(sides: &[Side], extent: &Extent) -> Result<Option<Vec<Piece>>, Status>
 
 fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Result<(), Status> {
     let length = usize::try_from(total).map_err(|_| Status::INVALID_VALUE)?;
-    let ranges = &driver::get()?.ranges;
+    let driver = driver::get()?;
     match (from, to) {
         (Side::Host(from), Side::Device(to)) => {
-            let owner = ranges.owner(&to, &extent)?;
+            let owner = driver.owner(&to, &extent)?;
             write(lane, &owner, to, from, extent, length)
         }
         (Side::Device(from), Side::Host(to)) => {
-            let owner = ranges.owner(&from, &extent)?;
+            let owner = driver.owner(&from, &extent)?;
             read(lane, &owner, from, to, extent, length)
         }
         (Side::Device(from), Side::Device(to)) => {
-            let (source, target) = (ranges.owner(&from, &extent)?, ranges.owner(&to, &extent)?);
+            let (source, target) = (driver.owner(&from, &extent)?, driver.owner(&to, &extent)?);
             if source.id == target.id {
                 return submit(lane, &source, Operation::Copy { from, to, extent });
             }
@@ -199,7 +199,7 @@ pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_
         return Ok(());
     }
     let fill = |to: Region, extent: Extent| {
-        let owner = driver::get()?.ranges.owner(&to, &extent)?;
+        let owner = driver::get()?.owner(&to, &extent)?;
         let operation = Operation::Fill {
             to,
             extent,

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sahasra_cuda_device::{HostBlock, Operation};
+use sahasra_cuda_device::{Extent, HostBlock, Operation, Region};
 
 use crate::boundary::{Handle, HostPointer};
 use crate::context::Context;
@@ -147,6 +147,16 @@ impl Driver {
         };
         let context = self.contexts.find(context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
         self.share(&context, &block, Kind::Mapped, true)
+    }
+
+    /// The context whose memory contains the rows, as [`Ranges::owner`](crate::ranges::Ranges::owner). Host memory that is used as memory of
+    /// the device becomes that.
+    pub(crate) fn owner(&self, region: &Region, extent: &Extent) -> Result<Arc<Context>, Status> {
+        let address = region.address as usize;
+        if self.ranges.find(region.address).is_none() && self.host_range(address).is_some() {
+            self.share_later(address)?;
+        }
+        self.ranges.owner(region, extent)
     }
 
     /// Start and flags of the range of host memory that contains a pointer.
