@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use prost::DecodeError;
 use sahasra_cuda_device::{CpuDevice, Device, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Queue, Region, Ticket, wire};
 use sahasra_names::{self as names, Backend};
-use sahasra_wire::cuda::{DeviceProperties, Discard, Load, Mark, Printed, Read, Wait, Waited, Write};
+use sahasra_wire::cuda::{DeviceProperties, Discard, Load, Printed, Read, Wait, Waited, Write};
 use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
 
 use super::ClientState;
@@ -20,31 +20,14 @@ use super::hub::{Hub, Waiting};
 use super::payload::{Payload, zeros};
 use super::state::Malformed;
 
+mod context;
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of contexts of a client: each has a thread.
-const MAX_CONTEXTS: usize = 64;
+use context::{Context, NOTHING};
+
 /// Size of the pieces in which printed text is sent, in bytes.
 const PRINTED_BYTES: usize = 256 << 10;
-/// Maximum number of marks in one answer, which keeps it far below the limit of a message.
-const MARKS_AT_ONCE: usize = 16_384;
-/// Value of [`Context::awaited`] while no answer waits for an operation.
-const NOTHING: u64 = u64::MAX;
-
-/// A context of the client.
-struct Context {
-    /// The context's queue, or the reason why there is none.
-    queue: Result<Arc<dyn Queue>, Failure>,
-    /// Number of operations that the client has sent.
-    operations: u64,
-    /// Lowest ticket for which an answer waits, or [`NOTHING`].
-    awaited: Arc<AtomicU64>,
-    /// Marks that were not reported, with the ticket of their last recording.
-    marks: HashMap<u64, Ticket>,
-    /// Number of allocations, as far as operations succeeded.
-    allocations: u64,
-}
 
 /// What later operations of the client wait for: a request whose result they may change, or operations for which a queue has no room.
 enum Held {
@@ -114,36 +97,6 @@ fn operations(mut payload: Bytes) -> Result<Vec<Operation>, DecodeError> {
     Ok(operations)
 }
 
-impl Context {
-    fn queue(&self) -> Result<&Arc<dyn Queue>, Failure> {
-        self.queue.as_ref().map_err(Clone::clone)
-    }
-
-    /// Whether the first `operations` operations have been executed, or never will be.
-    fn has_executed(&self, operations: u64) -> bool {
-        match &self.queue {
-            Ok(queue) => queue.is_done(Ticket(operations)).unwrap_or(true),
-            Err(_) => true,
-        }
-    }
-
-    /// Removes the marks that were recorded.
-    fn take_marks(&mut self, queue: &dyn Queue, executed: Ticket) -> Vec<Mark> {
-        let recorded = self.marks.iter().filter(|(_, ticket)| **ticket <= executed).map(|(mark, _)| *mark);
-        let recorded: Vec<u64> = recorded.take(MARKS_AT_ONCE).collect();
-        let mut marks = Vec::with_capacity(recorded.len());
-        for mark in recorded {
-            self.marks.remove(&mark);
-            if let Some(time) = queue.marked(mark) {
-                let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-                marks.push(Mark { mark, nanoseconds });
-            }
-            queue.forget(mark);
-        }
-        marks
-    }
-}
-
 impl CudaState {
     pub(super) fn new(device: CpuDevice, hub: Arc<Hub>) -> Self {
         Self {
@@ -162,30 +115,7 @@ impl CudaState {
     fn context(&mut self, number: u64) -> &mut Context {
         let count = self.contexts.len();
         let (device, hub) = (&self.device, &self.hub);
-        self.contexts.entry(number).or_insert_with(|| {
-            let awaited = Arc::new(AtomicU64::new(NOTHING));
-            let queue = if count < MAX_CONTEXTS {
-                let (hub, awaited) = (Arc::clone(hub), Arc::clone(&awaited));
-                device.open_watched(Arc::new(move |operation, ticket| {
-                    if matches!(operation, Operation::Launch(_)) {
-                        hub.execution_ends();
-                    }
-                    if ticket.0 >= awaited.load(Ordering::SeqCst) {
-                        hub.download_ends();
-                    }
-                }))
-            } else {
-                let message = format!("too many contexts: a session has at most {MAX_CONTEXTS}");
-                Err(Failure::new(FailureKind::OutOfMemory, message))
-            };
-            Context {
-                queue,
-                operations: 0,
-                awaited,
-                marks: HashMap::new(),
-                allocations: 0,
-            }
-        })
+        self.contexts.entry(number).or_insert_with(|| Context::open(device, hub, count))
     }
 
     fn submit(&mut self, number: u64, operation: Operation) {

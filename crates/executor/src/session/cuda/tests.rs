@@ -5,6 +5,7 @@ use sahasra_cuda_device::LaunchRequest;
 use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_wire::session::{self, Synchronise};
 
+use super::context::MAX_CONTEXTS;
 use super::*;
 
 const MEMORY: u64 = 1 << 20;
@@ -173,7 +174,11 @@ fn a_wait_is_answered_when_its_operation_has_run_though_later_ones_have_not() {
         panic!("{answers:?}")
     };
     assert_eq!((waited.request, waited.executed), (201, 1));
-    assert!(matches!(waited.marks[..], [Mark { mark: 7, .. }]), "{:?}", waited.marks);
+    assert!(
+        matches!(waited.marks[..], [sahasra_wire::cuda::Mark { mark: 7, .. }]),
+        "{:?}",
+        waited.marks
+    );
     // Another context, and a question that waits for nothing, are answered while the kernel runs.
     bench.wait(2, 0);
     assert!(matches!(&bench.answers()[0].kind, Kind::CudaWaited(waited) if waited.request == 200 && waited.executed == 0));
