@@ -14,6 +14,7 @@ mod call;
 mod cooperative;
 mod group;
 mod matrix;
+mod matrix_quads;
 mod matrix_words;
 mod pattern;
 mod print;

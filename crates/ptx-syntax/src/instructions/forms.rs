@@ -221,6 +221,8 @@ mbarrier test_wait|try_wait parity? acquire|relaxed? cta|cluster? shared|shared:
 mbarrier pending_count b64
 §9.7.14 Matrices
 mma sync aligned m16n8k8|m16n8k16 row col f16|f32 f16 f16 f16|f32
+mma sync aligned m8n8k4 row|col row|col f16|f32 f16 f16 f16
+mma sync aligned m8n8k4 row|col row|col f32 f16 f16 f32
 mma sync aligned m16n8k8|m16n8k16 row col f32 bf16 bf16 f32
 mma sync aligned m16n8k4|m16n8k8 row col f32 tf32 tf32 f32
 mma sync aligned m16n8k16|m16n8k32 row col f16|f32 e4m3|e5m2 e4m3|e5m2 f16|f32
@@ -285,7 +287,6 @@ pub(super) const REFUSED_FORMS: &[(&str, &str, &str)] = &[
     ("mma", "sp::ordered_metadata", "sparse matrices"),
     ("mma", "block_scale", "scaled matrices (sm_120a)"),
     ("mma", "kind::f8f6f4", "scaled matrices (sm_120a)"),
-    ("mma", "m8n8k4", "matrices of four threads each (m8n8k4 of f16, sm_70)"),
     ("ldmatrix", "b8", "8-bit matrices (sm_100a)"),
     ("stmatrix", "b8", "8-bit matrices (sm_100a)"),
     ("atom", "b128", "128-bit atomics"),

@@ -29,7 +29,7 @@ pub(super) fn place_c(lane: usize, index: usize) -> (usize, usize) {
     (lane / 4 + 8 * (index >> 1), lane % 4 * 2 + (index & 1))
 }
 
-fn decode(element: E, bits: u64) -> f64 {
+pub(super) fn decode(element: E, bits: u64) -> f64 {
     match element {
         E::F16 => f64::from(Half(bits as u16).value()),
         E::Bf16 => f64::from(Brain(bits as u16).value()),
@@ -46,7 +46,7 @@ fn decode(element: E, bits: u64) -> f64 {
     }
 }
 
-fn encode(element: E, value: f64, saturate: bool) -> u64 {
+pub(super) fn encode(element: E, value: f64, saturate: bool) -> u64 {
     match element {
         E::F16 => u64::from(Half::nearest(crate::lanes::half::to_odd(value, 0.0)).0),
         E::F64 => value.to_bits(),
@@ -59,7 +59,7 @@ fn encode(element: E, value: f64, saturate: bool) -> u64 {
 
 impl Worker<'_> {
     /// Returns the bits of element `index` of a fragment in a lane.
-    fn fragment_bits(&self, registers: &[Place], element: E, lane: usize, index: usize) -> u64 {
+    pub(super) fn fragment_bits(&self, registers: &[Place], element: E, lane: usize, index: usize) -> u64 {
         if element == E::F64 {
             return self.element(registers[index], Width::W64, lane);
         }
@@ -68,7 +68,7 @@ impl Worker<'_> {
         word >> (index % packed * (32 / packed)) & (u64::MAX >> (64 - 32 / packed))
     }
 
-    fn set_fragment_bits(&mut self, registers: &[Place], element: E, lane: usize, index: usize, bits: u64) {
+    pub(super) fn set_fragment_bits(&mut self, registers: &[Place], element: E, lane: usize, index: usize, bits: u64) {
         if element == E::F64 {
             return self.set_element(registers[index], Width::W64, lane, bits);
         }
@@ -93,6 +93,10 @@ impl Worker<'_> {
             }
             MatrixOperation::MultiplyWords { .. } => {
                 self.multiply_words(detail, operation, warp);
+                Ok(())
+            }
+            MatrixOperation::MultiplyQuads { .. } => {
+                self.multiply_quads(detail, operation, warp);
                 Ok(())
             }
             MatrixOperation::Transpose => {

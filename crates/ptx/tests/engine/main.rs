@@ -12,6 +12,7 @@ mod instruction_sets;
 mod instructions;
 mod linking;
 mod loading;
+mod matrices;
 mod outline;
 mod stack;
 mod targets;

@@ -90,6 +90,13 @@ pub(crate) enum MatrixOperation {
         /// Whether c and d are fragments of `wmma`.
         opaque: bool,
     },
+    /// Four products of 8 by 4 and 4 by 8 f16, each of the eight lanes 4q to 4q+3 and 4q+16 to 4q+19 (§9.7.14.5.1). sources: registers of a, b and c.
+    MultiplyQuads {
+        a_by_rows: bool,
+        b_by_rows: bool,
+        /// Types of d and c.
+        elements: [MatrixElement; 2],
+    },
     /// sources: address, stride, and for stores the registers.
     Move {
         rows: u8,

@@ -35,7 +35,7 @@ fn shape(word: &str) -> Option<[u16; 3]> {
     Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
 }
 
-/// Whether `mma` supports these types and shape: all of sm_80 to sm_90 except for m8n8k4 of f16.
+/// Whether `mma` supports these types and shape: all of sm_80 to sm_90 except for m8n8k4 of f16, which consists of four products.
 fn is_mma(shape: [u16; 3], a: E, b: E, c: E, d: E) -> bool {
     let float = |element: E| matches!(element, E::F16 | E::F32);
     match (shape, a, b) {
@@ -144,13 +144,21 @@ impl<'a> Lowering<'a> {
         let words = at.modifiers();
         let saturate = words.contains(&"satfinite");
         let words: Vec<&str> = words.iter().copied().filter(|word| *word != "satfinite").collect();
-        let ["sync", "aligned", shape_word, "row", "col", d, a, b, c, ref bits @ ..] = words[..] else {
+        let ["sync", "aligned", shape_word, a_major, b_major, d, a, b, c, ref bits @ ..] = words[..] else {
             return Err(at.form());
         };
         let (Some(shape), Some(d), Some(a), Some(b), Some(c)) = (shape(shape_word), element(d), element(a), element(b), element(c)) else {
             return Err(at.form());
         };
-        if !is_mma(shape, a, b, c, d) || (saturate && d != E::S32) {
+        if shape == [8, 8, 4] && a == E::F16 {
+            let operation = MatrixOperation::MultiplyQuads {
+                a_by_rows: a_major == "row",
+                b_by_rows: b_major == "row",
+                elements: [d, c],
+            };
+            return self.product(at, operation, [d, a, b, c], [8, 4, 4, 8]);
+        }
+        if !is_mma(shape, a, b, c, d) || [a_major, b_major] != ["row", "col"] || (saturate && d != E::S32) {
             return Err(at.form());
         }
         let operation = multiply(shape, [d, a, b, c], bits.first().copied(), saturate, false).ok_or_else(|| at.form())?;
