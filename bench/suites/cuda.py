@@ -1,0 +1,104 @@
+"""CUDA driver calls: in process, on a session at its worker, and through the gateway; plain TCP on loopback beside them.
+
+`sahasra up` serves the pool. The client is crates/cuda-driver/examples/rates.rs on the driver library of this repository. Published figures
+of peers are in docs/benchmarks.md.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+from measure import Result
+
+ROUNDS = 5
+# Goals on a session at its worker, in microseconds, and for copies as a share of plain TCP.
+GOALS = {"read 4 bytes": 15, "launch, 1000 in a row": 1, "launch, with all executed": 2, "allocate and free": 1, "attribute": 0.13}
+COPY_GOAL = 0.8
+
+
+class Pool:
+    """A pool of `sahasra up`, with a session of engine cuda."""
+
+    def __init__(self, url, token):
+        self.url, self.token = url, token
+
+    def session(self, name):
+        body = json.dumps({"metadata": {"name": name}, "spec": {"engine": "cuda", "vram": "1Gi"}}).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        place = f"{self.url}/v1/namespaces/default/sessions"
+        urllib.request.urlopen(urllib.request.Request(place, body, headers), timeout=60).close()
+        query = urllib.request.Request(f"{place}/{name}?waitFor=Ready&timeoutSeconds=60", headers=headers)
+        urllib.request.urlopen(query, timeout=90).close()
+        return f"{self.url}/default/{name}"
+
+
+@contextlib.contextmanager
+def pool(binary):
+    """Starts a pool, and ends it."""
+    with tempfile.TemporaryDirectory() as state:
+        environment = {**os.environ, "XDG_STATE_HOME": state}
+        for name in ("KUBECONFIG", "SAHASRA_TOKEN", "SAHASRA_TOKEN_FILE"):
+            environment.pop(name, None)
+        token = os.path.join(state, "token")
+        command = [binary, "up", "--workers", "1", "--port", "0", "--token-file", token]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+        try:
+            found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+            if found is None:
+                raise RuntimeError("sahasra up does not come up")
+            yield Pool(f"http://{found.group()}", open(token).read().strip())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+
+
+def measure(context, program, *options, **variables):
+    """Returns what the program prints, by name."""
+    lines = context.json_lines([program, "--json", *options], env={**os.environ, **variables}, timeout=600)
+    return {line["name"]: line for line in lines}
+
+
+def run(context):
+    cargo = context.require("cargo")
+    context.check([cargo, "build", "--quiet", "--release", "--bin", "sahasra"])
+    context.check([cargo, "build", "--quiet", "--release", "--package", "sahasra-cuda-driver", "--example", "rates"])
+    libraries = context.check([context.root / "crates" / "cuda-driver" / "library", "--release"]).strip()
+    release = context.target / "release"
+    program = release / "examples" / "rates"
+    with pool(release / "sahasra") as served:
+        session = {"SAHASRA_CUDA": served.session("bench"), "SAHASRA_TOKEN": served.token, "LD_LIBRARY_PATH": libraries}
+        ways = {
+            "in process": {"SAHASRA_CUDA": "cpu:", "LD_LIBRARY_PATH": libraries},
+            "direct": {**session, "SAHASRA_CUDA_DIRECT": "1"},
+            "gateway": session,
+        }
+        rounds = {way: [] for way in (*ways, "tcp")}
+        for _ in range(ROUNDS):
+            for way, variables in ways.items():
+                rounds[way].append(measure(context, program, **variables))
+                # The session frees what the program had before the next one begins.
+                time.sleep(0.2)
+            rounds["tcp"].append(measure(context, program, "--tcp"))
+    values = {way: {name: [run[name]["value"] for run in runs] for name in runs[0]} for way, runs in rounds.items()}
+    units = {name: line["unit"] for runs in rounds.values() for name, line in runs[0].items()}
+    tcp = Result.of_runs("tcp: round trip", values["tcp"]["round trip"], "us")
+    bulk = Result.of_runs("tcp: copy", values["tcp"]["copy"], "GB/s", better="higher")
+    yield tcp
+    yield bulk
+    for way in ways:
+        for name, measured in values[way].items():
+            goal, peer = None, {}
+            better = "higher" if units[name] == "GB/s" else "lower"
+            if way == "direct":
+                goal = GOALS.get(name)
+                if name in ("copy to the device", "copy to the host"):
+                    goal, peer = COPY_GOAL * bulk.median, {"tcp": bulk.median}
+                if name in ("read 4 bytes", "fill and synchronise"):
+                    peer = {"tcp": tcp.median}
+            yield Result.of_runs(f"{way}: {name}", measured, units[name], better=better, goal=goal, peer=peer)
