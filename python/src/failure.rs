@@ -42,6 +42,15 @@ fn class(error: &Error) -> &'static str {
             FailureCode::Malformed => "ProtocolError",
             FailureCode::Ended => "SessionClosedError",
             FailureCode::Unspecified | FailureCode::Internal => "SahasraError",
+            // Of sessions of the engine cuda, which this package does not use.
+            FailureCode::IllegalAddress
+            | FailureCode::MisalignedAddress
+            | FailureCode::Trap
+            | FailureCode::Assertion
+            | FailureCode::StackOverflow
+            | FailureCode::InvalidCall
+            | FailureCode::Deadlock
+            | FailureCode::InvalidLaunch => "SahasraError",
         },
         Error::Unreachable { .. } => "ConnectionLostError",
         Error::Http { status, .. } => match status {

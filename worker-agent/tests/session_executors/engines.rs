@@ -1,7 +1,12 @@
 //! What holds for the sessions of each engine.
 
+use bytes::Bytes;
 use sahasra_names::Engine;
+use sahasra_wire::Message;
+use sahasra_wire::cuda::{Batch, Extent, Map, Operation, Read, Region, Write, operation};
+use sahasra_wire::session::{client_frame::Kind as Sent, server_frame::Kind};
 
+use crate::client::Client;
 use crate::harness::Executor;
 
 const MEMORY: u64 = 64 << 20;
@@ -11,11 +16,45 @@ fn executor(engine: Engine) -> Option<Executor> {
     match engine {
         Engine::Ptx => Some(Executor::ptx(MEMORY)),
         Engine::Xla => Executor::xla(MEMORY, &[]),
+        Engine::Cuda => Some(Executor::start(&["--engine", "cuda", "--threads", "2"], MEMORY)),
     }
 }
 
+/// Writes bytes to memory of a context, and reads them back.
+fn round_trip(client: &mut Client, bytes: &'static [u8]) -> Vec<u8> {
+    let address = client.welcome.cuda.as_ref().expect("a device").first_address;
+    let map = Operation {
+        kind: Some(operation::Kind::Map(Map { address, bytes: 512 })),
+    };
+    client.send(Sent::CudaBatch(Batch { context: 1 }), map.encode_length_delimited_to_vec().into());
+    let region = Region {
+        address,
+        ..Region::default()
+    };
+    let extent = Extent {
+        width: bytes.len() as u64,
+        height: 1,
+        depth: 1,
+    };
+    let write = Write {
+        context: 1,
+        to: region,
+        extent,
+    };
+    client.send(Sent::CudaWrite(write), Bytes::from_static(bytes));
+    let read = Read {
+        context: 1,
+        from: region,
+        extent,
+        request: client.request(),
+    };
+    client.send(Sent::CudaRead(read), Bytes::new());
+    assert!(matches!(client.answer(), Kind::Tensor(tensor) if tensor.bytes == bytes.len() as u64));
+    client.next().expect("a part").1.to_vec()
+}
+
 #[test]
-fn a_session_names_its_engine_and_keeps_tensors() {
+fn a_session_names_its_engine_and_keeps_what_its_client_sends() {
     for engine in Engine::ALL {
         let Some(executor) = executor(*engine) else { continue };
         let mut client = executor.client();
@@ -23,8 +62,13 @@ fn a_session_names_its_engine_and_keeps_tensors() {
             (client.welcome.engine.as_str(), client.welcome.platform.as_str()),
             (engine.as_str(), "cpu")
         );
-        client.floats(1, &[1.5, -2.0]);
-        assert_eq!(client.download_floats(1), [1.5, -2.0]);
+        if *engine == Engine::Cuda {
+            assert_eq!(round_trip(&mut client, b"sixteen bytes..."), b"sixteen bytes...");
+        } else {
+            client.floats(1, &[1.5, -2.0]);
+            assert_eq!(client.download_floats(1), [1.5, -2.0]);
+        }
+        executor.status_page_shows(|status_page| status_page.tensors == 1);
         client.close();
         executor.status_page_shows(|status_page| status_page.tensors == 0);
     }
