@@ -183,6 +183,10 @@ bar,barrier cta? sync|arrive aligned?
 bar,barrier cta? red popc aligned? u32
 bar,barrier cta? red and|or aligned? pred
 bar warp sync
+clusterlaunchcontrol try_cancel async shared::cta? mbarrier::complete_tx::bytes b128
+clusterlaunchcontrol query_cancel is_canceled pred b128
+clusterlaunchcontrol query_cancel get_first_ctaid v4 b32 b128
+clusterlaunchcontrol query_cancel get_first_ctaid::x|get_first_ctaid::y|get_first_ctaid::z b32 b128
 barrier cluster arrive release|relaxed? aligned?
 barrier cluster wait acquire? aligned?
 membar cta|gl|sys
@@ -277,7 +281,6 @@ pub(super) const REFUSED: &[(&str, &str)] = &[
     ("tcgen05", "tensor memory (tcgen05, sm_100a)"),
     ("tensormap", "tensor maps (TMA)"),
     ("multimem", "multi-GPU memory"),
-    ("clusterlaunchcontrol", "thread block clusters"),
     ("setmaxnreg", "register reallocation (sm_90a)"),
 ];
 

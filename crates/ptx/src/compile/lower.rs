@@ -379,6 +379,7 @@ impl<'a> Lowering<'a> {
             "st" => self.store(at),
             "mapa" => self.map_address(at),
             "getctarank" => self.block_rank(at),
+            "clusterlaunchcontrol" => self.launch_control(at),
             "prefetch" | "prefetchu" | "discard" | "applypriority" => Ok(()),
             "atom" | "red" => self.atomic(at),
             "membar" | "fence" => self.fence(at),

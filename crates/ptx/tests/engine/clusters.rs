@@ -8,7 +8,7 @@ const THREADS: u32 = 160;
 /// thread behind it.
 fn run(directives: &str, body: &str) -> Result<Vec<u32>, Fault> {
     let text = format!(
-        ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out) {directives}\n{{\n\
+        ".version 8.6\n.target sm_100\n.address_size 64\n.visible .entry k(.param .u64 out) {directives}\n{{\n\
          .reg .pred %p<9>; .reg .b32 %r<20>; .reg .b64 %rd<20>; .shared .align 16 .b8 shared[1024];\n\
          ld.param.u64 %rd1, [out]; mov.u32 %r1, %tid.x; mad.wide.u32 %rd1, %r1, 4, %rd1; mov.u32 %r9, 0; mov.u64 %rd3, shared;\n\
          mad.wide.u32 %rd4, %r1, 4, %rd3; add.u32 %r2, %r1, 1; rem.u32 %r2, %r2, {THREADS}; mad.wide.u32 %rd5, %r2, 4, %rd3;\n\
@@ -108,6 +108,29 @@ fn addresses_of_the_only_block_are_its_own() {
         (&FaultKind::InvalidRank { rank: 1 }, Some([99, 0, 0])),
         "{fault}"
     );
+}
+
+#[test]
+fn no_block_takes_the_work_of_another() {
+    let found = run(
+        "",
+        "setp.ne.u32 %p1, %r1, 0; @%p1 bra WAIT; mbarrier.init.shared::cta.b64 [shared+1008], 2; st.shared.v2.u64 [shared+992], {-1, -1};
+        mbarrier.arrive.expect_tx.shared::cta.b64 %rd6, [shared+1008], 32;
+        clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [shared+992], [shared+1008];
+        mov.u64 %rd7, shared; cvta.shared.u64 %rd7, %rd7;
+        clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%rd7+992], [%rd7+1008];
+        mbarrier.arrive.shared::cta.b64 %rd6, [shared+1008];
+    WAIT:
+        bar.sync 0;
+    AGAIN:
+        mbarrier.try_wait.parity.shared::cta.b64 %p2, [shared+1008], 0; @!%p2 bra AGAIN;
+        .reg .b128 response; ld.shared.b128 response, [shared+992]; mov.b128 {%rd8, %rd9}, response; or.b64 %rd8, %rd8, %rd9; cvt.u32.u64 %r9, %rd8;
+        clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p3, response; @%p3 trap;
+        clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r3, %r4, %r5, _}, response;
+        clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r6, response;
+        add.u32 %r9, %r9, %r3; add.u32 %r9, %r9, %r4; add.u32 %r9, %r9, %r5; add.u32 %r9, %r9, %r6; add.u32 %r9, %r9, 5;",
+    );
+    assert_eq!(found.expect("runs"), vec![5; THREADS as usize]);
 }
 
 #[test]
