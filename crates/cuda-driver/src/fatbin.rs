@@ -11,9 +11,11 @@ use sahasra_cuda_boundary::log;
 use sahasra_cuda_environment::CAPABILITY;
 
 use crate::boundary::HostPointer;
-use crate::image::REMEDY;
 use crate::status::Status;
 
+/// What to do about machine code.
+pub(crate) const REMEDY: &str = "the image has machine code for a GPU and this device runs PTX: compile for PTX, as nvcc does with \
+     -gencode arch=compute_80,code=compute_80";
 /// First word of a container.
 const CONTAINER: u32 = 0xba55_ed50;
 /// First word of the structure that points to a container.

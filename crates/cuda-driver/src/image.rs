@@ -3,7 +3,7 @@
 use sahasra_cuda_boundary::log;
 
 use crate::boundary::{HostPointer, In, Text};
-use crate::fatbin;
+use crate::fatbin::{self, REMEDY};
 use crate::jit::Logs;
 use crate::status::Status;
 
@@ -20,9 +20,6 @@ const PTX: u32 = 1;
 const FAT_BINARY: u32 = 2;
 const OBJECT: u32 = 3;
 const ARCHIVE_OF_OBJECTS: u32 = 4;
-/// What to do about machine code.
-pub(crate) const REMEDY: &str = "the image has machine code for a GPU and this device runs PTX: compile for PTX, as nvcc does with \
-     -gencode arch=compute_80,code=compute_80, or use a session on a GPU node";
 
 /// Reads the texts of an image in memory, whose length nobody knows but the image.
 pub(crate) fn texts_at(image: HostPointer) -> Result<Vec<String>, Status> {
