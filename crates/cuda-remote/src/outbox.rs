@@ -2,12 +2,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Condvar, Mutex};
 use sahasra_client::{Error, Session};
 use sahasra_cuda_device::{Operation, wire};
 
+/// Time after a request in which operations are likely to be followed by another request, which takes them along.
+const LINGER: Duration = Duration::from_millis(1);
+/// Time for which operations wait for a request then.
+const PAUSE: Duration = Duration::from_micros(100);
 /// Size of a batch in bytes at which the thread that fills it sends it.
 const BATCH_BYTES: usize = 64 << 10;
 
@@ -18,9 +23,16 @@ struct Filling {
     batch: BytesMut,
     is_sender_asleep: bool,
     is_closed: bool,
+    /// Time of the last request that waits for an answer.
+    asked: Option<Instant>,
 }
 
 impl Filling {
+    /// Whether a thread asked for an answer so recently that it is likely to send the next operations with another request.
+    fn is_asked(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.elapsed() < LINGER)
+    }
+
     fn take(&mut self) -> Option<(u64, Bytes)> {
         (!self.batch.is_empty()).then(|| (self.context, self.batch.split().freeze()))
     }
@@ -83,6 +95,13 @@ impl Outbox {
         counted
     }
 
+    /// Calls `ask`, which requests an answer, like [`after_all`](Self::after_all).
+    pub(crate) fn ask_after_all<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
+        let answer = self.after_all(|| (), |session, ()| ask(session));
+        self.filling.lock().asked = Some(Instant::now());
+        answer
+    }
+
     /// Sends the batch, if there is one. A failure to send ends the session, which each queue reports.
     pub(crate) fn flush(&self) {
         self.after_all(|| (), |_, ()| ());
@@ -107,6 +126,11 @@ impl Outbox {
             while filling.batch.is_empty() {
                 if filling.is_closed {
                     return;
+                }
+                if filling.is_asked() {
+                    // Nobody wakes this thread now: that would cost more than the operation.
+                    self.filled.wait_for(&mut filling, PAUSE);
+                    continue;
                 }
                 filling.is_sender_asleep = true;
                 self.filled.wait(&mut filling);

@@ -20,6 +20,8 @@ use crate::outbox::Outbox;
 
 /// Largest write that is part of a batch, in bytes.
 const LITTLE_BYTES: usize = 16 << 10;
+/// Size of the pieces in which a long row is read, in bytes.
+const READ_BYTES: usize = 4 << 20;
 /// Size of the pieces in which a long row is written, in bytes: small enough that sending a piece overlaps with copying the next one.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -106,7 +108,7 @@ impl RemoteQueue {
             extent: extent.into(),
             request: 0,
         };
-        self.outbox.after_all(|| (), |session, ()| session.cuda_read(read, bytes))
+        self.outbox.ask_after_all(|session| session.cuda_read(read, bytes))
     }
 
     /// Sends the blocks of this process's memory that the next operation may access.
@@ -213,9 +215,25 @@ impl Queue for RemoteQueue {
         }
         self.send_blocks();
         let before = self.last();
-        let array = self.ask_for(from, extent).wait().map_err(|error| self.failed(&error))?;
+        // The pieces of a long row are on their way while earlier ones are copied.
+        let is_long = extent.height == 1 && extent.depth == 1 && into.len() > READ_BYTES;
+        let asked: Vec<_> = match is_long {
+            false => vec![self.ask_for(from, extent)],
+            true => {
+                let starts = (from.address..).step_by(READ_BYTES);
+                let pieces = into.chunks(READ_BYTES).zip(starts);
+                let ask = |(piece, start): (&[u8], u64)| self.ask_for(Region::linear(start), Extent::linear(piece.len() as u64));
+                pieces.map(ask).collect()
+            }
+        };
+        let mut rest = into;
+        for answer in asked {
+            let array = answer.wait().map_err(|error| self.failed(&error))?;
+            let (piece, after) = rest.split_at_mut(array.data.len());
+            piece.copy_from_slice(&array.data);
+            rest = after;
+        }
         self.executed.fetch_max(before.0, Ordering::Release);
-        into.copy_from_slice(&array.data);
         Ok(())
     }
 

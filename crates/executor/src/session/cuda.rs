@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use prost::DecodeError;
 use sahasra_cuda_device::{CpuDevice, Device, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Queue, Region, Ticket, wire};
+use sahasra_memory::Filling;
 use sahasra_names::{self as names, Backend};
 use sahasra_wire::cuda::{DeviceProperties, Discard, Load, Printed, Read, Wait, Waited, Write};
 use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
@@ -17,7 +18,7 @@ use super::ClientState;
 use super::answer::Answer;
 use super::engine::Description;
 use super::hub::{Hub, Waiting};
-use super::payload::{Payload, zeros};
+use super::payload::Payload;
 use super::state::Malformed;
 
 mod context;
@@ -230,9 +231,10 @@ impl CudaState {
                 .filter(|bytes| *bytes <= limit)
                 .ok_or_else(|| Failure::new(FailureKind::IllegalAddress, "a read is larger than the session's memory"))?;
             self.print(read.context, &*queue);
-            let mut data = zeros(usize::try_from(bytes).unwrap_or(usize::MAX));
-            queue.read(from, extent, &mut data)?;
-            Ok(Bytes::from(data))
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            let mut memory = Filling::new(bytes).map_err(|error| Failure::new(FailureKind::OutOfMemory, error.to_string()))?;
+            queue.read(from, extent, memory.extend_zeroed(bytes))?;
+            Ok(Bytes::from(memory.finish()))
         });
         match data {
             Ok(data) => {
