@@ -17,18 +17,12 @@ import signal
 import subprocess
 import sys
 
-# What a test needs that a device for PTX does not have, by what its failure says.
+# Machine code and libraries that a device for PTX does not have, by the name and message of a test that fails without them.
 NEEDS = {
-    "machine code": r"NO_BINARY|no kernel image|ELF|cubin|cuobjdump|nvdisasm|SASS",
-    "nvJitLink": r"nvjitlink|nvJitLink|LTO|-lto|ltoir",
-    "graphs or capture": r"cuGraph|cuStreamBeginCapture",
-    "arrays, textures": r"cuArray|cuTexObject",
-    "other processes' memory": r"cuIpc|IPC",
-    "peers": r"[Pp]eer",
-    "clusters": r"[Cc]luster",
-    "virtual memory": r"cuMemCreate|cuMemAddress",
-    "a second device": r"two devices|multiple devices|more than one",
-    "a profiler": r"[Pp]rofiler",
+    "machine code": r"NO_BINARY_FOR_GPU|no kernel image|cuobjdump|nvdisasm|SASS|test_set_registers",
+    "nvJitLink": r"nvjitlink|nvJitLink|LTO",
+    "NVIDIA's device runtime library": r"external function cuda\w+",
+    "CuPy": r"No module named 'cupy'",
 }
 
 
@@ -41,13 +35,16 @@ def modules() -> list[str]:
     return ["numba.cuda.tests." + ".".join(file.relative_to(root).with_suffix("").parts) for file in files]
 
 
-def reason(text: str) -> str:
-    """What a failure lacks: one of NEEDS, or its last line."""
+def reason(failure: str) -> str:
+    """What a failed test lacks: one of NEEDS, or the first line of its message, with the test."""
+    test = re.search(r"^(?:ERROR|FAIL): (\S+)", failure, re.M)
+    # The message follows the last line of the traceback, which is indented.
+    message = re.split(r"^\s+.*\n", failure.strip() + "\n", flags=re.M)[-1].strip()
     for need, pattern in NEEDS.items():
-        if re.search(pattern, text):
+        if re.search(pattern, f"{test[1] if test else ''}\n{message}"):
             return need
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1][:160] if lines else "no text"
+    lines = message.splitlines()
+    return f"{test[1] if test else 'a test'}: {lines[0][:120] if lines else 'no message'}"
 
 
 def run(module: str, seconds: float) -> dict:
