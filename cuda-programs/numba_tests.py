@@ -65,7 +65,7 @@ def run(module: str, seconds: float) -> dict:
     ran = re.search(r"^Ran (\d+) tests?", output, re.M)
     passed = results["ok"] + results["expected failure"]
     if ran and end is None:
-        summary = {name: int(count) for name, count in re.findall(r"(failures|errors|skipped)=(\d+)", output.splitlines()[-1])}
+        summary = {name: int(count) for name, count in re.findall(r"(?<!expected )(failures|errors|skipped)=(\d+)", output.splitlines()[-1])}
         wrong = summary.get("failures", 0) + summary.get("errors", 0)
         return {
             "passed": int(ran[1]) - wrong - summary.get("skipped", 0),
