@@ -61,16 +61,21 @@ def run(module: str, seconds: float) -> dict:
     results = collections.Counter(re.findall(r"\.\.\. (?:.*?)(ok|FAIL|ERROR|skipped|expected failure)(?=$|[ '\"])", output, re.M))
     skipped = collections.Counter(text[:100] for text in re.findall(r"\.\.\. skipped ['\"](.*)['\"]$", output, re.M))
     failures = re.split(r"^={70}$", output, flags=re.M)[1:]
-    failed = collections.Counter(reason(re.split(r"^-{70}$\nRan ", failure, flags=re.M)[0]) for failure in failures)
+    # A test fails once, however many of its subtests do.
+    reasons = {}
+    for failure in failures:
+        heading = re.search(r"^(?:ERROR|FAIL): (\S+ \(\S+?\))", failure, re.M)
+        reasons[heading[1] if heading else failure] = reason(re.split(r"^-{70}$\nRan ", failure, flags=re.M)[0])
+    failed = collections.Counter(reasons.values())
     ran = re.search(r"^Ran (\d+) tests?", output, re.M)
     passed = results["ok"] + results["expected failure"]
     if ran and end is None:
-        summary = {name: int(count) for name, count in re.findall(r"(?<!expected )(failures|errors|skipped)=(\d+)", output.splitlines()[-1])}
-        wrong = summary.get("failures", 0) + summary.get("errors", 0)
+        summary = re.search(r"\bskipped=(\d+)", output.splitlines()[-1])
+        left_out = int(summary[1]) if summary else 0
         return {
-            "passed": int(ran[1]) - wrong - summary.get("skipped", 0),
-            "failed": wrong,
-            "skipped": summary.get("skipped", 0),
+            "passed": int(ran[1]) - len(reasons) - left_out,
+            "failed": len(reasons),
+            "skipped": left_out,
             "reasons": dict(failed),
             "skips": dict(skipped),
             "end": None,
