@@ -50,7 +50,13 @@ class Nvrtc:
         log = self._text(program, "ProgramLog").decode().strip()
         if log:
             print(f"{source.name}: {log}")
-        return None if failed else self._text(program, "PTX")
+        return None if failed else without_unused(self._text(program, "PTX"))
+
+
+def without_unused(text):
+    """A text without the hundreds of constants of CUDA's C++ headers that it declares and does not use."""
+    declared = re.compile(rb"^\.global \.align \d+ \.u\d+ (_ZN4cuda3std\w+)( = \d+)?;\n", re.MULTILINE)
+    return declared.sub(lambda found: found[0] if text.count(found[1]) > 1 else b"", text)
 
 
 def main():
