@@ -68,13 +68,15 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
         },
         signal = signals.next() => crate::interrupt::of(signal),
     };
-    match gateway.delete_session(&arguments.namespace, &name).await {
-        Ok(()) => exit,
-        Err(error) => {
-            let namespace = &arguments.namespace;
-            Exit::Failed.because(&format!("failed to delete the session {namespace}/{name}: {}", causes(&error)))
+    if let Err(error) = gateway.delete_session(&arguments.namespace, &name).await {
+        let namespace = &arguments.namespace;
+        let failed = Exit::Failed.because(&format!("failed to delete the session {namespace}/{name}: {}", causes(&error)));
+        // The program's own failure says more.
+        if exit == Exit::Program(0) {
+            return failed;
         }
     }
+    exit
 }
 
 fn gateway(arguments: &ExecArgs) -> Result<Gateway, String> {
@@ -130,7 +132,8 @@ async fn execute(arguments: &ExecArgs, libraries: &Path, session: &str, signals:
         search_path(libraries, std::env::var_os("LD_LIBRARY_PATH").as_deref()),
     );
     if let Some(path) = &arguments.ca_file {
-        command.env("SAHASRA_CA_FILE", path);
+        // The program may change its folder.
+        command.env("SAHASRA_CA_FILE", std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     }
     let mut child = match command.spawn() {
         Ok(child) => child,

@@ -44,8 +44,18 @@ const MAX_IDLE_SECONDS: u32 = 604_800;
     printcolumn(name = "Active", type_ = "integer", json_path = ".status.activeExecutions"),
     printcolumn(name = "Tensors", type_ = "integer", json_path = ".status.tensorCount"),
     printcolumn(name = "Bytes", type_ = "integer", json_path = ".status.storedTensorBytes"),
-    printcolumn(name = "Program", type_ = "string", json_path = ".metadata.annotations.sahasra\\.dev/program"),
-    printcolumn(name = "Host", type_ = "string", json_path = ".metadata.annotations.sahasra\\.dev/host"),
+    printcolumn(
+        name = "Program",
+        type_ = "string",
+        json_path = ".metadata.annotations.sahasra\\.dev/program",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Host",
+        type_ = "string",
+        json_path = ".metadata.annotations.sahasra\\.dev/host",
+        priority = 1
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

@@ -3,7 +3,7 @@
 //! | Argument | |
 //! |---|---|
 //! | `steps N` | runs N kernels, each on the result of the one before, and checks the result |
-//! | `copies N` | copies 8 MiB to the device and back N times, and checks each byte |
+//! | `copies N` | copies 8 MiB to the device and back N times, prints `copying` in the first copy, and checks each byte |
 //! | `hold PATTERN` | fills 16 MiB with the pattern, prints `holding`, and checks them when its standard input ends |
 //! | `exhaust` | allocates 8 MiB at a time until that fails; prints the device's memory, what it got, and the code |
 //! | `look` | prints what NVML says of the device's memory, without using the device |
@@ -135,6 +135,9 @@ fn copies(count: u8) {
             .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ round)
             .collect();
         write(array, &bytes);
+        if round == 0 {
+            println!("copying");
+        }
         read(array, &mut back);
         assert!(back == bytes, "round {round}: a byte differs");
     }

@@ -173,7 +173,7 @@ async fn exec_runs_a_program_on_the_pool_and_shows_who_uses_what() {
     let mut holding = fixture.exec(&["--vram", "64Mi", "--class", "cpu"], &["hold", "7"]);
     assert!(holding.line().await.starts_with("holding 0x"));
     let shown = eventually(WITHIN, async || {
-        let table = fixture.kubectl("get gpusessions").await;
+        let table = fixture.kubectl("get gpusessions -o wide").await;
         let row = table.lines().find(|line| line.contains("cuda_program hold"))?;
         row.contains(&(16 << 20).to_string()).then(|| table.clone())
     });
@@ -241,11 +241,11 @@ async fn a_program_that_knows_the_gateway_creates_a_session_and_deletes_it() {
         .env("LD_LIBRARY_PATH", fixture.libraries.path());
     let mut holding = Program::start(command, &fixture.token);
     assert!(holding.line().await.starts_with("holding"));
-    let table = fixture.kubectl("get gpusessions").await;
+    let table = fixture.kubectl("get gpusessions -o wide").await;
     let row = table.lines().find(|line| line.starts_with("cuda-")).expect("a session");
     assert!(row.contains("32Mi") && row.contains("cuda_program"), "{table}");
     assert_eq!(holding.succeeds().await, "unchanged");
-    assert!(!fixture.kubectl("get gpusessions").await.contains("cuda-"));
+    assert!(!fixture.kubectl("get gpusessions -o wide").await.contains("cuda-"));
     fixture.leaves_nothing(&[]).await;
 }
 
@@ -255,8 +255,8 @@ async fn copies_survive_connections_that_break_in_the_middle() {
     fixture.session("cut", "64Mi").await;
     let proxy = Proxy::start(&fixture.gateway.address()).await;
     proxy.set(Some(Faults::new(11, 24 << 20)));
-    let copies = fixture.program(&proxy.url, "cut", &["copies", "12"]);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut copies = fixture.program(&proxy.url, "cut", &["copies", "12"]);
+    assert_eq!(copies.line().await, "copying");
     proxy.cut();
     assert_eq!(copies.succeeds().await, "12 copies are right");
     fixture.leaves_nothing(&["cut"]).await;

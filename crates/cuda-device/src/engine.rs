@@ -157,7 +157,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether an extent has bytes. Refuses those of more bytes than the memory has, whose rows would take for ever.
+    fn has_bytes(&self, extent: Extent) -> Result<bool, Failure> {
+        match extent.bytes() {
+            Some(bytes) if bytes <= self.memory.capacity() => Ok(bytes > 0),
+            _ => Err(Failure::new(FailureKind::Protocol, "the rows have more bytes than the memory")),
+        }
+    }
+
     fn copy(&self, from: Region, to: Region, extent: Extent) -> Result<(), Failure> {
+        if !self.has_bytes(extent)? {
+            return Ok(());
+        }
         for (row, slice) in extent.rows() {
             self.memory
                 .copy(address(&from, row, slice)?, address(&to, row, slice)?, extent.width)?;
@@ -169,6 +180,9 @@ impl Engine {
         let value = value.to_le_bytes();
         let element = value.get(..usize::from(element_bytes)).filter(|element| !element.is_empty());
         let element = element.ok_or_else(|| Failure::new(FailureKind::Protocol, format!("elements of {element_bytes} bytes")))?;
+        if !self.has_bytes(extent)? {
+            return Ok(());
+        }
         if element.iter().all(|byte| *byte == element[0]) {
             for (row, slice) in extent.rows() {
                 self.memory.fill(address(&to, row, slice)?, element[0], extent.width)?;
@@ -237,6 +251,9 @@ impl Engine {
     /// # Errors
     /// [`FailureKind::OutOfMemory`].
     pub fn load(&self, id: ModuleId, module: &Module) -> Result<ModuleDescription, Failure> {
+        if self.modules.lock().contains_key(&id) {
+            return Err(Failure::new(FailureKind::Protocol, format!("module {} is loaded already", id.0)));
+        }
         let loaded = module.instantiate(&self.memory)?;
         let kernels: Vec<Kernel> = module.entries().filter_map(|kernel| loaded.entry(kernel.name())).collect();
         let description = ModuleDescription::of(&loaded, &kernels);

@@ -9,6 +9,7 @@
 //! An operation is encoded into the current batch and needs no system call. A thread of the device sends batches while nobody waits; a thread
 //! that waits sends the batch itself. Tickets count operations on both sides, so that a wait names the operation it waits for.
 
+mod marks;
 mod mirrors;
 mod outbox;
 mod queue;

@@ -6,17 +6,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use sahasra_cuda_device::HostBlock;
 
 /// Alignment of memory on the device in bytes.
 const ALIGNMENT: u64 = 256;
 
 #[derive(Debug)]
-struct Mirror {
+pub(crate) struct Mirror {
     block: Arc<HostBlock>,
     is_on_device: bool,
 }
+
+/// Keeps the blocks with the device.
+pub(crate) type Guard<'a> = MutexGuard<'a, Vec<Mirror>>;
 
 /// Blocks of a context.
 #[derive(Debug, Default)]
@@ -68,16 +71,36 @@ impl Mirrors {
         Some(span(&removed.block).0)
     }
 
-    /// Passes the blocks that the host owns to `send`, and leaves them to the device.
-    pub(crate) fn to_device(&self, send: impl Fn(&HostBlock)) {
-        if self.count.load(Ordering::Acquire) == self.on_device.load(Ordering::Acquire) {
-            return;
+    /// Whether this block is one of them.
+    pub(crate) fn has(&self, block: &HostBlock) -> bool {
+        self.mirrors
+            .lock()
+            .iter()
+            .any(|mirror| mirror.block.pointer() == block.pointer() && mirror.block.bytes() == block.bytes())
+    }
+
+    /// Whether the device owns the block at an address.
+    pub(crate) fn is_on_device(&self, address: u64) -> bool {
+        self.are_on_device()
+            && self
+                .mirrors
+                .lock()
+                .iter()
+                .any(|mirror| mirror.is_on_device && mirror.block.pointer() as u64 == address)
+    }
+
+    /// Passes the blocks that the host owns to `send`, and leaves them to the device. Returns a guard if there are blocks.
+    pub(crate) fn to_device(&self, send: impl Fn(&HostBlock)) -> Option<Guard<'_>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
         }
-        for mirror in self.mirrors.lock().iter_mut().filter(|mirror| !mirror.is_on_device) {
+        let mut mirrors = self.mirrors.lock();
+        for mirror in mirrors.iter_mut().filter(|mirror| !mirror.is_on_device) {
             send(&mirror.block);
             mirror.is_on_device = true;
             self.on_device.fetch_add(1, Ordering::Release);
         }
+        Some(mirrors)
     }
 
     /// Whether the device owns a block.
@@ -114,13 +137,14 @@ mod tests {
     fn each_side_gets_what_the_other_owns() {
         let mirrors = Mirrors::default();
         let (first, second) = (block(8), block(16));
-        mirrors.add(Arc::clone(&first));
         let sent = Mutex::new(Vec::new());
         let send = |block: &HostBlock| sent.lock().push(block.bytes());
-        mirrors.to_device(send);
+        assert!(mirrors.to_device(send).is_none());
+        mirrors.add(Arc::clone(&first));
+        drop(mirrors.to_device(send));
         mirrors.add(Arc::clone(&second));
-        mirrors.to_device(send);
-        mirrors.to_device(send);
+        drop(mirrors.to_device(send));
+        drop(mirrors.to_device(send));
         assert_eq!(*sent.lock(), [8, 16]);
         assert!(mirrors.are_on_device());
         assert_eq!(mirrors.to_host(|_| Err(())), Err(()));
@@ -132,7 +156,8 @@ mod tests {
         });
         assert_eq!((counted, received), (Ok(()), 2));
         assert!(!mirrors.are_on_device());
-        mirrors.to_device(send);
+        drop(mirrors.to_device(send));
+        assert!(mirrors.has(&first) && mirrors.is_on_device(first.pointer() as u64));
         assert_eq!(mirrors.remove(first.pointer() as u64), Some(first.pointer() as u64));
         assert_eq!(mirrors.remove(first.pointer() as u64), None);
         assert!(mirrors.are_on_device());

@@ -1,6 +1,5 @@
 //! A context at the far end of a session stream.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,11 +14,14 @@ use sahasra_wire::cuda::{Load, Read, Waited, Write};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
 use crate::failure;
-use crate::mirrors::{self, Mirrors};
+use crate::marks::Marks;
+use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
 
 /// Largest write that is part of a batch, in bytes.
 const LITTLE_BYTES: usize = 16 << 10;
+/// Marks in one answer from which there may be more.
+const MARKS_AT_ONCE: usize = 16_384;
 /// Size of the pieces in which a long row is read, in bytes.
 const READ_BYTES: usize = 4 << 20;
 /// Size of the pieces in which a long row is written, in bytes: small enough that sending a piece overlaps with copying the next one.
@@ -32,10 +34,14 @@ pub(crate) struct RemoteQueue {
     submitted: AtomicU64,
     /// Number of operations that are known to have been executed.
     executed: AtomicU64,
+    /// Number of operations whose failure is known, too, if they have failed.
+    settled: AtomicU64,
     /// The sticky failure.
     failure: OnceLock<Failure>,
-    marks: Mutex<HashMap<u64, Duration>>,
+    marks: Mutex<Marks>,
     mirrors: Mirrors,
+    /// Locked while a block is being shared.
+    sharing: Mutex<()>,
 }
 
 impl RemoteQueue {
@@ -45,9 +51,11 @@ impl RemoteQueue {
             context,
             submitted: AtomicU64::new(0),
             executed: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             failure: OnceLock::new(),
             marks: Mutex::default(),
             mirrors: Mirrors::default(),
+            sharing: Mutex::default(),
         }
     }
 
@@ -64,6 +72,10 @@ impl RemoteQueue {
         self.failure.get_or_init(|| failure).clone()
     }
 
+    fn add(&self, operation: Operation) -> Ticket {
+        self.outbox.add(self.context, operation, || self.count())
+    }
+
     fn check(&self) -> Result<(), Failure> {
         self.failure().map_or(Ok(()), Err)
     }
@@ -71,16 +83,24 @@ impl RemoteQueue {
     /// Asks which operations have been executed, once the operation of `ticket` has.
     fn ask(&self, ticket: Ticket) -> Result<(), Failure> {
         self.check()?;
-        let answer = self
-            .outbox
-            .after_all(|| (), |session, ()| session.cuda_wait(self.context, ticket.0));
-        let Waited { executed, marks, .. } = answer.wait().map_err(|error| self.failed(&error))?;
-        self.executed.fetch_max(executed, Ordering::Release);
-        if !marks.is_empty() {
-            let recorded = marks.iter().map(|mark| (mark.mark, Duration::from_nanos(mark.nanoseconds)));
-            self.marks.lock().extend(recorded);
+        let mut ticket = ticket;
+        loop {
+            let answer = self.outbox.ask_after_all(|session| session.cuda_wait(self.context, ticket.0));
+            let Waited { executed, marks, .. } = answer.wait().map_err(|error| self.failed(&error))?;
+            if !marks.is_empty() {
+                let mut known = self.marks.lock();
+                for mark in &marks {
+                    known.arrive(mark.mark, Duration::from_nanos(mark.nanoseconds), Ticket(executed));
+                }
+            }
+            self.executed.fetch_max(executed, Ordering::Release);
+            self.settled.fetch_max(ticket.0, Ordering::Release);
+            if marks.len() < MARKS_AT_ONCE {
+                return Ok(());
+            }
+            // There may be more.
+            ticket = Ticket(0);
         }
-        Ok(())
     }
 
     /// Waits for everything, and copies the blocks that kernels may have written back.
@@ -111,20 +131,19 @@ impl RemoteQueue {
         self.outbox.ask_after_all(|session| session.cuda_read(read, bytes))
     }
 
-    /// Sends the blocks of this process's memory that the next operation may access.
-    fn send_blocks(&self) {
+    /// Sends the blocks of this process's memory that the next operation may access. No other thread takes them back before the guard is
+    /// dropped, after that operation was submitted.
+    fn send_blocks(&self) -> Option<Guard<'_>> {
         self.mirrors.to_device(|block| {
             let bytes = block.to_vec();
             self.write_rows(Region::linear(block.pointer() as u64), Extent::linear(bytes.len() as u64), &bytes);
-        });
+        })
     }
 
     fn write_rows(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
         if bytes.len() <= LITTLE_BYTES {
             let bytes = Bytes::copy_from_slice(bytes);
-            return self
-                .outbox
-                .add(self.context, Operation::Write { to, extent, bytes }, || self.count());
+            return self.add(Operation::Write { to, extent, bytes });
         }
         if extent.height == 1 && extent.depth == 1 {
             let mut ticket = self.last();
@@ -179,32 +198,47 @@ impl Queue for RemoteQueue {
     fn submit(&self, operation: Operation) -> Ticket {
         match operation {
             Operation::Unmap { address } => {
+                if self.mirrors.is_on_device(address) {
+                    // A failure is reported by the next call that waits.
+                    let _ = self.take_back();
+                }
                 let address = self.mirrors.remove(address).unwrap_or(address);
-                return self.outbox.add(self.context, Operation::Unmap { address }, || self.count());
+                self.add(Operation::Unmap { address })
             }
-            Operation::Launch(_) | Operation::Copy { .. } | Operation::Fill { .. } | Operation::Write { .. } => self.send_blocks(),
-            _ => {}
-        }
-        match operation {
-            Operation::Write { to, extent, bytes } if bytes.len() > LITTLE_BYTES => self.write(to, extent, &bytes),
-            operation => self.outbox.add(self.context, operation, || self.count()),
+            Operation::Mark(mark) => self.outbox.add(self.context, operation, || {
+                let ticket = self.count();
+                self.marks.lock().submit(mark, ticket);
+                ticket
+            }),
+            Operation::Write { to, extent, bytes } => self.write(to, extent, &bytes),
+            Operation::Launch(_) | Operation::Copy { .. } | Operation::Fill { .. } => {
+                let _guard = self.send_blocks();
+                self.add(operation)
+            }
+            _ => self.add(operation),
         }
     }
 
     fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure> {
+        let _one_at_a_time = self.sharing.lock();
+        if self.mirrors.has(block) {
+            return Ok(());
+        }
         if self.mirrors.overlaps(block) {
             let message = "memory of the host that kernels access must not be within 256 bytes of other such memory";
             return Err(Failure::new(FailureKind::OutOfMemory, message));
         }
         let (address, bytes) = mirrors::span(block);
-        let ticket = self.submit(Operation::Map { address, bytes });
-        self.ask(ticket)?;
+        let ticket = self.add(Operation::Map { address, bytes });
+        self.ask(ticket).inspect_err(|_| {
+            self.add(Operation::Unmap { address });
+        })?;
         self.mirrors.add(Arc::clone(block));
         Ok(())
     }
 
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
-        self.send_blocks();
+        let _guard = self.send_blocks();
         self.write_rows(to, extent, bytes)
     }
 
@@ -213,7 +247,7 @@ impl Queue for RemoteQueue {
         if extent.bytes() != Some(into.len() as u64) {
             return Err(Failure::new(FailureKind::Protocol, "the target does not have the size of the rows"));
         }
-        self.send_blocks();
+        drop(self.send_blocks());
         let before = self.last();
         // The pieces of a long row are on their way while earlier ones are copied.
         let is_long = extent.height == 1 && extent.depth == 1 && into.len() > READ_BYTES;
@@ -233,7 +267,10 @@ impl Queue for RemoteQueue {
             piece.copy_from_slice(&array.data);
             rest = after;
         }
-        self.executed.fetch_max(before.0, Ordering::Release);
+        // The answers carry no times of marks, which a wait would not ask for any more.
+        let known = self.marks.lock().before_outstanding(before);
+        self.executed.fetch_max(known.0, Ordering::Release);
+        self.settled.fetch_max(known.0, Ordering::Release);
         Ok(())
     }
 
@@ -269,7 +306,7 @@ impl Queue for RemoteQueue {
         if self.mirrors.are_on_device() {
             return self.take_back();
         }
-        if self.is_known_done(ticket) {
+        if self.settled.load(Ordering::Acquire) >= ticket.0 {
             return self.check();
         }
         self.ask(ticket)
@@ -289,7 +326,8 @@ impl Queue for RemoteQueue {
         }
         self.check()?;
         let is_done = self.is_known_done(ticket);
-        if is_done && self.mirrors.are_on_device() {
+        // What later operations may still write comes back with a wait.
+        if is_done && self.mirrors.are_on_device() && self.is_known_done(self.last()) {
             self.take_back()?;
         }
         Ok(is_done)
@@ -311,11 +349,11 @@ impl Queue for RemoteQueue {
     }
 
     fn marked(&self, mark: u64) -> Option<Duration> {
-        self.marks.lock().get(&mark).copied()
+        self.marks.lock().time(mark)
     }
 
     fn forget(&self, mark: u64) {
-        self.marks.lock().remove(&mark);
+        self.marks.lock().forget(mark);
     }
 
     fn printed(&self) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! The state of the process: how often the library was initialised, and its device.
 
 use parking_lot::Mutex;
-use sahasra_cuda_boundary::log;
+use sahasra_cuda_boundary::{log, process};
 use sahasra_cuda_environment::Description;
 
 use crate::boundary::Handle;
@@ -23,8 +23,12 @@ static STATE: Mutex<State> = Mutex::new(State { users: 0, device: None });
 
 /// Initialises the library. Each time that succeeds takes one [`shut_down`].
 pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
+    process::check::<Status>()?;
     let mut state = STATE.lock();
     if state.device.is_none() {
+        if !process::refuse_children() {
+            return Err(Status::UNKNOWN);
+        }
         match sahasra_cuda_environment::describe() {
             Ok(device) => state.device = Some(device),
             Err(reason) => {
@@ -51,6 +55,7 @@ pub(crate) fn shut_down() -> Result<(), Status> {
 
 /// Runs a function on the description of the device, if there is one; [`Status::UNINITIALIZED`] before `nvmlInit`.
 pub(crate) fn with_device<T>(function: impl FnOnce(Option<&Description>) -> Result<T, Status>) -> Result<T, Status> {
+    process::check::<Status>()?;
     let state = STATE.lock();
     if state.users == 0 {
         return Err(Status::UNINITIALIZED);

@@ -26,6 +26,8 @@ use crate::{
 
 /// Payload bytes in the queue up to which the thread of the caller writes them itself.
 const LITTLE_BYTES: u64 = 64 << 10;
+/// Maximum size of printed text that is kept for a caller, in bytes; the rest is dropped.
+const PRINTED_BYTES: usize = 16 << 20;
 /// Number of operations that may wait to be processed by the executor before a call that adds one blocks.
 const QUEUED_OPERATIONS: usize = 16_384;
 /// Limit like [`QUEUED_OPERATIONS`], for a call that adds a request. It is higher because requests carry no array, and their callers wait
@@ -262,7 +264,9 @@ impl Shared {
 
     pub(crate) fn print(&self, printed: Printed) {
         let mut state = self.lock();
-        state.printed.entry(printed.context).or_default().extend_from_slice(&printed.text);
+        let text = state.printed.entry(printed.context).or_default();
+        let room = PRINTED_BYTES.saturating_sub(text.len()).min(printed.text.len());
+        text.extend_from_slice(&printed.text[..room]);
     }
 
     pub(crate) fn room(&self, state: &State) {

@@ -200,7 +200,7 @@ impl Queue for CpuQueue {
     fn submit(&self, operation: Operation) -> Ticket {
         let shared = &*self.shared;
         let mut state = shared.state.lock();
-        while state.waiting.len() >= MAX_WAITING || state.payload + operation.payload() > MAX_PAYLOAD && !state.waiting.is_empty() {
+        while state.waiting.len() >= MAX_WAITING || state.payload >= MAX_PAYLOAD {
             shared.ended.wait(&mut state);
         }
         state.submitted += 1;

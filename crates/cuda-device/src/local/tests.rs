@@ -248,3 +248,39 @@ fn a_mark_that_is_forgotten_before_it_is_noted_does_not_stay() {
     queue.forget(2);
     assert_eq!(queue.marked(2), None);
 }
+
+#[test]
+fn rows_without_bytes_and_rows_without_end_take_no_time() {
+    let (device, queue) = queue();
+    let address = device.properties().addresses.start;
+    queue.submit(Operation::Map { address, bytes: 512 });
+    let rows = |width, height| Extent { width, height, depth: 1 };
+    let region = Region::linear(address);
+    let fill = |extent| Operation::Fill {
+        to: region,
+        extent,
+        value: 1,
+        element_bytes: 1,
+    };
+    let copy = |extent| Operation::Copy {
+        from: region,
+        to: region,
+        extent,
+    };
+    for operation in [fill(rows(0, u64::MAX)), copy(rows(0, u64::MAX))] {
+        queue.wait(queue.submit(operation)).unwrap();
+    }
+    for operation in [fill(rows(1, 1 << 60)), copy(rows(1, 1 << 60)), copy(rows(u64::MAX, 2))] {
+        let queue = device.open().unwrap();
+        let refused = queue.wait(queue.submit(operation)).unwrap_err();
+        assert_eq!(refused.kind, FailureKind::Protocol);
+    }
+}
+
+#[test]
+fn a_module_is_not_replaced_by_another_of_its_number() {
+    let (_device, queue) = queue();
+    queue.load(ModuleId(1), &[KERNELS]).unwrap();
+    let refused = queue.load(ModuleId(1), &[KERNELS]).unwrap_err();
+    assert!(matches!(refused, LoadFailure::Failed(failure) if failure.kind == FailureKind::Protocol));
+}

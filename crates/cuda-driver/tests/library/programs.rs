@@ -39,6 +39,16 @@ fn a_program_computes_on_streams_and_takes_times() {
         ok!(library, cuEventQuery(end));
         ok!(library, cuEventElapsedTime(&raw mut milliseconds, start, end));
         assert!(milliseconds > 0.0, "{milliseconds}");
+        // Recorded again, with a read that has waited for both.
+        ok!(library, cuEventRecord(start, stream));
+        ok!(library, cuEventRecord(end, stream));
+        let word = program.allocate(4);
+        assert_eq!(program.word(word), Ok(0));
+        let mut again = -1.0f32;
+        ok!(library, cuEventSynchronize(end));
+        ok!(library, cuEventElapsedTime(&raw mut again, start, end));
+        assert!(again >= 0.0 && again != milliseconds, "{again}");
+        ok!(library, cuMemFree_v2(word));
         let (mut free, mut total) = (0usize, 0usize);
         ok!(library, cuMemGetInfo_v2(&raw mut free, &raw mut total));
         assert_eq!(total, 64 << 20);

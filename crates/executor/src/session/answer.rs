@@ -3,6 +3,9 @@
 use bytes::Bytes;
 use sahasra_wire::session::{Failed, FailureCode, PART_BYTES, Part, Tensor, element_width, server_frame::Kind};
 
+/// Maximum size of a failure's message in bytes, far below that of a frame's message.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+
 /// An answer, without its sequence number.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer {
@@ -34,14 +37,16 @@ impl Answer {
         std::iter::once(Kind::Tensor(head).into()).chain(parts)
     }
 
-    /// The answer that a request failed. `operation` describes the operation numbered `sequence`.
+    /// The answer that a request failed, with the first [`MAX_TEXT_BYTES`] of the message. `operation` describes the operation numbered `sequence`.
     pub(crate) fn failed(request: u64, sequence: u64, operation: &str, code: FailureCode, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        message.truncate(message.floor_char_boundary(MAX_TEXT_BYTES));
         let failed = Failed {
             request,
             code: code.into(),
             sequence,
             operation: operation.to_owned(),
-            message: message.into(),
+            message,
         };
         Kind::Failed(failed).into()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use prost::DecodeError;
+use prost::{DecodeError, Message};
 use sahasra_cuda_device::{CpuDevice, Device, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Queue, Region, Ticket, wire};
 use sahasra_memory::Filling;
 use sahasra_names::{self as names, Backend};
@@ -25,8 +25,16 @@ mod context;
 #[cfg(test)]
 mod tests;
 
-use context::{Context, NOTHING};
+use context::{Context, MAX_CONTEXTS, NOTHING};
 
+/// Number under which contexts beyond the limit are kept.
+const BEYOND: u64 = u64::MAX;
+/// Maximum size of a batch in bytes: its operations are decoded at once.
+const MAX_BATCH_BYTES: usize = 1 << 20;
+/// Number of waiting requests at which later operations wait.
+const MAX_WAITS: usize = 4096;
+/// Maximum size of a module's description in bytes, below that of a message.
+const MAX_DESCRIPTION_BYTES: usize = 960 << 10;
 /// Size of the pieces in which printed text is sent, in bytes.
 const PRINTED_BYTES: usize = 256 << 10;
 
@@ -115,6 +123,12 @@ impl CudaState {
     /// The context with this number, which is created if there is none.
     fn context(&mut self, number: u64) -> &mut Context {
         let count = self.contexts.len();
+        // All contexts beyond the limit are one, which has no queue.
+        let number = if count < MAX_CONTEXTS || self.contexts.contains_key(&number) {
+            number
+        } else {
+            BEYOND
+        };
         let (device, hub) = (&self.device, &self.hub);
         self.contexts.entry(number).or_insert_with(|| Context::open(device, hub, count))
     }
@@ -254,10 +268,16 @@ impl CudaState {
         let found = self.context(load.context).queue().cloned();
         let loaded = found.map_err(LoadFailure::from).and_then(|queue| {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            queue.load(ModuleId(load.module), &texts)
+            let loaded = queue.load(ModuleId(load.module), &texts)?.into_message(load.request);
+            let bytes = loaded.encoded_len();
+            if bytes > MAX_DESCRIPTION_BYTES {
+                let message = format!("the description of the module has {bytes} bytes, more than {MAX_DESCRIPTION_BYTES}: split it");
+                return Err(LoadFailure::Unsupported(message));
+            }
+            Ok(loaded)
         });
         match loaded {
-            Ok(description) => self.answers.push(Kind::CudaLoaded(description.into_message(load.request)).into()),
+            Ok(loaded) => self.answers.push(Kind::CudaLoaded(loaded).into()),
             Err(failure) => {
                 let (code, message) = failure.to_code();
                 self.answers.push(Answer::failed(load.request, sequence, "load", code, message));
@@ -345,7 +365,7 @@ impl ClientState for CudaState {
     fn waiting(&self) -> Waiting {
         Waiting {
             pending_bytes: 0,
-            is_compiling: self.held.is_some(),
+            is_compiling: self.held.is_some() || self.waits.len() >= MAX_WAITS,
             is_asked: !self.waits.is_empty(),
             running: 0,
         }
@@ -406,6 +426,9 @@ impl ClientState for CudaState {
         }
         match kind {
             Operation::CudaBatch(batch) => {
+                if payload.len() > MAX_BATCH_BYTES {
+                    return Err(malformed(format!("a batch of more than {MAX_BATCH_BYTES} bytes")));
+                }
                 let operations = operations(payload.into_bytes());
                 let operations = operations.map_err(|error| malformed(format!("invalid batch: {error}")))?;
                 self.batch(batch.context, operations.into_iter());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use sahasra_cuda_device::{CpuDevice, Failure, FailureKind, Operation, Queue, Ticket};
 use sahasra_wire::cuda::Mark;
@@ -40,7 +40,10 @@ impl Context {
                 if matches!(operation, Operation::Launch(_)) {
                     hub.execution_ends();
                 }
-                if ticket.0 >= awaited.load(Ordering::SeqCst) {
+                // The operation counts as executed before this reads what is awaited.
+                fence(Ordering::SeqCst);
+                let frees = matches!(operation, Operation::Map { .. } | Operation::Unmap { .. } | Operation::Unload(_));
+                if frees || ticket.0 >= awaited.load(Ordering::SeqCst) {
                     hub.download_ends();
                 }
             }))

@@ -302,6 +302,7 @@ fn what_no_client_may_send_is_malformed() {
         (client_frame::Kind::CudaLoad(load(vec![u64::MAX, 4])), b"text"),
         (client_frame::Kind::CudaLoad(load(vec![1])), b"\xff"),
         (client_frame::Kind::CudaWait(wait), b""),
+        (client_frame::Kind::CudaBatch(batch), &[0; MAX_BATCH_BYTES + 1]),
     ] {
         let kind_text = format!("{kind:?}");
         let malformed = Bench::new().operation(kind, Bytes::from_static(payload));
@@ -339,4 +340,29 @@ fn a_context_beyond_the_limit_is_refused() {
     let (code, message) = bench.failure();
     assert_eq!(code, FailureCode::OutOfMemory);
     assert!(message.contains("too many contexts"), "{message}");
+}
+
+#[test]
+fn writes_behind_a_kernel_that_never_ends_do_not_block_the_thread() {
+    let mut bench = Bench::new();
+    bench.load(1);
+    bench.answers();
+    bench.batch(1, [launch(2, &[])]);
+    let bytes = Bytes::from(vec![0; 100 << 20]);
+    for _ in 0..4 {
+        let write = Write {
+            context: 1,
+            to: Region::linear(bench.first).into(),
+            extent: Extent::linear(bytes.len() as u64).into(),
+        };
+        if !bench.state.waiting().is_compiling {
+            bench.operation(client_frame::Kind::CudaWrite(write), bytes.clone()).unwrap();
+        }
+    }
+    assert!(bench.state.waiting().is_compiling, "later operations wait");
+    bench
+        .operation(client_frame::Kind::CudaDiscard(Discard { context: 1 }), "")
+        .unwrap();
+    bench.wait(2, 0);
+    assert!(matches!(bench.answers()[0].kind, Kind::CudaWaited(_)));
 }
