@@ -11,6 +11,7 @@
 //! it sleeps if the last wait was short.
 
 use std::{
+    cell::Cell,
     future::{Future, poll_fn},
     pin::pin,
     sync::{Arc, OnceLock},
@@ -22,7 +23,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use tokio::{
     runtime::{Builder, Handle, Runtime},
-    sync::Notify,
+    sync::{Notify, oneshot},
     task::JoinHandle,
 };
 
@@ -96,9 +97,33 @@ fn driver() -> Result<&'static Driver, Error> {
     driver.clone()
 }
 
-/// Whether this thread can run the runtime. Tokio does not allow a thread of one runtime to block on another, nor a thread that is ending.
+/// Value whose destructor marks a thread as ending.
+struct Living;
+
+impl Drop for Living {
+    fn drop(&mut self) {}
+}
+
+thread_local! {
+    /// Whether Tokio's values of this thread exist. Has no destructor, so that it can always be read.
+    static IS_PREPARED: Cell<bool> = const { Cell::new(false) };
+    /// Created after Tokio's values, and therefore destroyed before them.
+    static LIVING: Living = const { Living };
+}
+
+/// Whether this thread can run the runtime. Tokio does not allow a thread of one runtime to block on another, nor a thread that is ending:
+/// one that waits in the destructor of a value of its own.
 fn may_drive() -> bool {
-    Handle::try_current().is_err_and(|error| error.is_missing_context())
+    if !Handle::try_current().is_err_and(|error| error.is_missing_context()) {
+        return false;
+    }
+    if !IS_PREPARED.replace(true) {
+        let (send, receive) = oneshot::channel();
+        // The receiver is there.
+        let _ = send.send(());
+        let _ = receive.blocking_recv();
+    }
+    LIVING.try_with(|_| ()).is_ok()
 }
 
 /// Starts a task on the runtime. Fails if the system provides no thread.
@@ -360,6 +385,36 @@ mod tests {
             assert_eq!(spawn(echo(5)).unwrap().wait().unwrap(), 5);
             assert_eq!(spawn(echo(6)).unwrap().await.unwrap(), 6);
         });
+    }
+
+    /// Waits while its thread ends.
+    struct Waiting;
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            for number in 0..4 {
+                // The background thread runs the runtime again, so that this one has to wait for it.
+                thread::sleep(2 * LINGER);
+                assert_eq!(spawn(echo(number)).unwrap().wait().unwrap(), number);
+            }
+        }
+    }
+
+    thread_local! {
+        static WAITING: Waiting = const { Waiting };
+    }
+
+    #[test]
+    fn a_thread_that_is_ending_gets_its_answers() {
+        for _ in 0..20 {
+            let ending = thread::spawn(|| {
+                // Created between Tokio's values: one is destroyed before it, the other one after it.
+                let _ = Handle::try_current();
+                WAITING.with(|_| ());
+                assert_eq!(spawn(echo(4)).unwrap().wait().unwrap(), 4);
+            });
+            ending.join().unwrap();
+        }
     }
 
     #[test]
