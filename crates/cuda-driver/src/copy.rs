@@ -206,7 +206,14 @@ pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_
             value,
             element_bytes,
         };
-        submit(lane, &owner, operation)
+        submit(lane, &owner, operation)?;
+        let driver = driver::get()?;
+        let is_shared = driver.ranges.find(to.address).is_some_and(|range| range.kind.is_shared());
+        // Programs look at such memory without a wait. A copy of it is brought back by one.
+        if is_shared && !driver.device.properties().shares_host_memory {
+            lane.wait()?;
+        }
+        Ok(())
     };
     match pieces(&[Side::Device(to)], &extent)? {
         None => fill(to, extent),

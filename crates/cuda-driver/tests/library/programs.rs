@@ -249,6 +249,10 @@ fn kernels_and_host_share_memory_that_was_asked_for() {
         // SAFETY: the library allocated it, and no kernel runs.
         assert_eq!(unsafe { pinned.read() }, 3);
         assert_eq!(kind(address), 1, "memory of the host");
+        ok!(library, cuMemsetD32_v2(address, 0x0101_0101u32, 1usize));
+        // SAFETY: the library allocated it, and the fill has returned.
+        assert_eq!(unsafe { pinned.read() }, 0x0101_0101, "a fill is there when it returns");
+        ok!(library, cuMemsetD32_v2(address, 3u32, 1usize));
         // Copies from and to such memory keep the order of the stream.
         let out = program.allocate(4);
         for _ in 0..10 {
