@@ -32,7 +32,7 @@ pub enum Command {
     /// Serve a pool on this machine that kubectl can use like a cluster. Ctrl-C ends it.
     #[command(after_help = CODES_OF_UP)]
     Up(Box<UpArgs>),
-    /// Run a CUDA program on a device of a pool: a session for as long as the program runs.
+    /// Run a CUDA program in a GpuSession that is deleted when the program ends.
     #[command(after_help = CODES_OF_EXEC)]
     Exec(Box<ExecArgs>),
     /// Describe PTX, or compile CUDA C to PTX.

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sahasra_client::{Error, Gateway, HOST_ANNOTATION, PROGRAM_ANNOTATION, Token};
+use sahasra_client::{CudaSession, Error, Gateway, Token};
 use sahasra_error_chain::causes;
 use sahasra_service::shutdown::{EndSignal, EndSignals};
-use serde_json::json;
 use tokio::process::Command;
 
 use crate::args::ExecArgs;
@@ -56,7 +55,7 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
         Ok(signals) => signals,
         Err(error) => return Exit::Failed.because(&format!("failed to install signal handlers: {error}")),
     };
-    let name = match create(&gateway, arguments).await {
+    let name = match gateway.create_cuda_session(&arguments.namespace, &session(arguments)).await {
         Ok(name) => name,
         Err(error) => return Exit::Failed.because(&format!("failed to create the session: {}", causes(&error))),
     };
@@ -88,35 +87,23 @@ fn gateway(arguments: &ExecArgs) -> Result<Gateway, String> {
     Gateway::new(&arguments.gateway, token, authorities.transpose()?.as_deref()).map_err(|error| causes(&error))
 }
 
-/// Creates the session and returns its name.
-async fn create(gateway: &Gateway, arguments: &ExecArgs) -> Result<String, Error> {
-    let mut spec = json!({"engine": "cuda", "vram": arguments.vram});
-    if let Some(class) = &arguments.class {
-        spec["class"] = json!(class);
+fn session(arguments: &ExecArgs) -> CudaSession {
+    CudaSession {
+        prefix: "exec",
+        program: title(&arguments.program),
+        vram: arguments.vram.clone(),
+        class: arguments.class.clone(),
+        idle_timeout: arguments.idle_timeout,
+        ttl: arguments.ttl,
     }
-    if let Some(time) = arguments.idle_timeout {
-        spec["idleTimeoutSeconds"] = json!(time.as_secs());
-    }
-    if let Some(time) = arguments.ttl {
-        spec["ttlSeconds"] = json!(time.as_secs());
-    }
-    let mut metadata = sahasra_client::named(None, "exec");
-    metadata["annotations"] = json!({PROGRAM_ANNOTATION: title(&arguments.program), HOST_ANNOTATION: host()});
-    let session = gateway.create_session(&arguments.namespace, &metadata, &spec).await?;
-    let name = session["metadata"]["name"].as_str().map(str::to_owned);
-    name.ok_or_else(|| Error::Protocol("the gateway returned a session without a name".to_owned()))
 }
 
-/// Name of a program for people: that of its file, and of the script that it runs.
+/// Display name of a program: that of its file, and of the script that it runs.
 fn title(program: &[OsString]) -> String {
     let file = |path: &OsString| Path::new(path).file_name().unwrap_or(path).to_string_lossy().into_owned();
     let script = program.get(1).filter(|argument| !argument.to_string_lossy().starts_with('-'));
     let words: Vec<String> = program.first().into_iter().chain(script).map(file).collect();
     words.join(" ")
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Runs the program to its end.

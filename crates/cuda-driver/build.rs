@@ -1,6 +1,5 @@
 //! Generates an export for each name of symbols.txt that the sources do not implement, and the table of all exports.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use sahasra_cuda_boundary::build::{self, Names};
@@ -9,23 +8,15 @@ fn main() {
     build::name_library("libcuda.so.1");
     let names = Names::read("symbols.txt", &[("src/api", "crate::api")]);
     let mut table = String::new();
-    // The functions for a default stream of each thread, which is that of the context.
-    let mut aliases = BTreeMap::new();
     for (name, version) in &names.listed {
         let version = match version {
             Some(version) => version.parse().expect("the second word is a version"),
             None if name.ends_with("_v2") => 3020,
             None => 0,
         };
-        let of_context = name.strip_suffix("_ptds").or_else(|| name.strip_suffix("_ptsz"));
-        let base = of_context.and_then(|base| Some((base, names.implemented.get(base)?)));
-        let address = match (names.implemented.get(name), base) {
-            (Some(module), _) => format!("{module}::{name}"),
-            (None, Some((base, module))) => {
-                aliases.insert(name.clone(), format!("{module}::{base}"));
-                name.clone()
-            }
-            (None, None) => name.clone(),
+        let address = match names.implemented.get(name) {
+            Some(module) => format!("{module}::{name}"),
+            None => name.clone(),
         };
         writeln!(
             table,
@@ -37,8 +28,8 @@ fn main() {
     let code = format!(
         "\n#[cfg(test)]\nconst IMPLEMENTED: usize = {implemented};\n\npub(crate) static SYMBOLS: [Symbol; {count}] = [\n{table}];\n"
     );
-    let item = |name: &str, _: Option<&str>| match aliases.get(name) {
-        Some(path) => build::alias(name, path),
+    let item = |name: &str, _: Option<&str>| match names.with_other_default_stream(name) {
+        Some(path) => build::alias(name, &path),
         None => build::export(name, "crate::status::Status", &build::not_supported(name)),
     };
     names.write_missing("symbols.rs", item, &code);

@@ -31,7 +31,7 @@ pub use credentials::Token;
 pub use element::{array_bytes, element_bytes};
 pub use error::{Error, Failure, Loss};
 pub use pending::Pending;
-pub use rest::{Gateway, HOST_ANNOTATION, PROGRAM_ANNOTATION, condition, named, session_end};
+pub use rest::{CudaSession, Gateway, condition, named, session_end};
 pub use runtime::spawn;
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;

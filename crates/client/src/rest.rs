@@ -63,6 +63,26 @@ impl Gateway {
         self.create(&collection(namespace, "sessions")?, metadata, spec).await
     }
 
+    /// Creates a session of engine `cuda` and returns its name. Annotations say which program uses it, and on which host.
+    pub async fn create_cuda_session(&self, namespace: &str, session: &CudaSession) -> Result<String, Error> {
+        let mut spec = json!({"engine": "cuda", "vram": session.vram});
+        if let Some(class) = &session.class {
+            spec["class"] = json!(class);
+        }
+        if let Some(time) = session.idle_timeout {
+            spec["idleTimeoutSeconds"] = json!(time.as_secs());
+        }
+        if let Some(time) = session.ttl {
+            spec["ttlSeconds"] = json!(time.as_secs());
+        }
+        let mut metadata = named(None, session.prefix);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        metadata["annotations"] = json!({"sahasra.dev/program": session.program, "sahasra.dev/host": host});
+        let created = self.create_session(namespace, &metadata, &spec).await?;
+        let name = created["metadata"]["name"].as_str().map(str::to_owned);
+        name.ok_or_else(|| Error::protocol("the gateway returned a session without a name"))
+    }
+
     pub async fn session(&self, namespace: &str, name: &str) -> Result<Value, Error> {
         self.get(&object(namespace, "sessions", name)?, TIMEOUT).await
     }
@@ -199,9 +219,21 @@ impl Gateway {
     }
 }
 
-/// Annotations of a session that say which program uses it, and on which host.
-pub const PROGRAM_ANNOTATION: &str = "sahasra.dev/program";
-pub const HOST_ANNOTATION: &str = "sahasra.dev/host";
+/// A session of engine `cuda` to create for a program.
+#[derive(Clone, Debug, Default)]
+pub struct CudaSession {
+    /// Start of the session's name.
+    pub prefix: &'static str,
+    /// Name of the program.
+    pub program: String,
+    /// Amount of memory, as in the spec of a `GpuSession`.
+    pub vram: String,
+    /// Class of the device; any if absent.
+    pub class: Option<String>,
+    /// Times of the spec; the defaults of a `GpuSession` if absent.
+    pub idle_timeout: Option<Duration>,
+    pub ttl: Option<Duration>,
+}
 
 /// Metadata of an object with this name, or with a generated name that starts with `prefix` and a hyphen.
 pub fn named(name: Option<&str>, prefix: &str) -> Value {

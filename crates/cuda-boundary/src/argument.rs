@@ -239,7 +239,7 @@ impl<S: ResultCode> HostPointer<S> {
         if self.0.is_null() || length > isize::MAX as usize {
             return Err(S::INVALID_VALUE);
         }
-        // SAFETY: the caller of the exported function promises `length` readable bytes, which nobody writes meanwhile.
+        // SAFETY: the caller of the exported function promises `length` readable bytes, and that no thread writes them meanwhile.
         Ok(read(unsafe { std::slice::from_raw_parts(self.0.cast::<u8>(), length) }))
     }
 
@@ -251,7 +251,7 @@ impl<S: ResultCode> HostPointer<S> {
         if self.0.is_null() || length > isize::MAX as usize {
             return Err(S::INVALID_VALUE);
         }
-        // SAFETY: the caller of the exported function promises `length` writable bytes, which nobody else accesses meanwhile.
+        // SAFETY: the caller of the exported function promises `length` writable bytes, and that no other thread accesses them meanwhile.
         Ok(write(unsafe { std::slice::from_raw_parts_mut(self.0.cast::<u8>(), length) }))
     }
 

@@ -37,6 +37,13 @@ impl Names {
         Self { listed, implemented }
     }
 
+    /// Path of the function that implements a name ending in `_ptds` or `_ptsz`: that without the ending. Their default stream is one of each
+    /// thread, and all streams of a context are in one order, which both forms allow.
+    pub fn with_other_default_stream(&self, name: &str) -> Option<String> {
+        let base = name.strip_suffix("_ptds").or_else(|| name.strip_suffix("_ptsz"))?;
+        self.implemented.get(base).map(|module| format!("{module}::{base}"))
+    }
+
     /// Writes exports of the names that no source has to a file in `OUT_DIR`, and more code behind them. `item` is the code of an export,
     /// from its name and what follows that in the list.
     ///
@@ -71,6 +78,28 @@ pub fn alias(name: &str, path: &str) -> String {
         other => panic!("a jump is not known for {other:?}"),
     };
     format!("#[unsafe(naked)]\n#[unsafe(no_mangle)]\nextern \"C\" fn {name}() {{ core::arch::naked_asm!(\"{jump}\", sym {path}) }}\n")
+}
+
+/// Generates the exports of a library of the runtime API, from its `symbols.txt`, its own sources and those that all versions share.
+///
+/// # Panics
+/// As [`Names::read`] and [`Names::write_missing`].
+pub fn runtime_library(name: &str) {
+    name_library(name);
+    version_symbols();
+    let names = Names::read(
+        "symbols.txt",
+        &[("../cuda-runtime/src/api", "sahasra_cuda_runtime::api"), ("src/api", "crate::api")],
+    );
+    let item = |name: &str, _: Option<&str>| match names.with_other_default_stream(name) {
+        Some(path) => alias(name, &path),
+        None => export(
+            name,
+            "sahasra_cuda_runtime::Error",
+            &format!("sahasra_cuda_runtime::missing(\"{name}\")"),
+        ),
+    };
+    names.write_missing("symbols.rs", item, "");
 }
 
 /// Answer of a function that says its name on stderr and is not supported.

@@ -1,4 +1,4 @@
-//! What exported functions do that nobody implements.
+//! Exported functions without an implementation.
 
 use crate::{ResultCode, call, log, process};
 

@@ -11,7 +11,7 @@ use crate::{Extent, Failure, HostBlock, LoadFailure, ModuleDescription, ModuleId
 /// What a device is. Known before any queue is opened, so that questions about it need no answer from afar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// Identifier that no other device has.
     pub uuid: [u8; 16],

@@ -35,7 +35,7 @@ pub enum FailureKind {
 pub struct Failure {
     /// What failed.
     pub kind: FailureKind,
-    /// Where and why, for people.
+    /// Place and cause, as text.
     pub message: String,
 }
 

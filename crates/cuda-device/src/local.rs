@@ -25,7 +25,7 @@ const MAX_QUEUES: u64 = ((1 << 62) - FIRST_ADDRESS) / QUEUE_ADDRESSES;
 /// Maximum bytes that kernels may have allocated, beside the device's memory.
 pub(crate) const HEAP_ROOM: u64 = 64 << 20;
 
-/// Name of the device for people.
+/// Display name of the device.
 pub const CPU_NAME: &str = "Sahasra CPU";
 /// Identifier of the device. A program sees one device only.
 pub const CPU_UUID: [u8; 16] = *b"sahasra-cpu-0000";

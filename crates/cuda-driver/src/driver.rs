@@ -96,6 +96,7 @@ pub(crate) fn initialise() -> Result<(), Status> {
         Status::NO_DEVICE
     })?;
     if !process::refuse_children() {
+        device.close();
         return Err(Status::OPERATING_SYSTEM);
     }
     let addresses = device.properties().addresses.clone();

@@ -21,7 +21,7 @@ const FAT_BINARY: u32 = 2;
 const OBJECT: u32 = 3;
 const ARCHIVE_OF_OBJECTS: u32 = 4;
 
-/// Reads the texts of an image in memory, whose length nobody knows but the image.
+/// Reads the texts of an image in memory, whose length only the image says.
 pub(crate) fn texts_at(image: HostPointer) -> Result<Vec<String>, Status> {
     if image.is_null() {
         return Err(Status::INVALID_VALUE);

@@ -1,8 +1,9 @@
 //! The CUDA driver API as a library, `libcuda.so.1`, whose device is a Sahasra session or the CPU of this process.
 //!
 //! A call enters through `boundary`, which keeps panics out of C. `api` has the exported functions by area; they check their arguments,
-//! answer what is known here (attributes, current contexts, pointers, functions), and submit the rest to the [`Queue`](sahasra_cuda_device::Queue) of the current context. Names that nobody implements are exported too: `build.rs` makes them
-//! from `symbols.txt`.
+//! answer what is known here (attributes, current contexts, pointers, functions), and submit the rest to the
+//! [`Queue`](sahasra_cuda_device::Queue) of the current context. Names without an implementation are exported too: `build.rs` makes them from
+//! `symbols.txt`.
 //!
 //! `driver` is the state of the process: what there is by handle and by address, and how it comes and goes. `current` knows each thread's
 //! context, and a `lane` is where a call submits its work. Everything below (`context`, `stream`, `module`, `ranges`, `host`) knows nothing of the

@@ -32,7 +32,7 @@ const DEFAULT_MEMORY: u64 = 4 << 30;
 /// A device, as far as it is known without using it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// Identifier that programs see.
     pub uuid: [u8; 16],

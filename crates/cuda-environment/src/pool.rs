@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sahasra_client::{Error, Gateway, HOST_ANNOTATION, PROGRAM_ANNOTATION, Target, Token};
+use sahasra_client::{CudaSession, Error, Gateway, Target, Token};
 use sahasra_cuda_device::{CPU_NAME, CPU_UUID, Device, Failure, Properties, Queue};
 use sahasra_cuda_remote::RemoteDevice;
 use sahasra_error_chain::causes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{Description, MEMORY, bytes, read};
 
@@ -125,15 +125,15 @@ impl OwnSession {
             None => SESSION_WAIT,
             Some(text) => Duration::from_secs(text.parse().map_err(|_| format!("{WAIT}={text:?} is not a number of seconds"))?),
         };
-        let mut spec = json!({"engine": "cuda", "vram": session_memory()});
-        if let Some(class) = read(CLASS) {
-            spec["class"] = json!(class);
-        }
-        let mut metadata = sahasra_client::named(None, "cuda");
-        metadata["annotations"] = json!({PROGRAM_ANNOTATION: program(), HOST_ANNOTATION: host_name()});
+        let session = CudaSession {
+            prefix: "cuda",
+            program: program(),
+            vram: session_memory(),
+            class: read(CLASS),
+            ..CudaSession::default()
+        };
         let (gateway, place) = (pool.gateway.clone(), namespace.clone());
-        let created = answer(ANSWER, async move { gateway.create_session(&place, &metadata, &spec).await })?;
-        let name = created["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = answer(ANSWER, async move { gateway.create_cuda_session(&place, &session).await })?;
         let (gateway, place, placed) = (pool.gateway.clone(), namespace.clone(), name.clone());
         let ready = answer(wait + ANSWER, async move { gateway.session_placed(&place, &placed, wait).await });
         let connected = ready.and_then(|_| pool.connect(&namespace, &name));
@@ -176,11 +176,6 @@ fn program() -> String {
     let path = std::env::current_exe().ok();
     let name = path.as_deref().and_then(|path| path.file_name());
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
 
 /// Waits for the answer of a request to the gateway.

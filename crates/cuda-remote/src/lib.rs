@@ -6,7 +6,7 @@
 //!                        ◄── answers to reads, loads and waits ─────────────────────────┘
 //! ```
 //!
-//! An operation is encoded into the current batch and needs no system call. A thread of the device sends batches while nobody waits; a thread
+//! An operation is encoded into the current batch and needs no system call. A thread of the device sends batches while no thread waits; a thread
 //! that waits sends the batch itself. Tickets count operations on both sides, so that a wait names the operation it waits for.
 
 mod marks;

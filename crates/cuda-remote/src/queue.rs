@@ -210,6 +210,10 @@ impl Queue for RemoteQueue {
                 self.marks.lock().submit(mark, ticket);
                 ticket
             }),
+            Operation::Write { to, extent, bytes } if bytes.len() > LITTLE_BYTES && bytes.len() <= MAX_PAYLOAD_BYTES => {
+                let _guard = self.send_blocks();
+                self.write_frame(to, extent, bytes)
+            }
             Operation::Write { to, extent, bytes } => self.write(to, extent, &bytes),
             Operation::Launch(_) | Operation::Copy { .. } | Operation::Fill { .. } => {
                 let _guard = self.send_blocks();

@@ -2,7 +2,7 @@
 //!
 //! The device is that of [`sahasra_cuda_environment`]; the library asks for its properties only. `api` has the exported functions by area. Each
 //! question that the device has no answer to, such as its temperature, is answered as hardware without that sensor does. `build.rs` makes
-//! those, and all other names that nobody implements, from `symbols.txt`.
+//! those, and all other names without an implementation, from `symbols.txt`.
 
 mod api;
 mod boundary;

@@ -26,10 +26,8 @@ pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
     process::check::<Status>()?;
     let mut state = STATE.lock();
     if state.device.is_none() {
-        if !process::refuse_children() {
-            return Err(Status::UNKNOWN);
-        }
         match sahasra_cuda_environment::describe() {
+            Ok(_) if !process::refuse_children() => return Err(Status::UNKNOWN),
             Ok(device) => state.device = Some(device),
             Err(reason) => {
                 log::once(reason);

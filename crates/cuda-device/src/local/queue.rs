@@ -136,7 +136,7 @@ impl Shared {
             catch_unwind(AssertUnwindSafe(|| self.engine.execute(operation))).unwrap_or_else(|_| Err(panicked()))
         });
         state.is_busy = false;
-        // The failure first: whoever finds the operation executed finds the failure too.
+        // The failure first, so that a thread that finds the operation executed finds the failure too.
         if let Err(failure) = outcome {
             self.fail(state, failure);
         }
@@ -172,7 +172,7 @@ impl Shared {
     fn settle(&self, ticket: Ticket) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         while self.executed() < ticket.0 {
-            // The caller's thread has nothing better to do, and needs nobody to wake it.
+            // The caller's thread is free, and need not be woken by another one.
             if state.is_busy || !self.run_next(&mut state) {
                 self.ended.wait(&mut state);
             }

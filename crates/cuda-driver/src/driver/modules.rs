@@ -70,7 +70,7 @@ impl Driver {
         self.modules.remove(handle).and_then(|module| self.unload(&module))
     }
 
-    /// Frees what a module has, which nobody finds any more.
+    /// Frees the variables and functions of a module that has no handle any more.
     pub(super) fn unload(&self, module: &Module) -> Result<(), Status> {
         self.functions.retain(|function| function.module != module.handle);
         for variable in &module.variables {

@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 
-use crate::driver::{CPU, ILLEGAL_ADDRESS, INVALID_VALUE, KERNELS, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open, parameter, text};
+use crate::driver::{
+    CPU, Copy2d, ILLEGAL_ADDRESS, INVALID_VALUE, KERNELS, OUT_OF_MEMORY, Program, SUCCESS, Side, apart, cu, ok, open, parameter, text,
+};
 
 unsafe extern "C" {
     static stdin: *mut libc::FILE;
@@ -156,23 +158,6 @@ fn memory_that_the_host_lacks_is_refused_and_nothing_else_is() {
 #[test]
 fn sizes_beyond_all_memory_are_refused() {
     apart("contexts::sizes_beyond_all_memory_are_refused", CPU, || {
-        #[repr(C)]
-        struct Side {
-            x_bytes: usize,
-            y: usize,
-            kind: u32,
-            host: u64,
-            device: u64,
-            array: u64,
-            pitch: usize,
-        }
-        #[repr(C)]
-        struct Copy {
-            from: Side,
-            to: Side,
-            width: usize,
-            height: usize,
-        }
         let program = Program::new();
         let library = &program.library;
         let null = std::ptr::null_mut::<c_void>();
@@ -200,7 +185,7 @@ fn sizes_beyond_all_memory_are_refused() {
             (8, usize::MAX, usize::MAX, 4, 4),
             (0, 0, usize::MAX, usize::MAX, usize::MAX),
         ] {
-            let copy = Copy {
+            let copy = Copy2d {
                 from: side(1, host.as_ptr() as u64, 0, 0, 0),
                 to: side(2, memory, x_bytes, y, pitch),
                 width,
@@ -224,7 +209,7 @@ fn printing_does_not_wait_for_a_thread_that_waits_for_input() {
     let output = apart(test, CPU, || {
         let program = Program::new();
         let mut ends = [0i32; 2];
-        // SAFETY: makes a pipe that nobody writes to standard input, for which a second thread waits with the stream locked. The process
+        // SAFETY: makes a pipe without a writer standard input, for which a second thread waits with the stream locked. The process
         // ends without that thread.
         unsafe {
             assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
@@ -244,8 +229,8 @@ fn printing_does_not_wait_for_a_thread_that_waits_for_input() {
 }
 
 #[test]
-fn whoever_finds_a_faulty_launch_done_finds_its_fault() {
-    apart("contexts::whoever_finds_a_faulty_launch_done_finds_its_fault", CPU, || {
+fn a_faulty_launch_that_is_done_has_its_fault() {
+    apart("contexts::a_faulty_launch_that_is_done_has_its_fault", CPU, || {
         let program = Program::new();
         let library = &program.library;
         let mut nowhere = 0x1234_5678u64;

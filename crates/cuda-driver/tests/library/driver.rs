@@ -203,3 +203,24 @@ impl Program {
 pub fn parameter<T>(value: &mut T) -> *mut u8 {
     std::ptr::from_mut(value).cast()
 }
+
+/// One side of a [`Copy2d`].
+#[repr(C)]
+pub struct Side {
+    pub x_bytes: usize,
+    pub y: usize,
+    pub kind: u32,
+    pub host: u64,
+    pub device: u64,
+    pub array: u64,
+    pub pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+pub struct Copy2d {
+    pub from: Side,
+    pub to: Side,
+    pub width: usize,
+    pub height: usize,
+}

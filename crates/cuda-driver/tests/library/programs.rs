@@ -1,6 +1,6 @@
 //! Programs that work.
 
-use crate::driver::{CPU, KERNELS, NOT_READY, Program, SUCCESS, apart, cu, ok, parameter, text};
+use crate::driver::{CPU, Copy2d, KERNELS, NOT_READY, Program, SUCCESS, Side, apart, cu, ok, parameter, text};
 
 fn saxpy(program: &Program, stream: u64, count: u32) {
     let bytes = count as usize * 4;
@@ -139,23 +139,6 @@ fn linked_texts_are_a_module() {
 #[test]
 fn planes_are_copied_between_host_and_device() {
     apart("programs::planes_are_copied_between_host_and_device", CPU, || {
-        #[repr(C)]
-        struct Side {
-            x_bytes: usize,
-            y: usize,
-            kind: u32,
-            host: u64,
-            device: u64,
-            array: u64,
-            pitch: usize,
-        }
-        #[repr(C)]
-        struct Copy {
-            from: Side,
-            to: Side,
-            width: usize,
-            height: usize,
-        }
         let side = |kind, address: u64, pitch, x_bytes, y| Side {
             x_bytes,
             y,
@@ -171,7 +154,7 @@ fn planes_are_copied_between_host_and_device() {
         ok!(library, cuMemAllocPitch_v2(&raw mut address, &raw mut pitch, 8usize, 4usize, 4u32));
         assert!(pitch >= 8);
         let source: Vec<u8> = (0..32).collect();
-        let up = Copy {
+        let up = Copy2d {
             from: side(1, source.as_ptr() as u64, 8, 0, 0),
             to: side(2, address, pitch, 0, 0),
             width: 8,
@@ -179,7 +162,7 @@ fn planes_are_copied_between_host_and_device() {
         };
         ok!(library, cuMemcpy2D_v2(&raw const up));
         let mut target = [0u8; 16];
-        let down = Copy {
+        let down = Copy2d {
             from: side(2, address, pitch, 2, 1),
             to: side(1, target.as_mut_ptr() as u64, 4, 0, 0),
             width: 4,
