@@ -24,7 +24,7 @@ use hyper_util::rt::TokioIo;
 use sahasra_access::{Access, AccessError, Action};
 use sahasra_crds::conditions::FAILED;
 use sahasra_service::{answer::Answer, tls::Connector};
-use sahasra_wire::session::PROTOCOL;
+use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL};
 use serde_json::Value;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument;
@@ -40,6 +40,7 @@ use crate::{
 
 use cache::CachedWorker;
 use slots::Slot;
+use websocket::Opening;
 use worker::Worker;
 
 pub(crate) use metrics::StreamMetrics;
@@ -100,21 +101,22 @@ impl Streams {
             token: handshake.token,
             query: &call.query,
         };
-        let resume = handshake.resume.as_ref();
-        let resumed = match resume {
-            Some(_) => self.resume(&caller, session, resume).await,
+        let opening = &handshake.opening;
+        let resumed = match opening.resume {
+            Some(_) => self.resume(&caller, session, opening).await,
             None => None,
         };
         let (worker, slot) = match resumed {
             Some(Ok(resumed)) => resumed,
-            Some(Err(gone)) => match self.find(&caller, session, resume).await {
+            Some(Err(gone)) => match self.find(&caller, session, opening).await {
                 // The API server is unreachable, so the last known worker is decisive: it takes no connections, hence the session has ended.
                 Err(Refusal::ApiServer(_) | Refusal::ApiServerTimeout { .. }) => return Err(gone),
                 found => found?,
             },
-            None => self.find(&caller, session, resume).await?,
+            None => self.find(&caller, session, opening).await?,
         };
 
+        let is_greeted = worker.greeted;
         let (metrics, pace, stop) = (self.metrics.clone(), self.pace, self.stop.clone());
         let span = tracing::info_span!("session_stream", session = session.name, namespace = session.namespace);
         let relayed = async move {
@@ -139,14 +141,17 @@ impl Streams {
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(header::SEC_WEBSOCKET_ACCEPT, handshake.accept);
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
+        if is_greeted {
+            headers.insert(HELLO_HEADER, HeaderValue::from_static(HELLO_ACCEPTED));
+        }
         Ok(answer)
     }
 
     /// Opens a stream to the last known worker of the session, which verifies the secret. `None` when the worker is not known or does not
     /// accept: the API server then decides.
-    async fn resume(&self, caller: &Caller<'_>, session: &Object, resume: Resume<'_>) -> Option<Result<(Worker, Slot), Refusal>> {
+    async fn resume(&self, caller: &Caller<'_>, session: &Object, opening: &Opening) -> Option<Result<(Worker, Slot), Refusal>> {
         let seen = self.cache.get(session)?;
-        let worker = match worker::connect(self.workers.as_ref(), &seen.endpoint, session, &caller.token, resume).await {
+        let worker = match worker::connect(self.workers.as_ref(), &seen.endpoint, session, &caller.token, opening).await {
             Ok(worker) => worker,
             Err(gone @ Refusal::WorkerUnreachable { .. }) => return Some(Err(gone)),
             Err(_) => return None,
@@ -161,7 +166,7 @@ impl Streams {
     }
 
     /// Opens a stream to the worker in the session's status, if the API server allows it to the caller.
-    async fn find(&self, caller: &Caller<'_>, session: &Object, resume: Resume<'_>) -> Result<(Worker, Slot), Refusal> {
+    async fn find(&self, caller: &Caller<'_>, session: &Object, opening: &Opening) -> Result<(Worker, Slot), Refusal> {
         let token = &caller.token;
         let action = Action::stream(&session.namespace, &session.name);
         let (allowed, name) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
@@ -172,12 +177,12 @@ impl Streams {
         let slot = match self.slots.take(name.clone()) {
             // The caller holds its share, but this may be the session's client coming back, whose stream does not count as new: the worker's
             // check of the secret decides.
-            Err(full @ Refusal::Share { .. }) if resume.is_some() => Err(full),
+            Err(full @ Refusal::Share { .. }) if opening.resume.is_some() => Err(full),
             taken => Ok(taken?),
         };
         let found = caller.object(&session.path()).await?;
         let endpoint = endpoint(&found, &session.name)?.to_owned();
-        let worker = worker::connect(self.workers.as_ref(), &endpoint, session, token, resume).await?;
+        let worker = worker::connect(self.workers.as_ref(), &endpoint, session, token, opening).await?;
         let slot = match slot {
             Err(_) if worker.resumed => self.slots.take_resumed(name.clone(), session)?,
             slot => slot?,
@@ -186,9 +191,6 @@ impl Streams {
         Ok((worker, slot))
     }
 }
-
-/// Value of the header with the secret of a broken stream, if the client sent it.
-type Resume<'a> = Option<&'a HeaderValue>;
 
 fn refused(error: AccessError) -> Refusal {
     match error.status() {

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sahasra_wire::session::{FailureCode, RefusalCode, frame, server_frame::Kind};
 
 use crate::{
@@ -222,32 +222,34 @@ struct Connection {
 }
 
 async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> {
-    let secret = shared.lock().core.secret();
+    let grace = u64::try_from(shared.options.grace.as_millis()).unwrap_or(u64::MAX);
+    let (secret, hello) = {
+        let state = shared.lock();
+        (state.core.secret(), state.core.hello(shared.options.replace, grace))
+    };
+    let mut head = BytesMut::new();
+    frame::encode(&hello, 0, &mut head)?;
     let pulse = Pulse::new();
-    let (reader, writer) = transport::open(&target.peer, &target.route, &target.token, &target.path, &secret, &pulse).await?;
+    let opened = transport::open(&target.peer, &target.route, &target.token, &target.path, (&secret, &head), &pulse).await?;
     let mut connection = Connection {
-        reader,
-        writer,
+        reader: opened.reader,
+        writer: opened.writer,
         read: BytesMut::new(),
         pulse,
     };
-    match tokio::time::timeout(WELCOME, greet(shared, &mut connection, target)).await {
+    let unsent = (!opened.greeted).then(|| head.freeze());
+    match tokio::time::timeout(WELCOME, greet(shared, &mut connection, target, unsent)).await {
         Ok(greeted) => greeted.map(|()| connection),
         Err(_) => Err(Error::Timeout("the session's greeting")),
     }
 }
 
-async fn greet(shared: &Shared, connection: &mut Connection, target: &Target) -> Result<(), Error> {
+/// Sends the client's first frame, unless the peer has it already, and waits for the answer.
+async fn greet(shared: &Shared, connection: &mut Connection, target: &Target, hello: Option<Bytes>) -> Result<(), Error> {
     let broken = |error| Error::unreachable(target.peer.authority(), error);
-    let grace = u64::try_from(shared.options.grace.as_millis()).unwrap_or(u64::MAX);
-    let hello = shared.lock().core.hello(shared.options.replace, grace);
-    let mut head = BytesMut::new();
-    frame::encode(&hello, 0, &mut head)?;
-    connection
-        .writer
-        .write(&mut VecDeque::from([head.freeze()]))
-        .await
-        .map_err(broken)?;
+    if let Some(hello) = hello {
+        connection.writer.write(&mut VecDeque::from([hello])).await.map_err(broken)?;
+    }
     loop {
         if let Some((message, payload_bytes)) = message(&mut connection.read)? {
             if payload_bytes > 0 {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
 use sahasra_upgrade::UpgradeError;
-use sahasra_wire::session::{PROTOCOL, RESUME_HEADER, keepalive::Keepalive, resume_value};
+use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL, RESUME_HEADER, hello_value, keepalive::Keepalive, resume_value};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -204,15 +204,40 @@ pub(crate) enum Writer {
     WebSocket(SplitSink<WebSocketStream<Box<dyn Io>>, Message>),
 }
 
-/// Opens the stream of a session. `resume` is the secret from the broken connection, or empty. Received bytes are recorded in `pulse`.
+/// An open stream of a session.
+pub(crate) struct Opened {
+    pub reader: Reader,
+    pub writer: Writer,
+    /// Whether the peer took the client's first frame from the request.
+    pub greeted: bool,
+}
+
+/// Headers of the request for a stream.
+struct Headers {
+    authorization: Option<HeaderValue>,
+    resume: Option<HeaderValue>,
+    hello: Option<HeaderValue>,
+}
+
+/// Opens the stream of a session. `resume` is the secret from the broken connection, or empty; `hello` is the client's first frame. Received
+/// bytes are recorded in `pulse`.
 pub(crate) async fn open(
     peer: &Peer,
     route: &Route,
     token: &Token,
     path: &str,
-    resume: &[u8],
+    (resume, hello): (&[u8], &[u8]),
     pulse: &Arc<Pulse>,
-) -> Result<(Reader, Writer), Error> {
+) -> Result<Opened, Error> {
+    let headers = Headers {
+        authorization: token.bearer()?,
+        resume: Some(resume)
+            .filter(|secret| !secret.is_empty())
+            .map(resume_value)
+            .map(header_value)
+            .transpose()?,
+        hello: Some(header_value(hello_value(hello))?),
+    };
     let deadline = Instant::now() + CONNECT;
     let late = |_| Error::unreachable(peer.authority(), io::ErrorKind::TimedOut.into());
     let stream = timeout_at(deadline, peer.connect()).await.map_err(late)??;
@@ -223,28 +248,22 @@ pub(crate) async fn open(
         }
     }));
     match route {
-        Route::Direct => direct(peer, stream, token, path, resume, deadline).await,
+        Route::Direct => direct(peer, stream, path, headers, deadline).await,
         Route::WebSocket => {
-            let opening = web_socket(peer, stream, token, path, resume);
+            let opening = web_socket(peer, stream, path, headers);
             timeout_at(deadline, opening).await.map_err(late)?
         }
     }
 }
 
-async fn direct(
-    peer: &Peer,
-    stream: Box<dyn Io>,
-    token: &Token,
-    path: &str,
-    resume: &[u8],
-    deadline: Instant,
-) -> Result<(Reader, Writer), Error> {
+async fn direct(peer: &Peer, stream: Box<dyn Io>, path: &str, headers: Headers, deadline: Instant) -> Result<Opened, Error> {
     let authority = peer.authority();
     let request = sahasra_upgrade::Request {
         authority: &authority,
         path: &peer.path(path),
-        authorization: token.bearer()?,
-        resume: resume_header(resume)?,
+        authorization: headers.authorization,
+        resume: headers.resume,
+        hello: headers.hello,
         timeout: deadline.saturating_duration_since(Instant::now()),
     };
     let upgraded = sahasra_upgrade::upgrade(stream, request).await.map_err(|error| match error {
@@ -256,34 +275,43 @@ async fn direct(
     })?;
     let (read, write) = tokio::io::split(upgraded.stream);
     let read = AsyncReadExt::chain(io::Cursor::new(upgraded.read), read);
-    Ok((Reader(Box::new(read)), Writer::Bytes(Box::new(write))))
+    Ok(Opened {
+        reader: Reader(Box::new(read)),
+        writer: Writer::Bytes(Box::new(write)),
+        greeted: upgraded.greeted,
+    })
 }
 
-/// Value of the header [`RESUME_HEADER`], or `None` without a secret.
-fn resume_header(secret: &[u8]) -> Result<Option<HeaderValue>, Error> {
-    let secret = Some(secret).filter(|secret| !secret.is_empty());
-    let value = secret.map(|secret| HeaderValue::try_from(resume_value(secret)));
-    value.transpose().map_err(|error| Error::Configuration(error.to_string()))
+fn header_value(text: String) -> Result<HeaderValue, Error> {
+    HeaderValue::try_from(text).map_err(|error| Error::Configuration(error.to_string()))
 }
 
-async fn web_socket(peer: &Peer, stream: Box<dyn Io>, token: &Token, path: &str, resume: &[u8]) -> Result<(Reader, Writer), Error> {
+async fn web_socket(peer: &Peer, stream: Box<dyn Io>, path: &str, sent: Headers) -> Result<Opened, Error> {
     let scheme = if peer.url.scheme() == "https" { "wss" } else { "ws" };
     let request = format!("{scheme}://{}{}", peer.authority(), peer.path(path)).into_client_request();
     let mut request = request.map_err(|error| Error::Configuration(error.to_string()))?;
     let headers = request.headers_mut();
     headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
-    headers.extend(token.bearer()?.map(|bearer| (header::AUTHORIZATION, bearer)));
-    headers.extend(resume_header(resume)?.map(|resume| (HeaderName::from_static(RESUME_HEADER), resume)));
+    let optional = [
+        (header::AUTHORIZATION, sent.authorization),
+        (HeaderName::from_static(RESUME_HEADER), sent.resume),
+        (HeaderName::from_static(HELLO_HEADER), sent.hello),
+    ];
+    headers.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
     let config = WebSocketConfig::default()
         .max_message_size(Some(128 << 20))
         .max_frame_size(Some(128 << 20))
         .write_buffer_size(0)
         .read_buffer_size(256 << 10);
     match tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await {
-        Ok((stream, _)) => {
+        Ok((stream, response)) => {
             let (write, read) = stream.split();
             let read = StreamReader::new(read.filter_map(|message| ready(data(message))));
-            Ok((Reader(Box::new(read)), Writer::WebSocket(write)))
+            Ok(Opened {
+                reader: Reader(Box::new(read)),
+                writer: Writer::WebSocket(write),
+                greeted: response.headers().get(HELLO_HEADER).is_some_and(|value| value == HELLO_ACCEPTED),
+            })
         }
         Err(tungstenite::Error::Http(response)) => {
             let status = response.status();

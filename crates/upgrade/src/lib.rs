@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use sahasra_wire::session::{PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER};
+use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::timeout,
@@ -30,6 +30,8 @@ pub struct Request<'a> {
     pub authorization: Option<HeaderValue>,
     /// Secret of an earlier connection to the session, as the value of [`RESUME_HEADER`].
     pub resume: Option<HeaderValue>,
+    /// The client's first frame, as the value of [`HELLO_HEADER`].
+    pub hello: Option<HeaderValue>,
     /// Timeout for the head of the response.
     pub timeout: Duration,
 }
@@ -41,6 +43,8 @@ pub struct Upgraded<S> {
     pub read: Bytes,
     /// Whether the agent recognised the secret in [`Request::resume`].
     pub resumed: bool,
+    /// Whether the agent took the frame in [`Request::hello`] as the first one of the stream.
+    pub greeted: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +66,7 @@ pub async fn upgrade<S>(stream: S, request: Request<'_>) -> Result<Upgraded<S>, 
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let resumes = request.resume.is_some();
+    let (resumes, greets) = (request.resume.is_some(), request.hello.is_some());
     let within = request.timeout;
     let mut head = http::Request::get(request.path)
         .header(header::HOST, request.authority)
@@ -71,6 +75,7 @@ where
     let optional = [
         (header::AUTHORIZATION.as_str(), request.authorization),
         (RESUME_HEADER, request.resume),
+        (HELLO_HEADER, request.hello),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -91,17 +96,21 @@ where
         if !has(header::UPGRADE.as_str(), PROTOCOL) {
             return Err(UpgradeError::Protocol);
         }
-        Ok(resumes && has(RESUME_HEADER, RESUME_ACCEPTED))
+        Ok((
+            resumes && has(RESUME_HEADER, RESUME_ACCEPTED),
+            greets && has(HELLO_HEADER, HELLO_ACCEPTED),
+        ))
     };
     // The connection must be polled for the request to make progress, and ends once it has been upgraded.
-    let (resumed, parts) = match select(pin!(asking), pin!(connection.without_shutdown())).await {
-        Either::Left((resumed, connection)) => (resumed?, connection.await?),
+    let ((resumed, greeted), parts) = match select(pin!(asking), pin!(connection.without_shutdown())).await {
+        Either::Left((accepted, connection)) => (accepted?, connection.await?),
         Either::Right((parts, asking)) => (asking.await?, parts?),
     };
     Ok(Upgraded {
         stream: parts.io.into_inner(),
         read: parts.read_buf,
         resumed,
+        greeted,
     })
 }
 
@@ -124,6 +133,7 @@ mod tests {
         path: "/v1/namespaces/team/sessions/mine/stream",
         authorization: None,
         resume: None,
+        hello: None,
         timeout: Duration::from_secs(20),
     };
 
@@ -182,6 +192,24 @@ mod tests {
         );
         let (upgraded, ..) = ask(REQUEST, accepted).await;
         assert!(!upgraded.unwrap().resumed);
+    }
+
+    #[tokio::test]
+    async fn a_first_frame_is_sent_once_if_the_agent_accepts_it() {
+        let accepted = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: sahasra-session.v1\r\n\
+                        sahasra-hello: accepted\r\n\r\n";
+        let hello = Request {
+            hello: Some(HeaderValue::from_static("0a0b")),
+            ..REQUEST
+        };
+        let (upgraded, head, _far) = ask(hello.clone(), accepted).await;
+        assert!(upgraded.unwrap().greeted);
+        assert!(head.contains("sahasra-hello: 0a0b\r\n"), "{head}");
+        let older = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: sahasra-session.v1\r\n\r\n";
+        for (request, answer) in [(hello, older), (REQUEST, accepted)] {
+            let (upgraded, ..) = ask(request, answer).await;
+            assert!(!upgraded.unwrap().greeted);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,10 +3,12 @@
 
 pub mod compression;
 pub mod frame;
+mod greeting;
 pub mod keepalive;
 mod part;
 mod resume;
 
+pub use greeting::*;
 pub use part::*;
 pub use resume::*;
 

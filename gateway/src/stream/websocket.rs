@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use sahasra_wire::session::{PROTOCOL, RESUME_HEADER};
+use sahasra_wire::session::{HELLO_HEADER, PROTOCOL, RESUME_HEADER};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::{refusal::Refusal, token::Token};
@@ -12,8 +12,16 @@ pub(super) struct Handshake {
     /// Value of `Sec-WebSocket-Accept`.
     pub accept: HeaderValue,
     pub token: Token,
+    pub opening: Opening,
+}
+
+/// Headers that are forwarded to the worker.
+#[derive(Debug)]
+pub(super) struct Opening {
     /// Secret to resume a broken stream, which the worker verifies.
     pub resume: Option<HeaderValue>,
+    /// The client's first frame, which the worker may take from the request.
+    pub hello: Option<HeaderValue>,
 }
 
 impl Handshake {
@@ -38,14 +46,20 @@ impl Handshake {
             return Err(field("Sec-WebSocket-Protocol", "must offer sahasra-session.v1"));
         }
         let accept = HeaderValue::from_str(&derive_accept_key(key));
-        let resume = headers.get(RESUME_HEADER).cloned().map(|mut resume| {
-            resume.set_sensitive(true);
-            resume
-        });
+        // Both contain the secret of a broken stream.
+        let secret = |name| {
+            headers.get(name).cloned().map(|mut value: HeaderValue| {
+                value.set_sensitive(true);
+                value
+            })
+        };
         Ok(Self {
             accept: accept.map_err(|_| field("Sec-WebSocket-Key", "must be base64"))?,
             token: Token::of_websocket(headers, list(headers, &header::SEC_WEBSOCKET_PROTOCOL))?,
-            resume,
+            opening: Opening {
+                resume: secret(RESUME_HEADER),
+                hello: secret(HELLO_HEADER),
+            },
         })
     }
 }

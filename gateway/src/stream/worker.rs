@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use http::{HeaderValue, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use sahasra_service::{
     causes,
     tls::{Connector, TlsFault, fault},
@@ -14,6 +14,7 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::websocket::Opening;
 use crate::{refusal::Refusal, route::Object, token::Token};
 
 /// Connect timeout: a worker inside the cluster answers a SYN at once or not at all.
@@ -31,7 +32,7 @@ pub(super) async fn connect(
     endpoint: &str,
     session: &Object,
     token: &Token,
-    resume: Option<&HeaderValue>,
+    opening: &Opening,
 ) -> Result<Worker, Refusal> {
     let failed = |code, problem: String| Refusal::Worker {
         code,
@@ -86,7 +87,8 @@ pub(super) async fn connect(
         authority: authority.as_str(),
         path: &path,
         authorization: Some(token.header()),
-        resume: resume.cloned(),
+        resume: opening.resume.clone(),
+        hello: opening.hello.clone(),
         timeout: ANSWER_WITHIN,
     };
     match upgrade(connection, request).await {

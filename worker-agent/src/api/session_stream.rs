@@ -8,6 +8,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -22,7 +23,7 @@ use sahasra_service::{
 };
 use sahasra_wire::{
     path,
-    session::{PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER, resume_secret},
+    session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL, RESUME_ACCEPTED, RESUME_HEADER, hello_frame, resume_secret},
 };
 use tokio::net::TcpStream;
 use tracing::Instrument;
@@ -150,7 +151,9 @@ impl Call {
             None if self.headers.contains_key(RESUME_HEADER) => session.process().ok_or(Refusal::NothingToResume(name))?,
             None => started(&self.agent, session).await?,
         };
-        part::spawn(hand_over(upgrade, process));
+        let hello = self.headers.get(HELLO_HEADER).and_then(|value| hello_frame(value.as_bytes()));
+        let has_hello = hello.is_some();
+        part::spawn(hand_over(upgrade, process, hello.unwrap_or_default()));
         let mut answer = Answer::default();
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = answer.headers_mut();
@@ -159,6 +162,9 @@ impl Call {
         if accepted {
             // Tells a gateway not to count this as a new stream.
             headers.insert(RESUME_HEADER, HeaderValue::from_static(RESUME_ACCEPTED));
+        }
+        if has_hello {
+            headers.insert(HELLO_HEADER, HeaderValue::from_static(HELLO_ACCEPTED));
         }
         Ok(answer)
     }
@@ -188,8 +194,8 @@ fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     lists(header::CONNECTION, "upgrade") && lists(header::UPGRADE, PROTOCOL)
 }
 
-/// Hands the connection over to the executor. A connection that the executor does not accept is closed; the client then reconnects.
-async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
+/// Hands the connection over to the executor, with the client's first frame if the request had it. A connection that the executor does not accept is closed; the client then reconnects.
+async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>, hello: Vec<u8>) {
     let upgraded = match upgrade.await {
         Ok(upgraded) => upgraded,
         Err(error) => return tracing::debug!(%error, "connection closed before the upgrade"),
@@ -197,17 +203,23 @@ async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>) {
     let number = process.id();
     let handed = match downcast::<TokioIo<TcpStream>>(upgraded) {
         Ok(parts) => match descriptor(parts.io.into_inner()) {
-            Ok(connection) => process.adopt(connection, parts.read_buf).await,
+            Ok(connection) => process.adopt(connection, after(hello, parts.read_buf)).await,
             Err(error) => Err(error),
         },
         Err(upgraded) => match downcast::<TokioIo<<Acceptor as Handshake>::Stream>>(upgraded) {
-            Ok(parts) => relay::through_tls(parts.io.into_inner(), parts.read_buf, process).await,
+            Ok(parts) => relay::through_tls(parts.io.into_inner(), after(hello, parts.read_buf), process).await,
             Err(_) => Err(std::io::Error::other("invalid connection: expected a socket, or TLS on a socket")),
         },
     };
     if let Err(error) = handed {
         tracing::info!(process = number, %error, "failed to pass a stream to the session's executor");
     }
+}
+
+/// Returns the bytes that were read from the connection after those of the first frame.
+fn after(mut hello: Vec<u8>, read: Bytes) -> Bytes {
+    hello.extend_from_slice(&read);
+    hello.into()
 }
 
 /// Returns the descriptor of the connection in blocking mode, because the executor reads it without an async runtime.
