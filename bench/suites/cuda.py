@@ -1,4 +1,4 @@
-"""CUDA driver calls: in process, on a session at its worker, and through the gateway; plain TCP on loopback beside them.
+"""CUDA driver calls: in process, on a session at its worker, and through the gateway, with and without a delay; plain TCP beside them.
 
 `sahasra up` serves the pool. The client is crates/cuda-driver/examples/rates.rs on the driver library of this repository. Published figures
 of peers are in docs/benchmarks.md.
@@ -7,9 +7,11 @@ of peers are in docs/benchmarks.md.
 import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
@@ -20,6 +22,9 @@ ROUNDS = 5
 # Goals on a session at its worker, in microseconds, and for copies as a share of plain TCP.
 GOALS = {"read 4 bytes": 15, "launch, 1000 in a row": 1, "launch, with all executed": 2, "allocate and free": 1, "attribute": 0.13}
 COPY_GOAL = 0.8
+# Delay of a link in milliseconds, in each direction, and round trips over it: of a program's start, and of a loop of 100 steps that read a number each.
+DELAY, DELAYED_ROUNDS = 15, 3
+TRIP_GOALS = {"start": 3, "loop of 100 steps": 101}
 
 
 class Pool:
@@ -64,6 +69,35 @@ def measure(context, program, *options, **variables):
     return {line["name"]: line for line in lines}
 
 
+@contextlib.contextmanager
+def delayed(url):
+    """Yields the URL of a session behind a link with a delay."""
+    scheme, _, rest = url.partition("://")
+    address, _, path = rest.partition("/")
+    command = [sys.executable, pathlib.Path(__file__).parents[1] / "sessions" / "delay_proxy.py", address, str(DELAY)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield f"{scheme}://127.0.0.1:{int(process.stdout.readline())}/{path}"
+    finally:
+        process.communicate()
+
+
+def trips(context, program, session):
+    """Yields the round trips of a program through the gateway: the time that a link with a delay adds, by its delay."""
+    added = {name: [] for name in TRIP_GOALS}
+    with delayed(session["SAHASRA_CUDA"]) as far:
+        for _ in range(DELAYED_ROUNDS):
+            near_ms = measure(context, program, "--training", **session)
+            time.sleep(0.2)
+            far_ms = measure(context, program, "--training", **{**session, "SAHASRA_CUDA": far})
+            time.sleep(0.2)
+            for name, values in added.items():
+                values.append((far_ms[name]["value"] - near_ms[name]["value"]) / (2 * DELAY))
+    for name, goal in TRIP_GOALS.items():
+        # The proxy itself takes part of a round trip, so the goal is a tenth more.
+        yield Result.of_runs(f"delayed {2 * DELAY} ms: {name}", added[name], "round trips", goal=goal * 1.1)
+
+
 def run(context):
     cargo = context.require("cargo")
     context.check([cargo, "build", "--quiet", "--release", "--bin", "sahasra"])
@@ -85,12 +119,14 @@ def run(context):
                 # The session frees what the program had before the next one begins.
                 time.sleep(0.2)
             rounds["tcp"].append(measure(context, program, "--tcp"))
+        over_link = list(trips(context, program, session))
     values = {way: {name: [run[name]["value"] for run in runs] for name in runs[0]} for way, runs in rounds.items()}
     units = {name: line["unit"] for runs in rounds.values() for name, line in runs[0].items()}
     tcp = Result.of_runs("tcp: round trip", values["tcp"]["round trip"], "us")
     bulk = Result.of_runs("tcp: copy", values["tcp"]["copy"], "GB/s", better="higher")
     yield tcp
     yield bulk
+    yield from over_link
     for way in ways:
         for name, measured in values[way].items():
             goal, peer = None, {}

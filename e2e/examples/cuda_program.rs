@@ -3,6 +3,8 @@
 //! | Argument | |
 //! |---|---|
 //! | `steps N` | runs N kernels, each on the result of the one before, and checks the result |
+//! | `train N` | N times: writes two arrays, runs 20 kernels, and reads a number back |
+//! | `hang` | launches a kernel that does not end, prints `hanging`, and waits for it |
 //! | `copies N` | copies 8 MiB to the device and back N times, prints `copying` in the first copy, and checks each byte |
 //! | `hold PATTERN` | fills 16 MiB with the pattern, prints `holding`, and checks them when its standard input ends |
 //! | `exhaust` | allocates 8 MiB at a time until that fails; prints the device's memory, what it got, and the code |
@@ -33,6 +35,11 @@ const KERNELS: &std::ffi::CStr = c"
     mad.lo.u32 %r5, %r5, 1664525, 1013904223;
     st.global.u32 [%rd2], %r5;
     ret;
+}
+.visible .entry endless(.param .u64 x, .param .u32 n)
+{
+again:
+    bra again;
 }
 ";
 const ELEMENTS: u32 = 512;
@@ -70,31 +77,38 @@ fn synchronise() -> CUresult {
 /// Kernel of this program, and an array for it.
 struct Steps {
     kernel: sys::CUfunction,
+    /// Kernel that does not end.
+    endless: sys::CUfunction,
     array: CUdeviceptr,
 }
 
 impl Steps {
     fn load() -> Self {
-        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut module, mut kernel, mut endless) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the driver writes a handle each; the texts end with a zero byte.
         unsafe {
             check(sys::cuModuleLoadData(&raw mut module, KERNELS.as_ptr().cast()));
             check(sys::cuModuleGetFunction(&raw mut kernel, module, c"step".as_ptr()));
+            check(sys::cuModuleGetFunction(&raw mut endless, module, c"endless".as_ptr()));
         }
         let array = allocate(ELEMENTS as usize * 4).expect("memory for the array");
         let elements: Vec<u8> = (0..ELEMENTS).flat_map(u32::to_le_bytes).collect();
         write(array, &elements);
-        Self { kernel, array }
+        Self { kernel, endless, array }
     }
 
     fn launch(&self) -> CUresult {
+        self.run(self.kernel)
+    }
+
+    fn run(&self, kernel: sys::CUfunction) -> CUresult {
         let (mut array, mut count) = (self.array, ELEMENTS);
         let mut parameters = [(&raw mut array).cast(), (&raw mut count).cast()];
         let null = std::ptr::null_mut();
         // SAFETY: the parameters are those that the kernel declares.
         unsafe {
             sys::cuLaunchKernel(
-                self.kernel,
+                kernel,
                 ELEMENTS.div_ceil(256),
                 1,
                 1,
@@ -125,6 +139,25 @@ fn steps(count: u32) {
         );
     }
     println!("{count} steps are right");
+}
+
+fn train(count: u32) {
+    let steps = Steps::load();
+    let inputs = [allocate(MIB / 16).expect("memory"), allocate(MIB / 16).expect("memory")];
+    let mut number = [0; 4];
+    for step in 0..count {
+        inputs.iter().for_each(|input| write(*input, &vec![step as u8; MIB / 16]));
+        (0..20).for_each(|_| check(steps.launch()));
+        read(steps.array, &mut number);
+    }
+    println!("trained for {count} steps");
+}
+
+fn hang() {
+    let steps = Steps::load();
+    check(steps.run(steps.endless));
+    println!("hanging");
+    println!("{:?}", synchronise());
 }
 
 fn copies(count: u8) {
@@ -234,10 +267,12 @@ fn main() {
     }
     match arguments.first().map(String::as_str) {
         Some("steps") => steps(number()),
+        Some("train") => train(number()),
+        Some("hang") => hang(),
         Some("copies") => copies(number() as u8),
         Some("hold") => hold(number() as u8),
         Some("exhaust") => exhaust(),
         Some("lose") => lose(),
-        _ => panic!("expected steps N, copies N, hold PATTERN, exhaust, look or lose"),
+        _ => panic!("expected steps N, train N, hang, copies N, hold PATTERN, exhaust, look or lose"),
     }
 }

@@ -283,6 +283,57 @@ async fn memory_of_a_killed_program_is_free_within_the_grace_and_the_session_sta
     fixture.leaves_nothing(&["killed"]).await;
 }
 
+/// A loop of a training program: a round trip for its start, one for its module, and one for each number that it reads.
+#[tokio::test]
+async fn a_program_waits_for_the_network_once_for_each_answer_that_it_needs() {
+    let mut fixture = Fixture::start().await;
+    fixture.session("trips", "64Mi").await;
+    let mut command = Command::new(fixture.binaries.join("examples/cuda_program"));
+    command
+        .args(["train", "100"])
+        .env("SAHASRA_CUDA", format!("{}/default/trips", fixture.gateway.url()))
+        .env("SAHASRA_CUDA_SUMMARY", "1")
+        .env("LD_LIBRARY_PATH", fixture.libraries.path());
+    let (code, printed, told) = Program::start(command, &fixture.token).end().await;
+    assert_eq!((code, printed.as_str()), (Some(0), "trained for 100 steps"), "{told}");
+    let summary = told.lines().find(|line| line.contains("round trips")).expect("a summary");
+    let words: Vec<&str> = summary.split(' ').collect();
+    let trips = words
+        .windows(2)
+        .find(|pair| pair[1] == "round")
+        .and_then(|pair| pair[0].parse::<u32>().ok());
+    assert!(trips.is_some_and(|trips| (1..=101).contains(&trips)), "{summary}");
+    // Three allocations, three hundred writes less the first one of the array, two thousand launches.
+    let operations = words
+        .windows(2)
+        .find(|pair| pair[1] == "operations")
+        .and_then(|pair| pair[0].parse::<u32>().ok());
+    assert!(operations.is_some_and(|operations| operations >= 2_200), "{summary}");
+    fixture.leaves_nothing(&["trips"]).await;
+}
+
+#[tokio::test]
+async fn a_kernel_that_does_not_end_holds_its_session_until_the_program_or_the_session_ends() {
+    let mut fixture = Fixture::start().await;
+    fixture.session("hung", "64Mi").await;
+    let url = fixture.gateway.url();
+    let mut hanging = fixture.program(&url, "hung", &["hang"]);
+    assert_eq!(hanging.line().await, "hanging");
+    hanging.child.kill().await.expect("killed");
+    // The next program takes the session when the first one's time to come back is over.
+    let taken = eventually(WITHIN, async || {
+        let (code, printed, told) = fixture.program(&url, "hung", &["steps", "3"]).end().await;
+        assert!(code == Some(0) || told.contains("another client"), "{code:?} {printed} {told}");
+        (code == Some(0)).then_some(printed)
+    });
+    assert_eq!(taken.await.expect("the session is taken"), "3 steps are right");
+
+    let mut hanging = fixture.program(&url, "hung", &["hang"]);
+    assert_eq!(hanging.line().await, "hanging");
+    fixture.leaves_nothing(&["hung"]).await;
+    assert_eq!(hanging.line().await, "CUDA_ERROR_DEVICE_UNAVAILABLE");
+}
+
 #[tokio::test]
 async fn a_lost_worker_is_an_error_that_stays_and_the_session_fails() {
     let mut fixture = Fixture::start().await;

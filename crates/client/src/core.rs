@@ -184,6 +184,13 @@ impl Core {
         }
     }
 
+    /// Drops all operations, which nothing sends after the end of a session.
+    pub fn abandon(&mut self) {
+        self.operations.clear();
+        self.candidates.clear();
+        (self.sent, self.sent_bytes, self.queued_bytes) = (0, 0, 0);
+    }
+
     /// Returns the number of operations, and the bytes of their payloads, that the executor has not processed.
     pub fn queued(&self) -> (usize, u64) {
         (self.operations.len(), self.queued_bytes)

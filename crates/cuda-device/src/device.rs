@@ -37,6 +37,11 @@ pub trait Device: Send + Sync {
     /// What the device is.
     fn properties(&self) -> &Properties;
 
+    /// Counts of what the device did, for users who look for the calls that wait; `None` if no call waits for another machine.
+    fn summary(&self) -> Option<String> {
+        None
+    }
+
     /// Frees everything and ends the use of the device, before the process ends. Nothing may be called afterwards.
     fn close(&self) {}
 

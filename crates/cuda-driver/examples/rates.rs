@@ -4,7 +4,8 @@
 //! $ SAHASRA_CUDA=cpu: LD_LIBRARY_PATH=$(crates/cuda-driver/library --release) target/release/examples/rates
 //! ```
 //!
-//! With `--json` each line is a JSON object with the name, the value and its unit. With `--tcp` it measures plain TCP on loopback instead.
+//! With `--json` each line is a JSON object with the name, the value and its unit. With `--tcp` it measures plain TCP on loopback instead, with
+//! `--training` the start of a program and a loop of 100 steps, each of two uploads, 20 launches and a number that is read back.
 
 use std::ffi::c_void;
 use std::io::{self, Read, Write};
@@ -18,6 +19,8 @@ const PTX: &std::ffi::CStr = c".version 7.0 .target sm_70 .address_size 64 .visi
 /// Round trips of plain TCP that are measured, and bytes of a copy.
 const TRIPS: u32 = 20_000;
 const BULK: usize = 64 << 20;
+/// Steps of the training program.
+const STEPS: u32 = 100;
 
 fn check(result: CUresult) {
     assert_eq!(result, CUresult::CUDA_SUCCESS);
@@ -92,10 +95,8 @@ fn tcp() -> io::Result<()> {
     Ok(())
 }
 
-fn main() {
-    if std::env::args().any(|argument| argument == "--tcp") {
-        return tcp().expect("sockets on loopback");
-    }
+/// Initialises the driver and loads the kernel.
+fn start() -> sys::CUfunction {
     let (mut context, mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: each pointer is to a local of the type that the driver writes; the texts end with a zero byte.
     unsafe {
@@ -105,11 +106,16 @@ fn main() {
         check(sys::cuModuleLoadData(&mut module, PTX.as_ptr().cast()));
         check(sys::cuModuleGetFunction(&mut function, module, c"empty".as_ptr()));
     }
+    function
+}
+
+fn launch(function: sys::CUfunction) {
     let null = std::ptr::null_mut();
     let (mut out, mut n) = (0u64, 7u32);
     let mut parameters = [(&raw mut out).cast::<c_void>(), (&raw mut n).cast()];
+    let pointers = parameters.as_mut_ptr();
     // SAFETY: the parameters are those that the kernel declares.
-    let mut launch = || unsafe {
+    unsafe {
         check(sys::cuLaunchKernel(
             function,
             1,
@@ -120,10 +126,49 @@ fn main() {
             1,
             0,
             null,
-            parameters.as_mut_ptr(),
+            pointers,
             std::ptr::null_mut(),
-        ));
+        ))
     };
+}
+
+/// Measures the start of a program, and a loop of a training program.
+fn training() {
+    let began = Instant::now();
+    let function = start();
+    print("start", began.elapsed().as_secs_f64() * 1e3, "ms");
+    let input = vec![1u8; 64 << 10];
+    let (mut inputs, mut loss, mut value) = ([0; 2], 0, 0u32);
+    // SAFETY: the driver writes addresses.
+    unsafe {
+        inputs
+            .iter_mut()
+            .for_each(|address| check(sys::cuMemAlloc_v2(address, input.len())));
+        check(sys::cuMemAlloc_v2(&mut loss, 4));
+    }
+    let began = Instant::now();
+    for _ in 0..STEPS {
+        for address in inputs {
+            // SAFETY: both have this many bytes.
+            unsafe { check(sys::cuMemcpyHtoD_v2(address, input.as_ptr().cast(), input.len())) };
+        }
+        (0..20).for_each(|_| launch(function));
+        // SAFETY: both have four bytes.
+        unsafe { check(sys::cuMemcpyDtoH_v2((&raw mut value).cast(), loss, 4)) };
+    }
+    print("loop of 100 steps", began.elapsed().as_secs_f64() * 1e3, "ms");
+}
+
+fn main() {
+    let is_asked_for = |option: &str| std::env::args().any(|argument| argument == option);
+    if is_asked_for("--tcp") {
+        return tcp().expect("sockets on loopback");
+    }
+    if is_asked_for("--training") {
+        return training();
+    }
+    let function = start();
+    let launch = || launch(function);
     // SAFETY: the context is current.
     let synchronise = || unsafe { check(sys::cuCtxSynchronize()) };
     time("attribute", 1_000_000, || {
@@ -156,9 +201,9 @@ fn main() {
         }
     });
     time("synchronise, idle", 1_000_000, synchronise);
-    time("launch, 1000 in a row", 1000, &mut launch);
+    time("launch, 1000 in a row", 1000, launch);
     synchronise();
-    time("launch, with all executed", 200_000, &mut launch);
+    time("launch, with all executed", 200_000, launch);
     synchronise();
     time("launch and synchronise", 50_000, || {
         launch();

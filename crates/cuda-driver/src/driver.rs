@@ -78,6 +78,11 @@ extern "C" fn close() {
     let _ = std::panic::catch_unwind(|| {
         if let Ok(driver) = get() {
             IS_CLOSED.store(true, Ordering::Relaxed);
+            if sahasra_cuda_environment::wants_summary()
+                && let Some(summary) = driver.device.summary()
+            {
+                log::line(&summary);
+            }
             driver.device.close();
         }
     });

@@ -26,6 +26,8 @@ const IN_PROCESS: &str = "cpu:";
 const MEMORY: &str = "SAHASRA_CUDA_MEMORY";
 /// Variable with the number of threads of a device in this process.
 const THREADS: &str = "SAHASRA_CUDA_THREADS";
+/// Variable that is `1` if the library writes a summary of the device's use to stderr when the process exits.
+const SUMMARY: &str = "SAHASRA_CUDA_SUMMARY";
 /// Memory of a device in this process where the host's own is unknown, in bytes.
 const DEFAULT_MEMORY: u64 = 4 << 30;
 
@@ -74,6 +76,11 @@ pub fn describe() -> Result<Description, String> {
     }
     let described = with_signals_blocked(|| Pool::find(&host).and_then(|pool| pool.describe()));
     described.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
+}
+
+/// Whether the environment asks for a summary of the device's use.
+pub fn wants_summary() -> bool {
+    read(SUMMARY).is_some_and(|value| value == "1")
 }
 
 fn read(name: &str) -> Option<String> {

@@ -161,6 +161,10 @@ impl Device for OwnSession {
         self.device.open()
     }
 
+    fn summary(&self) -> Option<String> {
+        self.device.summary()
+    }
+
     fn close(&self) {
         self.device.close();
         delete(&self.pool.gateway, &self.namespace, &self.name);

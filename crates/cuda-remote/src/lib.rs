@@ -9,10 +9,12 @@
 //! An operation is encoded into the current batch and needs no system call. A thread of the device sends batches while no thread waits; a thread
 //! that waits sends the batch itself. Tickets count operations on both sides, so that a wait names the operation it waits for.
 
+mod lent;
 mod marks;
 mod mirrors;
 mod outbox;
 mod queue;
+mod statistics;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,6 +89,12 @@ impl Drop for RemoteDevice {
 impl Device for RemoteDevice {
     fn properties(&self) -> &Properties {
         &self.properties
+    }
+
+    fn summary(&self) -> Option<String> {
+        let traffic = self.outbox.session().traffic();
+        let (statistics, sent, received) = (self.outbox.statistics(), traffic.sent_bytes, traffic.received_bytes);
+        Some(format!("{statistics}, {sent} bytes sent, {received} received"))
     }
 
     fn close(&self) {

@@ -9,6 +9,8 @@ use parking_lot::{Condvar, Mutex};
 use sahasra_client::{Error, Session};
 use sahasra_cuda_device::{Operation, wire};
 
+use crate::statistics::Statistics;
+
 /// Time after a request in which operations are likely to be followed by another request, which takes them along.
 const LINGER: Duration = Duration::from_millis(1);
 /// Time for which operations wait for a request then.
@@ -42,6 +44,7 @@ impl Filling {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     session: Session,
+    statistics: Statistics,
     /// Locked by the thread that sends, before it takes a batch: batches are sent in the order in which they were filled.
     sending: Mutex<()>,
     filling: Mutex<Filling>,
@@ -53,6 +56,7 @@ impl Outbox {
     pub(crate) fn start(session: Session) -> io::Result<Arc<Self>> {
         let outbox = Arc::new(Self {
             session,
+            statistics: Statistics::default(),
             sending: Mutex::default(),
             filling: Mutex::default(),
             filled: Condvar::new(),
@@ -65,6 +69,10 @@ impl Outbox {
 
     pub(crate) fn session(&self) -> &Session {
         &self.session
+    }
+
+    pub(crate) fn statistics(&self) -> &Statistics {
+        &self.statistics
     }
 
     /// Ends the thread, once it has sent what there is.
@@ -84,6 +92,7 @@ impl Outbox {
         filling.context = context;
         wire::encode(operation, &mut filling.batch);
         let counted = count();
+        self.statistics.add_operation();
         let is_full = filling.batch.len() >= BATCH_BYTES;
         let wakes = !is_full && std::mem::take(&mut filling.is_sender_asleep);
         drop(filling);
@@ -115,7 +124,10 @@ impl Outbox {
             let mut filling = self.filling.lock();
             (filling.take(), order())
         };
-        let _: Result<(), Error> = taken.map_or(Ok(()), |(context, batch)| self.session.cuda_batch(context, batch));
+        if let Some((context, batch)) = taken {
+            self.statistics.add_frame();
+            let _: Result<(), Error> = self.session.cuda_batch(context, batch);
+        }
         send(&self.session, place)
     }
 

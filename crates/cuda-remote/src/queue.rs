@@ -14,6 +14,7 @@ use sahasra_wire::cuda::{Load, Read, Waited, Write};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
 use crate::failure;
+use crate::lent;
 use crate::marks::Marks;
 use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
@@ -24,6 +25,10 @@ const LITTLE_BYTES: usize = 16 << 10;
 const MARKS_AT_ONCE: usize = 16_384;
 /// Size of the pieces in which a long row is read, in bytes.
 const READ_BYTES: usize = 4 << 20;
+/// Size of a row in bytes from which it is sent from the caller's memory, if a round trip takes at most [`LENDING_TRIP`]: a part of the time that
+/// copying the row would take.
+const LENT_BYTES: usize = 2 << 20;
+const LENDING_TRIP: Duration = Duration::from_micros(200);
 /// Size of the pieces in which a long row is written, in bytes: small enough that sending a piece overlaps with copying the next one.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -86,7 +91,7 @@ impl RemoteQueue {
         let mut ticket = ticket;
         loop {
             let answer = self.outbox.ask_after_all(|session| session.cuda_wait(self.context, ticket.0));
-            let Waited { executed, marks, .. } = answer.wait().map_err(|error| self.failed(&error))?;
+            let Waited { executed, marks, .. } = self.outbox.statistics().wait(answer).map_err(|error| self.failed(&error))?;
             if !marks.is_empty() {
                 let mut known = self.marks.lock();
                 for mark in &marks {
@@ -105,17 +110,18 @@ impl RemoteQueue {
 
     /// Waits for everything, and copies the blocks that kernels may have written back.
     fn take_back(&self) -> Result<(), Failure> {
-        self.ask(self.last())?;
         self.mirrors.to_host(|blocks| {
             let asked = blocks
                 .iter()
                 .map(|block| self.ask_for(Region::linear(block.pointer() as u64), Extent::linear(block.bytes() as u64)));
             let asked: Vec<_> = asked.collect();
-            for (block, answer) in blocks.iter().zip(asked) {
-                let array = answer.wait().map_err(|error| self.failed(&error))?;
-                block.overwrite(&array.data);
-            }
-            Ok(())
+            // The answer to this request arrives after theirs: all take one round trip.
+            self.ask(self.last())?;
+            let overwritten = self
+                .outbox
+                .statistics()
+                .wait_for_all(asked, |index, array| blocks[index].overwrite(&array.data));
+            overwritten.map_err(|error| self.failed(&error))
         })
     }
 
@@ -167,6 +173,22 @@ impl RemoteQueue {
         ticket
     }
 
+    /// Sends a row from the caller's memory, and waits until the session has it. A failure is reported by the next call that waits for the
+    /// write itself.
+    fn write_lent(&self, address: u64, bytes: &[u8]) -> Ticket {
+        lent::lend(bytes, |bytes| {
+            let mut ticket = self.last();
+            for start in (0..bytes.len()).step_by(PIECE_BYTES) {
+                let piece = bytes.slice(start..bytes.len().min(start + PIECE_BYTES));
+                let extent = Extent::linear(piece.len() as u64);
+                ticket = self.write_frame(Region::linear(address + start as u64), extent, piece);
+            }
+            // The answer confirms all frames before it, which are then sent no more.
+            let _ = self.ask(Ticket(0));
+            ticket
+        })
+    }
+
     fn is_known_done(&self, ticket: Ticket) -> bool {
         self.executed.load(Ordering::Acquire) >= ticket.0
     }
@@ -178,6 +200,8 @@ impl RemoteQueue {
             to: to.into(),
             extent: extent.into(),
         };
+        self.outbox.statistics().add_operation();
+        self.outbox.statistics().add_frame();
         let send = |session: &Session, ticket| {
             // The queue reports the end of the session.
             let _: Result<(), Error> = session.cuda_write(write, bytes);
@@ -243,6 +267,10 @@ impl Queue for RemoteQueue {
 
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
         let _guard = self.send_blocks();
+        let is_row = extent.height == 1 && extent.depth == 1;
+        if is_row && bytes.len() >= LENT_BYTES && self.outbox.statistics().has_round_trips_of(LENDING_TRIP) {
+            return self.write_lent(to.address, bytes);
+        }
         self.write_rows(to, extent, bytes)
     }
 
@@ -264,13 +292,12 @@ impl Queue for RemoteQueue {
                 pieces.map(ask).collect()
             }
         };
-        let mut rest = into;
-        for answer in asked {
-            let array = answer.wait().map_err(|error| self.failed(&error))?;
-            let (piece, after) = rest.split_at_mut(array.data.len());
+        let mut pieces = into.chunks_mut(if is_long { READ_BYTES } else { usize::MAX });
+        let read = self.outbox.statistics().wait_for_all(asked, |_, array: Array| {
+            let piece = pieces.next().unwrap_or_default();
             piece.copy_from_slice(&array.data);
-            rest = after;
-        }
+        });
+        read.map_err(|error| self.failed(&error))?;
         // The answers carry no times of marks, which a wait would not ask for any more.
         let known = self.marks.lock().before_outstanding(before);
         self.executed.fetch_max(known.0, Ordering::Release);
@@ -293,7 +320,7 @@ impl Queue for RemoteQueue {
         };
         let texts = Bytes::from(texts.concat());
         let answer = self.outbox.after_all(|| (), |session, ()| session.cuda_load(load, texts));
-        match answer.wait() {
+        match self.outbox.statistics().wait(answer) {
             Ok(loaded) => Ok(loaded.into()),
             Err(Error::Failed(failed)) => {
                 let failure = LoadFailure::from_code(failed.code, failed.message.clone());

@@ -213,6 +213,7 @@ impl Shared {
             let mut state = self.lock();
             let waiting = std::mem::take(&mut state.waiting);
             let closing = state.closing;
+            state.core.abandon();
             if state.ended.is_none() {
                 // For later callers, the oldest waiting request is the best known description of the operation.
                 let oldest = waiting.iter().min_by_key(|(request, _)| **request);
