@@ -42,7 +42,7 @@ test: ## Every test: unit, property, contracts of devices and control planes, si
 	$(MAKE) -j3 compile
 	@# The tests wait for timeouts much of the time, so three groups run at the same time, and the simulation uses the processors when they do.
 	@# Without optimisation it takes two minutes more, and its build almost five minutes less.
-	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" simulate="nice -n 19 $(MAKE) simulate SEEDS=200 SIMULATION=$(DEBUG)/sahasra-simulation"
+	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" cuda="$(MAKE) cuda-programs-small" simulate="nice -n 19 $(MAKE) simulate SEEDS=200 SIMULATION=$(DEBUG)/sahasra-simulation"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
@@ -148,6 +148,10 @@ limits: build tools ## Reach every documented maximum, print what it took, fail 
 .PHONY: cuda-programs
 cuda-programs: ## Programs of the package index on the CUDA libraries, without a GPU: a table of results (9 GB of disk, 6 of them PyTorch's: PYTORCH=0 leaves it out)
 	cuda-programs/run
+
+.PHONY: cuda-programs-small
+cuda-programs-small:
+	cuda-programs/run --small
 
 .PHONY: build
 build: ## The binaries, optimised
