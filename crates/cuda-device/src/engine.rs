@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sahasra_ptx::{Cancel, DevicePointer, Kernel, Launch, LoadedModule, Memory, Module, Output};
+use sahasra_ptx::{Cancel, DevicePointer, Kernel, Launch, LoadedModule, Memory, Module, Output, Reservation};
 
-use crate::{Extent, Failure, FailureKind, HostBlock, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+use crate::sequences::Sequences;
+use crate::{
+    Extent, Failure, FailureKind, HostBlock, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region, SequenceId,
+};
 
 /// Maximum bytes of texts whose translations are kept after their modules were unloaded.
 const KEPT_TEXT_BYTES: usize = 16 << 20;
@@ -41,6 +44,7 @@ pub struct Engine {
     modules: Mutex<HashMap<ModuleId, Arc<Instance>>>,
     translations: Mutex<Translations>,
     marks: Mutex<HashMap<u64, Duration>>,
+    sequences: Mutex<Sequences<Reservation>>,
     opened: Instant,
     output: Output,
     cancel: Cancel,
@@ -56,6 +60,7 @@ impl Engine {
             modules: Mutex::default(),
             translations: Mutex::default(),
             marks: Mutex::default(),
+            sequences: Mutex::default(),
             opened: Instant::now(),
             output: Output::default(),
             cancel: Cancel::new(),
@@ -100,7 +105,35 @@ impl Engine {
                 self.memory.set_heap_limit(*bytes);
                 Ok(())
             }
+            Operation::Extend { sequence, operations } => self
+                .sequences
+                .lock()
+                .extend(*sequence, operations, |bytes| Ok(self.memory.reserve(bytes)?)),
+            Operation::Amend {
+                sequence,
+                index,
+                operations,
+            } => self.sequences.lock().amend(*sequence, *index, operations),
+            Operation::Replay(sequence) => self.replay(*sequence),
+            Operation::Erase(sequence) => self.sequences.lock().erase(*sequence),
         }
+    }
+
+    /// Executes a sequence to its end, but for a sticky failure. Returns the first failure.
+    fn replay(&self, sequence: SequenceId) -> Result<(), Failure> {
+        let operations = self.sequences.lock().operations(sequence)?;
+        let mut outcome = Ok(());
+        for operation in &*operations {
+            if self.cancel.is_cancelled() {
+                return Err(Failure::new(FailureKind::Lost, "the launch of a graph was cancelled"));
+            }
+            let executed = self.execute(operation);
+            if executed.as_ref().is_err_and(Failure::is_sticky) {
+                return executed;
+            }
+            outcome = outcome.and(executed);
+        }
+        outcome
     }
 
     fn map(&self, address: u64, bytes: u64) -> Result<(), Failure> {

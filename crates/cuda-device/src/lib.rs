@@ -17,6 +17,7 @@ mod failure;
 mod local;
 mod module;
 mod operation;
+mod sequences;
 pub mod wire;
 
 pub use device::{Device, Properties, Queue, Ticket};
@@ -24,5 +25,6 @@ pub use engine::Engine;
 pub use failure::{Failure, FailureKind, LoadFailure};
 pub use local::{CPU_NAME, CPU_UUID, CpuDevice, Ended};
 pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
-pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region};
+pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region, SequenceId};
 pub use sahasra_ptx::{HostBlock, with_signals_blocked};
+pub use sequences::{MAX_SEQUENCE_OPERATIONS, MAX_SEQUENCES};

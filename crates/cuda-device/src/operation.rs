@@ -6,6 +6,10 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(pub u64);
 
+/// Name that the client gives a sequence of operations. Never given twice in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u64);
+
 /// A box of rows in device memory: its first byte, and the distances of its rows and slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
@@ -149,7 +153,31 @@ pub enum Operation {
     Unload(ModuleId),
     /// Sets the maximum size of the heap from which kernels allocate, in bytes.
     LimitHeap(u64),
+    /// Stores operations behind those of a sequence, which the first makes. They count as memory of the device, each with
+    /// [`stored_bytes`](Operation::stored_bytes).
+    Extend {
+        /// Name of the sequence.
+        sequence: SequenceId,
+        /// Operations that can be [stored](Operation::is_storable).
+        operations: Vec<Operation>,
+    },
+    /// Replaces operations of a sequence. What they count with does not change.
+    Amend {
+        /// Name of the sequence.
+        sequence: SequenceId,
+        /// Index of the first.
+        index: u32,
+        /// As many operations as are replaced, of the same kinds.
+        operations: Vec<Operation>,
+    },
+    /// Executes the operations of a sequence in order.
+    Replay(SequenceId),
+    /// Frees a sequence.
+    Erase(SequenceId),
 }
+
+/// What a stored operation counts with, beside what it carries, in bytes: about the size of its representation.
+const STORED_BYTES: u64 = 256;
 
 impl Operation {
     /// Bytes that the operation carries.
@@ -157,7 +185,23 @@ impl Operation {
         match self {
             Self::Write { bytes, .. } => bytes.len(),
             Self::Launch(launch) => launch.parameters.len(),
+            Self::Extend { operations, .. } | Self::Amend { operations, .. } => operations.iter().map(Self::payload).sum(),
             _ => 0,
         }
+    }
+
+    /// Whether kernels run in it, so that it may take any time.
+    pub fn runs_kernels(&self) -> bool {
+        matches!(self, Self::Launch(_) | Self::Replay(_))
+    }
+
+    /// Whether a sequence can have it.
+    pub fn is_storable(&self) -> bool {
+        matches!(self, Self::Copy { .. } | Self::Fill { .. } | Self::Launch(_))
+    }
+
+    /// Bytes of device memory that the operation counts with in a sequence.
+    pub fn stored_bytes(&self) -> u64 {
+        STORED_BYTES + self.payload() as u64
     }
 }

@@ -7,7 +7,7 @@ use sahasra_wire::session::FailureCode;
 
 use crate::{
     Extent, Failure, FailureKind, FunctionDescription, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, ParameterPlace,
-    Region, VariableDescription,
+    Region, SequenceId, VariableDescription,
 };
 
 /// Appends an operation to the payload of a [`cuda::Batch`].
@@ -84,6 +84,21 @@ fn kind(operation: Operation) -> Kind {
         Operation::Mark(mark) => Kind::Mark(mark),
         Operation::Unload(module) => Kind::Unload(module.0),
         Operation::LimitHeap(bytes) => Kind::LimitHeap(bytes),
+        Operation::Extend { sequence, operations } => Kind::Extend(cuda::Extend {
+            sequence: sequence.0,
+            operations: messages(operations),
+        }),
+        Operation::Amend {
+            sequence,
+            index,
+            operations,
+        } => Kind::Amend(cuda::Amend {
+            sequence: sequence.0,
+            index,
+            operations: messages(operations),
+        }),
+        Operation::Replay(sequence) => Kind::Replay(sequence.0),
+        Operation::Erase(sequence) => Kind::Erase(sequence.0),
     }
 }
 
@@ -123,7 +138,34 @@ fn operation(kind: Kind) -> Result<Operation, DecodeError> {
         Kind::Mark(mark) => Operation::Mark(mark),
         Kind::Unload(module) => Operation::Unload(ModuleId(module)),
         Kind::LimitHeap(bytes) => Operation::LimitHeap(bytes),
+        Kind::Extend(extend) => Operation::Extend {
+            sequence: SequenceId(extend.sequence),
+            operations: operations(extend.operations)?,
+        },
+        Kind::Amend(amend) => Operation::Amend {
+            sequence: SequenceId(amend.sequence),
+            index: amend.index,
+            operations: operations(amend.operations)?,
+        },
+        Kind::Replay(sequence) => Operation::Replay(SequenceId(sequence)),
+        Kind::Erase(sequence) => Operation::Erase(SequenceId(sequence)),
     })
+}
+
+fn messages(operations: Vec<Operation>) -> Vec<cuda::Operation> {
+    let message = |operation| cuda::Operation {
+        kind: Some(kind(operation)),
+    };
+    operations.into_iter().map(message).collect()
+}
+
+/// Operations of a sequence. Those that no sequence has are refused here, so that messages are not nested in each other.
+fn operations(messages: Vec<cuda::Operation>) -> Result<Vec<Operation>, DecodeError> {
+    let stored = |message: cuda::Operation| match message.kind {
+        Some(kind @ (Kind::Copy(_) | Kind::Fill(_) | Kind::Launch(_))) => operation(kind),
+        _ => Err(invalid("an operation that no sequence has")),
+    };
+    messages.into_iter().map(stored).collect()
 }
 
 impl From<Region> for cuda::Region {
@@ -295,6 +337,32 @@ impl LoadFailure {
 mod tests {
     use super::*;
 
+    /// Operations that sequences have.
+    fn stored() -> Vec<Operation> {
+        let to = Region::linear(1 << 47);
+        let fill = Operation::Fill {
+            to,
+            extent: Extent::linear(8),
+            value: 1,
+            element_bytes: 2,
+        };
+        let copy = Operation::Copy {
+            from: Region::linear(7),
+            to,
+            extent: Extent::linear(8),
+        };
+        vec![fill, copy]
+    }
+
+    #[test]
+    fn operations_that_no_sequence_has_are_refused() {
+        let mut batch = BytesMut::new();
+        let operations = vec![Operation::Erase(SequenceId(1))];
+        let sequence = SequenceId(1);
+        encode(Operation::Extend { sequence, operations }, &mut batch);
+        assert!(decode(&mut batch.freeze()).is_err());
+    }
+
     /// One operation of each kind.
     fn operations() -> Vec<Operation> {
         let region = |address| Region {
@@ -342,6 +410,17 @@ mod tests {
             Operation::Mark(u64::MAX),
             Operation::Unload(ModuleId(3)),
             Operation::LimitHeap(0),
+            Operation::Extend {
+                sequence: SequenceId(5),
+                operations: stored(),
+            },
+            Operation::Amend {
+                sequence: SequenceId(5),
+                index: 1,
+                operations: stored(),
+            },
+            Operation::Replay(SequenceId(5)),
+            Operation::Erase(SequenceId(0)),
         ]
     }
 

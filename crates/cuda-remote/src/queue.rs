@@ -239,7 +239,7 @@ impl Queue for RemoteQueue {
                 self.write_frame(to, extent, bytes)
             }
             Operation::Write { to, extent, bytes } => self.write(to, extent, &bytes),
-            Operation::Launch(_) | Operation::Copy { .. } | Operation::Fill { .. } => {
+            Operation::Launch(_) | Operation::Replay(_) | Operation::Copy { .. } | Operation::Fill { .. } => {
                 let _guard = self.send_blocks();
                 self.add(operation)
             }

@@ -47,7 +47,7 @@ pub use cancel::Cancel;
 pub use execute::{Launch, LaunchStatistics, Output};
 pub use fault::{Fault, FaultKind, FaultReport};
 pub use lanes::{InstructionSet, instruction_set, limit_instruction_set};
-pub use memory::{DevicePointer, HEAP_BYTES, Heap, HostBlock, Memory, MemoryError};
+pub use memory::{DevicePointer, HEAP_BYTES, Heap, HostBlock, Memory, MemoryError, Reservation};
 pub use module::{ArgumentList, Kernel, LinkError, LoadedModule, Module, Parameter};
 pub use sahasra_ptx_syntax::PARAMETER_LIMIT;
 pub use sahasra_ptx_syntax::error::{LoadError, LoadErrorKind, Position};

@@ -306,6 +306,18 @@ impl Memory {
         Ok(size)
     }
 
+    /// Counts bytes that are no device memory against the capacity, as long as the returned value exists.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfMemory`] beyond the capacity.
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation, MemoryError> {
+        let counted = self.charge(bytes)?;
+        Ok(Reservation {
+            used: Arc::clone(&self.used),
+            counted,
+        })
+    }
+
     /// Host memory of an allocation that [`charge`](Self::charge) counted as `size`. On an error, it is not counted any more.
     fn back(&self, start: u64, bytes: u64, size: u64) -> Result<Allocation, MemoryError> {
         Allocation::new(start, bytes, size).ok_or_else(|| {
@@ -407,6 +419,19 @@ impl Memory {
         // SAFETY: the range was checked and is kept alive.
         unsafe { std::ptr::write_bytes(host, byte, length) }
         Ok(())
+    }
+}
+
+/// Bytes that count in [`Memory::used`] until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    used: Arc<AtomicU64>,
+    counted: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 

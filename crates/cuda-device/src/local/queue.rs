@@ -206,7 +206,7 @@ impl Queue for CpuQueue {
         state.submitted += 1;
         let ticket = Ticket(state.submitted);
         // A launch may take any time, and its caller expects it to run beside the caller's own work.
-        if !state.is_busy && state.waiting.is_empty() && !matches!(operation, Operation::Launch(_)) {
+        if !state.is_busy && state.waiting.is_empty() && !operation.runs_kernels() {
             shared.run(&mut state, &operation);
             return ticket;
         }

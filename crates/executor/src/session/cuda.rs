@@ -139,7 +139,7 @@ impl CudaState {
         context.operations += 1;
         let Ok(queue) = &context.queue else { return };
         match &operation {
-            Operation::Launch(_) => hub.execution_begins(),
+            operation if operation.runs_kernels() => hub.execution_begins(),
             Operation::Map { .. } => context.allocations += 1,
             Operation::Unmap { .. } => context.allocations = context.allocations.saturating_sub(1),
             Operation::Mark(mark) => {

@@ -37,12 +37,15 @@ impl Context {
         let queue = if count < MAX_CONTEXTS {
             let (hub, awaited) = (Arc::clone(hub), Arc::clone(&awaited));
             device.open_watched(Arc::new(move |operation, ticket| {
-                if matches!(operation, Operation::Launch(_)) {
+                if operation.runs_kernels() {
                     hub.execution_ends();
                 }
                 // The operation counts as executed before this reads what is awaited.
                 fence(Ordering::SeqCst);
-                let frees = matches!(operation, Operation::Map { .. } | Operation::Unmap { .. } | Operation::Unload(_));
+                let frees = matches!(
+                    operation,
+                    Operation::Map { .. } | Operation::Unmap { .. } | Operation::Unload(_) | Operation::Erase(_)
+                );
                 if frees || ticket.0 >= awaited.load(Ordering::SeqCst) {
                     hub.download_ends();
                 }

@@ -5,6 +5,8 @@ use sahasra_cuda_device::LaunchRequest;
 use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_wire::session::{self, Synchronise};
 
+mod sequences;
+
 use super::context::MAX_CONTEXTS;
 use super::*;
 
