@@ -78,6 +78,13 @@ impl<T, S: ResultCode> Out<T, S> {
         Self(self.0.wrapping_add(index), PhantomData)
     }
 
+    /// Writes an element of an array unless the pointer is null.
+    pub fn element_if_wanted(self, index: usize, value: T) {
+        if !self.0.is_null() {
+            self.element(index).set_if_wanted(value);
+        }
+    }
+
     /// Address as a number.
     pub fn address(self) -> usize {
         self.0 as usize
@@ -204,6 +211,9 @@ impl<S> fmt::Debug for HostPointer<S> {
 
 // SAFETY: an address, which the caller may use from every thread.
 unsafe impl<S> Send for HostPointer<S> {}
+
+// SAFETY: as above.
+unsafe impl<S> Sync for HostPointer<S> {}
 
 impl<S: ResultCode> HostPointer<S> {
     /// Memory at a pointer.

@@ -23,18 +23,24 @@ fn call(function: impl FnOnce() -> Result<(), Status>) -> Status {
     })
 }
 
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;
 pub(crate) mod device;
 pub(crate) mod event;
+pub(crate) mod executable;
 pub(crate) mod fill;
 pub(crate) mod function;
+pub(crate) mod graph;
 pub(crate) mod init;
 pub(crate) mod launch;
 pub(crate) mod library;
 pub(crate) mod link;
 pub(crate) mod memory;
 pub(crate) mod module;
+pub(crate) mod node;
+pub(crate) mod node_parameters;
+pub(crate) mod object;
 pub(crate) mod occupancy;
 pub(crate) mod pointer;
 pub(crate) mod pool;

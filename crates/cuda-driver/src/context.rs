@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use sahasra_cuda_boundary::log;
 use sahasra_cuda_device::{Device, Extent, Failure, Operation, Queue, Region, Ticket};
@@ -38,6 +38,8 @@ pub(crate) struct Context {
     /// Whether its memory is gone and none may be added. Changes under the lock of the table of ranges.
     pub(crate) is_destroyed: AtomicBool,
     has_logged_failure: AtomicBool,
+    /// Number of sequences of operations that its queue has stored.
+    sequences: AtomicUsize,
 }
 
 impl Context {
@@ -62,6 +64,7 @@ impl Context {
             queue,
             is_destroyed: AtomicBool::new(false),
             has_logged_failure: AtomicBool::new(false),
+            sequences: AtomicUsize::new(0),
         }))
     }
 
@@ -79,6 +82,19 @@ impl Context {
             log::line(&failure.message);
         }
         Status::from(failure)
+    }
+
+    /// Counts a sequence of operations. Returns false if there are `most`.
+    pub(crate) fn add_sequence(&self, most: usize) -> bool {
+        let added = self
+            .sequences
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < most).then_some(count + 1));
+        added.is_ok()
+    }
+
+    /// Counts a sequence as freed.
+    pub(crate) fn remove_sequence(&self) {
+        self.sequences.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Submits an operation.

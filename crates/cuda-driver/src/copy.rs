@@ -1,5 +1,7 @@
 //! Copies between host and device, of one row or of boxes of rows.
 
+mod volume;
+
 use std::sync::Arc;
 
 use sahasra_cuda_device::{Extent, Operation, Region};
@@ -7,9 +9,13 @@ use sahasra_cuda_device::{Extent, Operation, Region};
 use crate::boundary::HostPointer;
 use crate::context::Context;
 use crate::driver;
+use crate::graph::Work;
 use crate::lane::Lane;
+use crate::parameters::FillParameters;
 use crate::ranges::Kind;
 use crate::status::Status;
+
+pub(crate) use volume::sides;
 
 /// One side of a copy. The rows of a side in host memory have a host address.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +36,7 @@ impl Side {
     }
 
     /// The side in device memory, if it is in memory that host and device share; and whether it is.
-    fn shared(self, lane: &Lane, extent: &Extent) -> Result<(Self, bool), Status> {
+    fn shared(self, context: &Context, extent: &Extent) -> Result<(Self, bool), Status> {
         let (Self::Host(region) | Self::Device(region)) = self;
         let ranges = &driver::get()?.ranges;
         if !ranges.find(region.address).is_some_and(|range| range.kind.is_shared()) {
@@ -38,7 +44,7 @@ impl Side {
         }
         match (self, ranges.owner(&region, extent)) {
             (Self::Device(_), _) => Ok((self, true)),
-            (Self::Host(region), Ok(owner)) if owner.id == lane.context.id => Ok((Self::Device(region), true)),
+            (Self::Host(region), Ok(owner)) if owner.id == context.id => Ok((Self::Device(region), true)),
             // Not all of it is shared, or not with this context.
             (Self::Host(_), _) => Ok((self, false)),
         }
@@ -71,13 +77,21 @@ pub(crate) enum Completion {
 /// Copies rows as the next work of a lane. Data from pageable host memory is taken before this returns, and data to it is there. Memory that
 /// host and device share is copied in the lane's order.
 pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion: Completion) -> Result<(), Status> {
+    if completion == Completion::Now {
+        driver::get()?.captures.check_call()?;
+    }
+    if let Some(capture) = lane.capture()? {
+        let copy = volume::parameters(to, from, &extent)?;
+        plan(&lane.context, to, from, extent)?;
+        return lane.add(&capture, Work::Copy(Box::new(copy))).map(|_| ());
+    }
     lane.begin()?;
     let total = extent.bytes().ok_or(Status::INVALID_VALUE)?;
     if total == 0 {
         return Ok(());
     }
-    let (from, from_shared) = from.shared(lane, &extent)?;
-    let (to, to_shared) = to.shared(lane, &extent)?;
+    let (from, from_shared) = from.shared(&lane.context, &extent)?;
+    let (to, to_shared) = to.shared(&lane.context, &extent)?;
     match pieces(&[to, from], &extent)? {
         None => transfer(lane, to, from, extent, total)?,
         Some(pieces) => {
@@ -191,10 +205,20 @@ fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Re
 
 /// Fills rows as the next work of a lane.
 pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_bytes: u8) -> Result<(), Status> {
-    lane.begin()?;
-    if !to.address.is_multiple_of(u64::from(element_bytes)) || !to.row_pitch.is_multiple_of(u64::from(element_bytes)) {
-        return Err(Status::INVALID_VALUE);
+    if let Some(capture) = lane.capture()? {
+        plan_fill(&lane.context, to, extent, value, element_bytes)?;
+        let fill = FillParameters {
+            to: to.address,
+            pitch: to.row_pitch as usize,
+            value,
+            element_bytes: element_bytes.into(),
+            width: (extent.width / u64::from(element_bytes)) as usize,
+            height: extent.height as usize,
+        };
+        return lane.add(&capture, Work::Fill(fill)).map(|_| ());
     }
+    lane.begin()?;
+    check_fill(&to, element_bytes)?;
     if extent.bytes().ok_or(Status::INVALID_VALUE)? == 0 {
         return Ok(());
     }
@@ -220,6 +244,75 @@ pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_
         Some(pieces) => pieces
             .iter()
             .try_for_each(|piece| fill(piece.within(&to)?, Extent::linear(piece.bytes))),
+    }
+}
+
+/// Refuses rows that are not aligned to their elements.
+fn check_fill(to: &Region, element_bytes: u8) -> Result<(), Status> {
+    let element_bytes = u64::from(element_bytes);
+    if to.address.is_multiple_of(element_bytes) && to.row_pitch.is_multiple_of(element_bytes) {
+        return Ok(());
+    }
+    Err(Status::INVALID_VALUE)
+}
+
+/// Operations of a copy that a context does on the device alone; `None` if memory of the host or of another context is part of it.
+pub(crate) fn plan(context: &Arc<Context>, to: Side, from: Side, extent: Extent) -> Result<Option<Vec<Operation>>, Status> {
+    if extent.bytes().ok_or(Status::INVALID_VALUE)? == 0 {
+        return Ok(Some(Vec::new()));
+    }
+    let (from, _) = from.shared(context, &extent)?;
+    let (to, _) = to.shared(context, &extent)?;
+    let one = |to, from, extent| -> Result<Option<Operation>, Status> {
+        let driver = driver::get()?;
+        let is_own = |side| match side {
+            Side::Host(_) => Ok(false),
+            Side::Device(region) => driver.owner(&region, &extent).map(|owner| owner.id == context.id),
+        };
+        let is_own = is_own(from)? & is_own(to)?;
+        Ok(match (from, to) {
+            (Side::Device(from), Side::Device(to)) if is_own => Some(Operation::Copy { from, to, extent }),
+            _ => None,
+        })
+    };
+    let Some(pieces) = pieces(&[to, from], &extent)? else {
+        return Ok(one(to, from, extent)?.map(|operation| vec![operation]));
+    };
+    let operations = pieces
+        .iter()
+        .map(|piece| one(piece.of(to)?, piece.of(from)?, Extent::linear(piece.bytes)));
+    operations.collect()
+}
+
+/// Operations of a fill in a context; [`Status::INVALID_VALUE`] if the memory is not the context's.
+pub(crate) fn plan_fill(
+    context: &Arc<Context>,
+    to: Region,
+    extent: Extent,
+    value: u32,
+    element_bytes: u8,
+) -> Result<Vec<Operation>, Status> {
+    check_fill(&to, element_bytes)?;
+    if extent.bytes().ok_or(Status::INVALID_VALUE)? == 0 {
+        return Ok(Vec::new());
+    }
+    let one = |to: Region, extent: Extent| {
+        if driver::get()?.owner(&to, &extent)?.id != context.id {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(Operation::Fill {
+            to,
+            extent,
+            value,
+            element_bytes,
+        })
+    };
+    match pieces(&[Side::Device(to)], &extent)? {
+        None => Ok(vec![one(to, extent)?]),
+        Some(pieces) => pieces
+            .iter()
+            .map(|piece| one(piece.within(&to)?, Extent::linear(piece.bytes)))
+            .collect(),
     }
 }
 

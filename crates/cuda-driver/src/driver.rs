@@ -1,6 +1,7 @@
 //! The state of the process: the device, and every object by its handle.
 
 mod contexts;
+mod graphs;
 mod host;
 mod libraries;
 mod memory;
@@ -16,10 +17,14 @@ use sahasra_cuda_boundary::{log, process};
 use sahasra_cuda_device::Device;
 
 use crate::boundary::Handle;
+use crate::capture::Captures;
 use crate::context::Context;
+use crate::executable::Executable;
+use crate::graph::Graph;
 use crate::host::HostRange;
 use crate::image::Link;
 use crate::module::{Function, Kernel, Library, Module};
+use crate::objects::UserObject;
 use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
@@ -29,6 +34,7 @@ use crate::virtual_memory::VirtualMemory;
 pub(crate) use host::DEVICE_MAP;
 
 use contexts::Primary;
+use graphs::GraphMemory;
 
 /// Version of the driver API.
 pub(crate) const VERSION: i32 = sahasra_cuda_environment::CUDA_VERSION;
@@ -45,6 +51,14 @@ pub(crate) struct Driver {
     pub(crate) kernels: Table<Kernel>,
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
+    pub(crate) captures: Captures,
+    /// Graphs, those of nodes among them.
+    pub(crate) graphs: Table<Graph>,
+    /// The graph of each node.
+    pub(crate) nodes: Table<Graph>,
+    pub(crate) executables: Table<Executable>,
+    pub(crate) objects: Table<UserObject>,
+    graph_memory: Mutex<GraphMemory>,
     pub(crate) links: Table<Mutex<Link>>,
     pub(crate) pools: Table<crate::ranges::Pool>,
     pub(crate) default_pool: Handle,
@@ -122,6 +136,12 @@ pub(crate) fn initialise() -> Result<(), Status> {
         kernels: Table::default(),
         streams: Table::default(),
         events: Table::default(),
+        captures: Captures::default(),
+        graphs: Table::default(),
+        nodes: Table::default(),
+        executables: Table::default(),
+        objects: Table::default(),
+        graph_memory: Mutex::default(),
         links: Table::default(),
         pools,
         default_pool,

@@ -5,20 +5,27 @@ use std::sync::atomic::Ordering;
 
 use sahasra_cuda_device::{Failure, Operation, Ticket};
 
-use crate::boundary::Handle;
+use crate::boundary::{Handle, HostPointer};
+use crate::capture::Capture;
 use crate::context::Context;
 use crate::current;
 use crate::driver;
+use crate::graph::Work;
+use crate::parameters::HostParameters;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 
 /// The stream handles that name a default stream: null, `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
-const DEFAULTS: [Handle; 3] = [Handle(0), Handle(1), Handle(2)];
+const DEFAULTS: [Handle; 3] = [Handle(0), Handle(1), PER_THREAD];
+/// `CU_STREAM_PER_THREAD`.
+pub(crate) const PER_THREAD: Handle = Handle(2);
 
 /// Where a call submits its work: a stream, or the default stream of the current context.
 pub(crate) struct Lane {
     pub(crate) context: Arc<Context>,
     pub(crate) stream: Option<Arc<Stream>>,
+    /// Whether it is the default stream for which streams of the program wait.
+    pub(crate) is_legacy: bool,
 }
 
 impl Lane {
@@ -29,13 +36,49 @@ impl Lane {
             return Ok(Self {
                 context: current::context()?,
                 stream: None,
+                is_legacy: handle != PER_THREAD,
             });
         }
         let stream = driver.streams.get(handle)?;
         Ok(Self {
             context: stream.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)?,
             stream: Some(stream),
+            is_legacy: false,
         })
+    }
+
+    /// Handle of the stream, or null.
+    pub(crate) fn handle(&self) -> Handle {
+        self.stream.as_ref().map_or(Handle::NULL, |stream| stream.handle)
+    }
+
+    /// The capture of which the lane is part: work becomes a node of its graph. Refuses work in the legacy stream that a capture forbids.
+    pub(crate) fn capture(&self) -> Result<Option<Arc<Capture>>, Status> {
+        let captures = &driver::get()?.captures;
+        if captures.is_empty() {
+            return Ok(None);
+        }
+        match &self.stream {
+            Some(stream) => captures.valid_of_stream(stream.handle),
+            None if self.is_legacy => captures.check_legacy(self.context.id).map(|()| None),
+            None => Ok(None),
+        }
+    }
+
+    /// Refuses what cannot be captured, and makes the capture invalid.
+    pub(crate) fn refuse_capture(&self) -> Result<(), Status> {
+        match self.capture()? {
+            None => Ok(()),
+            Some(capture) => Err(capture.invalidate(Status::STREAM_CAPTURE_UNSUPPORTED)),
+        }
+    }
+
+    /// Adds work of the lane to the graph of its capture. Returns the node.
+    pub(crate) fn add(&self, capture: &Capture, work: Work) -> Result<Handle, Status> {
+        self.context.check()?;
+        let node = capture.add(self.handle(), work)?;
+        driver::get()?.nodes.insert(node, Arc::clone(&capture.graph));
+        Ok(node)
     }
 
     /// The last function of the program after which work of the lane goes on.
@@ -66,6 +109,19 @@ impl Lane {
         Ok(())
     }
 
+    /// Calls a function of the program as [`call`](Self::call). It is not called after a fault.
+    pub(crate) fn call_host(&self, HostParameters { function, data }: HostParameters) -> Result<(), Status> {
+        self.context.check()?;
+        self.call(move |failure| {
+            if failure.is_none_or(|failure| !failure.is_sticky()) {
+                // The whole of it, which may be sent to the thread.
+                let data: HostPointer = data;
+                // SAFETY: the caller passed the address of a function to be called with this argument, from any thread.
+                unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(HostPointer)>(function)(data) };
+            }
+        })
+    }
+
     /// Submits an operation to the context of the lane.
     pub(crate) fn submit(&self, operation: Operation) -> Result<Ticket, Status> {
         self.begin()?;
@@ -87,6 +143,14 @@ impl Lane {
             Some(stream) => Ticket(stream.last.load(Ordering::Relaxed)),
             None => self.context.queue.last(),
         }
+    }
+
+    /// Lets work of the lane wait for what an event stands for: both are in one queue, or the event's context is waited for.
+    pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Status> {
+        if event.context_id != self.context.id {
+            event.wait()?;
+        }
+        self.context.check()
     }
 
     /// Waits for the lane's work.

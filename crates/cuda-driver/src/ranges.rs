@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Managed,
     /// Memory that the program has mapped.
     Virtual,
+    /// Memory of a graph, which launches map.
+    Graph,
 }
 
 impl Kind {
@@ -41,8 +43,8 @@ impl Kind {
     /// Bytes of device memory that a range of `bytes` counts with.
     pub(crate) fn charge(self, bytes: u64) -> u64 {
         match self {
-            // What is mapped counts where it was created.
-            Self::Mapped | Self::Virtual => 0,
+            // What is mapped counts where it was created, or while it is.
+            Self::Mapped | Self::Virtual | Self::Graph => 0,
             _ => counted(bytes).unwrap_or(0),
         }
     }

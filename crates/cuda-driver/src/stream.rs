@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use sahasra_cuda_device::Ticket;
 
 use crate::boundary::Handle;
@@ -11,6 +12,8 @@ use crate::context::Context;
 use crate::status::Status;
 use crate::table::new_handle;
 
+/// `CU_STREAM_NON_BLOCKING`.
+pub(crate) const NON_BLOCKING: u32 = 1;
 /// Events without times.
 pub(crate) const DISABLE_TIMING: u32 = 2;
 
@@ -41,6 +44,11 @@ impl Stream {
         };
         Ok(stream)
     }
+
+    /// Whether the legacy stream waits for it.
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.flags & NON_BLOCKING == 0
+    }
 }
 
 /// An event.
@@ -52,6 +60,8 @@ pub(crate) struct Event {
     mark: u64,
     ticket: AtomicU64,
     is_recorded: AtomicBool,
+    /// The capture in which it was recorded last, and the nodes for which it stands.
+    captured: Mutex<Option<(u64, Vec<Handle>)>>,
 }
 
 impl Event {
@@ -67,6 +77,7 @@ impl Event {
             mark: handle.0,
             ticket: AtomicU64::new(0),
             is_recorded: AtomicBool::new(false),
+            captured: Mutex::default(),
         })
     }
 
@@ -84,8 +95,19 @@ impl Event {
         self.has_time().then_some(self.mark)
     }
 
+    /// Lets the event stand for nodes of a capture.
+    pub(crate) fn capture(&self, capture: u64, nodes: Vec<Handle>) {
+        *self.captured.lock() = Some((capture, nodes));
+    }
+
+    /// The capture in which the event was recorded last, if it was, and the nodes for which it stands.
+    pub(crate) fn captured(&self) -> Option<(u64, Vec<Handle>)> {
+        self.captured.lock().clone()
+    }
+
     /// Notes the operation that the event waits for.
     pub(crate) fn record(&self, ticket: Ticket) {
+        *self.captured.lock() = None;
         self.ticket.store(ticket.0, Ordering::Relaxed);
         self.is_recorded.store(true, Ordering::Release);
     }

@@ -21,8 +21,13 @@ pub(crate) enum Lookup {
     Unknown,
 }
 
+/// Names under which callers of a CUDA version and later ones get another function.
+const RENAMED: [(&str, i32, &str); 1] = [("cuGraphInstantiate", 12_000, "cuGraphInstantiateWithFlags")];
+
 /// Finds the newest form of a function that a caller of this CUDA version knows. Names may also be those of a form, as `cuMemAlloc_v2`.
 pub(crate) fn find(name: &str, version: i32) -> Lookup {
+    let renamed = RENAMED.iter().find(|(old, from, _)| *old == name && *from <= version);
+    let name = renamed.map_or(name, |(.., new)| new);
     let forms = SYMBOLS.iter().filter(|symbol| base(symbol.name) == name);
     let known = forms.clone().filter(|symbol| symbol.version <= version);
     match known.max_by_key(|symbol| (symbol.version, symbol.name.len(), symbol.name)) {
@@ -62,6 +67,9 @@ mod tests {
         assert_eq!(found("cuCtxGetDevice", 12_080), "cuCtxGetDevice");
         assert_eq!(found("cuGetProcAddress", 12_000), "cuGetProcAddress_v2");
         assert_eq!(found("cuMemAlloc_v2", 12_000), "cuMemAlloc_v2");
+        assert_eq!(found("cuGraphInstantiate", 11_000), "cuGraphInstantiate_v2");
+        assert_eq!(found("cuGraphInstantiate", 12_000), "cuGraphInstantiateWithFlags");
+        assert_eq!(found("cuGraphAddNode", 12_020), "cuGraphAddNode");
         assert_eq!(found("cuNothing", 12_000), "unknown");
     }
 

@@ -76,6 +76,14 @@ fn current() -> Result<Arc<Context>, Status> {
     of(Handle::NULL)
 }
 
+fn synchronise(handle: Handle) -> Result<(), Status> {
+    let context = of(handle)?;
+    let captures = &driver::get()?.captures;
+    captures.check_context(context.id)?;
+    captures.check_call()?;
+    context.synchronise()
+}
+
 exports! {
     fn cuCtxCreate(out: Out<Handle>, flags: c_uint, device: c_int) {
         create(out, flags, device)
@@ -161,11 +169,11 @@ exports! {
     }
 
     fn cuCtxSynchronize() {
-        current()?.synchronise()
+        synchronise(Handle::NULL)
     }
 
     fn cuCtxSynchronize_v2(handle: Handle) {
-        of(handle)?.synchronise()
+        synchronise(handle)
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: c_uint) {

@@ -8,6 +8,7 @@ use sahasra_cuda_boundary::missing::refuse;
 use crate::boundary::{Handle, Out};
 use crate::current;
 use crate::driver;
+use crate::graph::Work;
 use crate::lane::Lane;
 use crate::status::Status;
 use crate::stream::{DISABLE_TIMING, Event};
@@ -16,8 +17,34 @@ use crate::stream::{DISABLE_TIMING, Event};
 const BLOCKING_SYNC: c_uint = 1;
 const INTERPROCESS: c_uint = 4;
 
-fn record(event: Handle, stream: Handle) -> Result<(), Status> {
-    Lane::of(stream)?.record(&*driver::get()?.events.get(event)?)
+/// `CU_EVENT_RECORD_EXTERNAL`.
+const EXTERNAL: c_uint = 1;
+
+/// Records an event. In a capture it stands for the work before it, or is recorded by a node if it is an external one.
+fn record(event: Handle, stream: Handle, flags: c_uint) -> Result<(), Status> {
+    let lane = Lane::of(stream)?;
+    let event = driver::get()?.events.get(event)?;
+    let Some(capture) = lane.capture()? else {
+        return lane.record(&event);
+    };
+    if event.context_id != lane.context.id {
+        return Err(Status::INVALID_HANDLE);
+    }
+    if flags & EXTERNAL != 0 {
+        return lane.add(&capture, Work::Record(event.handle)).map(|_| ());
+    }
+    event.capture(capture.id, capture.frontier(lane.handle()));
+    Ok(())
+}
+
+/// The event of a handle, for a question about its work.
+fn recorded(event: Handle) -> Result<Arc<Event>, Status> {
+    let driver = driver::get()?;
+    let event = driver.events.get(event)?;
+    match event.captured() {
+        None => Ok(event),
+        Some((capture, _)) => Err(driver.captures.refuse_event(capture)),
+    }
 }
 
 fn destroy(event: Handle) -> Result<(), Status> {
@@ -26,8 +53,7 @@ fn destroy(event: Handle) -> Result<(), Status> {
 
 fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Result<(), Status> {
     milliseconds.require()?;
-    let events = &driver::get()?.events;
-    milliseconds.set(Event::milliseconds(&*events.get(start)?, &*events.get(end)?)?)
+    milliseconds.set(Event::milliseconds(&*recorded(start)?, &*recorded(end)?)?)
 }
 
 exports! {
@@ -47,19 +73,23 @@ exports! {
     }
 
     fn cuEventRecord(event: Handle, stream: Handle) {
-        record(event, stream)
+        record(event, stream, 0)
     }
 
-    fn cuEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_uint) {
-        record(event, stream)
+    fn cuEventRecordWithFlags(event: Handle, stream: Handle, flags: c_uint) {
+        record(event, stream, flags)
     }
 
     fn cuEventQuery(event: Handle) {
-        if driver::get()?.events.get(event)?.is_done()? { Ok(()) } else { Err(Status::NOT_READY) }
+        let event = recorded(event)?;
+        driver::get()?.captures.check_call()?;
+        if event.is_done()? { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
     fn cuEventSynchronize(event: Handle) {
-        driver::get()?.events.get(event)?.wait()
+        let event = recorded(event)?;
+        driver::get()?.captures.check_call()?;
+        event.wait()
     }
 
     fn cuEventDestroy(event: Handle) {

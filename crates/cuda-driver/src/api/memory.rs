@@ -8,7 +8,9 @@ use crate::attributes;
 use crate::boundary::{Handle, HostPointer, Out};
 use crate::current;
 use crate::driver::{self, DEVICE_MAP};
+use crate::graph::Work;
 use crate::lane::Lane;
+use crate::parameters::AllocationParameters;
 use crate::ranges::Kind;
 use crate::status::Status;
 
@@ -30,12 +32,14 @@ exports! {
     }
 
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) {
+        driver::get()?.captures.check_call()?;
         address.require()?;
         let driver = driver::get()?;
         address.set(driver.allocate(&current::context()?, bytes as u64, Kind::Allocated)?)
     }
 
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element_bytes: c_uint) {
+        driver::get()?.captures.check_call()?;
         address.require()?;
         pitch.require()?;
         if !matches!(element_bytes, 4 | 8 | 16) {
@@ -49,6 +53,7 @@ exports! {
     }
 
     fn cuMemFree_v2(address: u64) {
+        driver::get()?.captures.check_call()?;
         let driver = driver::get()?;
         if address == 0 {
             return Ok(());
@@ -65,6 +70,7 @@ exports! {
     }
 
     fn cuMemAllocManaged(address: Out<u64>, bytes: usize, flags: c_uint) {
+        driver::get()?.captures.check_call()?;
         address.require()?;
         let driver = driver::get()?;
         if !matches!(flags, 1 | 2) {
@@ -83,21 +89,23 @@ exports! {
     }
 
     fn cuMemPrefetchAsync(address: u64, bytes: usize, _device: c_int, stream: Handle) {
-        Lane::of(stream)?;
+        Lane::of(stream)?.refuse_capture()?;
         managed(address, bytes)
     }
 
     fn cuMemPrefetchAsync_v2(address: u64, bytes: usize, _location: u64, _flags: c_uint, stream: Handle) {
-        Lane::of(stream)?;
+        Lane::of(stream)?.refuse_capture()?;
         managed(address, bytes)
     }
 
     fn cuMemAllocHost_v2(pointer: Out<HostPointer>, bytes: usize) {
+        driver::get()?.captures.check_call()?;
         pointer.require()?;
         pointer.set(driver::get()?.allocate_host(&current::context()?, bytes, 0)?)
     }
 
     fn cuMemHostAlloc(pointer: Out<HostPointer>, bytes: usize, flags: c_uint) {
+        driver::get()?.captures.check_call()?;
         pointer.require()?;
         if flags & !(PORTABLE | DEVICE_MAP | WRITE_COMBINED) != 0 {
             return Err(Status::INVALID_VALUE);
@@ -106,6 +114,7 @@ exports! {
     }
 
     fn cuMemFreeHost(pointer: HostPointer) {
+        driver::get()?.captures.check_call()?;
         driver::get()?.free_host(pointer)
     }
 
@@ -133,6 +142,7 @@ exports! {
     }
 
     fn cuMemHostUnregister(pointer: HostPointer) {
+        driver::get()?.captures.check_call()?;
         driver::get()?.unregister_host(pointer)
     }
 
@@ -146,8 +156,13 @@ exports! {
         allocate_from(address, bytes, pool, stream)
     }
 
+    /// In a capture, memory that the graph allocates is freed by a node.
     fn cuMemFreeAsync(address: u64, stream: Handle) {
         let lane = Lane::of(stream)?;
+        if let Some(capture) = lane.capture()? {
+            driver::get()?.check_graph_memory(address)?;
+            return lane.add(&capture, Work::Free(address)).map(|_| ());
+        }
         lane.begin()?;
         driver::get()?.free_memory(address)?;
         lane.note(lane.context.queue.last());
@@ -162,6 +177,7 @@ exports! {
 }
 
 fn register(pointer: HostPointer, bytes: usize, flags: c_uint) -> Result<(), Status> {
+    driver::get()?.captures.check_call()?;
     if flags & !(PORTABLE | DEVICE_MAP | IO_MEMORY | READ_ONLY) != 0 {
         return Err(Status::INVALID_VALUE);
     }
@@ -185,6 +201,12 @@ fn allocate_from(address: Out<u64>, bytes: usize, pool: Handle, stream: Handle) 
     let driver = driver::get()?;
     driver.pools.get(pool)?;
     let lane = Lane::of(stream)?;
+    if let Some(capture) = lane.capture()? {
+        let start = driver.reserve_graph_memory(&lane.context, bytes as u64)?;
+        let parameters = AllocationParameters::of_device(bytes, start);
+        lane.add(&capture, Work::Allocate(Box::new(parameters)))?;
+        return address.set(start);
+    }
     lane.begin()?;
     let start = driver.allocate(&lane.context, bytes as u64, Kind::Pooled(pool))?;
     lane.note(lane.context.queue.last());

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use crate::boundary::{Handle, HostPointer, In, Out};
 use crate::current;
 use crate::driver;
+use crate::graph::Work;
 use crate::lane::Lane;
 use crate::status::Status;
-use crate::stream::Stream;
+use crate::stream::{Event, NON_BLOCKING, Stream};
 
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_WAIT_EXTERNAL`.
+const EXTERNAL: c_uint = 1;
 
 fn create(out: Out<Handle>, flags: c_uint, priority: c_int) -> Result<(), Status> {
     out.require()?;
@@ -26,14 +27,43 @@ fn create(out: Out<Handle>, flags: c_uint, priority: c_int) -> Result<(), Status
 }
 
 fn destroy(stream: Handle) -> Result<(), Status> {
-    driver::get()?.streams.remove(stream).map(|_| ())
+    let driver = driver::get()?;
+    driver.streams.remove(stream)?;
+    if let Some(capture) = driver.captures.forget_stream(stream) {
+        driver.abandon(&capture, None);
+    }
+    Ok(())
 }
 
-fn capture(stream: Handle, status: Out<c_uint>, id: Out<u64>) -> Result<(), Status> {
-    Lane::of(stream)?;
-    status.set(0)?;
-    id.set_if_wanted(0);
-    Ok(())
+/// Lets a capture wait for an event. Returns false if neither stream nor event is part of one.
+fn wait_in_capture(lane: &Lane, event: &Event, flags: c_uint) -> Result<bool, Status> {
+    let captures = &driver::get()?.captures;
+    match (lane.capture()?, event.captured()) {
+        (None, None) => Ok(false),
+        (Some(capture), None) if flags & EXTERNAL != 0 => lane.add(&capture, Work::Wait(event.handle)).map(|_| true),
+        (Some(capture), None) => Err(capture.invalidate(Status::STREAM_CAPTURE_ISOLATION)),
+        (None, Some((id, nodes))) => {
+            let capture = captures.of_id(id)?;
+            let Some(stream) = &lane.stream else {
+                return Err(capture.invalidate(Status::STREAM_CAPTURE_IMPLICIT));
+            };
+            if lane.context.id != capture.context_id {
+                return Err(capture.invalidate(Status::STREAM_CAPTURE_UNSUPPORTED));
+            }
+            capture.join(stream.handle, stream.is_blocking(), nodes);
+            Ok(true)
+        }
+        (Some(capture), Some((id, nodes))) if capture.id == id => {
+            capture.wait(lane.handle(), &nodes);
+            Ok(true)
+        }
+        (Some(capture), Some((id, _))) => {
+            if let Ok(other) = captures.of_id(id) {
+                other.invalidate(Status::STREAM_CAPTURE_MERGE);
+            }
+            Err(capture.invalidate(Status::STREAM_CAPTURE_MERGE))
+        }
+    }
 }
 
 exports! {
@@ -54,21 +84,24 @@ exports! {
     }
 
     fn cuStreamSynchronize(stream: Handle) {
-        Lane::of(stream)?.wait()
+        let lane = Lane::of(stream)?;
+        lane.refuse_capture()?;
+        lane.wait()
     }
 
     fn cuStreamQuery(stream: Handle) {
-        if Lane::of(stream)?.is_done()? { Ok(()) } else { Err(Status::NOT_READY) }
+        let lane = Lane::of(stream)?;
+        lane.refuse_capture()?;
+        if lane.is_done()? { Ok(()) } else { Err(Status::NOT_READY) }
     }
 
-    /// What was recorded runs before what follows here: both are in one queue, or the event's context is waited for.
-    fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) {
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) {
         let lane = Lane::of(stream)?;
         let event = driver::get()?.events.get(event)?;
-        if event.context_id != lane.context.id {
-            event.wait()?;
+        if wait_in_capture(&lane, &event, flags)? {
+            return Ok(());
         }
-        lane.context.check()
+        lane.wait_for(&event)
     }
 
     fn cuStreamGetFlags(stream: Handle, flags: Out<c_uint>) {
@@ -106,48 +139,14 @@ exports! {
         _flags: c_uint,
     ) {
         let callback = callback.ok_or(Status::INVALID_VALUE)?;
-        Lane::of(stream)?.call(move |failure| {
+        let lane = Lane::of(stream)?;
+        lane.refuse_capture()?;
+        lane.call(move |failure| {
             // The whole of it, which may be sent to the thread.
             let data: HostPointer = data;
             // SAFETY: the caller passed the function to be called with these arguments, from any thread.
             unsafe { callback(stream, failure.map_or(Status::SUCCESS, Status::from), data) };
         })
-    }
-
-    fn cuStreamIsCapturing(stream: Handle, status: Out<c_uint>) {
-        capture(stream, status, Out::new(std::ptr::null_mut()))
-    }
-
-    fn cuStreamGetCaptureInfo(stream: Handle, status: Out<c_uint>, id: Out<u64>) {
-        capture(stream, status, id)
-    }
-
-    fn cuStreamGetCaptureInfo_v2(
-        stream: Handle,
-        status: Out<c_uint>,
-        id: Out<u64>,
-        _graph: Out<Handle>,
-        _dependencies: Out<u64>,
-        _count: Out<usize>,
-    ) {
-        capture(stream, status, id)
-    }
-
-    fn cuStreamGetCaptureInfo_v3(
-        stream: Handle,
-        status: Out<c_uint>,
-        id: Out<u64>,
-        _graph: Out<Handle>,
-        _dependencies: Out<u64>,
-        _edges: Out<u64>,
-        _count: Out<usize>,
-    ) {
-        capture(stream, status, id)
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) {
-        mode.get()?;
-        mode.set(0)
     }
 
     fn cuStreamAttachMemAsync(stream: Handle, _address: u64, _bytes: usize, _flags: c_uint) {

@@ -22,6 +22,10 @@ impl Driver {
         // A failure has no meaning any more.
         let _ = context.synchronise();
         let id = context.id;
+        for capture in self.captures.forget_context(id) {
+            self.abandon(&capture, None);
+        }
+        self.forget_graphs_of(id);
         self.functions.retain(|function| function.context_id != id);
         self.modules.retain(|module| module.context_id != id);
         self.libraries.each(|library| {

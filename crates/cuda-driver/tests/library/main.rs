@@ -2,10 +2,14 @@
 
 mod arguments;
 mod callbacks;
+mod captures;
 mod contexts;
 mod driver;
 mod errors;
+mod graph_work;
+mod graphs;
 mod libraries;
+mod nodes;
 mod processes;
 mod programs;
 mod symbols;

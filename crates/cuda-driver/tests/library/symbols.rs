@@ -22,14 +22,21 @@ fn every_name_is_exported() {
 fn a_call_that_is_not_supported_names_itself_once() {
     let output = apart("symbols::a_call_that_is_not_supported_names_itself_once", CPU, || {
         let library = open();
-        let mut graph = 0u64;
+        let mut handle = 0u64;
         for _ in 0..3 {
-            assert_eq!(cu!(library, cuGraphCreate(&raw mut graph, 0u32)), NOT_SUPPORTED);
+            assert_eq!(
+                cu!(library, cuGraphConditionalHandleCreate(&raw mut handle, 0u64, 0u64, 0u32, 0u32)),
+                NOT_SUPPORTED
+            );
         }
     });
     if let Some(output) = output {
         let errors = text(&output.stderr);
-        assert_eq!(errors.matches("cuGraphCreate is not supported").count(), 1, "{errors}");
+        assert_eq!(
+            errors.matches("cuGraphConditionalHandleCreate is not supported").count(),
+            1,
+            "{errors}"
+        );
     }
 }
 
@@ -104,7 +111,7 @@ fn functions_of_the_default_stream_of_a_thread_are_those_of_the_context() {
             );
             ok!(library, cuStreamSynchronize_ptsz(0u64));
             assert_eq!(program.word(memory), Ok(4));
-            assert_eq!(cu!(library, cuStreamBeginCaptureToGraph_ptsz()), NOT_SUPPORTED);
+            assert_eq!(cu!(library, cuMemBatchDecompressAsync_ptsz()), NOT_SUPPORTED);
             assert_eq!(cu!(library, cuCheckpointProcessLock(1i32)), NOT_SUPPORTED);
         },
     );
