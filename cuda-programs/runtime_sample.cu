@@ -65,6 +65,25 @@ int main() {
         std::printf("%g instead of %g, %u instead of %d\n", got, wanted, count, n);
         return 1;
     }
+    // The same work as a graph, launched three times.
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    OK(cudaMemsetAsync(y, 0, n * sizeof *y, stream));
+    for (int i = 0; i < 5; i++) saxpy<<<(n + 255) / 256, 256, 0, stream>>>(1.0f, x, y, n);
+    sum<<<1, 128, 128 * sizeof(float), stream>>>(y, total, n);
+    OK(cudaMemcpyAsync(&got, total, sizeof got, cudaMemcpyDeviceToHost, stream));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&executable, graph, 0));
+    for (int i = 0; i < 3; i++) OK(cudaGraphLaunch(executable, stream));
+    OK(cudaStreamSynchronize(stream));
+    wanted = 15.0 * n * (n - 1) / 2;
+    if (std::fabs(got - wanted) > 1e-6 * wanted) {
+        std::printf("%g instead of %g by a graph\n", got, wanted);
+        return 1;
+    }
+    OK(cudaGraphExecDestroy(executable));
+    OK(cudaGraphDestroy(graph));
     saxpy<<<1, 2048>>>(2.0f, x, y, n);
     if (cudaGetLastError() != cudaErrorInvalidConfiguration) return 1;
     std::printf("%s %d.%d is right\n", properties.name, properties.major, properties.minor);

@@ -178,6 +178,12 @@ functions! {
     fn cuStreamAddCallback(stream: Handle, callback: Pointer, data: Pointer, flags: c_uint);
     fn cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
     fn cuStreamGetCaptureInfo(stream: Handle, status: Out<c_uint>, id: Out<u64>);
+    fn cuStreamGetCaptureInfo_v3(stream: Handle, status: Out<c_uint>, id: Out<u64>, graph: Out<Handle>, nodes: Out<usize>, edges: Out<usize>,
+        count: Out<usize>);
+    fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint);
+    fn cuStreamBeginCaptureToGraph(stream: Handle, graph: Handle, nodes: Pointer, edges: Pointer, count: usize, mode: c_uint);
+    fn cuStreamEndCapture(stream: Handle, graph: Out<Handle>);
+    fn cuStreamUpdateCaptureDependencies_v2(stream: Handle, nodes: Pointer, edges: Pointer, count: usize, flags: c_uint);
     fn cuStreamAttachMemAsync(stream: Handle, address: u64, bytes: usize, flags: c_uint);
     fn cuStreamCopyAttributes(to: Handle, from: Handle);
     fn cuStreamGetAttribute(stream: Handle, attribute: c_uint, value: Pointer);
@@ -190,6 +196,84 @@ functions! {
     fn cuEventSynchronize(event: Handle);
     fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle);
     fn cuEventDestroy_v2(event: Handle);
+
+    fn cuGraphCreate(graph: Out<Handle>, flags: c_uint);
+    fn cuGraphDestroy(graph: Handle);
+    fn cuGraphClone(clone: Out<Handle>, graph: Handle);
+    fn cuGraphNodeFindInClone(node: Out<Handle>, original: Handle, clone: Handle);
+    fn cuGraphNodeGetType(node: Handle, kind: Out<c_uint>);
+    fn cuGraphNodeGetContainingGraph(node: Handle, graph: Out<Handle>);
+    fn cuGraphNodeGetLocalId(node: Handle, id: Out<c_uint>);
+    fn cuGraphNodeGetToolsId(node: Handle, id: Out<u64>);
+    fn cuGraphGetId(graph: Handle, id: Out<c_uint>);
+    fn cuGraphExecGetId(executable: Handle, id: Out<c_uint>);
+    fn cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
+    fn cuGraphGetRootNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>);
+    fn cuGraphGetEdges_v2(graph: Handle, from: Out<Handle>, to: Out<Handle>, edges: Pointer, count: Out<usize>);
+    fn cuGraphNodeGetDependencies_v2(node: Handle, nodes: Out<Handle>, edges: Pointer, count: Out<usize>);
+    fn cuGraphNodeGetDependentNodes_v2(node: Handle, nodes: Out<Handle>, edges: Pointer, count: Out<usize>);
+    fn cuGraphAddDependencies_v2(graph: Handle, from: Pointer, to: Pointer, edges: Pointer, count: usize);
+    fn cuGraphRemoveDependencies_v2(graph: Handle, from: Pointer, to: Pointer, edges: Pointer, count: usize);
+    fn cuGraphDestroyNode(node: Handle);
+    fn cuGraphDebugDotPrint(graph: Handle, path: Text, flags: c_uint);
+    fn cuGraphAddKernelNode_v2(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<crate::api::node::Launch>);
+    fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: Out<crate::api::node::Launch>);
+    fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: In<crate::api::node::Launch>);
+    fn cuGraphExecKernelNodeSetParams_v2(executable: Handle, node: Handle, parameters: In<crate::api::node::Launch>);
+    fn cuGraphKernelNodeCopyAttributes(to: Handle, from: Handle);
+    fn cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_uint, value: Pointer);
+    fn cuGraphKernelNodeSetAttribute(node: Handle, attribute: c_uint, value: Pointer);
+    fn cuGraphAddMemcpyNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<crate::api::copy::DriverVolumes>,
+        context: Handle);
+    fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: Out<crate::api::copy::DriverVolumes>);
+    fn cuGraphMemcpyNodeSetParams(node: Handle, parameters: In<crate::api::copy::DriverVolumes>);
+    fn cuGraphExecMemcpyNodeSetParams(executable: Handle, node: Handle, parameters: In<crate::api::copy::DriverVolumes>, context: Handle);
+    fn cuGraphAddMemsetNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: Pointer, context: Handle);
+    fn cuGraphMemsetNodeGetParams(node: Handle, parameters: Pointer);
+    fn cuGraphMemsetNodeSetParams(node: Handle, parameters: Pointer);
+    fn cuGraphExecMemsetNodeSetParams(executable: Handle, node: Handle, parameters: Pointer, context: Handle);
+    fn cuGraphAddHostNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: Pointer);
+    fn cuGraphHostNodeGetParams(node: Handle, parameters: Pointer);
+    fn cuGraphHostNodeSetParams(node: Handle, parameters: Pointer);
+    fn cuGraphExecHostNodeSetParams(executable: Handle, node: Handle, parameters: Pointer);
+    fn cuGraphAddChildGraphNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, child: Handle);
+    fn cuGraphChildGraphNodeGetGraph(node: Handle, graph: Out<Handle>);
+    fn cuGraphExecChildGraphNodeSetParams(executable: Handle, node: Handle, child: Handle);
+    fn cuGraphAddEmptyNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize);
+    fn cuGraphAddEventRecordNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, event: Handle);
+    fn cuGraphAddEventWaitNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, event: Handle);
+    fn cuGraphEventRecordNodeGetEvent(node: Handle, event: Out<Handle>);
+    fn cuGraphEventRecordNodeSetEvent(node: Handle, event: Handle);
+    fn cuGraphEventWaitNodeGetEvent(node: Handle, event: Out<Handle>);
+    fn cuGraphEventWaitNodeSetEvent(node: Handle, event: Handle);
+    fn cuGraphExecEventRecordNodeSetEvent(executable: Handle, node: Handle, event: Handle);
+    fn cuGraphExecEventWaitNodeSetEvent(executable: Handle, node: Handle, event: Handle);
+    fn cuGraphAddMemAllocNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: Pointer);
+    fn cuGraphMemAllocNodeGetParams(node: Handle, parameters: Pointer);
+    fn cuGraphAddMemFreeNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, address: u64);
+    fn cuGraphMemFreeNodeGetParams(node: Handle, address: Out<u64>);
+    fn cuGraphAddNode_v2(node: Out<Handle>, graph: Handle, before: Pointer, edges: Pointer, count: usize,
+        parameters: Out<crate::api::node::Parameters>);
+    fn cuGraphNodeSetParams(node: Handle, parameters: Out<crate::api::node::Parameters>);
+    fn cuGraphNodeGetParams(node: Handle, parameters: Out<crate::api::node::Parameters>);
+    fn cuGraphExecNodeSetParams(executable: Handle, node: Handle, parameters: Out<crate::api::node::Parameters>);
+    fn cuGraphInstantiateWithFlags(executable: Out<Handle>, graph: Handle, flags: u64);
+    fn cuGraphInstantiateWithParams(executable: Out<Handle>, graph: Handle, parameters: Pointer);
+    fn cuGraphExecGetFlags(executable: Handle, flags: Out<u64>);
+    fn cuGraphExecUpdate_v2(executable: Handle, graph: Handle, result: Pointer);
+    fn cuGraphUpload(executable: Handle, stream: Handle);
+    fn cuGraphLaunch(executable: Handle, stream: Handle);
+    fn cuGraphExecDestroy(executable: Handle);
+    fn cuGraphNodeSetEnabled(executable: Handle, node: Handle, is_enabled: c_uint);
+    fn cuGraphNodeGetEnabled(executable: Handle, node: Handle, is_enabled: Out<c_uint>);
+    fn cuDeviceGraphMemTrim(device: c_int);
+    fn cuDeviceGetGraphMemAttribute(device: c_int, attribute: c_uint, value: Out<u64>);
+    fn cuDeviceSetGraphMemAttribute(device: c_int, attribute: c_uint, value: Out<u64>);
+    fn cuUserObjectCreate(object: Out<Handle>, data: Pointer, destroy: Pointer, references: c_uint, flags: c_uint);
+    fn cuUserObjectRetain(object: Handle, count: c_uint);
+    fn cuUserObjectRelease(object: Handle, count: c_uint);
+    fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: c_uint, flags: c_uint);
+    fn cuGraphReleaseUserObject(graph: Handle, object: Handle, count: c_uint);
 }
 
 /// The driver library, not initialised. [`Error::INSUFFICIENT_DRIVER`] if there is none, as for a driver that is too old.

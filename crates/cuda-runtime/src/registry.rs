@@ -159,6 +159,16 @@ pub(crate) fn variable(driver: &Driver, address: usize) -> Result<(u64, usize), 
     Ok((start, bytes))
 }
 
+/// The registered address of a function that the driver library knows, or its handle.
+pub(crate) fn address_of(function: Handle) -> u64 {
+    let loaded = LOADED.read();
+    let functions = loaded.iter().flat_map(|loaded| &loaded.functions);
+    let address = functions
+        .filter(|(_, known)| **known == function)
+        .map(|((_, address), _)| *address as u64);
+    address.last().unwrap_or(function.0)
+}
+
 fn missing_name(error: Error, name_error: Error) -> Error {
     if error == Error::SYMBOL_NOT_FOUND { name_error } else { error }
 }

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint};
 
+use sahasra_cuda_runtime::api::error;
 use sahasra_cuda_runtime::api::memory::{PointerAttributes, pointer_attributes};
-use sahasra_cuda_runtime::api::{error, stream};
 use sahasra_cuda_runtime::boundary::{Handle, Out, Text};
 use sahasra_cuda_runtime::properties::{self, BYTES_11, BYTES_12};
 use sahasra_cuda_runtime::{context, exports};
@@ -53,14 +53,6 @@ exports! {
     fn cudaEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
         milliseconds.require()?;
         context::ready()?.cuEventElapsedTime(milliseconds, start, end)
-    }
-
-    fn cudaStreamGetCaptureInfo_v2(stream: Handle, status: Out<c_uint>, id: Out<u64>) {
-        stream::capture(stream, status, id)
-    }
-
-    fn cudaStreamGetCaptureInfo_v3(stream: Handle, status: Out<c_uint>, id: Out<u64>) {
-        stream::capture(stream, status, id)
     }
 
     fn cudaThreadSynchronize() {

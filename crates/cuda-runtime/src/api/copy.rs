@@ -121,6 +121,78 @@ pub struct PeerVolumes {
     extent: Extent,
 }
 
+impl Volumes {
+    /// The same copy for the driver library.
+    pub(crate) fn for_driver(&self) -> Result<DriverVolumes, Error> {
+        let [from, to] = self.direction.kinds()?;
+        Ok(DriverVolumes {
+            from: DriverVolume::new(from, &self.from)?,
+            to: DriverVolume::new(to, &self.to)?,
+            width: self.extent.width,
+            height: self.extent.height,
+            depth: self.extent.depth,
+        })
+    }
+
+    /// A copy of bytes.
+    pub(crate) fn linear(to: u64, from: u64, bytes: usize, direction: Direction) -> Self {
+        let side = |address| Volume {
+            array: Handle::NULL,
+            position: [0; 3],
+            pointer: Pitched {
+                address,
+                pitch: bytes,
+                width: bytes,
+                height: 1,
+            },
+        };
+        Self {
+            from: side(from),
+            to: side(to),
+            extent: Extent {
+                width: bytes,
+                height: 1,
+                depth: 1,
+            },
+            direction,
+        }
+    }
+}
+
+impl DriverVolumes {
+    /// The same copy for programs.
+    pub(crate) fn for_program(&self) -> Volumes {
+        let side = |side: &DriverVolume| Volume {
+            array: side.array,
+            position: [side.x_bytes, side.y, side.z],
+            pointer: Pitched {
+                address: if side.kind == HOST { side.host } else { side.device },
+                pitch: side.pitch,
+                width: side.pitch,
+                height: side.height,
+            },
+        };
+        Volumes {
+            from: side(&self.from),
+            to: side(&self.to),
+            extent: Extent {
+                width: self.width,
+                height: self.height,
+                depth: self.depth,
+            },
+            direction: match [self.from.kind, self.to.kind] {
+                [HOST, HOST] => Direction::HOST_TO_HOST,
+                [HOST, DEVICE] => Direction::HOST_TO_DEVICE,
+                [DEVICE, HOST] => Direction::DEVICE_TO_HOST,
+                [DEVICE, DEVICE] => Direction::DEVICE_TO_DEVICE,
+                _ => Direction::DEFAULT,
+            },
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Volumes>() == 160);
+
 impl DriverPlane {
     fn new(kind: c_uint, address: u64, pitch: usize) -> Self {
         Self {

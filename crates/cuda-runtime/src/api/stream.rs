@@ -10,12 +10,6 @@ fn create(stream: Out<Handle>, flags: c_uint, priority: c_int) -> Result<(), Err
     context::ready()?.cuStreamCreateWithPriority(stream, flags, priority)
 }
 
-/// Writes whether a stream is capturing.
-pub fn capture(stream: Handle, status: Out<c_uint>, id: Out<u64>) -> Result<(), Error> {
-    status.require()?;
-    context::ready()?.cuStreamGetCaptureInfo(stream, status, id)
-}
-
 exports! {
     fn cudaStreamCreate(stream: Out<Handle>) {
         create(stream, 0, 0)
@@ -68,16 +62,6 @@ exports! {
 
     fn cudaLaunchHostFunc(stream: Handle, function: Pointer, data: Pointer) {
         context::ready()?.cuLaunchHostFunc(stream, function, data)
-    }
-
-    fn cudaStreamIsCapturing(stream: Handle, status: Out<c_uint>) {
-        status.require()?;
-        context::ready()?.cuStreamIsCapturing(stream, status)
-    }
-
-    /// Forms that also tell of a graph have these parameters first, and write nothing else unless the stream is capturing.
-    fn cudaStreamGetCaptureInfo(stream: Handle, status: Out<c_uint>, id: Out<u64>) {
-        capture(stream, status, id)
     }
 
     fn cudaStreamAttachMemAsync(stream: Handle, address: u64, bytes: usize, flags: c_uint) {

@@ -6,7 +6,7 @@ use crate::registry;
 use crate::{Error, context, exports};
 
 /// Address of bytes of a variable.
-fn place(symbol: usize, offset: usize, bytes: usize) -> Result<u64, Error> {
+pub(crate) fn place(symbol: usize, offset: usize, bytes: usize) -> Result<u64, Error> {
     let (address, size) = registry::variable(context::ready()?, symbol)?;
     let end = offset.checked_add(bytes).ok_or(Error::INVALID_VALUE)?;
     if end > size {

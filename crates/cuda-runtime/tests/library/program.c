@@ -76,7 +76,36 @@ error_t_ cudaGetDeviceCount(int *);
 error_t_ cudaRuntimeGetVersion(int *);
 error_t_ cudaDriverGetVersion(int *);
 error_t_ cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, int *);
+error_t_ cudaGraphConditionalHandleCreate(void *, void *, unsigned, unsigned);
+error_t_ cudaStreamBeginCapture(stream_t, int);
+error_t_ cudaStreamEndCapture(stream_t, void **);
+#if VERSION == 12
+error_t_ cudaStreamGetCaptureInfo_v2(stream_t, int *, unsigned long long *, void **, const void ***, size_t *);
+error_t_ cudaGraphAddDependencies(void *, void **, void **, size_t);
+error_t_ cudaGraphAddNode(void **, void *, const void *, size_t, void *);
+#define NO_EDGES
+#else
+error_t_ cudaStreamGetCaptureInfo(stream_t, int *, unsigned long long *, void **, const void ***, const void **, size_t *);
+error_t_ cudaGraphAddDependencies(void *, void **, void **, const void *, size_t);
+error_t_ cudaGraphAddNode(void **, void *, const void *, const void *, size_t, void *);
+#define NO_EDGES NULL,
+#endif
+typedef struct { void *function; dim3_ grid, block; unsigned shared; void **parameters, **extra; } kernel_node;
+typedef struct { void *to; size_t pitch; unsigned value, element; size_t width, height; } fill_node;
 error_t_ cudaGraphCreate(void **, unsigned);
+error_t_ cudaGraphAddKernelNode(void **, void *, void *const *, size_t, const kernel_node *);
+error_t_ cudaGraphKernelNodeGetParams(void *, kernel_node *);
+error_t_ cudaGraphExecKernelNodeSetParams(void *, void *, const kernel_node *);
+error_t_ cudaGraphAddMemcpyNode(void **, void *, void *const *, size_t, const volumes *);
+error_t_ cudaGraphAddMemcpyNode1D(void **, void *, void *const *, size_t, void *, const void *, size_t, int);
+error_t_ cudaGraphMemcpyNodeGetParams(void *, volumes *);
+error_t_ cudaGraphAddMemcpyNodeToSymbol(void **, void *, void *const *, size_t, const void *, const void *, size_t, size_t, int);
+error_t_ cudaGraphAddMemsetNode(void **, void *, void *const *, size_t, const fill_node *);
+error_t_ cudaGraphGetNodes(void *, void **, size_t *);
+error_t_ cudaGraphInstantiate(void **, void *, unsigned long long);
+error_t_ cudaGraphLaunch(void *, stream_t);
+error_t_ cudaGraphExecDestroy(void *);
+error_t_ cudaGraphDestroy(void *);
 error_t_ cudaGetLastError(void);
 error_t_ cudaPeekAtLastError(void);
 const char *cudaGetErrorName(error_t_);
@@ -297,6 +326,85 @@ static void memory(void) {
     CHECK(cudaGetLastError() == 12 && cudaGetLastError() == 0);
 }
 
+static void graphs(void) {
+    float host[64], out[64], *x, *y;
+    void *graph, *captured, *executable, *nodes[3];
+    stream_t stream;
+    size_t count = 3;
+    for (int i = 0; i < 64; i++) host[i] = i;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaMalloc((void **)&x, sizeof host));
+    OK(cudaMalloc((void **)&y, sizeof host));
+    /* A capture: a copy, a launch, a copy. */
+    OK(cudaStreamBeginCapture(stream, 0));
+    OK(cudaMemcpyAsync(x, host, sizeof host, TO_DEVICE, stream));
+    __cudaPushCallConfiguration((dim3_){1, 1, 1}, (dim3_){64, 1, 1}, 0, stream);
+    saxpy(1, x, y, 64);
+    int status = 0;
+    unsigned long long id = 0;
+    const void **before = NULL;
+#if VERSION == 12
+    OK(cudaStreamGetCaptureInfo_v2(stream, &status, &id, &captured, &before, &count));
+#else
+    OK(cudaStreamGetCaptureInfo(stream, &status, &id, &captured, &before, NULL, &count));
+#endif
+    CHECK(status == 1 && id && count == 1 && before[0]);
+    /* The array lasts until the next call. */
+    const void *last = before[0];
+    OK(cudaMemcpyAsync(out, y, sizeof out, TO_HOST, stream));
+    OK(cudaStreamEndCapture(stream, &graph));
+    CHECK(graph == captured);
+    count = 3;
+    OK(cudaGraphGetNodes(graph, nodes, &count));
+    CHECK(count == 3 && nodes[1] == last);
+    kernel_node kernel;
+    OK(cudaGraphKernelNodeGetParams(nodes[1], &kernel));
+    CHECK(kernel.function == (void *)saxpy && kernel.block.x == 64 && *(float *)kernel.parameters[0] == 1);
+    OK(cudaGraphInstantiate(&executable, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaMemset(y, 0, sizeof host));
+    for (int i = 1; i <= 3; i++) {
+        host[1] = i;
+        OK(cudaGraphLaunch(executable, stream));
+        OK(cudaStreamSynchronize(stream));
+        CHECK(out[2] == 2 * 2 * i);
+    }
+    CHECK(out[1] == 2 * (1 + 2 + 3));
+    unsigned n = 64;
+    float factor = 10, two = 2;
+    void *changed[] = {&factor, &x, &y, &n};
+    kernel.parameters = changed;
+    OK(cudaGraphExecKernelNodeSetParams(executable, nodes[1], &kernel));
+    OK(cudaGraphLaunch(executable, stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK(out[2] == 12 + 40);
+    OK(cudaGraphExecDestroy(executable));
+    /* Nodes by hand. */
+    void *fill, *copy, *symbol, *launch;
+    OK(cudaGraphCreate(&graph, 0));
+    fill_node zero = {y, 0, 0, 4, 64, 1};
+    OK(cudaGraphAddMemsetNode(&fill, graph, NULL, 0, &zero));
+    OK(cudaGraphAddMemcpyNodeToSymbol(&symbol, graph, NULL, 0, scale, &two, 4, 0, TO_DEVICE));
+    factor = 1;
+    OK(cudaGraphAddKernelNode(&launch, graph, &fill, 1, &kernel));
+    OK(cudaGraphAddDependencies(graph, &symbol, &launch, NO_EDGES 1));
+    volumes rows = {{NULL, {0}, {y, sizeof host, 64, 1}}, {NULL, {0}, {out, sizeof host, 64, 1}}, {sizeof host, 1, 1}, TO_HOST}, read;
+    OK(cudaGraphAddMemcpyNode(&copy, graph, &launch, 1, &rows));
+    OK(cudaGraphMemcpyNodeGetParams(copy, &read));
+    CHECK(read.from.pointer.pointer == y && read.to.pointer.pointer == out && read.kind == TO_HOST && read.size.width == sizeof host);
+    struct { int type, reserved[3]; kernel_node kernel; char rest[256 - 16 - sizeof(kernel_node)]; } any = {0, {0}, kernel, {0}};
+    OK(cudaGraphAddNode(&launch, graph, &copy, NO_EDGES 1, &any));
+    OK(cudaGraphInstantiate(&executable, graph, 0));
+    OK(cudaGraphLaunch(executable, stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK(out[2] == 4);
+    OK(cudaMemcpy(out, y, sizeof out, TO_HOST));
+    CHECK(out[2] == 8);
+    OK(cudaGraphExecDestroy(executable));
+    OK(cudaGraphDestroy(graph));
+    RETURNS(400, cudaGraphDestroy(graph));
+}
+
 static void errors(void) {
     int count, device = 9, version = 0, status = 9;
     void *pointer;
@@ -322,8 +430,8 @@ static void errors(void) {
     RETURNS(13, cudaMemcpyToSymbol(&count, &count, 4, 0, TO_DEVICE));
     RETURNS(1, cudaMemcpyToSymbol(counter, &count, 4, 5, TO_DEVICE));
     RETURNS(400, cudaStreamSynchronize((stream_t)0x77770));
-    RETURNS(801, cudaGraphCreate(&pointer, 0));
-    RETURNS(801, cudaGraphCreate(&pointer, 0));
+    RETURNS(801, cudaGraphConditionalHandleCreate(&pointer, NULL, 0, 0));
+    RETURNS(801, cudaGraphConditionalHandleCreate(&pointer, NULL, 0, 0));
     const dim3_ one = {1, 1, 1};
     RETURNS(52, __cudaPopCallConfiguration(NULL, NULL, NULL, NULL));
     RETURNS(98, cudaLaunchKernel(unregistered, one, one, NULL, 0, NULL));
@@ -354,6 +462,7 @@ int main(int count, char **arguments) {
     CHECK(count == 2);
     if (strcmp(arguments[1], "launches") == 0) launches();
     else if (strcmp(arguments[1], "memory") == 0) memory();
+    else if (strcmp(arguments[1], "graphs") == 0) graphs();
     else if (strcmp(arguments[1], "errors") == 0) errors();
     else return 2;
     printf("done\n");
