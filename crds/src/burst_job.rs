@@ -26,7 +26,6 @@ pub use status::BurstJobStatus;
 
 /// Maximum timeout of a chunk in seconds: one day.
 const MAX_CHUNK_TIMEOUT_SECONDS: u32 = 86_400;
-/// Maximum number of retries of one chunk.
 pub(crate) const MAX_RETRIES: u32 = 1_000;
 /// Largest priority of a burst; its negative is the smallest.
 const MAX_PRIORITY: i32 = 1_000_000;

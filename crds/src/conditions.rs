@@ -52,7 +52,6 @@ pub fn set(
     true
 }
 
-/// Returns the condition of this type.
 pub fn get<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }

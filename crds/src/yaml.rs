@@ -55,7 +55,6 @@ pub fn whole(number: &serde_json::Number) -> Option<i64> {
     whole.map(|whole| whole as i64)
 }
 
-/// Writes a value as YAML.
 pub fn write(value: &impl serde::Serialize) -> String {
     serde_yaml::to_string(value).expect("plain data always reads as YAML")
 }

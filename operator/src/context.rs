@@ -35,7 +35,6 @@ pub struct Caches {
     pub leases: OnceLock<Store<VramLease>>,
 }
 
-/// Configuration of an operator.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Name of this operator among several operators.
@@ -46,7 +45,6 @@ pub struct Settings {
     pub leader_timeout: Duration,
     /// TTL of a session's slice, counted from each renewal. Clamped to the range that the API accepts: 5 s to one day.
     pub session_lease: Duration,
-    /// Object stores that jobs may use.
     pub stores: StorePolicy,
     /// Maximum bytes of PTX and inputs that all bursts together hold in memory.
     pub input_bytes: u64,

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{clock::timestamp, objects::code};
 
-/// Name of the leader Lease.
 pub const LEASE: &str = "sahasra-operator";
 
 /// The leader renews the Lease after the lease duration divided by `RENEW_AT`, and retries a failed renewal after the lease duration
@@ -51,7 +50,6 @@ pub enum LeaderError {
     Silent { lasts: Duration, cause: String },
 }
 
-/// A candidate of the leader election.
 #[derive(Clone)]
 pub struct Candidate {
     api: Api<Lease>,

@@ -46,7 +46,6 @@ impl Bounds {
         }
     }
 
-    /// The bounds limited to `most` slices.
     pub(crate) fn at_most(self, most: u32) -> Self {
         let max = self.max.min(most);
         Self {

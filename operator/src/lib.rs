@@ -84,9 +84,6 @@ pub struct Operator {
 
 impl Operator {
     /// Creates an operator, which is idle until [`Operator::run`] is called.
-    ///
-    /// # Errors
-    /// When a metric cannot be registered.
     pub fn new(client: Client, agents: AgentClient, clock: Clock, mut settings: Settings) -> Result<Self, prometheus::Error> {
         settings.session_lease = settings.session_lease.clamp(SESSION_LEASE.0, SESSION_LEASE.1);
         let metrics = Arc::new(Metrics::new()?);
@@ -116,15 +113,11 @@ impl Operator {
         })
     }
 
-    /// The context that all reconcilers share.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
     /// Waits for leadership, then reconciles until `stop` is cancelled.
-    ///
-    /// # Errors
-    /// Leadership was lost.
     pub async fn run(self, readiness: Readiness, stop: &CancellationToken) -> Result<(), LeaderError> {
         let Self { context, candidate } = self;
         let Some(lease) = candidate.win(stop).await else { return Ok(()) };

@@ -26,7 +26,6 @@ pub struct Metrics {
     leases_granted: IntCounter,
     leases_released: IntCounter,
     vram_allocated: IntGauge,
-    /// Chunks sent to agents, including retries.
     pub submitted: IntCounter,
     submit_errors: IntCounterVec,
     pub chunks_done: IntCounter,
@@ -37,9 +36,7 @@ pub struct Metrics {
     pub chunks_retried: IntCounter,
     reconcile_duration: HistogramVec,
     reconcile_errors: IntCounterVec,
-    /// Whether this operator leads: 1 or 0.
     pub leader: IntGauge,
-    /// Changes of leadership, as the Lease counts them.
     pub leader_transitions: IntCounter,
     workers: IntGaugeVec,
     claims_waiting: IntGaugeVec,
@@ -116,12 +113,10 @@ impl Metrics {
         })
     }
 
-    /// The registry, for the `/metrics` route.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// Number of slices held now.
     pub fn slices_held(&self) -> u64 {
         u64::try_from(self.leases_active.get()).unwrap_or_default()
     }
@@ -142,7 +137,6 @@ impl Metrics {
         self.vram_allocated.sub(integer(slices.saturating_mul(slice_bytes)));
     }
 
-    /// Counts failed attempts by failure code.
     pub fn submit_failed(&self, code: &'static str, attempts: u64) {
         self.submit_errors.with_label_values(&[code]).inc_by(attempts);
     }
@@ -154,12 +148,10 @@ impl Metrics {
         self.chunks_done.inc_by(succeeded + failed);
     }
 
-    /// Records the duration of a reconcile of `kind`.
     pub fn reconciled(&self, kind: &'static str, duration: std::time::Duration) {
         self.reconcile_duration.with_label_values(&[kind]).observe(duration.as_secs_f64());
     }
 
-    /// Counts a failed reconcile of `kind`.
     pub fn reconcile_failed(&self, kind: &'static str, category: &'static str) {
         self.reconcile_errors.with_label_values(&[kind, category]).inc();
     }

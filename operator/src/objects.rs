@@ -64,7 +64,6 @@ pub(crate) fn is_held<K: Resource>(object: &K) -> bool {
 /// present.
 ///
 /// # Errors
-///
 /// 409 if the object was written since it was read, 404 if it does not exist.
 pub(crate) async fn hold<K>(api: &Api<K>, object: &K) -> Result<K, kube::Error>
 where
@@ -81,7 +80,6 @@ where
 /// Removes the finalizer. Succeeds if the object does not exist.
 ///
 /// # Errors
-///
 /// 409 if the object was written since it was read.
 pub(crate) async fn let_go<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
 where
@@ -105,7 +103,6 @@ where
 /// leaves out.
 ///
 /// # Errors
-///
 /// 409 if the object has another resource version, 404 if it does not exist.
 pub(crate) async fn write_status<K>(api: &Api<K>, name: &str, version: Option<&str>, status: impl Serialize) -> Result<K, kube::Error>
 where
@@ -120,7 +117,6 @@ where
 /// Writes these fields of the status of the object with this name, if it still has this resource version.
 ///
 /// # Errors
-///
 /// 409 if the object has another resource version, 404 if it does not exist.
 pub(crate) async fn write_status_fields<K>(api: &Api<K>, name: &str, version: Option<&str>, fields: Value) -> Result<K, kube::Error>
 where

@@ -58,7 +58,6 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// Category for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Api { source, .. } if code(source) == 409 => "conflict",

@@ -231,7 +231,6 @@ impl Agent {
         }
     }
 
-    /// Handles `/v1/acquire`.
     pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
         let (owner_uid, device) = (OwnerUid::from(&request.owner.uid), DeviceName::from(&request.device));
         let healthy = self.parts.pool.load(&device).is_none_or(|load| load.healthy);
@@ -259,7 +258,6 @@ impl Agent {
         response
     }
 
-    /// Handles `/v1/renew`.
     pub fn renew(&self, request: &RenewRequest) -> RenewResponse {
         let outcomes = self.change(|ledger, now| {
             let owners = request.owners.iter();
@@ -274,7 +272,6 @@ impl Agent {
         RenewResponse { outcomes }
     }
 
-    /// Handles `/v1/release`.
     pub fn release(&self, request: &ReleaseRequest) -> ReleaseResponse {
         let response = self.change(|ledger, now| ledger.release(now, request));
         if response.refusal.is_none() {
@@ -283,7 +280,6 @@ impl Agent {
         response
     }
 
-    /// Handles `/v1/inventory`.
     pub fn inventory(&self) -> Inventory {
         self.inspect(|ledger, now| ledger.grants(now))
     }

@@ -153,7 +153,6 @@ impl AgentArguments {
         })
     }
 
-    /// Returns which devices the agent offers.
     pub fn devices(&self) -> DeviceConfig {
         DeviceConfig {
             cuda: !self.no_cuda,

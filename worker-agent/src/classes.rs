@@ -35,7 +35,6 @@ pub struct ClassRule {
     pub memory: Option<VramQuantity>,
 }
 
-/// Errors of a class table.
 #[derive(Debug, thiserror::Error)]
 pub enum ClassError {
     #[error("invalid class table")]
@@ -122,9 +121,6 @@ fn label(text: &str) -> String {
 
 impl ClassTable {
     /// Parses and validates a YAML class table.
-    ///
-    /// # Errors
-    /// [`ClassError`].
     pub fn parse(text: &str) -> Result<Self, ClassError> {
         let table: Self = sahasra_crds::yaml::parse(text)?;
         for (place, rule) in table.classes.iter().enumerate() {

@@ -155,7 +155,6 @@ impl Burst {
         self.version.subscribe()
     }
 
-    /// Returns the program that the chunks run.
     pub(crate) fn program(&self) -> &ProgramSpec {
         &self.program
     }
@@ -373,7 +372,6 @@ impl Burst {
         (state.term, state.outputs.clone())
     }
 
-    /// Returns whether outputs are written to a store.
     fn is_storing(&self) -> bool {
         self.state().outputs.store.is_some()
     }
@@ -413,7 +411,6 @@ impl Burst {
         let _ = self.watch().wait_for(|_| self.is_idle()).await;
     }
 
-    /// Waits until no stream is open.
     pub(crate) async fn streams_closed(&self) {
         let _ = self.watch().wait_for(|_| !self.has_stream()).await;
     }

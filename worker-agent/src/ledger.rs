@@ -178,7 +178,6 @@ impl Ledger {
         self.shutting_down = true;
     }
 
-    /// Returns whether [`Ledger::begin_shutdown`] was called.
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down
     }

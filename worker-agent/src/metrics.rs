@@ -93,17 +93,14 @@ impl Metrics {
         })
     }
 
-    /// Returns the registry that holds the metrics.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
-    /// Counts chunks that ended with the outcome.
     pub(crate) fn chunks(&self, outcome: &'static str, count: u64) {
         self.chunks.with_label_values(&[outcome]).inc_by(count);
     }
 
-    /// Counts a rejected request for slices.
     pub(crate) fn refused(&self, code: RefusalCode) {
         self.refusals.with_label_values(&[code.label()]).inc();
     }

@@ -40,11 +40,8 @@ use claim::{BeatError, Claim};
 
 pub use claim::Occupied;
 
-/// Timeout of a call to the API server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pauses after failed heartbeats.
 const HEARTBEAT_BACKOFF: Backoff = Backoff::milliseconds(500, 30_000);
-/// Pauses after failed writes of the status.
 const STATUS_BACKOFF: Backoff = Backoff::milliseconds(1_000, 30_000);
 /// Interval at which the `GpuWorker` is read even when its status has not changed: it may have been deleted, or marked as stale while the
 /// API server did not receive heartbeats.
@@ -64,7 +61,6 @@ pub struct RegistrationConfig {
     pub status_interval: Duration,
 }
 
-/// Errors of a call to the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
     /// The API server rejected the call or cannot be reached.

@@ -10,7 +10,6 @@ pub(crate) use sahasra_store::{StorePolicy, segment::SegmentName};
 
 use crate::burst_executors::ProgramSpec;
 
-/// Errors of writing a segment.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("failed to open the store: {0}")]

@@ -224,7 +224,6 @@ impl Gateway {
 pub struct CudaSession {
     /// Start of the session's name.
     pub prefix: &'static str,
-    /// Name of the program.
     pub program: String,
     /// Amount of memory, as in the spec of a `GpuSession`.
     pub vram: String,

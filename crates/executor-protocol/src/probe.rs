@@ -27,7 +27,6 @@ pub struct Gpu {
     /// Number of the GPU in the driver's order.
     pub ordinal: u32,
     pub model: String,
-    /// Total memory in bytes.
     pub total_bytes: u64,
     /// Free memory in bytes while one context exists.
     pub free_bytes: u64,

@@ -25,9 +25,6 @@ pub struct Folder {
 
 impl ProgramCache {
     /// Opens the cache in `folder`, creates the folder if it is missing, and trims the cache to `limit_bytes`.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
         private().recursive(true).create(folder)?;
         let cache = Self(Folder {
@@ -82,9 +79,6 @@ impl Folder {
 
     /// Writes the file `name` atomically: readers see all of it or nothing. Evicts the least recently used programs if the limit is
     /// exceeded. Content larger than the limit is not written.
-    ///
-    /// # Errors
-    /// Errors of the file system.
     pub fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 > self.limit_bytes {
             return Ok(());

@@ -25,9 +25,6 @@ impl<const WORDS: usize> SharedPage<WORDS> {
     const BYTES: usize = WORDS * size_of::<u64>();
 
     /// Creates zeroed memory. Returns its mapping and its file. The name is shown in `/proc`.
-    ///
-    /// # Errors
-    /// Errors of the system calls.
     pub(crate) fn create(name: &str) -> std::io::Result<(Self, OwnedFd)> {
         let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, Self::BYTES as u64)?;

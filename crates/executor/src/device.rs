@@ -66,7 +66,6 @@ pub(crate) enum DeviceError {
     Poisoned {
         /// Failure of the first chunk that ran then, valid if it was the only one that ran.
         code: FailureCode,
-        /// Message of the driver.
         message: String,
     },
     /// A driver call failed for a reason outside the tenant's code.
@@ -74,7 +73,6 @@ pub(crate) enum DeviceError {
     Driver {
         /// Name of the driver call.
         call: &'static str,
-        /// Message of the driver.
         message: String,
     },
 }
@@ -139,7 +137,6 @@ impl Arguments {
         self.bytes[offset..offset + size].copy_from_slice(value);
     }
 
-    /// The bytes of the argument at index `place`.
     pub(crate) fn get(&self, place: usize) -> &[u8] {
         let (offset, size) = self.places[place];
         &self.bytes[offset..offset + size]

@@ -36,7 +36,6 @@ const OWN_BYTES: u64 = 1 << 30;
 pub struct Inherited {
     /// Connection to the supervisor.
     pub socket: UnixStream,
-    /// File of the status page.
     pub status_page: OwnedFd,
 }
 

@@ -250,7 +250,6 @@ fn drive<S: ClientState>(
 
 /// State of a client on an engine. One thread uses it: it passes the client's operations in order, and takes answers.
 trait ClientState {
-    /// Whether there are answers to take.
     fn has_answers(&self) -> bool;
 
     /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.

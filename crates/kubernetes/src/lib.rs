@@ -47,7 +47,6 @@ pub fn client_builder(config: Config) -> kube::Result<ClientBuilder<HttpService>
     Ok(ClientBuilder::new(service, config.default_namespace))
 }
 
-/// Creates a client with [`client_builder`].
 pub fn client(config: Config) -> kube::Result<Client> {
     Ok(client_builder(config)?.build())
 }

@@ -31,7 +31,6 @@ pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
 pub(crate) type Answer = Response<ResponseBody>;
 
-/// Service of a control plane.
 #[derive(Clone)]
 pub struct ApiService {
     shared: Arc<Shared>,

@@ -164,7 +164,6 @@ pub struct Region {
 }
 
 impl Region {
-    /// Returns a region without bytes.
     pub fn empty() -> Self {
         Self {
             block: Arc::new(Block::empty()),

@@ -85,7 +85,6 @@ pub(crate) fn program(chunks: &Chunks) -> Result<Program, CompileError> {
     })
 }
 
-/// Returns the number of chunks.
 fn count(chunks: &Chunks) -> Result<u64, CompileError> {
     match one("spec.chunks", chunks.choice())? {
         ChunksChoice::Count(&count) => match u64::try_from(count) {

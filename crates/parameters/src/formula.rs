@@ -66,7 +66,6 @@ impl Formula {
         parse_and_check(text, count)
     }
 
-    /// Returns the value at `index`.
     pub(crate) fn evaluate(&self, index: i64) -> Result<Number, Fault> {
         match self {
             Self::Integer(compiled) => compiled(index).map(Number::Integer),

@@ -63,12 +63,10 @@ pub struct CompileError {
 pub struct EvaluationError {
     /// Name of the parameter. Empty if the index is not below the number of chunks.
     pub parameter: String,
-    /// Index of the chunk.
     pub index: u64,
     pub message: String,
 }
 
-/// Name and type of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Name by which the kernel's arguments refer to the parameter.
@@ -87,9 +85,6 @@ pub struct Program {
 impl Program {
     /// Compiles `spec.chunks`. Checks everything that the schema of the fields requires, so that a manifest can be compiled that no API
     /// server has validated.
-    ///
-    /// # Errors
-    /// [`CompileError`] when a field is invalid.
     pub fn compile(chunks: &Chunks) -> Result<Self, CompileError> {
         compile::program(chunks)
     }

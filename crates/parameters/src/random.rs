@@ -43,7 +43,6 @@ impl Stream {
         }
     }
 
-    /// Returns 64 random bits for the index.
     pub(crate) fn bits(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_add(1).wrapping_mul(INCREMENT)))
     }

@@ -14,7 +14,6 @@ macro_rules! scalars {
         }
 
         impl Scalar {
-            /// Returns the type of the value.
             pub const fn type_(self) -> ScalarType {
                 match self {
                     $(Self::$Type(_) => ScalarType::$Type,)+
@@ -135,7 +134,6 @@ pub(crate) const fn type_name(type_: ScalarType) -> &'static str {
     }
 }
 
-/// Returns whether the type is an integer type.
 pub const fn is_integer(type_: ScalarType) -> bool {
     !matches!(type_, ScalarType::F32 | ScalarType::F64)
 }

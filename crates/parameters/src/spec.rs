@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{MAX_CHUNKS, one_of, rules};
 
-/// Maximum number of parameters in `parameters`.
 pub const MAX_PARAMETERS: usize = 32;
 /// Maximum number of lists of a product.
 pub const MAX_AXES: usize = 16;

@@ -52,7 +52,6 @@ impl Buffer {
         Shape::new(abi::BufferElementType::NAME, element.element_type, sizes)
     }
 
-    /// Returns the size in device memory in bytes.
     pub fn device_bytes(&self) -> Result<u64, Error> {
         let arguments = self.client.plugin.call(abi::BufferOnDeviceSizeInBytes::of(self.raw.0))?;
         Ok(arguments.bytes as u64)

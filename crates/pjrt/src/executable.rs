@@ -117,7 +117,6 @@ impl Executable {
             .collect()
     }
 
-    /// Returns the shapes of the results, in order.
     pub fn outputs(&self) -> &[Shape] {
         &self.outputs
     }

@@ -23,7 +23,6 @@ const OLDEST_MINOR: i32 = 72;
 /// Minimum number of functions in a valid table: `PJRT_Client_Create` and all functions before it.
 const FEWEST_FUNCTIONS: usize = 11;
 
-/// Error from [`Plugin::load`].
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file does not exist, or is no library for this machine.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-/// Format of a program's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// StableHLO, as a portable artifact (bytecode) or as MLIR text.

@@ -9,14 +9,12 @@ use std::{collections::BTreeMap, ops::Range};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttemptRange {
     pub first: u64,
-    /// Number of chunks.
     pub count: u64,
     /// Number of the attempt, from 1.
     pub attempt: u32,
 }
 
 impl AttemptRange {
-    /// The chunks of `indices` in this attempt.
     pub fn new(indices: Range<u64>, attempt: u32) -> Self {
         Self {
             first: indices.start,
@@ -40,7 +38,6 @@ impl AttemptRange {
     }
 }
 
-/// Number of indices in the range.
 pub fn length(range: &Range<u64>) -> u64 {
     range.end.saturating_sub(range.start)
 }
@@ -63,12 +60,10 @@ impl<V> Default for RangeMap<V> {
 }
 
 impl<V> RangeMap<V> {
-    /// Number of indices.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the map has no index.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

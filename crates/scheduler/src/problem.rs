@@ -13,12 +13,10 @@ pub struct Problem {
     pub claims: Vec<Claim>,
 }
 
-/// A device and its state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
     pub id: DeviceId,
     pub class: ClassName,
-    /// Engines that run on this device.
     pub engines: Vec<Engine>,
     pub allocatable_bytes: u64,
     /// Bytes that are leased or draining on this device and belong to no previous assignment: grants of other owners, and slices that a
@@ -54,7 +52,6 @@ pub struct Load {
     pub tensor_count: u64,
 }
 
-/// Kind of owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClaimKind {
     /// Chunks that can run on any device and can be run again. Elastic, and the only kind that a higher priority can preempt.

@@ -23,12 +23,10 @@
 macro_rules! labelled {
     ($name:path { $($code:ident)* }) => {
         impl $name {
-            /// Iterates over all codes.
             pub fn all() -> impl Iterator<Item = Self> {
                 [$(Self::$code),*].into_iter()
             }
 
-            /// Returns the name of the code.
             pub const fn label(self) -> &'static str {
                 match self {
                     $(Self::$code => stringify!($code),)*

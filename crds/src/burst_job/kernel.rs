@@ -31,7 +31,6 @@ pub const MAX_INPUT_BYTES: u64 = 48 << 20;
 pub const MAX_PTX_BYTES: u64 = 8 << 20;
 /// Maximum size of PTX or base64 text in the object itself, in bytes, so that the object does not exceed etcd's limit.
 const MAX_INLINE_BYTES: usize = 128 << 10;
-/// Maximum number of a kernel's arguments.
 pub(super) const MAX_ARGUMENTS: usize = 64;
 /// Maximum dynamic shared memory of a block in bytes: 227 KiB, the highest limit of any device (CUDA C++ Programming Guide, technical
 /// specifications per compute capability, 9.0 and 10.0).

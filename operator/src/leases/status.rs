@@ -9,7 +9,6 @@ use sahasra_crds::{
 
 use crate::{objects::integer, pool::ClaimView};
 
-/// Reason of the condition `Granted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrantedReason {
     SlicesGranted,

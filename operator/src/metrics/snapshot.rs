@@ -9,9 +9,7 @@ use sahasra_scheduler::ClaimKind;
 use super::Metrics;
 use crate::agents::{STATUSES, Worker};
 
-/// States of a `BurstJob` in its status.
 pub(super) const BURST_STATES: [&str; 5] = ["Pending", "Running", "Suspended", "Complete", "Failed"];
-/// States of a `GpuSession` in its status.
 pub(super) const SESSION_STATES: [&str; 4] = ["Pending", "Placed", "Ready", "Failed"];
 pub(super) const CLAIM_KINDS: [&str; 3] = [kind(ClaimKind::Burst), kind(ClaimKind::Session), kind(ClaimKind::Lease)];
 

@@ -50,7 +50,6 @@ pub struct Lost {
 /// Cause of a loss: the agent did not respond to calls, or not in time.
 pub(crate) const SILENT: &str = "agent does not respond";
 
-/// Causes of lost slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The slices were not renewed in time, although the worker is live.
@@ -103,7 +102,6 @@ impl ClaimView {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenSession {
     pub load: SessionLoad,
-    /// Age of the report.
     pub age: Duration,
 }
 
@@ -113,7 +111,6 @@ pub struct HeldGrant {
     pub id: GrantId,
     pub worker: WorkerName,
     pub device: DeviceName,
-    /// URL of the agent.
     pub endpoint: String,
     pub slices: u32,
 }

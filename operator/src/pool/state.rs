@@ -220,7 +220,6 @@ impl State {
         }
     }
 
-    /// Updates the workers from the directory.
     pub(super) fn observe(&mut self, workers: &[Worker], now: Duration) {
         let gone: Vec<WorkerName> = (self.workers.keys())
             .filter(|name| !workers.iter().any(|worker| *worker.name == ***name))
@@ -442,7 +441,6 @@ impl State {
     }
 }
 
-/// Number of slices of all grants.
 fn slices_of(grants: &[Held]) -> u32 {
     grants.iter().map(|held| held.slices).sum()
 }

@@ -14,7 +14,6 @@ use crate::{
 /// The grants of earlier terms that the next coordinator of a lease adopts, and the first loss since the last status.
 ///
 /// # Errors
-///
 /// Fails if agents do not answer and the lease's slices must not be acquired again on other devices.
 pub(super) async fn adopt(
     context: &Context,

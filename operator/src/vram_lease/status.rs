@@ -19,7 +19,6 @@ pub(super) fn is_due(lease: &VramLease, lost: &Lost) -> bool {
     lease.spec.renewal == Renewal::Never && lost.why == Loss::Expired
 }
 
-/// Message about lost slices and the cause.
 fn loss_message(lost: &Lost) -> String {
     let plural = if lost.slices == 1 { "" } else { "s" };
     format!("{} slice{plural} on {}: {}", lost.slices, lost.device, lost.why)

@@ -36,9 +36,6 @@ pub enum ConnectError {
 
 impl Agent {
     /// Returns the executor of a session, and starts one if none runs.
-    ///
-    /// # Errors
-    /// [`ConnectError`] when the session has ended or no executor can be started.
     pub async fn executor_of(self: &Arc<Self>, session: &Arc<Session>) -> Result<Arc<Process>, ConnectError> {
         let mut executor = session.executor.lock().await;
         if let Some(process) = &*executor {

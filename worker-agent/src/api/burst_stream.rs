@@ -23,7 +23,6 @@ use crate::{
 /// Timeout for sending the last frame of a stream, which the coordinator may not read.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reason why a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     #[error("the coordinator ended the stream")]

@@ -8,7 +8,6 @@ use crate::devices::DeviceConfig;
 /// Default length of a turn. A start costs a GPU context and a compilation, about one second: less than a tenth of it.
 const TURN: Duration = Duration::from_secs(10);
 
-/// Configuration of an executor pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
     /// Program of the executors, which is called with `executor` as its first argument: the agent's own.

@@ -91,7 +91,6 @@ impl Entry {
         self.return_all_but_suspects();
     }
 
-    /// Fails every chunk.
     pub(super) fn fail_all(&mut self, code: FailureCode, message: &str) {
         self.waiting.append(&mut self.suspects);
         self.settle_all(|range| Event::Failed {

@@ -10,7 +10,6 @@ use futures::future::BoxFuture;
 use super::process::Process;
 use crate::devices::DeviceDescription;
 
-/// Starts executors.
 pub trait Launcher: Debug + Send + Sync {
     /// Starts an executor for a device and a namespace.
     fn launch<'a>(&'a self, device: &'a DeviceDescription, namespace: &'a str) -> BoxFuture<'a, io::Result<Process>>;

@@ -27,7 +27,6 @@ pub(super) enum Incoming {
     End,
 }
 
-/// A running executor.
 #[derive(Debug)]
 pub struct Process {
     id: u32,

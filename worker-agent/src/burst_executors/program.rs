@@ -8,7 +8,6 @@ use sahasra_crds::burst_job::kernel::MAX_OUTPUT_BYTES;
 use sahasra_wire::burst::{Program, argument};
 use sha2::{Digest, Sha256};
 
-/// Errors of an invalid program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
     /// Grid or block do not have three sizes, or one of them is 0.
@@ -113,7 +112,6 @@ impl ProgramSpec {
         &self.inner.program
     }
 
-    /// Returns the encoded message.
     pub fn encoded(&self) -> &Bytes {
         &self.inner.encoded
     }

@@ -14,7 +14,6 @@ use sahasra_executor_protocol::burst::status_page::{Activity, StatusPage};
 pub struct DeviceLoad {
     /// Running chunks.
     pub active_executions: u64,
-    /// Running executor processes.
     pub executors: u32,
     /// Namespaces with work that wait for a turn.
     pub waiting: u32,
@@ -48,7 +47,6 @@ pub(super) struct DeviceState {
     executors: Mutex<Vec<Executor>>,
 }
 
-/// One executor of a device.
 #[derive(Debug)]
 struct Executor {
     process: u32,
@@ -118,7 +116,6 @@ impl DeviceState {
         }
     }
 
-    /// Adds a started executor.
     pub(super) fn add(&self, process: u32, status_page: Arc<StatusPage>) {
         self.executors().push(Executor {
             process,
@@ -180,7 +177,6 @@ impl DeviceState {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the process ids of the executors.
     pub(super) fn processes(&self) -> Vec<u32> {
         let executors = self.executors();
         let remaining = executors.iter().filter(|executor| !executor.departs);

@@ -25,9 +25,6 @@ pub(crate) enum AskError {
 }
 
 /// Runs a child process, and returns its standard output, parsed as JSON. Kills the child if it does not exit `within` this time.
-///
-/// # Errors
-/// [`AskError`].
 pub(crate) async fn ask<T: DeserializeOwned>(command: Command, within: Duration) -> Result<T, AskError> {
     let mut child = tokio::process::Command::from(command)
         .stdin(Stdio::null())

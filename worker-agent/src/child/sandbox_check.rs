@@ -23,16 +23,10 @@ pub(crate) enum SandboxCheckError {
     Broken(String),
     /// The sandbox is required, and this machine lacks part of it.
     #[error("the sandbox of executors is required, and this machine lacks {missing}: {REMEDY}")]
-    Missing {
-        /// Description of the missing parts.
-        missing: String,
-    },
+    Missing { missing: String },
 }
 
 /// Logs which parts of the sandbox this machine lacks; with `gpu`, also for executors of a GPU.
-///
-/// # Errors
-/// [`SandboxCheckError`]; [`SandboxCheckError::Missing`] only if the sandbox is `required`.
 pub(crate) async fn check(program: &Path, gpu: bool, required: bool) -> Result<(), SandboxCheckError> {
     let features: Result<SandboxFeatures, String> = ask(spawn::command(program, "check-sandbox"), WITHIN).await?;
     let features = features.map_err(SandboxCheckError::Broken)?;

@@ -31,7 +31,6 @@ impl Batch {
         self.succeeded.is_empty() && self.failures.is_empty()
     }
 
-    /// Returns the size of the batch in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

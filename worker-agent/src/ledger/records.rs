@@ -2,7 +2,6 @@
 
 use sahasra_names::{DeviceName, OwnerUid};
 
-/// A device as the ledger sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Name, unique on this agent.
@@ -45,7 +44,6 @@ pub struct Totals {
     pub expired_grants: u64,
 }
 
-/// Load of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Load {
     pub allocatable_bytes: u64,

@@ -51,7 +51,6 @@ fn at(endpoint: &Option<String>) -> String {
     endpoint.as_ref().map_or_else(String::new, |endpoint| format!(" at {endpoint}"))
 }
 
-/// Errors of a heartbeat.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BeatError {
     /// The call failed; a retry may succeed.

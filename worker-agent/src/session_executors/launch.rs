@@ -10,20 +10,14 @@ use sahasra_names::{Backend, Engine};
 use super::process::Process;
 use crate::devices::DeviceDescription;
 
-/// Errors of starting a session executor.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     #[error("device {device} does not support engine {engine}")]
-    NoEngine {
-        device: String,
-        /// Name of the requested engine.
-        engine: String,
-    },
+    NoEngine { device: String, engine: String },
     #[error("failed to start the session's executor")]
     Start(#[from] io::Error),
 }
 
-/// Starts session executors.
 pub trait Launch: Debug + Send + Sync {
     /// Returns the engines that sessions may use on devices of this backend.
     fn engines(&self, backend: Backend) -> Vec<Engine>;

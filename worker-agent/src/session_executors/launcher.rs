@@ -22,7 +22,6 @@ use crate::devices::DeviceDescription;
 /// Timeout for a plugin to load and open its device.
 const PROBE: Duration = Duration::from_secs(60);
 
-/// Starts session executors as processes.
 #[derive(Debug)]
 pub struct Launcher {
     spawner: Spawner,

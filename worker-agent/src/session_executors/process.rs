@@ -82,9 +82,6 @@ impl TaskEnd {
 impl Process {
     /// Creates a session executor that runs as a task, and returns it with the task's own end. No other executor may have the same `id` at
     /// the time.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn task(id: u32) -> io::Result<(Self, TaskEnd)> {
         let (status_page, file) = StatusPage::create()?;
         let (killed, (sender, ended)) = (CancellationToken::new(), watch::channel(None));
@@ -150,7 +147,6 @@ impl Process {
         self.id
     }
 
-    /// Returns the status page that the executor writes.
     pub fn status_page(&self) -> &StatusPage {
         &self.status_page
     }

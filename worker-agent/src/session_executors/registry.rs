@@ -69,12 +69,10 @@ impl Session {
         self.about.lock()
     }
 
-    /// Returns the session's executor, if one runs.
     pub fn process(&self) -> Option<Arc<Process>> {
         self.seen.lock().clone()
     }
 
-    /// Sets the executor that [`Session::process`] returns.
     pub fn set_process(&self, process: Option<Arc<Process>>) {
         *self.seen.lock() = process;
     }
@@ -133,7 +131,6 @@ fn sum(total: Stats, of: &Stats) -> Stats {
 /// All sessions of an agent, see the [module](self).
 #[derive(Debug)]
 pub struct Sessions {
-    /// Starts the executors of sessions.
     pub(crate) launcher: Arc<dyn Launch>,
     state: Mutex<State>,
 }
@@ -156,7 +153,6 @@ impl State {
 }
 
 impl Sessions {
-    /// Creates an empty list.
     pub fn new(launcher: Arc<dyn Launch>) -> Self {
         Self {
             launcher,

@@ -11,24 +11,16 @@ use std::time::Duration;
 use crate::clock::{monotonic_now, to_word};
 use crate::shared_page::SharedPage;
 
-/// Maximum number of lanes of an executor.
 pub const MAX_LANES: usize = 64;
 /// Size of the status page in bytes: a header and the slots.
 const BYTES: usize = 8192;
 /// Distance between two slots in 64-bit words: one cache line, so that lanes do not share one.
 const WORDS: usize = 8;
 
-/// Activity of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    Preparing {
-        run: u64,
-    },
-    Running {
-        run: u64,
-        /// Index of the chunk.
-        index: u64,
-    },
+    Preparing { run: u64 },
+    Running { run: u64, index: u64 },
 }
 
 impl Activity {
@@ -68,9 +60,6 @@ const SINCE: usize = 3;
 
 impl StatusPage {
     /// Creates a status page. Returns its mapping and its file.
-    ///
-    /// # Errors
-    /// Errors of the system calls.
     pub fn create() -> std::io::Result<(Self, OwnedFd)> {
         let (page, file) = SharedPage::create("sahasra-burst-status")?;
         Ok((Self { page }, file))
@@ -91,7 +80,6 @@ impl StatusPage {
         self.page.word(slot * WORDS + word)
     }
 
-    /// Records that a lane begins an activity now.
     #[inline]
     pub fn begin(&self, lane: usize, activity: Activity) {
         self.begin_at(lane, activity, monotonic_now());
@@ -113,7 +101,6 @@ impl StatusPage {
         self.word(slot, STATE).store(state, Ordering::Release);
     }
 
-    /// Records that a lane has ended its activity.
     #[inline]
     pub fn end(&self, lane: usize) {
         self.word(lane + 1, STATE).store(IDLE, Ordering::Release);
@@ -130,7 +117,6 @@ impl StatusPage {
         self.word(0, STATE).store(1, Ordering::Release);
     }
 
-    /// Whether [`StatusPage::poison`] was called.
     #[inline]
     pub fn is_poisoned(&self) -> bool {
         self.word(0, STATE).load(Ordering::Acquire) != 0

@@ -58,9 +58,6 @@ pub struct StatusPage {
 
 impl StatusPage {
     /// Creates a status page, and returns it with its file. The time of the last activity is now.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
     pub fn create() -> std::io::Result<(Self, OwnedFd)> {
         let (page, file) = SharedPage::create("sahasra-session-status")?;
         let status_page = Self { page };
@@ -138,7 +135,6 @@ impl StatusPage {
         self.page.word(STORED_BYTES).store(bytes, Release);
     }
 
-    /// Counts the begin of an execution.
     pub fn execution_begins(&self) {
         self.page.word(ACTIVE).fetch_add(1, AcqRel);
         self.touch();
@@ -162,12 +158,10 @@ impl StatusPage {
         self.page.word(ACTIVITY).fetch_max(to_word(monotonic_now()), AcqRel);
     }
 
-    /// Adds to the bytes received on streams.
     pub fn received(&self, bytes: u64) {
         self.page.word(RECEIVED).fetch_add(bytes, AcqRel);
     }
 
-    /// Adds to the bytes sent on streams.
     pub fn sent(&self, bytes: u64) {
         self.page.word(SENT).fetch_add(bytes, AcqRel);
     }

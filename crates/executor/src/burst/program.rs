@@ -70,7 +70,6 @@ enum Argument {
 pub(crate) struct Code {
     ptx: Bytes,
     entry: String,
-    /// Maximum duration of a chunk.
     pub timeout: Duration,
     slice_bytes: u64,
     formula: sahasra_parameters::Program,
@@ -266,9 +265,6 @@ impl<D: Device> Prepared<D> {
     }
 
     /// Runs one chunk and appends its outputs to `into`. On an error `into` is unchanged.
-    ///
-    /// # Errors
-    /// The failure of the chunk.
     pub(crate) fn run(
         &self,
         device: &D,

@@ -20,7 +20,6 @@ use crate::device::Device;
 
 /// Target duration of a batch. Chunks in a batch can no longer be withdrawn.
 const BATCH: Duration = Duration::from_millis(2);
-/// Maximum number of chunks in a batch.
 const MAX_BATCH: u64 = 1024;
 /// Time that a lane works on one run before it yields to another run that waits.
 const TURN: Duration = Duration::from_millis(20);
@@ -163,7 +162,6 @@ impl<D: Device> Run<D> {
 }
 
 impl<D: Device> Queue<D> {
-    /// Empty queue for `lanes` lanes.
     pub(crate) fn new(lanes: usize) -> Self {
         Self {
             state: Mutex::new(State {

@@ -47,7 +47,6 @@ impl Results {
         }
     }
 
-    /// Adds a failed chunk.
     pub(crate) fn failed(&mut self, run: u64, index: u64, attempt: u32, failed: Failed) {
         self.note(run);
         let chunk = AttemptRange::new(index..index + 1, attempt);

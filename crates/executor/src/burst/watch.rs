@@ -15,7 +15,6 @@ const MIN_INTERVAL: Duration = Duration::from_millis(2);
 /// Upper bound of the polling interval, and so the longest that a finished result waits for the chunk after it.
 const MAX_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Watches the lanes of this process.
 pub(crate) struct Watch {
     lanes: Vec<Mutex<Option<Watched>>>,
     /// Number of lanes that run chunks, so that the watch sleeps while there are none, and the polling interval.
@@ -60,7 +59,6 @@ impl Watch {
         self.registered.notify_one();
     }
 
-    /// Removes a lane that [`Watch::register`] registered.
     pub(crate) fn unregister(&self) {
         let mut pace = self.pace.lock();
         pace.lanes -= 1;

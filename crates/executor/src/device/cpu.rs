@@ -14,7 +14,6 @@ use sahasra_ptx::{
 
 use super::{Arguments, Device, DeviceError, LaunchShape};
 
-/// The CPU as a device of this process.
 #[derive(Debug)]
 pub(crate) struct CpuDevice {
     memory: Arc<Memory>,

@@ -95,11 +95,7 @@ pub enum FilesError {
     Ruleset(#[from] RulesetError),
     /// A required folder cannot be opened.
     #[error("failed to open {path}")]
-    Missing {
-        /// Path of the folder.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Missing { path: PathBuf, source: io::Error },
 }
 
 /// Restricts this thread and all threads and processes that it starts. Returns the Landlock ABI version in force, 0 without Landlock.

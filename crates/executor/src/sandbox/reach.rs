@@ -7,7 +7,6 @@ use std::path::PathBuf;
 pub struct Reach {
     /// Whether GPUs are accessible through their driver.
     pub gpu: bool,
-    /// Path of the PJRT plugin.
     pub plugin: Option<PathBuf>,
     /// Folder with compiled programs, for reading and writing.
     pub program_cache: Option<PathBuf>,

@@ -125,7 +125,6 @@ impl Peer for Connection {
     }
 }
 
-/// Serves a connection until it ends.
 fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: u64) -> io::Result<()> {
     let mut reader = Reader::new(Arc::clone(stream), already_read);
     let Some((hello, payload)) = reader.hello()? else {

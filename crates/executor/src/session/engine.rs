@@ -26,7 +26,6 @@ pub(super) const ENGINE_STACK: usize = 64 << 20;
 #[error("{message}")]
 pub(crate) struct Fault {
     pub code: FailureCode,
-    /// Description for people.
     pub message: String,
 }
 
@@ -101,7 +100,6 @@ impl Completion {
 }
 
 impl Completer {
-    /// Reports the outcome of the operation.
     pub(crate) fn complete(self, outcome: Result<(), Fault>) {
         // Nothing else sets the outcome, and this consumes the completer.
         let _ = self.outcome.set(outcome);
@@ -121,13 +119,11 @@ impl Drop for Completer {
 pub(crate) struct Compilation<P> {
     pub program: P,
     pub properties: Rc<Properties>,
-    /// Whether the program comes from a cache.
     pub cached: bool,
     /// Time that producing the program took this time.
     pub took: Duration,
 }
 
-/// Properties of a compiled program.
 #[derive(Debug, Default)]
 pub(crate) struct Properties {
     /// Shapes of the results, in order; empty for kernels.
@@ -141,14 +137,11 @@ pub(crate) struct Properties {
 /// Runs programs on one device. Dropping a tensor or a program frees it.
 pub(crate) trait Engine {
     type Tensor;
-    /// A compiled program.
     type Program;
-    /// A compilation in progress.
     type Compiling;
     /// A download in progress.
     type Transfer;
 
-    /// Description of the engine and its device.
     fn description(&self) -> Description;
 
     /// Device memory that an array of `host_bytes` bytes of host memory will need, in bytes.
@@ -181,9 +174,6 @@ pub(crate) trait Engine {
     }
 
     /// Program of a finished compilation.
-    ///
-    /// # Errors
-    /// The reason why the program does not compile or cannot run here.
     fn program(&mut self, compiling: Self::Compiling) -> Result<Compilation<Self::Program>, Fault>;
 
     /// Starts a program. Results may reuse the memory of the arguments, except of those whose indices are in `kept`. The results can be
@@ -206,9 +196,6 @@ pub(crate) trait Engine {
     fn launch(&mut self, program: &Self::Program, launch: &Launch, tensors: &[&Self::Tensor]) -> Result<(), Fault>;
 
     /// Waits for all work that has no completion.
-    ///
-    /// # Errors
-    /// Failures of that work.
     fn synchronise(&mut self) -> Result<(), Fault>;
 
     /// Whether a fault has made the device's context permanently unusable.
@@ -225,9 +212,6 @@ pub(crate) trait Engine {
     fn is_shared(&self, tensor: &Self::Tensor) -> bool;
 
     /// Bytes of a finished download.
-    ///
-    /// # Errors
-    /// The failure of the download.
     fn downloaded(&mut self, transfer: Self::Transfer) -> Result<Bytes, Fault>;
 }
 

@@ -36,7 +36,6 @@ const AWAKE: i64 = -1;
 
 /// Next step for the engine's thread.
 pub(crate) enum Input {
-    /// Carry out an operation of the client.
     Operation {
         sequence: u64,
         kind: client_frame::Kind,
@@ -100,7 +99,6 @@ impl Inner {
     }
 }
 
-/// The [hub](self).
 pub(crate) struct Hub {
     inner: Mutex<Inner>,
     engine: Condvar,
@@ -167,9 +165,6 @@ impl Hub {
     }
 
     /// Processes the `Hello` of a connection and makes it the client's current one. Returns the answer.
-    ///
-    /// # Errors
-    /// The reason for rejecting the connection.
     pub(crate) fn hello(&self, connection: Arc<dyn Peer>, hello: &Hello, received: u64, secret: Bytes) -> Result<ServerFrame, Refused> {
         let mut inner = self.inner.lock();
         let welcomed = inner.link.hello(connection.number(), hello, received, secret, Instant::now())?;
@@ -320,7 +315,6 @@ impl Hub {
         }
     }
 
-    /// Records that a connection has ended.
     pub(crate) fn disconnected(&self, connection: u64) {
         let mut inner = self.inner.lock();
         if inner.current.as_ref().is_some_and(|current| current.number() == connection) {
@@ -447,13 +441,11 @@ impl Hub {
         }
     }
 
-    /// Records that an execution begins.
     pub(crate) fn execution_begins(&self) {
         self.running.fetch_add(1, Ordering::SeqCst);
         self.status_page.execution_begins();
     }
 
-    /// Records that an execution has ended.
     pub(crate) fn execution_ends(&self) {
         let running = self.running.fetch_sub(1, Ordering::SeqCst) - 1;
         self.status_page.execution_ends();

@@ -137,9 +137,6 @@ pub(crate) struct Link {
 impl Link {
     /// Processes the `Hello` of a connection. `received` is the number of the last answer that the client has received, from the frame of
     /// the `Hello`. `secret` becomes the secret for resuming if the client is new.
-    ///
-    /// # Errors
-    /// The reason for rejecting the client.
     pub(crate) fn hello(
         &mut self,
         connection: u64,
@@ -298,7 +295,6 @@ impl Link {
         Some(generation)
     }
 
-    /// Forgets the client.
     pub(crate) fn forget(&mut self) {
         self.client = None;
     }

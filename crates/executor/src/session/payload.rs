@@ -18,7 +18,6 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// Number of bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Shared(bytes) => bytes.len(),
@@ -26,7 +25,6 @@ impl Payload {
         }
     }
 
-    /// Whether there are no bytes.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -49,7 +49,6 @@ const CUDA: &str = "an operation of the CUDA driver library";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("operation {sequence}: {reason}")]
 pub(crate) struct Malformed {
-    /// Number of the operation.
     pub sequence: u64,
     pub reason: String,
 }
@@ -95,7 +94,6 @@ struct Program<E: Engine> {
     charge: Charge,
 }
 
-/// The [state](self) of a client.
 pub(crate) struct State<E: Engine> {
     engine: E,
     limit_bytes: u64,
@@ -125,9 +123,7 @@ pub(crate) struct State<E: Engine> {
 
 /// Callbacks for the begin and the end of work.
 pub(crate) struct Callbacks {
-    /// Called when an execution begins.
     pub execution_begins: Callback,
-    /// Called when an execution has ended.
     pub execution_ends: Callback,
     /// Called when a download or a compilation has ended.
     pub download_ends: Callback,

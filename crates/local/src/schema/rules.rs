@@ -15,7 +15,6 @@ thread_local! {
     static VALIDATOR: Validator = Validator::new();
 }
 
-/// Compiles the rules of a node.
 pub(crate) fn compile(schema: &JSONSchemaProps) -> CompiledSchema {
     let mut own = json!(schema);
     strip(&mut own, true);

@@ -221,7 +221,6 @@ impl Compression {
         Some(trial)
     }
 
-    /// Records the result of a trial.
     pub fn tried(&mut self, tried: &Tried) {
         let data = &mut self.data[slot(tried.width)];
         if !tried.pays {

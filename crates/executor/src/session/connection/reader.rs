@@ -22,7 +22,6 @@ use crate::session::payload::Payload;
 
 /// Time that the client has to read the final message and close the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Number of bytes to read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Size in bytes from which frames count as large. While frames are large, a read ends with the current frame, so that the next frame
 /// starts in memory of its own and need not be copied there.
@@ -31,7 +30,6 @@ const LARGE_BYTES: usize = 128 << 10;
 const HEAD_READ_BYTES: usize = 4 << 10;
 /// Smallest free space in the buffer that is worth a read, in bytes.
 const SMALLEST_READ: usize = 512;
-/// Timeout for the `Hello` of a new connection.
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit in bytes for passing several parts of a tensor to the hub at once. It is a fraction of the window, so that the client learns in
 /// time that parts were taken.

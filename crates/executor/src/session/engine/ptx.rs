@@ -43,7 +43,6 @@ pub(crate) struct Stored<D: Device> {
     bytes: u64,
 }
 
-/// The [engine](self) for PTX.
 pub(crate) struct PtxEngine<D: Device> {
     device: D,
     stream: D::Stream,

@@ -33,7 +33,6 @@ const STABLEHLO: &str = "stablehlo_current_version";
 /// Reason why the engine cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// The plugin cannot be loaded.
     #[error(transparent)]
     Plugin(#[from] LoadError),
     #[error("plugin {plugin:?} failed to open a device")]
@@ -66,7 +65,6 @@ fn compiled(executable: Executable) -> Compiled {
     (Rc::new(executable), Rc::new(Properties { outputs, memory, flops }))
 }
 
-/// The [engine](self) for PJRT plugins.
 pub(crate) struct XlaEngine {
     client: Client,
     description: Description,
@@ -79,9 +77,6 @@ pub(crate) struct XlaEngine {
 impl XlaEngine {
     /// Loads the plugin and opens its device: the GPU with this index, or the CPU. At most `limit_bytes` of the device's memory may be
     /// used. Compiled programs are kept in the folder of `cache`.
-    ///
-    /// # Errors
-    /// [`OpenError`].
     pub(crate) fn open(path: &Path, gpu: Option<u32>, limit_bytes: u64, cache: Option<Folder>) -> Result<Self, OpenError> {
         let plugin = Plugin::load(path)?;
         let settings = match gpu {
@@ -159,7 +154,6 @@ fn fault(error: &Error, otherwise: FailureCode) -> Fault {
     Fault::new(code, error.to_string())
 }
 
-/// A compilation in progress.
 pub(crate) enum Compiling {
     /// The program is in the memory cache. With the time of the request.
     Known(Compiled, Instant),

@@ -9,7 +9,6 @@ pub(crate) trait Peer: Send + Sync {
     /// Number of the connection; never reused.
     fn number(&self) -> u64;
 
-    /// Socket of the connection.
     fn stream(&self) -> &UnixStream;
 
     /// Shuts the connection down in both directions.

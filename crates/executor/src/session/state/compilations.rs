@@ -12,7 +12,6 @@ use super::names::Named;
 use super::{Failure, Program, State};
 use crate::session::engine::{Compilation, Completion, Engine, Fault, compiled};
 
-/// A compilation in progress.
 pub(super) struct Compiling<E: Engine> {
     sequence: u64,
     compile: Compile,
@@ -59,7 +58,6 @@ impl<E: Engine> State<E> {
         self.compiling.is_some()
     }
 
-    /// Whether the compilation in progress is done.
     pub(super) fn has_compiled(&self) -> bool {
         self.compiling
             .as_ref()

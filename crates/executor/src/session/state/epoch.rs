@@ -30,7 +30,6 @@ impl Failure {
         })
     }
 
-    /// Whether the client knows of the failure.
     pub(super) fn is_reported(&self) -> bool {
         self.is_reported.get()
     }

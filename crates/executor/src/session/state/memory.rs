@@ -39,7 +39,6 @@ impl Account {
 }
 
 impl Charge {
-    /// Size of the charge in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.get()
     }

@@ -47,7 +47,6 @@ impl<E: Engine> State<E> {
         (std::mem::take(&mut self.answers), self.closed.take())
     }
 
-    /// Whether there are answers to take.
     pub(crate) fn has_answers(&self) -> bool {
         !self.answers.is_empty() || self.closed.is_some()
     }

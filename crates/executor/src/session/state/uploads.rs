@@ -11,7 +11,6 @@ use super::{Failure, State};
 use crate::session::engine::{Engine, Fault, element_type};
 use crate::session::payload::Payload;
 
-/// Maximum number of dimensions.
 const MAX_DIMENSIONS: usize = 64;
 
 /// An upload with missing parts.
@@ -130,9 +129,6 @@ impl<E: Engine> State<E> {
     }
 
     /// Adds the next part to the upload in progress.
-    ///
-    /// # Errors
-    /// [`MalformedPart`].
     pub(super) fn part(&mut self, part: Part, payload: Payload) -> Result<(), MalformedPart> {
         let Some(mut incoming) = self.incoming.take() else {
             return Err(MalformedPart::NoUpload);

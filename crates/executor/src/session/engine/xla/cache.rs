@@ -30,7 +30,6 @@ impl Key {
     }
 }
 
-/// The [cache](self).
 #[derive(Debug)]
 pub(crate) struct Cache<P> {
     salt: String,
@@ -75,7 +74,6 @@ impl<P: Clone> Cache<P> {
         self.programs.insert(key, (self.uses, program));
     }
 
-    /// Whether programs are also kept on disk.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.folder.is_some()
     }
