@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use futures::future::OptionFuture;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sahasra_names::{Backend, BootId, ClassName, DeviceName, OwnerUid, WorkerName};
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
@@ -140,18 +140,10 @@ impl Agent {
         *self.classes.lock() = classes;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock()
-    }
-
-    fn bursts(&self) -> MutexGuard<'_, BTreeMap<OwnerUid, Arc<Burst>>> {
-        self.bursts.lock()
-    }
-
     /// Changes the ledger with `act`, re-arms the expiry timer, and applies the effects that the ledger asked for.
     pub(crate) fn change<T>(&self, act: impl FnOnce(&mut Ledger, Duration) -> T) -> T {
         let (answer, effects) = {
-            let mut ledger = self.lock();
+            let mut ledger = self.ledger.lock();
             let before = ledger.next_deadline();
             let answer = act(&mut ledger, self.clock.now());
             let nearer = match (before, ledger.next_deadline()) {
@@ -221,7 +213,7 @@ impl Agent {
     /// Expires grants and kills executors whose drain exceeded its grace, each at its deadline, until `stop` is cancelled.
     pub async fn keep_time(self: Arc<Self>, stop: CancellationToken) {
         loop {
-            let deadline = self.lock().next_deadline();
+            let deadline = self.ledger.lock().next_deadline();
             let due = OptionFuture::from(deadline.map(|deadline| tokio::time::sleep_until(self.clock.instant(deadline))));
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -326,7 +318,7 @@ impl Agent {
 
     /// Returns the sum of the devices' loads, and the counters since the agent started.
     pub fn totals(&self) -> (Load, Totals) {
-        let ledger = self.lock();
+        let ledger = self.ledger.lock();
         let mut sum = Load::default();
         for (_, load) in ledger.loads() {
             sum.allocatable_bytes += load.allocatable_bytes;

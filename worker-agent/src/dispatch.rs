@@ -20,7 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::{
@@ -141,10 +141,6 @@ impl Burst {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Wakes all waiters after a change. The state must not be locked: conditions of waiters lock it while they hold the channel's lock.
     pub(crate) fn announce(&self) {
         self.version.send_modify(|version| *version += 1);
@@ -161,24 +157,24 @@ impl Burst {
 
     /// Returns the highest sequence number so far.
     pub(crate) fn sequence(&self) -> u64 {
-        self.state().retention.sequence()
+        self.state.lock().retention.sequence()
     }
 
     /// Returns whether a coordinator has a stream open.
     pub(crate) fn has_stream(&self) -> bool {
-        self.state().stream != 0
+        self.state.lock().stream != 0
     }
 
     /// Returns whether the burst has neither outstanding chunks nor slices in use, so that another program may replace it.
     pub(crate) fn is_idle(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         self.chunks.is_empty() && state.lanes.values().all(|lane| lane.is_idle())
     }
 
     /// Makes a new stream the current one. It receives all retained frames from the start, except those that `covered` covers.
     pub(crate) fn attach(&self, term: u64, outputs: Outputs, covered: &[u64]) -> Attached {
         let attached = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.term = state.term.max(term);
             state.outputs = outputs;
             state.retention.cover(covered);
@@ -201,7 +197,7 @@ impl Burst {
 
     /// Ends a stream. Returns `false` when another stream had replaced it.
     pub(crate) fn detach(&self, stream: u64) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let current = state.stream == stream;
         if current {
             state.stream = 0;
@@ -214,7 +210,7 @@ impl Burst {
 
     /// Returns what the stream must send next.
     pub(crate) fn outgoing(&self, stream: u64, draining: bool) -> Outgoing {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.stream != stream {
             return Outgoing::Replaced(state.term);
         }
@@ -254,7 +250,7 @@ impl Burst {
             chunks.push((place, AttemptRange::from(range)));
         }
         {
-            let state = self.state();
+            let state = self.state.lock();
             if state.stream != stream {
                 return Err(Refusal::invalid("replaced by another stream"));
             }
@@ -276,7 +272,7 @@ impl Burst {
     }
 
     fn lane(self: &Arc<Self>, host: &Arc<dyn Host>, device: &DeviceName) -> Result<Arc<Lane>, String> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(lane) = state.lanes.get(device) {
             return Ok(Arc::clone(lane));
         }
@@ -289,7 +285,7 @@ impl Burst {
 
     /// Drops the retained frames up to `sequence`, which a checkpoint covers.
     pub(crate) fn acknowledge(&self, stream: u64, sequence: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.stream == stream {
             state.retention.acknowledge(sequence);
             drop(state);
@@ -299,7 +295,7 @@ impl Burst {
 
     /// Asks executors to return the chunks that have not started, on the device or on all devices when `device` is empty.
     pub(crate) fn withdraw(&self, device: &str) {
-        let state = self.state();
+        let state = self.state.lock();
         for lane in state.lanes.values().filter(|lane| device.is_empty() || *lane.device == *device) {
             lane.run.withdraw();
         }
@@ -307,7 +303,7 @@ impl Burst {
 
     /// Retains the results and failures of chunks that ended on a device until they are acknowledged.
     fn publish(&self, host: &dyn Host, device: &DeviceName, ended: batch::Ended) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for run in &ended.runs {
             self.chunks.remove(AttemptRange::from(run));
             host.parts().metrics.chunks(SUCCEEDED, run.count);
@@ -352,7 +348,7 @@ impl Burst {
 
     /// Returns unstarted chunks to the current stream.
     fn give_back(&self, device: &DeviceName, range: AttemptRange, without_slices: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.chunks.remove(range);
         if state.stream != 0 {
             state.returned.push_back((ChunkRange::new(device.as_str(), range), without_slices));
@@ -363,41 +359,41 @@ impl Burst {
 
     /// Returns whether lanes may take results from executors: not while too many retained bytes wait for a checkpoint.
     fn has_room(&self) -> bool {
-        self.state().retention.bytes() < self.max_retained_bytes
+        self.state.lock().retention.bytes() < self.max_retained_bytes
     }
 
     /// Returns the current term, and the destination of outputs.
     fn outputs(&self) -> (u64, Outputs) {
-        let state = self.state();
+        let state = self.state.lock();
         (state.term, state.outputs.clone())
     }
 
     fn is_storing(&self) -> bool {
-        self.state().outputs.store.is_some()
+        self.state.lock().outputs.store.is_some()
     }
 
     /// Wakes the lanes after a change that they depend on: of slices, of retained bytes, or to shutdown.
     pub(crate) fn poke(&self) {
-        self.state().lanes.values().for_each(|lane| lane.poke());
+        self.state.lock().lanes.values().for_each(|lane| lane.poke());
     }
 
     /// Wakes the lane of a device on which the owner has fewer slices.
     pub(crate) fn shrunk(&self, device: &DeviceName) {
-        if let Some(lane) = self.state().lanes.get(device) {
+        if let Some(lane) = self.state.lock().lanes.get(device) {
             lane.poke();
         }
     }
 
     /// Kills the executor on the device. Its running chunks fail with `code`.
     pub(crate) fn kill(&self, device: &DeviceName, code: FailureCode) {
-        if let Some(lane) = self.state().lanes.get(device) {
+        if let Some(lane) = self.state.lock().lanes.get(device) {
             lane.run.kill(code);
         }
     }
 
     /// Kills the burst's executors on all devices. Their running chunks fail with `code`.
     pub(crate) fn kill_all(&self, code: FailureCode) {
-        self.state().lanes.values().for_each(|lane| lane.run.kill(code));
+        self.state.lock().lanes.values().for_each(|lane| lane.run.kill(code));
     }
 
     /// Stops the lanes, which drop their chunks.

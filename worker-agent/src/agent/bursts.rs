@@ -11,7 +11,7 @@ use crate::dispatch::{Burst, Host, Parts};
 
 impl Agent {
     pub(crate) fn burst(&self, owner_uid: &OwnerUid) -> Option<Arc<Burst>> {
-        self.bursts().get(owner_uid).cloned()
+        self.bursts.lock().get(owner_uid).cloned()
     }
 
     pub(super) fn poke(&self, owner_uid: &OwnerUid) {
@@ -27,7 +27,7 @@ impl Agent {
         owner_uid: &OwnerUid,
         make: impl FnOnce(Option<&Arc<Burst>>, u64) -> Result<Arc<Burst>, Refusal>,
     ) -> Result<Arc<Burst>, Refusal> {
-        let mut bursts = self.bursts();
+        let mut bursts = self.bursts.lock();
         let known = bursts.get(owner_uid);
         let floor = self.floor(known.map_or(0, |burst| burst.sequence()));
         let burst = make(known, floor)?;
@@ -48,9 +48,9 @@ impl Agent {
     /// Closes and removes a burst whose owner holds no slices and whose coordinator has no open stream: nobody can request its results any
     /// more.
     pub(crate) fn close_if_abandoned(&self, owner_uid: &OwnerUid) {
-        let mut bursts = self.bursts();
+        let mut bursts = self.bursts.lock();
         let Some(burst) = bursts.get(owner_uid) else { return };
-        if burst.has_stream() || self.lock().holds_anything(owner_uid) {
+        if burst.has_stream() || self.ledger.lock().holds_anything(owner_uid) {
             return;
         }
         self.floor(burst.sequence());
@@ -63,7 +63,7 @@ impl Agent {
     pub async fn drain(&self, timeout: Duration) {
         self.change(|ledger, _| ledger.begin_shutdown());
         self.parts.draining.cancel();
-        let bursts: Vec<Arc<Burst>> = self.bursts().values().cloned().collect();
+        let bursts: Vec<Arc<Burst>> = self.bursts.lock().values().cloned().collect();
         for burst in &bursts {
             burst.poke();
             burst.announce();
@@ -96,7 +96,7 @@ impl Host for Agent {
     }
 
     fn active_slices(&self, owner_uid: &OwnerUid, device: &DeviceName) -> u32 {
-        self.lock().active_slices(owner_uid, device)
+        self.ledger.lock().active_slices(owner_uid, device)
     }
 
     fn occupy(&self, owner_uid: &OwnerUid, device: &DeviceName, slices: u32) -> u32 {

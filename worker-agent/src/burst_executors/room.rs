@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -117,7 +117,7 @@ impl DeviceState {
     }
 
     pub(super) fn add(&self, process: u32, status_page: Arc<StatusPage>) {
-        self.executors().push(Executor {
+        self.executors.lock().push(Executor {
             process,
             status_page,
             since: Instant::now(),
@@ -138,7 +138,7 @@ impl DeviceState {
     /// counts as leaving from then on, for one turn at most, so that an executor with a longer chunk does not prevent the next one from
     /// being asked.
     pub(super) fn must_make_room(&self, process: u32, turn: Duration) -> bool {
-        let mut executors = self.executors();
+        let mut executors = self.executors.lock();
         let leaving = |executor: &&Executor| !executor.departs && executor.leaving.is_some_and(|since| since.elapsed() < turn);
         if executors.iter().filter(leaving).count() >= self.lacking(&executors) {
             return false;
@@ -155,7 +155,7 @@ impl DeviceState {
     /// Returns whether an executor that makes room must continue to do so. It counts as staying once nobody waits any more. With
     /// `has_ended`, its chunks have ended and it counts as departing.
     pub(super) fn must_go(&self, process: u32, has_ended: bool) -> bool {
-        let mut executors = self.executors();
+        let mut executors = self.executors.lock();
         let must_go = self.lacking(&executors) > 0;
         if let Some(executor) = executors.iter_mut().find(|executor| executor.process == process) {
             if must_go {
@@ -169,7 +169,7 @@ impl DeviceState {
 
     /// Removes an executor that is gone and has returned its permit.
     pub(super) fn remove(&self, status_page: &Arc<StatusPage>) {
-        self.executors().retain(|kept| !Arc::ptr_eq(&kept.status_page, status_page));
+        self.executors.lock().retain(|kept| !Arc::ptr_eq(&kept.status_page, status_page));
     }
 
     /// Counts an executor that ended unexpectedly.
@@ -178,26 +178,26 @@ impl DeviceState {
     }
 
     pub(super) fn processes(&self) -> Vec<u32> {
-        let executors = self.executors();
+        let executors = self.executors.lock();
         let remaining = executors.iter().filter(|executor| !executor.departs);
         remaining.map(|executor| executor.process).collect()
     }
 
     /// Resets the count of failed starts: an executor has opened the device.
     pub(super) fn ready(&self) {
-        *self.failed_starts() = (0, None);
+        *self.failed_starts.lock() = (0, None);
     }
 
     /// Counts an executor that did not open the device.
     pub(super) fn failed_to_start(&self) {
-        let mut failed = self.failed_starts();
+        let mut failed = self.failed_starts.lock();
         *failed = (failed.0 + 1, Some(Instant::now()));
     }
 
     pub(super) fn load(&self) -> DeviceLoad {
-        let (failed, last) = *self.failed_starts();
+        let (failed, last) = *self.failed_starts.lock();
         let healthy = failed < FAILED_STARTS || last.is_none_or(|last| last.elapsed() >= UNHEALTHY);
-        let executors = self.executors();
+        let executors = self.executors.lock();
         let running = |executor: &Executor| {
             let slots = executor.status_page.slots();
             slots.filter(|slot| matches!(slot.activity, Activity::Running { .. })).count()
@@ -209,13 +209,5 @@ impl DeviceState {
             lost_executors: self.lost.load(Ordering::Relaxed),
             healthy,
         }
-    }
-
-    fn failed_starts(&self) -> MutexGuard<'_, (u32, Option<Instant>)> {
-        self.failed_starts.lock()
-    }
-
-    fn executors(&self) -> MutexGuard<'_, Vec<Executor>> {
-        self.executors.lock()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::{Notify, mpsc};
@@ -84,7 +84,7 @@ impl Run {
     /// # Errors
     /// [`SubmitError::ShutDown`]; the chunks stay in the index.
     pub fn start(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         let submit = Command::Submit(self.shared.id, ranges);
         if state.ended || self.shared.commands.send(submit).is_err() {
             return Err(SubmitError::ShutDown);
@@ -135,7 +135,7 @@ impl Events {
             if let Some(event) = self.try_next() {
                 return Some(event);
             }
-            if self.shared.state().ended {
+            if self.shared.state.lock().ended {
                 return self.try_next();
             }
             // Only one task waits: a notification between the check above and this line is kept.
@@ -145,7 +145,7 @@ impl Events {
 
     /// Returns the next event, if one is queued.
     pub fn try_next(&mut self) -> Option<Event> {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         let event = state.events.pop_front()?;
         state.event_bytes -= weight(&event);
         if state.paused && state.event_bytes <= self.shared.max_event_bytes / 2 {
@@ -158,7 +158,7 @@ impl Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.ended = true;
         state.events.clear();
         state.event_bytes = 0;
@@ -221,10 +221,6 @@ impl Shared {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Sends a command to the supervisor, which outlives its runs unless the runtime shuts down: then nobody receives the command.
     fn send(&self, command: Command) {
         let _ = self.commands.send(command);
@@ -242,7 +238,7 @@ impl Shared {
 
     /// Ends chunks by an event. Returns `false`, and queues nothing, unless all are at a stage of `from` on the device.
     pub(super) fn settle(&self, from: &[Stage], event: Event) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (Event::Succeeded { range, .. } | Event::Failed { range, .. } | Event::Returned { range }) = &event else {
             return false;
         };
@@ -255,18 +251,18 @@ impl Shared {
 
     /// Queues the answer to a change of concurrency.
     pub(super) fn settled(&self, concurrency: u32) {
-        self.push(&mut self.state(), Event::Settled { concurrency });
+        self.push(&mut self.state.lock(), Event::Settled { concurrency });
     }
 
     /// Ends the events after those that are queued.
     pub(super) fn end(&self) {
-        self.state().ended = true;
+        self.state.lock().ended = true;
         self.ready.notify_one();
     }
 
     /// Returns whether the executor must pause because too many bytes of events wait. Returns `true` once per pause.
     pub(super) fn must_pause(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let must = !state.paused && !state.ended && state.event_bytes > self.max_event_bytes;
         state.paused |= must;
         must
@@ -274,7 +270,7 @@ impl Shared {
 
     /// Returns whether the executor must not start chunks of this run.
     pub(super) fn is_paused(&self) -> bool {
-        self.state().paused
+        self.state.lock().paused
     }
 
     fn push(&self, state: &mut State, event: Event) {

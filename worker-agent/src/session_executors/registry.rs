@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_executor_protocol::session::status_page::Stats;
 use sahasra_names::{DeviceName, OwnerUid};
@@ -52,21 +52,17 @@ struct About {
 impl Session {
     /// Returns the terms that the operator last sent.
     pub fn terms(&self) -> SessionTerms {
-        self.about().terms.clone()
+        self.about.lock().terms.clone()
     }
 
     /// Returns the time by which an extension prolongs the grant.
     pub fn ttl(&self) -> Duration {
-        self.about().ttl
+        self.about.lock().ttl
     }
 
     /// Returns the time until which a connected client may keep the session, by the agent's clock.
     pub fn limit(&self) -> Duration {
-        self.granted + self.about().terms.keep()
-    }
-
-    fn about(&self) -> MutexGuard<'_, About> {
-        self.about.lock()
+        self.granted + self.about.lock().terms.keep()
     }
 
     pub fn process(&self) -> Option<Arc<Process>> {
@@ -84,7 +80,7 @@ impl Session {
 
     fn load(&self, streams: bool, now: Duration) -> SessionLoad {
         let stats = self.stats();
-        let about = self.about().clone();
+        let about = self.about.lock().clone();
         // Only the status page of an executor has times of the machine's clock.
         let since = stats.map(|stats| monotonic_now().saturating_sub(stats.last_activity));
         let idle = idle(now.saturating_sub(self.granted), now.saturating_sub(about.used), stats.zip(since));
@@ -160,13 +156,9 @@ impl Sessions {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
     /// Records a session for which a slice was granted.
     pub fn granted(&self, owner_uid: &OwnerUid, terms: &SessionTerms, device: &DeviceName, limit_bytes: u64, ttl: Duration, now: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let name = (terms.namespace.clone(), terms.name.clone());
         state.by_name.insert(name, owner_uid.clone());
         state.ends.remove(owner_uid);
@@ -191,31 +183,31 @@ impl Sessions {
 
     /// Updates the terms and the TTL of a session whose grant the operator renewed.
     pub fn renewed(&self, owner_uid: &str, terms: &SessionTerms, ttl: Duration) {
-        if let Some(session) = self.state().by_owner.get(owner_uid) {
-            let mut about = session.about();
+        if let Some(session) = self.state.lock().by_owner.get(owner_uid) {
+            let mut about = session.about.lock();
             (about.terms, about.ttl) = (terms.clone(), ttl);
         }
     }
 
     /// Returns the session of this name, unless it has ended.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Session>> {
-        let state = self.state();
+        let state = self.state.lock();
         let owner = state.by_name.get(&(namespace.to_owned(), name.to_owned()))?;
         state.by_owner.get(owner).filter(|session| !session.ended.is_cancelled()).cloned()
     }
 
     /// Returns the session of the owner of a grant.
     pub fn of_owner(&self, owner_uid: &str) -> Option<Arc<Session>> {
-        self.state().by_owner.get(owner_uid).cloned()
+        self.state.lock().by_owner.get(owner_uid).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<Session>> {
-        self.state().by_owner.values().cloned().collect()
+        self.state.lock().by_owner.values().cloned().collect()
     }
 
     /// Removes the session of an owner that holds nothing any more.
     pub fn gone(&self, owner_uid: &OwnerUid) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(session) = state.by_owner.remove(owner_uid) {
             session.ended.cancel();
             let terms = session.terms();
@@ -234,7 +226,7 @@ impl Sessions {
             connected: false,
             ..session.load(false, now)
         };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ends.retain(|_, (since, _)| now.saturating_sub(*since) < ENDS_KEPT);
         if state.ends.len() >= MAX_ENDS {
             let oldest = state
@@ -249,15 +241,15 @@ impl Sessions {
 
     /// Removes the report of a lost executor, after the operator has released the grant.
     pub fn forget(&self, owner_uid: &str) {
-        self.state().ends.remove(owner_uid);
+        self.state.lock().ends.remove(owner_uid);
     }
 
     /// Records that the executor of a session ended at `now`. The bytes of its streams stay counted.
     pub fn executor_ended(&self, session: &Session, process: &Process, now: Duration) {
-        session.about().used = now;
+        session.about.lock().used = now;
         session.set_process(None);
         let stats = process.status_page().stats();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let ended = &mut state.ended;
         ended.received_bytes = ended.received_bytes.saturating_add(stats.received_bytes);
         ended.sent_bytes = ended.sent_bytes.saturating_add(stats.sent_bytes);
@@ -266,7 +258,7 @@ impl Sessions {
     /// Returns the number of sessions, that of sessions with a connected client, and the sum of their statistics, which includes the bytes
     /// of all streams since the agent started.
     pub(crate) fn totals(&self) -> (usize, usize, Stats) {
-        let state = self.state();
+        let state = self.state.lock();
         let connected = state.stats().filter(|(_, stats)| stats.connected).count();
         let total = state.stats().fold(state.ended, |total, (_, stats)| sum(total, &stats));
         (state.by_owner.len(), connected, total)
@@ -274,7 +266,7 @@ impl Sessions {
 
     /// Returns the load of each session, and the reports of executors that exited on their own.
     pub fn loads(&self, now: Duration) -> Vec<SessionLoad> {
-        let state = self.state();
+        let state = self.state.lock();
         let held = state
             .by_owner
             .values()
@@ -286,7 +278,7 @@ impl Sessions {
 
     /// Returns the sum of the statistics of all sessions on one device.
     pub fn on_device(&self, device: &str) -> Stats {
-        let state = self.state();
+        let state = self.state.lock();
         let here = state.stats().filter(|(session, _)| session.device == *device);
         here.fold(Stats::default(), |total, (_, stats)| sum(total, &stats))
     }
