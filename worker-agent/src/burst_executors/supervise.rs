@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures::future::OptionFuture;
 use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
+use sahasra_service::backoff::Backoff;
 use sahasra_service::part;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::mpsc;
@@ -32,10 +33,8 @@ use super::run::{Command, Event};
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time, in addition to the grace, after which a process counts as hung if it has work but neither runs nor sends anything.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Delay of a start after one process that ended no chunk. Doubles with each further one.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Upper bound of the delay of a start.
-const LAST_DELAY: Duration = Duration::from_secs(10);
+/// Delays of a start after processes that ended no chunk.
+const START_DELAY: Backoff = Backoff::milliseconds(100, 10_000);
 
 pub(super) struct Supervisor {
     pool: Arc<Pool>,
@@ -226,7 +225,7 @@ impl Supervisor {
         let (place, namespace) = (self.place, self.namespace.clone());
         let delay = match self.fruitless {
             0 => Duration::ZERO,
-            times => FIRST_DELAY.saturating_mul(1 << (times - 1).min(16)).min(LAST_DELAY),
+            times => START_DELAY.after(times),
         };
         self.starting = Some(part::spawn(async move {
             tokio::time::sleep(delay).await;

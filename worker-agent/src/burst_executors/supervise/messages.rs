@@ -1,6 +1,7 @@
 //! Messages between a supervisor and its process. Messages from the process are not trusted: reports of chunks that the process does not
 //! have, or outputs of a wrong size, end it.
 
+use sahasra_executor_protocol::burst::bounded_message;
 use sahasra_executor_protocol::burst::messages::{Open, Pause, SetConcurrency, Submit, from_executor, to_executor};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::ChunkRange;
@@ -83,7 +84,8 @@ impl Supervisor {
                     process.ready = true;
                 }
             }
-            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(bounded(reason)),
+            // An executor truncates its messages itself, but a compromised one may not.
+            from_executor::Kind::Unavailable(reason) => self.unavailable = Some(bounded_message(reason)),
             from_executor::Kind::Ended(ended) => {
                 if let Some(process) = &mut self.process {
                     process.progressed = true;
@@ -101,7 +103,7 @@ impl Supervisor {
                 for failure in ended.failed {
                     let code = failure.code();
                     let range = AttemptRange::from(&failure);
-                    let message = bounded(failure.message);
+                    let message = bounded_message(failure.message);
                     sensible &= run.shared.settle(Stage::HANDED_OVER, Event::Failed { range, code, message });
                 }
                 if run.shared.must_pause() {
@@ -141,9 +143,4 @@ impl Supervisor {
             }
         }
     }
-}
-
-/// Truncates a message. An executor truncates its messages itself, but a compromised one may not.
-fn bounded(message: String) -> String {
-    sahasra_executor_protocol::burst::bounded_message(message)
 }
