@@ -2,10 +2,8 @@
 //! works.
 
 use http::StatusCode;
-use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, register_histogram_vec_with_registry,
-    register_int_counter_vec_with_registry,
-};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
+use sahasra_service::metrics::registered_with;
 
 use crate::{route::Route, stream::StreamMetrics};
 
@@ -31,19 +29,17 @@ impl Metrics {
         )
         .buckets(buckets);
         let registry = sahasra_service::metrics::registry("gateway")?;
-        let metrics = Self {
+        let codes = Route::METRICS.into_iter().flat_map(|route| CODES.map(|code| [route, code]));
+        Ok(Self {
             streams: StreamMetrics::new(&registry)?,
-            requests: register_int_counter_vec_with_registry!(requests, &["route", "code"], registry)?,
-            seconds: register_histogram_vec_with_registry!(seconds, &["route"], registry)?,
+            requests: registered_with(&registry, IntCounterVec::new(requests, &["route", "code"])?, codes)?,
+            seconds: registered_with(
+                &registry,
+                HistogramVec::new(seconds, &["route"])?,
+                Route::METRICS.map(|route| [route]),
+            )?,
             registry,
-        };
-        for route in Route::METRICS {
-            metrics.seconds.with_label_values(&[route]);
-            for code in CODES {
-                metrics.requests.with_label_values(&[route, code]);
-            }
-        }
-        Ok(metrics)
+        })
     }
 
     pub(crate) fn answered(&self, route: &'static str, code: StatusCode, seconds: f64) {
