@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use crate::{
     clock::timestamp,
     context::Context,
-    objects::{self, code},
+    objects::{self, ApiError, api, code},
     queue::{Requeue, queue, reconcile_all},
 };
 
@@ -42,23 +42,6 @@ use decide::{Decision, LeaseStep, decide, is_of, lease_of};
 
 /// Wait after a write that the cache does not show yet.
 const SOON: Duration = Duration::from_millis(100);
-
-#[derive(Debug, thiserror::Error)]
-#[error("failed to {operation}")]
-pub struct ReconcileError {
-    operation: &'static str,
-    source: kube::Error,
-}
-
-impl ReconcileError {
-    fn category(&self) -> &'static str {
-        if code(&self.source) == 409 { "conflict" } else { "api" }
-    }
-}
-
-fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
-    move |source| ReconcileError { operation, source }
-}
 
 struct Reconciler {
     context: Arc<Context>,
@@ -117,7 +100,7 @@ async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: Req
     }
 }
 
-fn on_error(session: Arc<GpuSession>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
+fn on_error(session: Arc<GpuSession>, error: &ApiError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("GpuSession", error.category());
     if error.category() == "conflict" {
         return Action::requeue(SOON);
@@ -126,7 +109,7 @@ fn on_error(session: Arc<GpuSession>, error: &ReconcileError, reconciler: Arc<Re
     Action::requeue(Duration::from_secs(1))
 }
 
-async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
+async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ApiError> {
     let began = Instant::now();
     let context = &reconciler.context;
     let written = reconciler
@@ -170,13 +153,13 @@ impl Reconciler {
     }
 
     /// The session's lease from the API server.
-    async fn read_lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ReconcileError> {
+    async fn read_lease(&self, session: &GpuSession) -> Result<Option<VramLease>, ApiError> {
         let found = self.api::<VramLease>(session).get_opt(&decide::lease_name(session)).await;
         let found = found.map_err(api("read the VramLease"))?;
         Ok(found.filter(|lease| is_of(lease, session)))
     }
 
-    async fn act(&self, session: &GpuSession, lease: Option<&VramLease>, decision: Decision) -> Result<Action, ReconcileError> {
+    async fn act(&self, session: &GpuSession, lease: Option<&VramLease>, decision: Decision) -> Result<Action, ApiError> {
         let (sessions, leases): (Api<GpuSession>, Api<VramLease>) = (self.api(session), self.api(session));
         match (decision.lease, lease) {
             (LeaseStep::Create, _) => {
@@ -222,7 +205,7 @@ impl Reconciler {
         Ok(decision.again.map_or_else(Action::await_change, Action::requeue))
     }
 
-    async fn create_lease(&self, leases: &Api<VramLease>, session: &GpuSession) -> Result<(), ReconcileError> {
+    async fn create_lease(&self, leases: &Api<VramLease>, session: &GpuSession) -> Result<(), ApiError> {
         match leases
             .create(&PostParams::default(), &lease_of(session, self.context.settings.session_lease))
             .await

@@ -23,6 +23,25 @@ pub(crate) fn code(error: &kube::Error) -> u16 {
     }
 }
 
+/// A call to the API server that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {operation}")]
+pub struct ApiError {
+    operation: &'static str,
+    source: kube::Error,
+}
+
+impl ApiError {
+    pub(crate) fn category(&self) -> &'static str {
+        if code(&self.source) == 409 { "conflict" } else { "api" }
+    }
+}
+
+/// Names the call that failed, for `map_err`.
+pub(crate) fn api(operation: &'static str) -> impl Fn(kube::Error) -> ApiError {
+    move |source| ApiError { operation, source }
+}
+
 /// The text, cut to at most `limit` bytes at a character boundary.
 pub(crate) fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit {

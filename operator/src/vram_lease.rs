@@ -33,7 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     context::Context,
     leases::{Bounds, GrantedReason, How, Release, owner, owner_above},
-    objects::{self, code},
+    objects::{self, ApiError, api, code},
     pool::{ClaimRequest, ClaimView},
     queue::{Requeue, queue, reconcile_all},
 };
@@ -48,8 +48,8 @@ const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    #[error("failed to {operation}")]
-    Api { operation: &'static str, source: kube::Error },
+    #[error(transparent)]
+    Api(#[from] ApiError),
     /// Workers did not answer with their inventory. It is needed for a lease that must not be acquired twice.
     #[error("no inventory from {}", .0.join(", "))]
     Inventories(Vec<WorkerName>),
@@ -60,16 +60,11 @@ pub enum ReconcileError {
 impl ReconcileError {
     pub fn category(&self) -> &'static str {
         match self {
-            Self::Api { source, .. } if code(source) == 409 => "conflict",
-            Self::Api { .. } => "api",
+            Self::Api(error) => error.category(),
             Self::Inventories(_) => "agent",
             Self::Quantity(_) => "spec",
         }
     }
-}
-
-fn api(operation: &'static str) -> impl Fn(kube::Error) -> ReconcileError {
-    move |source| ReconcileError::Api { operation, source }
 }
 
 /// State of a lease with a claim in the pool.
@@ -289,7 +284,7 @@ impl Reconciler {
                 Ok(_) => {}
                 // The cache is outdated: reconcile again when it has caught up.
                 Err(error) if matches!(code(&error), 404 | 409) => return Ok(Action::requeue(Duration::from_millis(100))),
-                Err(error) => return Err(api("write the status")(error)),
+                Err(error) => return Err(api("write the status")(error).into()),
             }
             // Sessions have Events of their own.
             if !is_a_sessions(lease) {
@@ -324,7 +319,7 @@ impl Reconciler {
         match objects::let_go(&self.api(lease), lease).await {
             Ok(()) => Ok(Action::await_change()),
             Err(error) if code(&error) == 409 => Ok(Action::requeue(Duration::from_millis(20))),
-            Err(error) => Err(api("remove the finalizer")(error)),
+            Err(error) => Err(api("remove the finalizer")(error).into()),
         }
     }
 
