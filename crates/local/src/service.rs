@@ -13,6 +13,7 @@ use http::{HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Frame};
 use serde_json::{Value, json};
+use subtle::ConstantTimeEq;
 use tokio::time::timeout;
 
 use crate::control_plane::Shared;
@@ -74,11 +75,7 @@ fn admits(token: &str, request: &Parts) -> bool {
     let given = request.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|given| given.strip_prefix(b"Bearer ")).unwrap_or_default();
     // Constant-time comparison: the duration of a rejection must not reveal the token.
-    let differs = given
-        .iter()
-        .zip(token.as_bytes())
-        .fold(0, |differs, (one, other)| differs | (one ^ other));
-    given.len() == token.len() && differs == 0
+    given.ct_eq(token.as_bytes()).into()
 }
 
 async fn read<B>(body: B) -> Result<Bytes, Refusal>

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use crate::clock::{monotonic_now, to_word};
 use crate::shared_page::SharedPage;
@@ -102,9 +103,8 @@ impl StatusPage {
     /// neither the old nor the new one matches.
     pub fn is_secret(&self, secret: &[u8]) -> bool {
         let shown: [u64; 4] = std::array::from_fn(|place| self.page.word(SECRET + place).load(Acquire));
-        let given = digest(secret);
-        let differs = shown.iter().zip(given).fold(0, |differs, (shown, given)| differs | (shown ^ given));
-        shown != [0; 4] && differs == 0
+        let is_same: bool = shown.ct_eq(&digest(secret)).into();
+        shown != [0; 4] && is_same
     }
 
     /// Sets the time at which the session ends unless it is extended, by the machine's monotonic clock. Called by the agent.
