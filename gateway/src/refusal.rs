@@ -36,7 +36,6 @@ pub(crate) enum Refusal {
     TooSlow { seconds: u64 },
     #[error("connection lost while reading the body")]
     BrokenBody,
-    /// A limit on concurrent requests or streams is reached.
     #[error("too many concurrent {what}: retry in {after} s")]
     Busy { what: &'static str, after: u32 },
     #[error(

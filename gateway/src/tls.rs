@@ -19,7 +19,6 @@ pub(crate) const STALLED_FOR: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address is reachable from other machines, and no certificate is given.
     #[error(
         "TLS required: {0} can be reached from other machines, which could read every token: set --tls-cert-file FILE and \
          --tls-private-key-file FILE, or listen on 127.0.0.1"

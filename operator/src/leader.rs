@@ -41,7 +41,6 @@ const NOT_TRIED: &str = "the process did not run for so long";
 /// Reasons for which an operator stopped leading.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaderError {
-    /// Another operator holds the Lease.
     #[error("leadership lost to {0}")]
     Deposed(String),
     #[error("another process leads with the same identity {0:?}: start each operator with a distinct --leader-elect-identity")]

@@ -56,7 +56,6 @@ pub enum PoolError {
     UnknownDevice(String),
     #[error("the executors have shut down")]
     ShutDown,
-    /// No GPU was found, and the CPU backend is disabled.
     #[error("no device found: no GPU is available, and the CPU backend is disabled")]
     NoDevice,
     #[error("failed to spawn the thread that starts executors")]

@@ -52,7 +52,6 @@ pub enum ClassError {
         place: usize,
         class: String,
     },
-    /// The memory limit is not a valid amount.
     #[error("classes[{place}].memory")]
     Memory {
         /// Index of the rule, from 0.

@@ -63,12 +63,10 @@ pub struct RegistrationConfig {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
-    /// The API server rejected the call or cannot be reached.
     #[error("API server: {0}")]
     Api(#[from] kube::Error),
     #[error("API server timed out after {} s", CALL_TIMEOUT.as_secs())]
     Timeout,
-    /// Another holder wrote the heartbeat `Lease` of this name meanwhile.
     #[error("Lease {0} was written by another holder; retrying")]
     Moved(String),
 }

@@ -27,7 +27,6 @@ type Program = *mut c_void;
 pub enum NvrtcError {
     #[error("NVRTC was not found; looked for {looked}.\n{REMEDY}")]
     Missing { looked: String },
-    /// The library given by `--nvrtc-library` cannot be loaded, or lacks a function.
     #[error("failed to load NVRTC from {}, which --nvrtc-library names", path.display())]
     Load { path: PathBuf, source: libloading::Error },
     #[error("{0} contains a NUL byte")]

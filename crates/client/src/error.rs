@@ -35,10 +35,8 @@ pub enum Error {
     WorkerLost(Box<Loss>),
     #[error("the session is closed")]
     Closed,
-    /// The `GpuSession` object failed or ended.
     #[error("the session ended: {reason}: {message}")]
     Ended { reason: String, message: String },
-    /// No device had room for the session within the time given.
     #[error("no device has room for the session: {0}")]
     NoCapacity(String),
     #[error("timed out waiting for {0}")]

@@ -33,15 +33,12 @@ pub(crate) struct LaunchShape {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceError {
-    /// The device or its driver does not exist.
     #[error("device unavailable: {0}")]
     Unavailable(String),
     #[error("out of device memory: {0}")]
     OutOfMemory(String),
-    /// The PTX cannot be loaded.
     #[error("failed to load PTX: {0}")]
     Load(String),
-    /// The PTX uses a feature that the backend lacks.
     #[error("PTX not supported: {0}")]
     Unsupported(String),
     /// The launch was rejected: no such entry, wrong arguments, wrong shape.
@@ -53,10 +50,8 @@ pub(crate) enum DeviceError {
     /// The kernel made an access out of bounds, misaligned, or through null.
     #[error("{0}")]
     IllegalAddress(String),
-    /// The kernel's calls exceeded the stack.
     #[error("{0}")]
     StackOverflow(String),
-    /// Threads of the kernel wait for each other forever.
     #[error("{0}")]
     Deadlock(String),
     #[error("cancelled: {0}")]

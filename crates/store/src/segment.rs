@@ -38,7 +38,6 @@ pub enum SegmentError {
     /// The header is incomplete or does not begin with [`MAGIC`].
     #[error("object is not a segment")]
     Magic,
-    /// The object ends within a record.
     #[error("segment of {bytes} bytes does not hold whole records of {record}")]
     Length { bytes: usize, record: u64 },
 }

@@ -18,7 +18,6 @@ pub enum AgentError {
     Endpoint(String),
     #[error("unreachable")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The agent uses TLS, and the operator has no authority to verify its certificate with.
     #[error("no CA to verify its TLS certificate: start this operator with --worker-ca-file FILE, the CA that signed it")]
     NoAuthority,
     #[error("{}", remedy(.0))]
@@ -86,7 +85,6 @@ pub enum StreamError {
     OpenTimeout,
     #[error("connection lost")]
     Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The agent sent bytes that are not a frame of the protocol.
     #[error("protocol error")]
     Protocol(#[from] FrameError),
 }

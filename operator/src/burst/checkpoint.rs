@@ -75,7 +75,6 @@ pub enum CheckpointError {
     Contradiction(&'static str),
     #[error("checkpoint belongs to the BurstJob with UID {0}")]
     OtherJob(String),
-    /// The results have a different size from the one that the spec implies.
     #[error("checkpoint has {found} bytes of results, expected {expected}")]
     Size { found: usize, expected: usize },
 }

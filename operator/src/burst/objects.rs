@@ -44,7 +44,6 @@ enum Whose {
 pub enum WriteError {
     #[error("failed to {operation}")]
     Api { operation: &'static str, source: kube::Error },
-    /// All candidate names of an object of the job are taken by objects that do not belong to the job.
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
     NamesTaken { kind: &'static str, first: String, second: String },
     #[error("superseded by a coordinator of term {0}")]

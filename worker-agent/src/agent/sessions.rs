@@ -29,7 +29,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum ConnectError {
     #[error("the session has ended")]
     Ended,
-    /// No executor could be started.
     #[error(transparent)]
     Launch(#[from] LaunchError),
 }

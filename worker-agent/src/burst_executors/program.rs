@@ -10,14 +10,12 @@ use sha2::{Digest, Sha256};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// Grid or block do not have three sizes, or one of them is 0.
     #[error("{0} must be three sizes of at least 1")]
     Shape(&'static str),
     #[error("digest does not match the PTX")]
     Digest,
     #[error("PTX is not UTF-8")]
     NotText,
-    /// An argument has no kind or an invalid one.
     #[error("argument {place}: {reason}")]
     Argument {
         /// Index of the argument, from 0.

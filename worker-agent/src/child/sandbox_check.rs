@@ -21,7 +21,6 @@ pub(crate) enum SandboxCheckError {
     Unknown(#[from] AskError),
     #[error("failed to apply the sandbox of executors: {0}")]
     Broken(String),
-    /// The sandbox is required, and this machine lacks part of it.
     #[error("the sandbox of executors is required, and this machine lacks {missing}: {REMEDY}")]
     Missing { missing: String },
 }

@@ -93,7 +93,6 @@ pub enum FilesError {
     /// The kernel has Landlock but rejects the rules.
     #[error("Landlock: {0}")]
     Ruleset(#[from] RulesetError),
-    /// A required folder cannot be opened.
     #[error("failed to open {path}")]
     Missing { path: PathBuf, source: io::Error },
 }

@@ -64,10 +64,8 @@ pub(crate) enum Arrival {
 /// Violation of the stream's rules by the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LinkError {
-    /// The client skipped an operation number.
     #[error("invalid operation number {found}: expected {expected}")]
     Gap { found: u64, expected: u64 },
-    /// The client confirmed answers that were not sent.
     #[error("invalid acknowledgement of response {received}: {sent} were sent")]
     Future {
         /// Number that the client confirmed.

@@ -37,12 +37,10 @@ pub fn element_width(element_type: &str) -> u32 {
 pub enum PartError {
     #[error("unknown encoding of a part")]
     Encoding,
-    /// The payload is longer than its decoded size, or the decoded size is 0 or above [`PART_BYTES`].
     #[error("invalid size of a part: expected at most {PART_BYTES} decoded bytes, and no more encoded bytes")]
     Length,
     #[error("invalid element width of a part")]
     Width,
-    /// The payload does not decode, or not to the announced size.
     #[error("failed to decode a part to its announced size")]
     Broken,
 }

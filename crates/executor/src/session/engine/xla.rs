@@ -37,7 +37,6 @@ pub(crate) enum OpenError {
     Plugin(#[from] LoadError),
     #[error("plugin {plugin:?} failed to open a device")]
     Client { plugin: PathBuf, source: Error },
-    /// The GPU does not exist.
     #[error("GPU {ordinal} not found: {reason}")]
     Gpu {
         ordinal: u32,
