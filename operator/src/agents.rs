@@ -6,7 +6,6 @@ mod directory;
 mod error;
 pub(crate) mod stream;
 pub mod transport;
-mod watch_backoff;
 
 pub use client::AgentClient;
 pub use directory::{Directory, HEARTBEAT_LOST, STATUSES, Worker};

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use backon::ExponentialBuilder;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use kube::{
@@ -25,8 +26,6 @@ use sahasra_crds::{
 };
 use sahasra_names::{BootId, WorkerName};
 use tokio::{sync::watch, time::Instant};
-
-use super::watch_backoff::WatchBackoff;
 
 /// Reason of `Ready=False` of a worker whose heartbeat is lost, set by the operator.
 pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
@@ -198,7 +197,7 @@ impl Directory {
     }
 
     async fn watch_workers(&self, api: Api<GpuWorker>, listed: watch::Sender<bool>) {
-        let backoff = WatchBackoff::up_to(self.api_timeout / 2);
+        let backoff = watch_backoff(self.api_timeout / 2);
         let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
         let mut initial: Option<BTreeSet<WorkerName>> = None;
         loop {
@@ -224,7 +223,7 @@ impl Directory {
     }
 
     async fn watch_leases(&self, api: Api<Lease>, listed: watch::Sender<bool>) {
-        let backoff = WatchBackoff::up_to(self.api_timeout / 2);
+        let backoff = watch_backoff(self.api_timeout / 2);
         let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
         loop {
             match events.try_next().await {
@@ -399,6 +398,14 @@ impl Directory {
 fn version(lease: &Lease) -> Option<String> {
     let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
     renewed.map(|time| time.0.to_string()).or_else(|| lease.resource_version())
+}
+
+/// Backoff of a watch whose waits are at most `longest`. The default backoff of kube grows to 30 s: after an outage of the API server, the
+/// operator would miss heartbeats for that long and would consider live workers stale.
+fn watch_backoff(longest: Duration) -> watcher::ExponentialBackoff {
+    let first = Duration::from_millis(100).min(longest);
+    let builder = ExponentialBuilder::new().with_min_delay(first).with_max_delay(longest);
+    builder.without_max_times().into()
 }
 
 #[cfg(test)]

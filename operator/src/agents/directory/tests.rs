@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 use http::{Request, Response};
-use kube::client::Body;
+use kube::{client::Body, runtime::utils::Backoff as _};
 use serde_json::json;
 use tower_service::Service;
 
@@ -166,4 +166,13 @@ async fn a_heartbeat_that_the_watch_did_not_bring_is_read_before_its_worker_is_s
     assert!(stale && reads == 1, "{reads} reads");
     let (stale, reads) = stale_without_a_watch(None).await;
     assert!(!stale && reads > 10, "{reads} reads");
+}
+
+#[test]
+fn waits_of_a_watch_double_up_to_the_longest_and_restart_after_a_success() {
+    let mut backoff = watch_backoff(Duration::from_millis(350));
+    let waits: Vec<u128> = backoff.by_ref().take(5).map(|wait| wait.as_millis()).collect();
+    assert_eq!(waits, [100, 200, 350, 350, 350]);
+    backoff.reset();
+    assert_eq!(backoff.next(), Some(Duration::from_millis(100)));
 }
