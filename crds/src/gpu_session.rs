@@ -78,6 +78,10 @@ pub struct GpuSessionSpec {
     #[serde(default = "number::<1_800>")]
     #[schemars(range(min = 1, max = MAX_IDLE_SECONDS))]
     pub idle_timeout_seconds: i64,
+    /// Time without a client after which the session ends, in seconds. If not specified, only `idleTimeoutSeconds` counts. A client whose
+    /// connection breaks may need its grace period to connect again, which is 30 seconds for CUDA programs.
+    #[schemars(range(min = 1, max = MAX_IDLE_SECONDS))]
+    pub disconnect_timeout_seconds: Option<i64>,
     /// Maximum lifetime of the session, in seconds since it was placed.
     // One working day.
     #[serde(default = "number::<28_800>")]
@@ -88,6 +92,10 @@ pub struct GpuSessionSpec {
 impl GpuSessionSpec {
     pub fn idle_timeout(&self) -> Duration {
         seconds(self.idle_timeout_seconds)
+    }
+
+    pub fn disconnect_timeout(&self) -> Option<Duration> {
+        self.disconnect_timeout_seconds.map(seconds)
     }
 
     pub fn ttl(&self) -> Duration {

@@ -192,6 +192,18 @@ pub async fn the_bounds_of_every_range_are_accepted_and_values_beyond_are_reject
         ),
         ("GpuSession", "spec.idleTimeoutSeconds", session(60, 1), session(60, 0)),
         ("GpuSession", "spec.idleTimeoutSeconds", session(60, 60), session(60, 61)),
+        (
+            "GpuSession",
+            "spec.disconnectTimeoutSeconds",
+            json!({"disconnectTimeoutSeconds": 1}),
+            json!({"disconnectTimeoutSeconds": 0}),
+        ),
+        (
+            "GpuSession",
+            "spec.disconnectTimeoutSeconds",
+            json!({"disconnectTimeoutSeconds": 604_800}),
+            json!({"disconnectTimeoutSeconds": 604_801}),
+        ),
     ] {
         if let Err(status) = tried(subject, kind, &taken).await {
             panic!("{kind}, {field}: {}", status.message);

@@ -287,6 +287,7 @@ fn ended(
     }
     // The idle time is that of the agent's report, without the age of the report, because the session may have been used since. If both
     // timeouts are the same, the TTL is the reason of the end, whichever was noticed first.
+    let reported = seen;
     let seen = seen.filter(|_| spec.idle_timeout_seconds < spec.ttl_seconds);
     let idle = seen.map(|seen| seen.load.idle());
     let timeout = spec.idle_timeout();
@@ -299,12 +300,34 @@ fn ended(
             ),
         });
     }
+    let until_disconnected = disconnected(session, reported)?;
     let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
-    let until_idle = idle.zip(seen).map(|(idle, seen)| {
-        let now_idle = idle + seen.age;
-        timeout.saturating_sub(now_idle).max(MIN_RECHECK)
-    });
-    Ok(Some(until_idle.map_or(left, |until_idle| until_idle.min(left))))
+    let until_idle = idle.zip(seen).map(|(idle, seen)| until(timeout, idle, seen));
+    Ok([Some(left), until_idle, until_disconnected].into_iter().flatten().min())
+}
+
+/// Time after which a timeout must be checked again, of a session that had been idle for `idle` when its agent reported.
+fn until(timeout: Duration, idle: Duration, seen: &SeenSession) -> Duration {
+    timeout.saturating_sub(idle + seen.age).max(MIN_RECHECK)
+}
+
+/// Returns the end of a session that has had no client for its `disconnectTimeoutSeconds`, as an error. Otherwise returns the time after
+/// which it must be checked again. A client that disconnects ends the session's idle time, so that it counts from then.
+fn disconnected(session: &GpuSession, seen: Option<&SeenSession>) -> Result<Option<Duration>, End> {
+    let (Some(timeout), Some(seen)) = (session.spec.disconnect_timeout(), seen.filter(|seen| !seen.load.connected)) else {
+        return Ok(None);
+    };
+    let idle = seen.load.idle();
+    if idle < timeout {
+        return Ok(Some(until(timeout, idle, seen)));
+    }
+    Err(End {
+        reason: "Disconnected",
+        message: format!(
+            "no client for {} s (disconnectTimeoutSeconds): create another session when it is needed",
+            timeout.as_secs()
+        ),
+    })
 }
 
 fn after(time: Timestamp, seconds: i64) -> Timestamp {

@@ -14,6 +14,7 @@ fn session() -> GpuSession {
         vram: "512Mi".parse().unwrap(),
         engine: Engine::Ptx,
         idle_timeout_seconds: 50,
+        disconnect_timeout_seconds: None,
         ttl_seconds: 100,
     };
     let mut session = GpuSession::new("mine", spec);
@@ -256,6 +257,26 @@ fn a_session_is_idle_by_its_agents_report_and_never_for_lack_of_a_report() {
     assert!(!ends(None).0, "placed long ago, but nobody said that it is idle");
     assert_eq!(ends(Some(&idle(45, 2))), (false, Some(Duration::from_secs(3))));
     assert_eq!(ends(Some(&idle(45, 20))), (false, Some(MIN_RECHECK)), "old news");
+}
+
+#[test]
+fn a_session_without_a_client_ends_sooner_if_it_says_so() {
+    let mut session = placed();
+    let lease = lease(&session, None);
+    let decided = |session: &GpuSession, idle_seconds: u64, is_connected: bool| {
+        let mut seen = idle(idle_seconds, 0);
+        seen.load.connected = is_connected;
+        decide(session, Some(&lease), Some(&seen), None, endpoint, at(20))
+    };
+    assert_eq!(decided(&session, 30, false).lease, LeaseStep::Keep, "it says nothing");
+    session.spec.disconnect_timeout_seconds = Some(30);
+    assert_eq!(decided(&session, 30, true).lease, LeaseStep::Keep, "a client is connected");
+    assert_eq!(decided(&session, 28, false).again, Some(Duration::from_secs(2)));
+    let decision = decided(&session, 30, false);
+    assert_eq!(decision.lease, LeaseStep::Delete);
+    assert_eq!(why(&decision.status.unwrap(), FAILED).1, "Disconnected");
+    let unseen = decide(&session, Some(&lease), None, None, endpoint, at(20));
+    assert_eq!(unseen.lease, LeaseStep::Keep, "nobody said that there is no client");
 }
 
 #[test]
