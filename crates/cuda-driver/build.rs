@@ -1,4 +1,4 @@
-//! Generates an export for each name of symbols.txt that the sources do not implement, and the table of all exports.
+//! Generates the exports of all names of symbols.txt, and the table of their versions.
 
 use std::fmt::Write;
 
@@ -6,7 +6,9 @@ use sahasra_cuda_boundary::build::{self, Names};
 
 fn main() {
     build::name_library("libcuda.so.1");
+    build::search_own_folder();
     let names = Names::read("symbols.txt", &[("src/api", "crate::api")]);
+    let mut code = build::redirected(&names, "crate::status::Status", |name, _| build::not_supported(name));
     let mut table = String::new();
     for (name, version) in &names.listed {
         let version = match version {
@@ -14,23 +16,15 @@ fn main() {
             None if name.ends_with("_v2") => 3020,
             None => 0,
         };
-        let address = match names.implemented.get(name) {
-            Some(module) => format!("{module}::{name}"),
-            None => name.clone(),
-        };
         writeln!(
             table,
-            "    Symbol {{ name: \"{name}\", version: {version}, address: {address} as *const () }},"
+            "    Symbol {{ name: \"{name}\", version: {version}, address: {name} as *const () }},"
         )
         .expect("a string takes any text");
     }
     let (count, implemented) = (names.listed.len(), names.implemented.len());
-    let code = format!(
+    code.push_str(&format!(
         "\n#[cfg(test)]\nconst IMPLEMENTED: usize = {implemented};\n\npub(crate) static SYMBOLS: [Symbol; {count}] = [\n{table}];\n"
-    );
-    let item = |name: &str, _: Option<&str>| match names.with_other_default_stream(name) {
-        Some(path) => build::alias(name, &path),
-        None => build::export(name, "crate::status::Status", &build::not_supported(name)),
-    };
-    names.write_missing("symbols.rs", item, &code);
+    ));
+    Names::write("symbols.rs", &code);
 }

@@ -44,21 +44,28 @@ impl Names {
         self.implemented.get(base).map(|module| format!("{module}::{base}"))
     }
 
-    /// Writes exports of the names that no source has to a file in `OUT_DIR`, and more code behind them. `item` is the code of an export,
-    /// from its name and what follows that in the list.
+    /// Writes code to a file in `OUT_DIR`.
     ///
     /// # Panics
     /// If the file cannot be written.
-    pub fn write_missing(&self, file: &str, item: impl Fn(&str, Option<&str>) -> String, rest: &str) {
+    pub fn write(file: &str, code: &str) {
+        let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+        fs::write(Path::new(&out).join(file), code).expect("OUT_DIR is writable");
+    }
+
+    /// Writes exports of the names that no source has to a file in `OUT_DIR`. `item` is the code of an export, from its name and what follows
+    /// that in the list.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn write_missing(&self, file: &str, item: impl Fn(&str, Option<&str>) -> String) {
         let mut code = String::new();
         for (name, word) in &self.listed {
             if !self.implemented.contains_key(name) {
                 code.push_str(&item(name, word.as_deref()));
             }
         }
-        code.push_str(rest);
-        let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-        fs::write(Path::new(&out).join(file), code).expect("OUT_DIR is writable");
+        Self::write(file, &code);
     }
 }
 
@@ -80,6 +87,58 @@ pub fn alias(name: &str, path: &str) -> String {
     format!("#[unsafe(naked)]\n#[unsafe(no_mangle)]\nextern \"C\" fn {name}() {{ core::arch::naked_asm!(\"{jump}\", sym {path}) }}\n")
 }
 
+/// Code of [redirected](crate::redirected) exports, for a module that has `redirections!` of `EXPORTS`: functions for the names that no source
+/// has, from a name and what follows it in the list; an export for each name; `FUNCTIONS` and `TARGETS`.
+///
+/// # Panics
+/// On processors for which it is not written.
+pub fn redirected(names: &Names, status: &str, answer: impl Fn(&str, Option<&str>) -> String) -> String {
+    use std::fmt::Write;
+    let count = names.listed.len();
+    let (mut code, mut functions) = (String::new(), String::new());
+    for (index, (name, word)) in names.listed.iter().enumerate() {
+        let own = match (names.implemented.get(name), names.with_other_default_stream(name)) {
+            (Some(module), _) => format!("{module}::{name}"),
+            (None, Some(path)) => path,
+            (None, None) => {
+                let body = answer(name, word.as_deref());
+                writeln!(code, "extern \"C\" fn missing_{index}() -> {status} {{ {body} }}").expect(WRITES);
+                format!("missing_{index}")
+            }
+        };
+        let jump = jump_to_target(index);
+        writeln!(
+            code,
+            "#[unsafe(naked)]\n#[unsafe(no_mangle)]\nextern \"C\" fn {name}() {{ core::arch::naked_asm!({jump}, targets = sym TARGETS) }}"
+        )
+        .expect(WRITES);
+        writeln!(
+            functions,
+            "    sahasra_cuda_boundary::redirected::Function {{ name: \"{name}\", own: {own} as *const () }},"
+        )
+        .expect(WRITES);
+    }
+    format!(
+        "{code}\nstatic FUNCTIONS: [sahasra_cuda_boundary::redirected::Function; {count}] = [\n{functions}];\n\n\
+         static TARGETS: [std::sync::atomic::AtomicPtr<()>; {count}] =\n    \
+         [const {{ std::sync::atomic::AtomicPtr::new(unresolved as *const () as *mut ()) }}; {count}];\n"
+    )
+}
+
+const WRITES: &str = "a string takes any text";
+
+/// Instructions of an export: its index in a register that callers and callees leave to the linker, and a jump to its target.
+fn jump_to_target(index: usize) -> String {
+    let offset = 8 * index;
+    match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => format!("\"mov r11d, {index}\", \"jmp qword ptr [rip + {{targets}} + {offset}]\""),
+        Ok("aarch64") => format!(
+            "\"mov w17, {index}\", \"adrp x16, {{targets}}\", \"add x16, x16, :lo12:{{targets}}\", \"ldr x16, [x16, {offset}]\", \"br x16\""
+        ),
+        other => panic!("a jump is not known for {other:?}"),
+    }
+}
+
 /// Generates the exports of a library of the runtime API, from its `symbols.txt`, its own sources and those that all versions share.
 ///
 /// # Panics
@@ -99,7 +158,7 @@ pub fn runtime_library(name: &str) {
             &format!("sahasra_cuda_runtime::missing(\"{name}\")"),
         ),
     };
-    names.write_missing("symbols.rs", item, "");
+    names.write_missing("symbols.rs", item);
 }
 
 /// Answer of a function that says its name on stderr and is not supported.
@@ -120,6 +179,14 @@ pub fn version_symbols() {
 pub fn name_library(name: &str) {
     if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
         println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{name},-z,nodelete");
+    }
+}
+
+/// Lets the loader search the library's own folder first for what the library opens by name.
+pub fn search_own_folder() {
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("linux") {
+        // DT_RPATH comes before LD_LIBRARY_PATH, DT_RUNPATH after it.
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-rpath,$ORIGIN,--disable-new-dtags");
     }
 }
 

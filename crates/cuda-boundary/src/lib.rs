@@ -5,12 +5,17 @@
 //!
 //! Build scripts use [`build`]: it finds the exported functions in the sources and writes an export for every other name of `symbols.txt`, which
 //! [`missing`] answers.
+//!
+//! The libraries of NVIDIA's driver have [`redirected`] exports: jumps, whose targets are the functions of this library or, where the
+//! environment names no device, those of the driver that is installed on this machine ([`local`]).
 
 pub mod argument;
 pub mod build;
+pub mod local;
 pub mod log;
 pub mod missing;
 pub mod process;
+pub mod redirected;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -46,6 +51,19 @@ macro_rules! exports {
     ($status:ty, $call:path; $($(#[$meta:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$meta])*
         #[unsafe(no_mangle)]
+        #[allow(clippy::missing_safety_doc, reason = "the documentation of the API says what a caller promises")]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $status {
+            $call(move || $body)
+        }
+    )*};
+}
+
+/// Declares the functions behind [`redirected`] exports, as [`exports!`] declares exported ones.
+#[macro_export]
+macro_rules! functions {
+    ($status:ty, $call:path; $($(#[$meta:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$meta])*
+        #[allow(non_snake_case, reason = "the names of the API")]
         #[allow(clippy::missing_safety_doc, reason = "the documentation of the API says what a caller promises")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $status {
             $call(move || $body)

@@ -8,10 +8,10 @@ use crate::status::Status;
 /// every call, whatever its arguments are, except for those that are declared after `before cuInit:`.
 macro_rules! exports {
     (before cuInit: $($functions:tt)*) => {
-        sahasra_cuda_boundary::exports! { $crate::status::Status, sahasra_cuda_boundary::call; $($functions)* }
+        sahasra_cuda_boundary::functions! { $crate::status::Status, sahasra_cuda_boundary::call; $($functions)* }
     };
     ($($functions:tt)*) => {
-        sahasra_cuda_boundary::exports! { $crate::status::Status, $crate::api::call; $($functions)* }
+        sahasra_cuda_boundary::functions! { $crate::status::Status, $crate::api::call; $($functions)* }
     };
 }
 

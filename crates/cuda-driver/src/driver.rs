@@ -111,7 +111,10 @@ pub(crate) fn initialise() -> Result<(), Status> {
         return Ok(());
     }
     let device = sahasra_cuda_environment::device().map_err(|reason| {
-        log::once(reason);
+        log::once(match crate::symbols::EXPORTS.searched() {
+            Some(searched) => format!("{reason}; {searched}"),
+            None => reason,
+        });
         Status::NO_DEVICE
     })?;
     if !process::refuse_children() {

@@ -3,7 +3,8 @@
 //! A call enters through `boundary`, which keeps panics out of C. `api` has the exported functions by area; they check their arguments,
 //! answer what is known here (attributes, current contexts, pointers, functions), and submit the rest to the
 //! [`Queue`](sahasra_cuda_device::Queue) of the current context. Names without an implementation are exported too: `build.rs` makes them from
-//! `symbols.txt`.
+//! `symbols.txt`. Where the environment names no device, exports lead to the driver of this machine instead
+//! ([`sahasra_cuda_boundary::redirected`]).
 //!
 //! `driver` is the state of the process: what there is by handle and by address, and how it comes and goes. `current` knows each thread's
 //! context, and a `lane` is where a call submits its work. Everything below (`context`, `stream`, `module`, `ranges`, `host`) knows nothing of the
@@ -32,6 +33,7 @@ mod launch;
 mod module;
 mod objects;
 mod parameters;
+mod preload;
 mod ranges;
 mod replay;
 mod status;

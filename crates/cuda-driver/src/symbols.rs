@@ -1,4 +1,10 @@
-//! Table of all exported functions, for `cuGetProcAddress`.
+//! The exported functions, and their table for `cuGetProcAddress`.
+
+use std::sync::OnceLock;
+
+use sahasra_cuda_boundary::redirected::Exports;
+
+use crate::status::Status;
 
 /// An exported function.
 pub(crate) struct Symbol {
@@ -12,6 +18,18 @@ pub(crate) struct Symbol {
 unsafe impl Sync for Symbol {}
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
+
+/// Where calls go: to the functions of this library, or to those of the driver of this machine.
+pub(crate) static EXPORTS: Exports = Exports {
+    library: "libcuda.so.1",
+    functions: &FUNCTIONS,
+    targets: &TARGETS,
+    absent: absent as *const (),
+    names_a_device: sahasra_cuda_environment::names_a_device,
+    choice: OnceLock::new(),
+};
+
+sahasra_cuda_boundary::redirections!(EXPORTS, Status, Status::NOT_FOUND);
 
 /// Answer of [`find`].
 pub(crate) enum Lookup {

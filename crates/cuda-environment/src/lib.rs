@@ -83,6 +83,11 @@ pub fn wants_summary() -> bool {
     read(SUMMARY).is_some_and(|value| value == "1")
 }
 
+/// Whether the environment names a device, be it a valid name or not. Otherwise the drivers of this machine have a say.
+pub fn names_a_device() -> bool {
+    host().is_ok()
+}
+
 fn read(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -96,7 +101,10 @@ fn host() -> Result<String, String> {
     let configuration = read("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".config")));
     let found = configuration.and_then(|folder| host_in(&folder));
     found.ok_or_else(|| {
-        format!("no CUDA device: set {DEVICE}={IN_PROCESS} to run CUDA programs on the CPU of this process, or run them with sahasra exec")
+        format!(
+            "no CUDA device: set {DEVICE}={IN_PROCESS} to run CUDA programs on the CPU of this process, run them with sahasra exec, or connect \
+             to a server with sahasra connect"
+        )
     })
 }
 

@@ -22,7 +22,7 @@ impl ResultCode for Status {
 /// Declares exported functions. Each body is a block that ends with `Result<(), Status>`.
 macro_rules! exports {
     ($($functions:tt)*) => {
-        sahasra_cuda_boundary::exports! { $crate::status::Status, sahasra_cuda_boundary::call; $($functions)* }
+        sahasra_cuda_boundary::functions! { $crate::status::Status, sahasra_cuda_boundary::call; $($functions)* }
     };
 }
 pub(crate) use exports;

@@ -2,12 +2,12 @@
 //!
 //! The device is that of [`sahasra_cuda_environment`]; the library asks for its properties only. `api` has the exported functions by area. Each
 //! question that the device has no answer to, such as its temperature, is answered as hardware without that sensor does. `build.rs` makes
-//! those, and all other names without an implementation, from `symbols.txt`.
+//! those, and all other names without an implementation, from `symbols.txt`. Where the environment names no device, the NVML of this machine's
+//! driver answers ([`sahasra_cuda_boundary::redirected`]).
 
 mod api;
 mod boundary;
 mod state;
 mod status;
+mod symbols;
 mod used;
-
-include!(concat!(env!("OUT_DIR"), "/symbols.rs"));

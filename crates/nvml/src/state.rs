@@ -30,7 +30,10 @@ pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
             Ok(_) if !process::refuse_children() => return Err(Status::UNKNOWN),
             Ok(device) => state.device = Some(device),
             Err(reason) => {
-                log::once(reason);
+                log::once(match crate::symbols::EXPORTS.searched() {
+                    Some(searched) => format!("{reason}; {searched}"),
+                    None => reason,
+                });
                 if flags & NO_GPUS == 0 {
                     return Err(Status::DRIVER_NOT_LOADED);
                 }

@@ -14,7 +14,7 @@ const DRIVER_VERSION: &str = "570.0";
 const NVML_VERSION: &str = "12.570.0";
 
 /// Description of a result code.
-#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the names of the API")]
 pub extern "C" fn nvmlErrorString(status: Status) -> *const c_char {
     status.text().as_ptr()
 }
