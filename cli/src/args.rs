@@ -1,20 +1,20 @@
 //! Command-line arguments and environment variables; no other module reads either.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_names::{Backend, is_dns_label};
 use sahasra_service::args::duration;
 
-use crate::exit::{CODES, CODES_OF_EXEC, CODES_OF_UP};
+use crate::exit::{CODES, CODES_OF_CONNECT, CODES_OF_EXEC, CODES_OF_UP};
 
 /// Bursts of GPU kernels on slices of VRAM, on this machine, without a cluster and without a GPU.
 #[derive(Debug, Parser)]
 #[command(
     name = "sahasra",
     version,
-    after_help = "Begin with:\n  sahasra run examples/hyperparameter-search/     a burst of 1000 chunks, here and now\n  sahasra up                                      a pool that stays up, for kubectl\n  sahasra kernel check KERNEL.ptx                 what a kernel takes, and what can run it"
+    after_help = "Begin with:\n  sahasra run examples/hyperparameter-search/     a burst of 1000 chunks, here and now\n  sahasra up                                      a pool that stays up, for kubectl\n  sahasra serve                                   the devices of this machine, for CUDA programs on others\n  sahasra kernel check KERNEL.ptx                 what a kernel takes, and what can run it"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -32,9 +32,19 @@ pub enum Command {
     /// Serve a pool on this machine that kubectl can use like a cluster. Ctrl-C ends it.
     #[command(after_help = CODES_OF_UP)]
     Up(Box<UpArgs>),
+    /// Serve the devices of this machine to CUDA programs on other machines. Ctrl-C ends it.
+    #[command(after_help = CODES_OF_UP)]
+    Serve(ServeArgs),
+    /// Run the CUDA programs of this user on the devices of a server.
+    #[command(after_help = CODES_OF_CONNECT)]
+    Connect(ConnectArgs),
+    /// Undo `sahasra connect`.
+    Disconnect,
     /// Run a CUDA program in a GpuSession that is deleted when the program ends.
     #[command(after_help = CODES_OF_EXEC)]
     Exec(Box<ExecArgs>),
+    /// Copy this program and the CUDA libraries into a folder, such as a volume that containers share.
+    Install(InstallArgs),
     /// Describe PTX, or compile CUDA C to PTX.
     #[command(subcommand)]
     Kernel(KernelCommand),
@@ -105,11 +115,12 @@ pub enum RunOutput {
 
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ExecArgs {
-    /// Gateway of the pool. The token is found as Python clients find it: SAHASRA_TOKEN, SAHASRA_TOKEN_FILE, the file of `sahasra up`, the
-    /// kubeconfig, or the pod's service account.
-    #[arg(long, env = "SAHASRA_GATEWAY", default_value = "http://127.0.0.1:8000", value_name = "URL")]
-    pub gateway: String,
-    /// CA certificates in PEM format with which the gateway's certificate is verified [default: those of the system].
+    /// Gateway of the pool [default: that of `sahasra connect`, or else http://127.0.0.1:8000]. The token is found as Python clients find it:
+    /// SAHASRA_TOKEN, SAHASRA_TOKEN_FILE, the files of `sahasra connect` and `sahasra up`, the kubeconfig, or the pod's service account.
+    #[arg(long, env = "SAHASRA_GATEWAY", value_name = "URL")]
+    pub gateway: Option<String>,
+    /// CA certificates in PEM format with which the gateway's certificate is verified [default: that of `sahasra connect`, or those of the
+    /// system].
     #[arg(long, env = "SAHASRA_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// Namespace of the session.
@@ -136,6 +147,46 @@ pub struct ExecArgs {
     /// The program and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ServeArgs {
+    /// Address and port to listen on. 0.0.0.0 is every address of this machine, port 0 a free port.
+    #[arg(short, long, env = "SAHASRA_LISTEN", default_value = "0.0.0.0:8000", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Folder with the token and the certificate. Created with new ones if it does not exist [default: serve in the user's state folder].
+    #[arg(long, env = "SAHASRA_CREDENTIALS_DIR", value_name = "DIR")]
+    pub credentials_dir: Option<PathBuf>,
+    /// Allocatable memory of the CPU backend's device, which a machine without GPUs has [default: half of the machine's memory].
+    #[arg(long, value_parser = at_least_one_mebibyte, value_name = "SIZE", allow_hyphen_values = true)]
+    pub vram: Option<u64>,
+    /// Fail to start if the kernel lacks Landlock or seccomp, which isolate clients' programs from this machine.
+    #[arg(long)]
+    pub require_sandbox: bool,
+}
+
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ConnectArgs {
+    /// HOST:PORT as `sahasra serve` prints it, or the URL of a gateway.
+    #[arg(value_name = "SERVER")]
+    pub server: String,
+    /// File with the token [default: the first line of standard input].
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// CA certificates in PEM format with which the certificate of a gateway is verified [default: those of the system; the certificate of
+    /// `sahasra serve` is verified by its token].
+    #[arg(long, env = "SAHASRA_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, ClapArgs)]
+pub struct InstallArgs {
+    /// Folder for bin/sahasra and lib/sahasra/libcuda.so.1 and others.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Folder with libcuda.so.1 and the other libraries of this version [default: lib/sahasra in the folder above that of this program].
+    #[arg(long, env = "SAHASRA_CUDA_LIBRARIES", value_name = "DIR")]
+    pub libraries: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, ClapArgs)]

@@ -1,13 +1,14 @@
 //! `sahasra exec`: a CUDA program on a device of a pool. The session lasts as long as the program.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sahasra_client::{CudaSession, Error, Gateway, Token};
+use sahasra_client::{Connection, CudaSession, Error, Gateway};
 use sahasra_error_chain::causes;
 use sahasra_service::shutdown::{EndSignal, EndSignals};
 use tokio::process::Command;
@@ -17,6 +18,8 @@ use crate::exit::Exit;
 
 /// Library that a folder of libraries has.
 const DRIVER: &str = "libcuda.so.1";
+/// Gateway of `sahasra up` on this machine.
+const OWN_MACHINE: &str = "http://127.0.0.1:8000";
 
 pub fn run(arguments: &ExecArgs) -> Exit {
     let libraries = match libraries(arguments.libraries.as_deref()) {
@@ -27,7 +30,7 @@ pub fn run(arguments: &ExecArgs) -> Exit {
 }
 
 /// The folder of the drop-in libraries.
-fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
+pub fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(folder) = given {
         return match folder.join(DRIVER).exists() {
             true => std::path::absolute(folder).map_err(|error| format!("--libraries {}: {error}", folder.display())),
@@ -46,12 +49,18 @@ fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
-    let gateway = match gateway(arguments) {
+    let connected = || Connection::find().and_then(|connection| Some(connection.gateway()?.to_owned()));
+    let url = arguments
+        .gateway
+        .clone()
+        .or_else(connected)
+        .unwrap_or_else(|| OWN_MACHINE.to_owned());
+    let gateway = match gateway(arguments, &url) {
         Ok(gateway) => gateway,
         Err(reason) => return Exit::Failed.because(&reason),
     };
     // Before the session exists, so that no signal leaves it behind.
-    let mut signals = match EndSignals::listen() {
+    let mut signals = match watch_interrupts().and_then(|()| EndSignals::listen()) {
         Ok(signals) => signals,
         Err(error) => return Exit::Failed.because(&format!("failed to install signal handlers: {error}")),
     };
@@ -61,7 +70,10 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
     };
     let exit = tokio::select! {
         placed = gateway.session_placed(&arguments.namespace, &name, arguments.wait) => match placed {
-            Ok(_) => execute(arguments, libraries, &name, &mut signals).await,
+            Ok(_) => {
+                let session = format!("{}/{}/{name}", url.trim_end_matches('/'), arguments.namespace);
+                execute(arguments, libraries, session, &mut signals).await
+            }
             Err(error @ Error::NoCapacity(_)) => Exit::Unplaceable.because(&error.to_string()),
             Err(error) => Exit::Failed.because(&causes(&error)),
         },
@@ -78,13 +90,12 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
     exit
 }
 
-fn gateway(arguments: &ExecArgs) -> Result<Gateway, String> {
+fn gateway(arguments: &ExecArgs, url: &str) -> Result<Gateway, String> {
     let authorities = arguments.ca_file.as_ref().map(|path| {
         let read = std::fs::read_to_string(path);
         read.map_err(|error| format!("failed to read --ca-file {}: {error}", path.display()))
     });
-    let token = Token::find(&arguments.gateway).map_err(|error| causes(&error))?;
-    Gateway::new(&arguments.gateway, token, authorities.transpose()?.as_deref()).map_err(|error| causes(&error))
+    Gateway::find(url, authorities.transpose()?.as_deref()).map_err(|error| causes(&error))
 }
 
 fn session(arguments: &ExecArgs) -> CudaSession {
@@ -94,6 +105,8 @@ fn session(arguments: &ExecArgs) -> CudaSession {
         vram: arguments.vram.clone(),
         class: arguments.class.clone(),
         idle_timeout: arguments.idle_timeout,
+        // The program may connect late, and again.
+        disconnect_timeout: None,
         ttl: arguments.ttl,
     }
 }
@@ -107,13 +120,12 @@ fn title(program: &[OsString]) -> String {
 }
 
 /// Runs the program to its end.
-async fn execute(arguments: &ExecArgs, libraries: &Path, session: &str, signals: &mut EndSignals) -> Exit {
+async fn execute(arguments: &ExecArgs, libraries: &Path, session: String, signals: &mut EndSignals) -> Exit {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Exit::Refused.because("no program was given");
     };
     let mut command = Command::new(program);
-    let target = format!("{}/{}/{session}", arguments.gateway.trim_end_matches('/'), arguments.namespace);
-    command.args(rest).env("SAHASRA_CUDA", target);
+    command.args(rest).env("SAHASRA_CUDA", session);
     command.env(
         "LD_LIBRARY_PATH",
         search_path(libraries, std::env::var_os("LD_LIBRARY_PATH").as_deref()),
@@ -140,10 +152,22 @@ async fn execute(arguments: &ExecArgs, libraries: &Path, session: &str, signals:
     }
 }
 
+/// Whether the last SIGINT came from a terminal, which sends it to all processes in the foreground.
+static IS_OF_TERMINAL: AtomicBool = AtomicBool::new(false);
+
+/// Lets [`IS_OF_TERMINAL`] know who sends SIGINT. Must be called before other handlers of the signal are installed: they run in this order.
+fn watch_interrupts() -> io::Result<()> {
+    /// `si_code` of a signal that the kernel itself has sent (`sigaction(2)`).
+    const SI_KERNEL: i32 = 0x80;
+    let note = |information: &libc::siginfo_t| IS_OF_TERMINAL.store(information.si_code == SI_KERNEL, Ordering::SeqCst);
+    // SAFETY: the action stores a value, which a signal handler may do.
+    unsafe { signal_hook_registry::register_sigaction(Signal::INT.as_raw(), note) }.map(|_| ())
+}
+
 /// Passes a signal on to the program. A terminal has sent it Ctrl-C already.
 fn pass_on(signal: EndSignal, process: Option<u32>) {
     let signal = match signal {
-        EndSignal::Interrupt if io::stdin().is_terminal() => return,
+        EndSignal::Interrupt if IS_OF_TERMINAL.load(Ordering::SeqCst) => return,
         EndSignal::Interrupt => Signal::INT,
         EndSignal::Terminate => Signal::TERM,
         EndSignal::HangUp => Signal::HUP,

@@ -33,6 +33,12 @@ Exit codes:
   126  the program could not be started
   127  the program was not found";
 
+pub const CODES_OF_CONNECT: &str = "\
+Exit codes:
+  0    connected
+  1    the server does not answer, is another than the token's, or does not accept the token
+  2    invalid command line or token";
+
 pub const CODES_OF_UP: &str = "\
 Exit codes:
   0    stopped by a signal (Ctrl-C, SIGTERM, SIGHUP), all slices released

@@ -3,12 +3,13 @@
 //! ```text
 //!  args ─► kernel check, compile                      PTX and CUDA C, nothing else
 //!     ├──► exec ─► gateway of a pool                   a session, and a CUDA program on it
-//!     └──► run, up ─► pool ─► control plane           in memory (crates/local)
+//!     ├──► connect ─► gateway of a pool                files with which CUDA programs find it
+//!     └──► run, up, serve ─► pool ─► control plane           in memory (crates/local)
 //!                       ├───► operator                the real reconcilers, in this process
 //!                       └───► agents ─► executors     the real agents, in this process; executors are this program again
 //! ```
 //!
-//! [`main`] parses the command line and calls [`run`], [`up`], [`exec`] or [`kernel`], which return an [`exit::Exit`]. Output for scripts goes to
+//! [`main`] parses the command line and calls the command's module, which returns an [`exit::Exit`]. Output for scripts goes to
 //! standard output, everything else to standard error.
 
 use std::{ffi::OsString, process::ExitCode};
@@ -18,8 +19,10 @@ use sahasra_service::logging;
 
 mod apply;
 mod args;
+mod connect;
 mod exec;
 mod exit;
+mod install;
 mod interrupt;
 mod kernel;
 mod leak_check;
@@ -27,6 +30,7 @@ mod manifests;
 mod output;
 mod pool;
 mod run;
+mod serve;
 mod token;
 mod up;
 
@@ -45,6 +49,10 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
     let exit = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Up(arguments) => up::run(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Connect(arguments) => connect::connect(&arguments),
+        Command::Disconnect => connect::disconnect(),
+        Command::Install(arguments) => install::run(&arguments),
         Command::Exec(arguments) => exec::run(&arguments),
         Command::Kernel(KernelCommand::Check(arguments)) => kernel::check::run(&arguments),
         Command::Kernel(KernelCommand::Compile(arguments)) => kernel::compile::run(&arguments),

@@ -70,9 +70,30 @@ pub enum PoolError {
 pub struct WorkerSettings {
     /// Class of the worker's devices; derived from the hardware when `None`.
     pub class: Option<String>,
-    /// Number of devices of the CPU backend; `None` to use this machine's GPUs.
-    pub cpu_devices: Option<u32>,
-    pub vram_bytes: u64,
+    pub devices: Devices,
+    /// Memory of each device of the CPU backend; `None` for the worker's default.
+    pub vram_bytes: Option<u64>,
+}
+
+/// The devices of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// This many devices of the CPU backend.
+    Cpu(u32),
+    /// This machine's GPUs.
+    Gpus,
+    /// This machine's GPUs, or one device of the CPU backend if it has none.
+    Found,
+}
+
+impl Devices {
+    /// Number of devices of the CPU backend that share this machine's cores, as far as it is known.
+    fn on_cpu(self) -> u32 {
+        match self {
+            Self::Cpu(count) => count,
+            Self::Gpus | Self::Found => 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -84,14 +105,22 @@ pub struct PoolSettings {
     pub program_cache: Option<PathBuf>,
     /// Token that opens streams of sessions; when `None`, every stream is rejected.
     pub token: Option<String>,
+    /// Whether jobs are those of clients on other machines, which must not reach what the user of this process can.
+    pub has_remote_clients: bool,
+    /// Whether workers fail to start on a kernel that lacks a part of the sandbox.
+    pub require_sandbox: bool,
 }
 
 impl PoolSettings {
-    /// Policy of stores. Jobs belong to the user who started this process, and can reach whatever that user can.
+    /// Policy of stores. Jobs of the user who started this process can reach whatever that user can.
     fn stores(&self) -> StoreArgs {
         StoreArgs {
             file_store_root: self.file_store_root.clone(),
-            allowed_store_endpoints: endpoints::of_own_machine(),
+            allowed_store_endpoints: if self.has_remote_clients {
+                Vec::new()
+            } else {
+                endpoints::of_own_machine()
+            },
         }
     }
 }
@@ -195,7 +224,7 @@ impl Pool {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(PoolError::Listen)?;
         let address = listener.local_addr().map_err(PoolError::Listen)?;
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        let playing: u32 = settings.workers.iter().filter_map(|worker| worker.cpu_devices).sum();
+        let playing: u32 = settings.workers.iter().map(|worker| worker.devices.on_cpu()).sum();
         let arguments = AgentArguments {
             node_name: name.to_owned(),
             namespace: SYSTEM_NAMESPACE.to_owned(),
@@ -215,19 +244,19 @@ impl Pool {
             pjrt_plugin: settings.pjrt_plugin.clone(),
             program_cache_dir: settings.program_cache.clone(),
             program_cache_limit: PROGRAM_CACHE_BYTES,
-            no_cuda: worker.cpu_devices.is_some(),
-            cpu_backend: if worker.cpu_devices.is_some() {
-                CpuMode::Always
-            } else {
-                CpuMode::Never
+            no_cuda: matches!(worker.devices, Devices::Cpu(_)),
+            cpu_backend: match worker.devices {
+                Devices::Cpu(_) => CpuMode::Always,
+                Devices::Gpus => CpuMode::Never,
+                Devices::Found => CpuMode::Fallback,
             },
-            cpu_devices: worker.cpu_devices.unwrap_or(1),
-            cpu_device_memory: Some(worker.vram_bytes),
+            cpu_devices: worker.devices.on_cpu().max(1),
+            cpu_device_memory: worker.vram_bytes,
             // All emulated devices share the cores of this machine.
             cpu_device_threads: Some(cores.div_ceil(playing.max(1))),
             gpu_context_memory: None,
             max_executors_per_device: sahasra_worker::args::MAX_EXECUTORS_PER_DEVICE,
-            require_sandbox: false,
+            require_sandbox: settings.require_sandbox,
             executor_idle_timeout: Duration::from_secs(60),
             log_level: String::new(),
             log_format: LogFormat::Text,
@@ -249,7 +278,7 @@ impl Pool {
         });
         self.agents.push(Agent {
             name: name.to_owned(),
-            gpu: worker.cpu_devices.is_none(),
+            gpu: worker.devices == Devices::Gpus,
             endpoint: format!("http://{address}"),
             stop,
             task,

@@ -31,7 +31,7 @@ use crate::{
     interrupt, leak_check,
     manifests::{self, Kind, Manifest},
     output,
-    pool::{Pool, PoolSettings, WorkerSettings, create_namespace},
+    pool::{Devices, Pool, PoolSettings, WorkerSettings, create_namespace},
 };
 
 mod folder;
@@ -132,8 +132,8 @@ fn settings(arguments: &PoolArgs, devices: u32, manifests: &[Manifest]) -> PoolS
     }
     let worker = |class: Option<String>| WorkerSettings {
         class,
-        cpu_devices: (!arguments.gpu).then_some(devices),
-        vram_bytes: arguments.vram,
+        devices: if arguments.gpu { Devices::Gpus } else { Devices::Cpu(devices) },
+        vram_bytes: Some(arguments.vram),
     };
     let workers = if classes.is_empty() || arguments.gpu {
         vec![worker(None)]

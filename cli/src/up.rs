@@ -20,7 +20,7 @@ use crate::{
     args::{UpArgs, state_folder},
     exit::Exit,
     interrupt, leak_check, output,
-    pool::{PROGRAM_CACHE_BYTES, Pool, PoolError, PoolSettings, WorkerSettings},
+    pool::{Devices, PROGRAM_CACHE_BYTES, Pool, PoolError, PoolSettings, WorkerSettings},
     run::{delete_all, delete_every},
 };
 
@@ -33,7 +33,7 @@ use front::TlsIfSpoken;
 use plugin::Serves;
 
 /// Drain timeout of open requests and streams at shutdown.
-const DRAIN: Duration = Duration::from_millis(500);
+pub const DRAIN: Duration = Duration::from_millis(500);
 /// Timeout for the end of all sessions at shutdown: an executor has 100 ms before it is killed.
 const SESSIONS_END: Duration = Duration::from_secs(2);
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -178,7 +178,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
 
 /// Deletes all sessions and waits until they have ended, while their streams still work: so their clients learn that they are over. A client
 /// whose connection breaks tries to resume it for its whole grace period.
-async fn end_sessions(pool: &Pool) {
+pub async fn end_sessions(pool: &Pool) {
     let ended = async {
         while delete_every::<GpuSession>(&pool.client).await > 0 {
             tokio::time::sleep(POLL_EVERY).await;
@@ -190,7 +190,7 @@ async fn end_sessions(pool: &Pool) {
 }
 
 /// Message for the end of the operator, with a remedy where the cause has one.
-fn operator_ended(reason: Option<&LeaderError>) -> String {
+pub fn operator_ended(reason: Option<&LeaderError>) -> String {
     match reason {
         Some(error @ LeaderError::Silent { .. }) => format!(
             "operator stopped: {error}; the machine was suspended or is overloaded: restart it, with fewer --workers if it is overloaded"
@@ -213,8 +213,8 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
     let worker = |number: usize| WorkerSettings {
         // Workers get the given classes in turn.
         class: (!arguments.pool.class.is_empty()).then(|| arguments.pool.class[number % arguments.pool.class.len()].clone()),
-        cpu_devices: (!gpu).then_some(1),
-        vram_bytes: arguments.pool.vram,
+        devices: if gpu { Devices::Gpus } else { Devices::Cpu(1) },
+        vram_bytes: Some(arguments.pool.vram),
     };
     let count = if gpu { 1 } else { arguments.workers as usize };
     // The plugin that is installed with the program is for CPUs and cannot use a GPU.
@@ -235,6 +235,8 @@ fn settings(arguments: &UpArgs, token: &str) -> PoolSettings {
                 .unwrap_or_else(|| state_folder().join("programs")),
         ),
         token: Some(token.to_owned()),
+        has_remote_clients: false,
+        require_sandbox: false,
     }
 }
 

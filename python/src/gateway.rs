@@ -37,10 +37,9 @@ impl Gateway {
     #[pyo3(signature = (url, token=None, authority=None, server_name=None))]
     fn new(py: Python<'_>, url: &str, token: Option<&str>, authority: Option<&str>, server_name: Option<&str>) -> PyResult<Self> {
         let made = match token {
-            Some(token) => Ok(Token::text(token)),
-            None => Token::find(url),
+            Some(token) => sahasra_client::Gateway::new(url, Token::text(token), authority),
+            None => sahasra_client::Gateway::find(url, authority),
         };
-        let made = made.and_then(|token| sahasra_client::Gateway::new(url, token, authority));
         let made = made.and_then(|gateway| match server_name {
             Some(server_name) => gateway.named(server_name),
             None => Ok(gateway),

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use serde::Deserialize;
 use url::{Host, Url};
 
-use crate::Error;
+use crate::{Connection, Error};
 
 /// Path at which Kubernetes mounts the token of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -47,8 +47,8 @@ impl Token {
         Self(Source::File(path.into()))
     }
 
-    /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for a loopback URL, the file that
-    /// `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
+    /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for the URL of the user's [`Connection`], its
+    /// file; for a loopback URL, the file that `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
     /// of the pod. Without any of these, no token is sent. Fails if the file named by `SAHASRA_TOKEN_FILE` or a kubeconfig cannot be read.
     pub fn find(url: &str) -> Result<Self, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
@@ -60,6 +60,7 @@ impl Token {
         Places {
             token: variable("SAHASRA_TOKEN"),
             token_file: variable("SAHASRA_TOKEN_FILE").map(PathBuf::from),
+            connection: Connection::to(url).and_then(|connection| connection.token()),
             state,
             kubeconfigs: match env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
                 Some(list) => env::split_paths(&list).collect(),
@@ -86,6 +87,7 @@ impl Token {
 struct Places {
     token: Option<String>,
     token_file: Option<PathBuf>,
+    connection: Option<PathBuf>,
     state: Option<PathBuf>,
     kubeconfigs: Vec<PathBuf>,
     service_account: PathBuf,
@@ -96,7 +98,7 @@ impl Places {
         if let Some(token) = self.token {
             return Ok(Token::text(token));
         }
-        if let Some(path) = self.token_file {
+        if let Some(path) = self.token_file.or(self.connection) {
             read(&path)?;
             return Ok(Token::file(path));
         }
@@ -198,6 +200,7 @@ users:
         Places {
             token: None,
             token_file: None,
+            connection: None,
             state: None,
             kubeconfigs: Vec::new(),
             service_account: PathBuf::from("/nowhere"),
@@ -214,11 +217,13 @@ users:
         };
         let file = write("file", "of-the-file\n");
         write("token-8000", "of-this-machine\n");
+        let connected = write("connected", "of-the-connection\n");
         let kubeconfig = write("config", &KUBECONFIG.replace("TOKEN", "of-the-kubeconfig"));
         let state = Some(folder.path().to_owned());
         let everything = || Places {
             token: Some("given".to_owned()),
             token_file: Some(file.clone()),
+            connection: Some(connected.clone()),
             state: state.clone(),
             kubeconfigs: vec![folder.path().join("missing"), kubeconfig.clone()],
             service_account: PathBuf::from("/nowhere"),
@@ -230,9 +235,16 @@ users:
             ..everything()
         };
         assert_eq!(bearer(&places.find(here).unwrap()), "Bearer of-the-file");
+        let places = Places {
+            token: None,
+            token_file: None,
+            ..everything()
+        };
+        assert_eq!(bearer(&places.find(here).unwrap()), "Bearer of-the-connection");
         let places = || Places {
             token: None,
             token_file: None,
+            connection: None,
             ..everything()
         };
         assert_eq!(bearer(&places().find(here).unwrap()), "Bearer of-this-machine");

@@ -14,8 +14,10 @@
 //!   encode the next part while one is being sent.
 //! - Errors of operations are reported by the next [`Session::synchronise`] or [`Tensor::download`]. The error that ends a session is
 //!   returned by every call.
-//! - [`Gateway`] is the client of the REST API: it creates sessions, waits for their device, and deletes them.
+//! - [`Gateway`] is the client of the REST API: it creates sessions, waits for their device, and deletes them. [`Connection`] is the one that
+//!   the user has connected to.
 
+mod connection;
 mod core;
 mod credentials;
 mod element;
@@ -27,6 +29,7 @@ mod runtime;
 mod session;
 mod transport;
 
+pub use connection::{Connection, SERVER_NAME, Trust};
 pub use credentials::Token;
 pub use element::{array_bytes, element_bytes};
 pub use error::{Error, Failure, Loss};

@@ -10,7 +10,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
-use crate::{Error, Loss, credentials::Token, transport::Peer};
+use crate::{
+    Error, Loss,
+    connection::{Connection, SERVER_NAME, Trust},
+    credentials::Token,
+    transport::Peer,
+};
 
 /// Maximum length of a response body in bytes, enough for a list of tens of thousands of sessions.
 const ANSWER_BYTES: usize = 256 << 20;
@@ -34,6 +39,29 @@ impl Gateway {
             peer: Peer::new(url, authorities_pem)?,
             token,
         })
+    }
+
+    /// A gateway with the token of [`Token::find`]. TLS is verified with the server's certificate of the user's [`Connection`] to this URL, if
+    /// there is one; or else with `authorities_pem`, those of the connection, or those of the system. Fails as [`Gateway::new`] and
+    /// [`Token::find`] do.
+    pub fn find(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
+        let token = Token::find(url)?;
+        let connected = Connection::to(url).map(|connection| connection.trust()).transpose()?;
+        let trust = match (connected, authorities_pem) {
+            (Some(server @ Trust::Server(_)), _) => server,
+            (_, Some(authorities)) => Trust::Authority(authorities.to_owned()),
+            (connected, None) => connected.unwrap_or_default(),
+        };
+        Self::trusting(url, token, &trust)
+    }
+
+    /// A gateway that is verified with these certificates. Fails as [`Gateway::new`] does.
+    pub fn trusting(url: &str, token: Token, trust: &Trust) -> Result<Self, Error> {
+        match trust {
+            Trust::System => Self::new(url, token, None),
+            Trust::Authority(authorities) => Self::new(url, token, Some(authorities)),
+            Trust::Server(certificate) => Self::new(url, token, Some(certificate))?.named(SERVER_NAME),
+        }
     }
 
     /// Sets the name for which the gateway's certificate must be valid, for a URL with an IP address, as with a port-forward. Fails with
@@ -71,6 +99,9 @@ impl Gateway {
         }
         if let Some(time) = session.idle_timeout {
             spec["idleTimeoutSeconds"] = json!(time.as_secs());
+        }
+        if let Some(time) = session.disconnect_timeout {
+            spec["disconnectTimeoutSeconds"] = json!(time.as_secs());
         }
         if let Some(time) = session.ttl {
             spec["ttlSeconds"] = json!(time.as_secs());
@@ -231,6 +262,7 @@ pub struct CudaSession {
     pub class: Option<String>,
     /// Times of the spec; the defaults of a `GpuSession` if absent.
     pub idle_timeout: Option<Duration>,
+    pub disconnect_timeout: Option<Duration>,
     pub ttl: Option<Duration>,
 }
 

@@ -28,6 +28,8 @@ const WAIT: &str = "SAHASRA_CUDA_WAIT_SECONDS";
 const SESSION_MEMORY: &str = "1Gi";
 /// Time to wait for a device.
 const SESSION_WAIT: Duration = Duration::from_secs(300);
+/// Time after which a session that the library created ends if the program was killed: that for which the session waits for it.
+const DISCONNECTED: Duration = sahasra_cuda_remote::GRACE;
 /// Time to wait for an answer of the gateway.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -45,7 +47,7 @@ impl Pool {
         let (url, session) = parse(host)?;
         let authorities = certificates(AUTHORITIES)?;
         let token = Token::find(&url).map_err(|error| causes(&error))?;
-        let gateway = Gateway::new(&url, token.clone(), authorities.as_deref()).map_err(|error| causes(&error))?;
+        let gateway = Gateway::find(&url, authorities.as_deref()).map_err(|error| causes(&error))?;
         Ok(Self { gateway, token, session })
     }
 
@@ -130,6 +132,7 @@ impl OwnSession {
             program: program(),
             vram: session_memory(),
             class: read(CLASS),
+            disconnect_timeout: Some(DISCONNECTED),
             ..CudaSession::default()
         };
         let (gateway, place) = (pool.gateway.clone(), namespace.clone());

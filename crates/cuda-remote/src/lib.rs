@@ -28,7 +28,7 @@ use outbox::Outbox;
 use queue::RemoteQueue;
 
 /// Time for which the session keeps the device's memory after a connection broke, unless it is resumed.
-const GRACE: Duration = Duration::from_secs(30);
+pub const GRACE: Duration = Duration::from_secs(30);
 
 /// Time for which the end of a process waits until the session has freed the device's memory.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

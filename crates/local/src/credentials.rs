@@ -6,7 +6,8 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;
 use tokio_rustls::TlsAcceptor;
 
@@ -14,8 +15,55 @@ use tokio_rustls::TlsAcceptor;
 pub enum CredentialsError {
     #[error("failed to create a certificate")]
     Certificate(#[from] rcgen::Error),
+    #[error("failed to read a certificate or its key: expected PEM")]
+    Pem(#[from] pem::Error),
     #[error("failed to configure TLS")]
     Tls(#[from] rustls::Error),
+}
+
+/// A self-signed certificate and its key, both in PEM.
+#[derive(Clone)]
+pub struct Certificate {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Certificate {
+    /// Generates a certificate for these names. Fails if the system provides no randomness for the key.
+    pub fn generate(names: Vec<SanType>) -> Result<Self, CredentialsError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names;
+        params.distinguished_name.push(DnType::CommonName, "sahasra");
+        let certificate = params.self_signed(&key)?;
+        Ok(Self {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// Generates a certificate for a DNS name.
+    pub fn for_name(name: &str) -> Result<Self, CredentialsError> {
+        Self::generate(vec![SanType::DnsName(name.try_into()?)])
+    }
+
+    /// The certificate in DER. Fails if its text is no certificate in PEM.
+    pub fn der(&self) -> Result<Vec<u8>, CredentialsError> {
+        Ok(CertificateDer::from_pem_slice(self.certificate.as_bytes())?.to_vec())
+    }
+
+    /// Acceptor of TLS connections with this certificate, for HTTP/2 and HTTP/1.1.
+    pub fn acceptor(&self) -> Result<TlsAcceptor, CredentialsError> {
+        let chain = vec![CertificateDer::from_pem_slice(self.certificate.as_bytes())?];
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
 }
 
 #[derive(Clone)]
@@ -28,23 +76,11 @@ pub struct Credentials {
 impl Credentials {
     /// Generates a certificate for `localhost` and `address`. Fails if the system provides no randomness for the key.
     pub fn new(address: IpAddr, token: String) -> Result<Self, CredentialsError> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
-        params.subject_alt_names.push(SanType::IpAddress(address));
-        params.distinguished_name.push(DnType::CommonName, "sahasra");
-        let certificate = params.self_signed(&key)?;
-        let chain = vec![CertificateDer::from(certificate.der().to_vec())];
-        let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(chain, private)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let certificate = Certificate::generate(vec![SanType::DnsName("localhost".try_into()?), SanType::IpAddress(address)])?;
         Ok(Self {
             token,
-            certificate: certificate.pem(),
-            acceptor: TlsAcceptor::from(Arc::new(config)),
+            acceptor: certificate.acceptor()?,
+            certificate: certificate.certificate,
         })
     }
 

@@ -64,5 +64,5 @@ mod watch;
 mod write;
 
 pub use control_plane::{ControlPlane, Options};
-pub use credentials::{Credentials, CredentialsError};
+pub use credentials::{Certificate, Credentials, CredentialsError};
 pub use service::{ApiService, ResponseBody};
