@@ -1,9 +1,11 @@
 //! Tests on a complete node: kubelet, containerd and the scheduler on this machine, in Linux namespaces of their own.
 //!
 //! `the_whole_node` checks whether this machine supports this, builds the images and runs this same executable inside the cluster, with the
-//! tests of `in_cluster` one after the other. On a machine that does not support it the test prints the reason and passes, unless
+//! tests of `cuda` and `in_cluster` one after the other. On a machine that does not support it the test prints the reason and passes, unless
 //! `SAHASRA_E2E_NODE=require`.
 
+#[path = "node/cuda.rs"]
+mod cuda;
 #[path = "node/in_cluster.rs"]
 mod in_cluster;
 
@@ -54,8 +56,25 @@ async fn the_whole_node() {
     tools::kubectl().await.expect("kubectl");
     let binaries = tools::binaries().await.expect("the operator and the agent");
     let images = binaries.join("e2e-images");
-    let (made, paths) = run(Command::new(folder("images")).args([binaries.as_path(), images.as_path()]));
+    let libraries = tempfile::tempdir().expect("a folder");
+    for (library, name) in [("cuda_driver", "libcuda.so.1"), ("nvml", "libnvidia-ml.so.1")] {
+        let library = binaries.join("deps").join(format!("libsahasra_{library}.so"));
+        std::os::unix::fs::symlink(library, libraries.path().join(name)).expect("a link");
+    }
+    let (made, mut paths) = run(Command::new(folder("images")).args([binaries.as_path(), images.as_path(), libraries.path()]));
     assert!(made, "the images could not be made");
+    let program = binaries.join("examples/cuda_program");
+    assert!(
+        program.is_file(),
+        "{} is missing: run cargo build --workspace --example cuda_program",
+        program.display()
+    );
+    let archive = images.join("cuda-program.tar");
+    let mut image = Command::new(folder("image"));
+    image.arg(&archive).args(["localhost/cuda-program:e2e", "--libraries"]);
+    let (made, _) = run(image.arg(format!("{}=/usr/local/bin/cuda_program", program.display())));
+    assert!(made, "the image of the program could not be made");
+    paths.push_str(&format!("\n{}", archive.display()));
 
     let executable = std::env::current_exe().expect("this executable");
     let status = cluster(&executable, &binaries, &paths.replace('\n', " "))
@@ -68,7 +87,7 @@ fn cluster(executable: &Path, binaries: &Path, images: &str) -> Command {
     let mut command = Command::new(folder("cluster"));
     command
         .arg(executable)
-        .args(["in_cluster::", "--ignored", "--test-threads=1", "--nocapture"])
+        .args(["--ignored", "--test-threads=1", "--nocapture"])
         .env("IMAGES", images)
         .env("SAHASRA_E2E_BIN_DIR", binaries)
         .stdin(Stdio::null());
