@@ -104,11 +104,12 @@ impl Outbox {
         counted
     }
 
-    /// Calls `ask`, which requests an answer, like [`after_all`](Self::after_all).
-    pub(crate) fn ask_after_all<T>(&self, ask: impl FnOnce(&Session) -> T) -> T {
+    /// Calls `ask`, which requests an answer, like [`after_all`](Self::after_all). Returns the answer and the time of the request.
+    pub(crate) fn ask_after_all<T>(&self, ask: impl FnOnce(&Session) -> T) -> (Instant, T) {
+        let sent = Instant::now();
         let answer = self.after_all(|| (), |session, ()| ask(session));
-        self.filling.lock().asked = Some(Instant::now());
-        answer
+        self.filling.lock().asked = Some(sent);
+        (sent, answer)
     }
 
     /// Sends the batch, if there is one. A failure to send ends the session, which each queue reports.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ use crate::lent;
 use crate::marks::Marks;
 use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
+use crate::statistics::Asked;
 
 /// Largest write that is part of a batch, in bytes.
 const LITTLE_BYTES: usize = 16 << 10;
@@ -88,6 +89,11 @@ impl RemoteQueue {
     /// Asks which operations have been executed, once the operation of `ticket` has.
     fn ask(&self, ticket: Ticket) -> Result<(), Failure> {
         self.check()?;
+        self.ask_in_any_case(ticket)
+    }
+
+    /// Asks like [`ask`](Self::ask), also after a failure.
+    fn ask_in_any_case(&self, ticket: Ticket) -> Result<(), Failure> {
         let mut ticket = ticket;
         loop {
             let answer = self.outbox.ask_after_all(|session| session.cuda_wait(self.context, ticket.0));
@@ -111,16 +117,16 @@ impl RemoteQueue {
     /// Waits for everything, and copies the blocks that kernels may have written back.
     fn take_back(&self) -> Result<(), Failure> {
         self.mirrors.to_host(|blocks| {
+            let sent = Instant::now();
             let asked = blocks
                 .iter()
                 .map(|block| self.ask_for(Region::linear(block.pointer() as u64), Extent::linear(block.bytes() as u64)));
             let asked: Vec<_> = asked.collect();
             // The answer to this request arrives after theirs: all take one round trip.
             self.ask(self.last())?;
-            let overwritten = self
-                .outbox
-                .statistics()
-                .wait_for_all(asked, |index, array| blocks[index].overwrite(&array.data));
+            let asked = Asked { sent, answers: asked };
+            let statistics = self.outbox.statistics();
+            let overwritten = statistics.wait_for_all(asked, |index, array| blocks[index].overwrite(&array.data));
             overwritten.map_err(|error| self.failed(&error))
         })
     }
@@ -134,7 +140,7 @@ impl RemoteQueue {
             extent: extent.into(),
             request: 0,
         };
-        self.outbox.ask_after_all(|session| session.cuda_read(read, bytes))
+        self.outbox.ask_after_all(|session| session.cuda_read(read, bytes)).1
     }
 
     /// Sends the blocks of this process's memory that the next operation may access. No other thread takes them back before the guard is
@@ -183,8 +189,9 @@ impl RemoteQueue {
                 let extent = Extent::linear(piece.len() as u64);
                 ticket = self.write_frame(Region::linear(address + start as u64), extent, piece);
             }
-            // The answer confirms all frames before it, which are then sent no more.
-            let _ = self.ask(Ticket(0));
+            // The answer confirms all frames before it, which are then sent no more. Another thread may have learned of a failure: the
+            // session confirms the frames all the same.
+            let _ = self.ask_in_any_case(Ticket(0));
             ticket
         })
     }
@@ -268,7 +275,7 @@ impl Queue for RemoteQueue {
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
         let _guard = self.send_blocks();
         let is_row = extent.height == 1 && extent.depth == 1;
-        if is_row && bytes.len() >= LENT_BYTES && self.outbox.statistics().has_round_trips_of(LENDING_TRIP) {
+        if is_row && bytes.len() >= LENT_BYTES && self.outbox.statistics().answers_within(LENDING_TRIP) {
             return self.write_lent(to.address, bytes);
         }
         self.write_rows(to, extent, bytes)
@@ -283,6 +290,7 @@ impl Queue for RemoteQueue {
         let before = self.last();
         // The pieces of a long row are on their way while earlier ones are copied.
         let is_long = extent.height == 1 && extent.depth == 1 && into.len() > READ_BYTES;
+        let sent = Instant::now();
         let asked: Vec<_> = match is_long {
             false => vec![self.ask_for(from, extent)],
             true => {
@@ -293,6 +301,7 @@ impl Queue for RemoteQueue {
             }
         };
         let mut pieces = into.chunks_mut(if is_long { READ_BYTES } else { usize::MAX });
+        let asked = Asked { sent, answers: asked };
         let read = self.outbox.statistics().wait_for_all(asked, |_, array: Array| {
             let piece = pieces.next().unwrap_or_default();
             piece.copy_from_slice(&array.data);
@@ -319,7 +328,7 @@ impl Queue for RemoteQueue {
             request: 0,
         };
         let texts = Bytes::from(texts.concat());
-        let answer = self.outbox.after_all(|| (), |session, ()| session.cuda_load(load, texts));
+        let answer = self.outbox.ask_after_all(|session| session.cuda_load(load, texts));
         match self.outbox.statistics().wait(answer) {
             Ok(loaded) => Ok(loaded.into()),
             Err(Error::Failed(failed)) => {

@@ -1,9 +1,10 @@
-//! Counts of operations and of calls that waited for an answer.
+//! Counts of operations and of calls that waited for an answer, and how long a round trip takes.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sahasra_client::{Error, Pending};
 
 /// Counts since the device was opened.
@@ -13,18 +14,16 @@ pub(crate) struct Statistics {
     frames: AtomicU64,
     waits: AtomicU64,
     waited_nanoseconds: AtomicU64,
-    /// Shortest wait, of which the time of a round trip is at most.
-    shortest_nanoseconds: Shortest,
+    /// Number of threads that wait for an answer.
+    waiting: AtomicUsize,
+    /// Upper bound of the duration of a round trip, `None` before the first answer.
+    round_trip: Mutex<Option<Duration>>,
 }
 
-/// A minimum.
-#[derive(Debug)]
-struct Shortest(AtomicU64);
-
-impl Default for Shortest {
-    fn default() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
+/// Requests that were sent together, and their answers, which arrive in one round trip.
+pub(crate) struct Asked<T> {
+    pub sent: Instant,
+    pub answers: Vec<Pending<T>>,
 }
 
 impl Statistics {
@@ -36,42 +35,45 @@ impl Statistics {
         self.frames.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits for an answer. One that has not arrived costs a round trip, which is counted.
-    pub(crate) fn wait<T>(&self, answer: Pending<T>) -> Result<T, Error> {
-        if answer.is_there() {
-            return answer.wait();
-        }
-        let start = Instant::now();
-        let answered = answer.wait();
-        self.add_wait(start.elapsed());
-        answered
+    /// Waits for an answer.
+    pub(crate) fn wait<T>(&self, (sent, answer): (Instant, Pending<T>)) -> Result<T, Error> {
+        let mut taken = None;
+        let answers = vec![answer];
+        self.wait_for_all(Asked { sent, answers }, |_, answer| taken = Some(answer))?;
+        Ok(taken.expect("the only answer was taken"))
     }
 
-    /// Waits for answers to requests that were sent together, which cost one round trip.
-    pub(crate) fn wait_for_all<T>(&self, answers: Vec<Pending<T>>, mut take: impl FnMut(usize, T)) -> Result<(), Error> {
+    /// Passes each answer to `take`. Answers that have not arrived yet cost one round trip, which is counted.
+    pub(crate) fn wait_for_all<T>(&self, asked: Asked<T>, mut take: impl FnMut(usize, T)) -> Result<(), Error> {
         let start = Instant::now();
-        let waits = answers.iter().any(|answer| !answer.is_there());
-        let mut answers = answers.into_iter().enumerate();
+        let waits = asked.answers.iter().any(|answer| !answer.is_there());
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut answers = asked.answers.into_iter().enumerate();
         let taken = answers.try_for_each(|(index, answer)| {
             take(index, answer.wait()?);
             Ok(())
         });
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         if waits {
-            self.add_wait(start.elapsed());
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.waited_nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        }
+        if taken.is_ok() {
+            self.measure(asked.sent.elapsed());
         }
         taken
     }
 
-    fn add_wait(&self, time: Duration) {
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.waited_nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
-        self.shortest_nanoseconds.0.fetch_min(nanoseconds, Ordering::Relaxed);
+    /// Learns from the time between a request and its answer. The bound follows a longer one slowly, because most answers wait for kernels.
+    fn measure(&self, time: Duration) {
+        let mut bound = self.round_trip.lock();
+        *bound = Some(bound.map_or(time, |bound| time.min(bound + bound / 8)));
     }
 
-    /// Whether a round trip has taken at most this time.
-    pub(crate) fn has_round_trips_of(&self, time: Duration) -> bool {
-        u128::from(self.shortest_nanoseconds.0.load(Ordering::Relaxed)) <= time.as_nanos()
+    /// Whether a round trip takes at most this time, and no other thread waits for an answer before which the session takes nothing.
+    pub(crate) fn answers_within(&self, time: Duration) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0 && self.round_trip.lock().is_some_and(|bound| bound <= time)
     }
 }
 
@@ -86,5 +88,25 @@ impl fmt::Display for Statistics {
             count(&self.waits),
             Duration::from_nanos(count(&self.waited_nanoseconds)).as_secs_f64(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_of_a_round_trip_falls_at_once_and_rises_slowly() {
+        let statistics = Statistics::default();
+        let limit = Duration::from_micros(200);
+        assert!(!statistics.answers_within(limit));
+        statistics.measure(Duration::from_secs(10));
+        assert!(!statistics.answers_within(limit));
+        statistics.measure(Duration::from_micros(50));
+        assert!(statistics.answers_within(limit));
+        statistics.measure(Duration::from_secs(10));
+        assert!(statistics.answers_within(limit));
+        (0..20).for_each(|_| statistics.measure(Duration::from_millis(30)));
+        assert!(!statistics.answers_within(limit), "the link has become slower");
     }
 }
