@@ -8,9 +8,13 @@ use std::{
 };
 
 use http::Uri;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::{
+    process::Signal,
+    termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr},
+};
 use sahasra_client::{Connection, Error, Gateway, Token, Trust};
 use sahasra_error_chain::causes;
+use signal_hook_registry::SigId;
 
 use crate::{args::ConnectArgs, exec, exit::Exit, output, token};
 
@@ -119,19 +123,44 @@ fn read_token(file: Option<&Path>) -> Result<String, Refusal> {
 /// Reads a line. A terminal does not show it.
 fn line_of_input() -> io::Result<String> {
     let stdin = io::stdin();
-    let shown = stdin.is_terminal().then(|| tcgetattr(&stdin)).transpose()?;
-    if let Some(shown) = &shown {
-        output::say("Token:");
-        let mut hidden = shown.clone();
-        hidden.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
-    }
+    let hidden = stdin.is_terminal().then(HiddenInput::begin).transpose()?;
     let mut line = String::new();
     let read = stdin.lock().read_line(&mut line);
-    if let Some(shown) = &shown {
-        tcsetattr(&stdin, OptionalActions::Flush, shown)?;
-    }
+    drop(hidden);
     read.map(|_| line)
+}
+
+/// A terminal that does not show its input until this is dropped, or Ctrl-C ends the process.
+struct HiddenInput {
+    shown: Termios,
+    interrupt: SigId,
+}
+
+impl HiddenInput {
+    fn begin() -> io::Result<Self> {
+        let stdin = io::stdin();
+        let shown = tcgetattr(&stdin)?;
+        let mut hidden = shown.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        let restored = shown.clone();
+        let end = move || {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &restored);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(Exit::Interrupted.code())) }
+        };
+        // SAFETY: the action makes two system calls, which a signal handler may do.
+        let interrupt = unsafe { signal_hook_registry::register(Signal::INT.as_raw(), end) }?;
+        output::say("Token:");
+        tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
+        Ok(Self { shown, interrupt })
+    }
+}
+
+impl Drop for HiddenInput {
+    fn drop(&mut self) {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.shown);
+        signal_hook_registry::unregister(self.interrupt);
+    }
 }
 
 async fn check_and_write(arguments: &ConnectArgs, url: &str, token: &str, folder: &Path) -> Result<(), Refusal> {

@@ -183,11 +183,11 @@ async fn programs_of_a_connected_user_run_on_the_server_with_the_search_path_alo
     assert_eq!(printed, "total 1024 MiB, got 1024 MiB, then CUDA_ERROR_OUT_OF_MEMORY");
     assert_eq!(fixture.prints(&["look"]).await, "total 1024 MiB, used 0 MiB");
     let gateway = fixture.gateway(&fixture.token());
-    let ended = eventually(WITHIN, async || {
+    let none_left = eventually(WITHIN, async || {
         let sessions = gateway.sessions("default").await.expect("a list");
         sessions["items"].as_array().is_some_and(Vec::is_empty).then_some(())
     });
-    ended.await.expect("their sessions end with them");
+    none_left.await.expect("their sessions end with them");
 
     let program = fixture.binaries.join("examples/cuda_program").display().to_string();
     let libraries = fixture.home.path().join("lib").display().to_string();
