@@ -234,7 +234,7 @@ mod tests {
             cached(&whole, "libcuda.so.1"),
             [Path::new("/a/libcuda.so.1"), Path::new("/b/libcuda.so.1")]
         );
-        assert_eq!(cached(&whole, "libcuda.so"), [Path::new(""); 0]);
+        assert!(cached(&whole, "libcuda.so").is_empty());
         let with_older = [b"ld.so-1.7.0".as_slice(), &[0; 5], &whole].concat();
         assert_eq!(cached(&with_older, "libc.so.6"), [Path::new("/lib/libc.so.6")]);
         // A damaged cache ends the search.
