@@ -182,12 +182,6 @@ impl Ledger {
         self.shutting_down
     }
 
-    /// Applies everything that is due at `now`. Returns the actions for the caller, from this and from earlier calls.
-    pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
-        self.expire(now);
-        self.take_effects()
-    }
-
     /// Returns the actions for the caller since the last call. Must be called after every change.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)

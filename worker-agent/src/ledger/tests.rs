@@ -4,6 +4,14 @@ use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, R
 
 use super::*;
 
+impl Ledger {
+    /// Applies everything that is due at `now`. Returns the actions for the caller, from this and from earlier calls.
+    pub(super) fn tick(&mut self, now: Duration) -> Vec<Effect> {
+        self.expire(now);
+        self.take_effects()
+    }
+}
+
 #[test]
 fn who_is_there_keeps_what_is_held_up_to_the_limit_and_no_longer() {
     let mut ledger = ledger();
