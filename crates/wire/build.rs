@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .bytes(["."])
         .btree_map(["."])
         .boxed(".sahasra.burst.ClientFrame.kind.open")
+        .boxed(".sahasra.session.Welcome.cuda")
         .message_attribute(".sahasra.grants.GrantId", "#[derive(PartialOrd, Ord)]")
         .compile_fds(messages)?;
     Ok(())

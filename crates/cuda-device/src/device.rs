@@ -1,5 +1,6 @@
 //! Devices and their queues, as a driver library sees them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,14 @@ pub struct Properties {
     /// Whether kernels access this process's memory itself. Otherwise [`Queue::share`] copies: what the host wrote is there for the next
     /// operation, and what kernels wrote is here when a wait has returned.
     pub shares_host_memory: bool,
+    /// Values of device attributes by their numbers (`CUdevice_attribute`), as the driver of a GPU gives them. Empty for the PTX engine.
+    pub attributes: BTreeMap<u32, i32>,
+    /// Whether the device loads cubins and fat binaries, besides PTX.
+    pub takes_machine_code: bool,
+    /// Unit in which memory is mapped, in bytes. Memory of different queues must not be in one unit.
+    pub page_bytes: u64,
+    /// Call stack of a thread in bytes, unless a launch asks for another.
+    pub stack_bytes: u64,
 }
 
 /// Position of an operation in its queue. Later operations have higher tickets; the ticket 0 is done from the start.
@@ -50,6 +59,33 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`FailureKind::Lost`] if the device cannot be reached, [`FailureKind::OutOfMemory`] if it has no addresses left.
     fn open(&self) -> Result<Arc<dyn Queue>, Failure>;
+}
+
+/// Called with an operation and its ticket when the operation has been executed, or when its queue was dropped before that.
+pub type Ended = Arc<dyn Fn(&Operation, Ticket) + Send + Sync>;
+
+/// Called when memory is free.
+pub type Freed = Box<dyn Fn() + Send + Sync>;
+
+/// Called with the reason when a device cannot be used any more.
+pub type Lost = Box<dyn Fn(&str) + Send + Sync>;
+
+/// A device as the executor of a session uses it: its queues report what has been executed, so that nobody has to wait for them.
+pub trait WatchedDevice: Device {
+    /// Bytes of the device's memory that are in use in all queues.
+    fn used_bytes(&self) -> u64;
+
+    /// Opens a queue like [`Device::open`]. After each operation, a thread calls `ended`, in the order of the operations.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    fn open_watched(&self, ended: Ended) -> Result<Arc<dyn Queue>, Failure>;
+
+    /// Sets what is called when memory of a queue that was dropped before is free. The PTX engine frees it at once.
+    fn when_freed(&self, _freed: Freed) {}
+
+    /// Sets what is called when only a new process can use the device again. The PTX engine is never lost.
+    fn when_lost(&self, _lost: Lost) {}
 }
 
 /// Queue of operations, with everything that they make. All methods may be called by many threads at once.
@@ -86,11 +122,12 @@ pub trait Queue: Send + Sync {
     /// A failure of an operation before, or of the read.
     fn read(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Loads PTX texts, linked, after everything that was submitted before.
+    /// Loads images, linked, after everything that was submitted before: PTX texts, or cubins and fat binaries where the device
+    /// [takes](Properties::takes_machine_code) them.
     ///
     /// # Errors
-    /// Errors of the texts, or a failure of an operation before.
-    fn load(&self, module: ModuleId, texts: &[&str]) -> Result<ModuleDescription, LoadFailure>;
+    /// Errors of the images, or a failure of an operation before.
+    fn load(&self, module: ModuleId, images: &[&[u8]]) -> Result<ModuleDescription, LoadFailure>;
 
     /// Waits until the operation of a ticket has been executed.
     ///

@@ -92,6 +92,9 @@ pub enum LoadFailure {
     /// The text is PTX that the device does not run.
     #[error("{0}")]
     Unsupported(String),
+    /// The image has no code that the device runs.
+    #[error("{0}")]
+    NoBinary(String),
     /// An operation before failed, or the module's variables do not fit.
     #[error(transparent)]
     Failed(#[from] Failure),

@@ -9,21 +9,29 @@
 //! driver library ──► dyn Queue ──► local::CpuQueue (order, worker thread) ──► Engine ──► sahasra_ptx::{Memory, Module}
 //! ```
 //!
-//! [`CpuDevice`] runs operations in this process on the PTX engine for CPUs.
+//! [`CpuDevice`] runs operations in this process on the PTX engine for CPUs. The executor of sessions has a GPU as another [`WatchedDevice`].
 
+mod addresses;
+#[cfg(any(test, feature = "contract"))]
+#[expect(clippy::unwrap_used, reason = "a suite of tests")]
+pub mod contract;
 mod device;
 mod engine;
 mod failure;
+pub mod fat_binary;
+mod image;
 mod local;
 mod module;
 mod operation;
 mod sequences;
 pub mod wire;
 
-pub use device::{Device, Properties, Queue, Ticket};
+pub use addresses::KeptAddresses;
+pub use device::{Device, Ended, Freed, Lost, Properties, Queue, Ticket, WatchedDevice};
 pub use engine::Engine;
 pub use failure::{Failure, FailureKind, LoadFailure};
-pub use local::{CPU_NAME, CPU_UUID, CpuDevice, Ended};
+pub use image::{REMEDY, is_machine_code, texts};
+pub use local::{CPU_NAME, CPU_UUID, CpuDevice};
 pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
 pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region, SequenceId};
 pub use sahasra_ptx::{HostBlock, with_signals_blocked};

@@ -4,13 +4,14 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sahasra_ptx::{DevicePointer, Memory};
 
-use crate::{Device, Engine, Failure, FailureKind, Operation, Properties, Queue, Ticket};
+use crate::{Device, Ended, Engine, Failure, FailureKind, Properties, Queue, WatchedDevice};
 use queue::CpuQueue;
 
 /// Addresses of mapped memory: above those of this process, so that no address is one of the host too (x86-64 and AArch64 give programs
@@ -24,6 +25,11 @@ const QUEUE_ADDRESSES: u64 = 1 << 44;
 const MAX_QUEUES: u64 = ((1 << 62) - FIRST_ADDRESS) / QUEUE_ADDRESSES;
 /// Maximum bytes that kernels may have allocated, beside the device's memory.
 pub(crate) const HEAP_ROOM: u64 = 64 << 20;
+
+/// Unit in which memory is mapped, in bytes: that of allocations.
+pub(crate) const PAGE_BYTES: u64 = 512;
+/// Call stack of a thread in bytes.
+pub(crate) const STACK_BYTES: u64 = 8192;
 
 /// Display name of the device.
 pub const CPU_NAME: &str = "Sahasra CPU";
@@ -52,24 +58,15 @@ impl CpuDevice {
                 placed_from: FIRST_ADDRESS,
                 shares_host_memory: true,
                 multiprocessors: u32::try_from(threads.get()).unwrap_or(u32::MAX),
+                attributes: BTreeMap::new(),
+                takes_machine_code: false,
+                page_bytes: PAGE_BYTES,
+                stack_bytes: STACK_BYTES,
             },
             threads,
             opened: AtomicU64::new(0),
             memory: Memory::new(memory_bytes.saturating_add(HEAP_ROOM)),
         }
-    }
-
-    /// Bytes that are allocated in all queues.
-    pub fn used_bytes(&self) -> u64 {
-        self.memory.used()
-    }
-
-    /// Opens a queue like [`Device::open`]. After each operation, the thread that has executed it calls `ended`.
-    ///
-    /// # Errors
-    /// As [`Device::open`].
-    pub fn open_watched(&self, ended: Ended) -> Result<Arc<dyn Queue>, Failure> {
-        self.open_with(Some(ended))
     }
 
     fn open_with(&self, ended: Option<Ended>) -> Result<Arc<dyn Queue>, Failure> {
@@ -86,9 +83,6 @@ impl CpuDevice {
     }
 }
 
-/// Called with an operation and its ticket when the operation has been executed, or when its queue was dropped before that.
-pub type Ended = Arc<dyn Fn(&Operation, Ticket) + Send + Sync>;
-
 impl Device for CpuDevice {
     fn properties(&self) -> &Properties {
         &self.properties
@@ -96,5 +90,15 @@ impl Device for CpuDevice {
 
     fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
         self.open_with(None)
+    }
+}
+
+impl WatchedDevice for CpuDevice {
+    fn used_bytes(&self) -> u64 {
+        self.memory.used()
+    }
+
+    fn open_watched(&self, ended: Ended) -> Result<Arc<dyn Queue>, Failure> {
+        self.open_with(Some(ended))
     }
 }

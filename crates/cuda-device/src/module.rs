@@ -37,6 +37,10 @@ pub struct FunctionDescription {
     pub max_threads: u32,
     /// Block shape that the text requires.
     pub required_block: Option<[u32; 3]>,
+    /// Registers of a thread; `None` for the PTX engine, which has no limit.
+    pub registers: Option<u32>,
+    /// Constant memory in bytes, as far as it is known.
+    pub constant_bytes: u32,
 }
 
 /// A module-scope variable.
@@ -65,6 +69,8 @@ impl FunctionDescription {
             local_bytes: small(kernel.local_bytes()),
             max_threads: kernel.max_threads(),
             required_block: kernel.required_block(),
+            registers: None,
+            constant_bytes: 0,
         }
     }
 }

@@ -7,7 +7,7 @@ use sahasra_wire::session::FailureCode;
 
 use crate::{
     Extent, Failure, FailureKind, FunctionDescription, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, ParameterPlace,
-    Region, SequenceId, VariableDescription,
+    Properties, Region, SequenceId, VariableDescription,
 };
 
 /// Appends an operation to the payload of a [`cuda::Batch`].
@@ -168,6 +168,46 @@ fn operations(messages: Vec<cuda::Operation>) -> Result<Vec<Operation>, DecodeEr
     messages.into_iter().map(stored).collect()
 }
 
+impl From<&Properties> for cuda::DeviceProperties {
+    fn from(properties: &Properties) -> Self {
+        Self {
+            name: properties.name.clone(),
+            uuid: Bytes::copy_from_slice(&properties.uuid),
+            first_address: properties.addresses.start,
+            end_address: properties.addresses.end,
+            multiprocessors: properties.multiprocessors,
+            placed_from: properties.placed_from,
+            attributes: properties.attributes.clone(),
+            takes_machine_code: properties.takes_machine_code,
+            page_bytes: properties.page_bytes,
+            stack_bytes: properties.stack_bytes,
+        }
+    }
+}
+
+impl Properties {
+    /// Properties of the device of a session with this memory in bytes. Executors of before have none of the newer fields.
+    ///
+    /// # Errors
+    /// What is wrong with the message.
+    pub fn of_session(message: cuda::DeviceProperties, memory_bytes: u64) -> Result<Self, &'static str> {
+        let or = |value: u64, default| if value == 0 { default } else { value };
+        Ok(Self {
+            name: message.name,
+            uuid: (message.uuid.as_ref().try_into()).map_err(|_| "the session's device has no identifier of 16 bytes")?,
+            memory_bytes,
+            addresses: message.first_address..message.end_address,
+            placed_from: message.placed_from,
+            multiprocessors: message.multiprocessors,
+            shares_host_memory: false,
+            attributes: message.attributes,
+            takes_machine_code: message.takes_machine_code,
+            page_bytes: or(message.page_bytes, crate::local::PAGE_BYTES),
+            stack_bytes: or(message.stack_bytes, crate::local::STACK_BYTES),
+        })
+    }
+}
+
 impl From<Region> for cuda::Region {
     fn from(region: Region) -> Self {
         Self {
@@ -226,6 +266,8 @@ impl ModuleDescription {
             local_bytes: function.local_bytes,
             max_threads: function.max_threads,
             required_block: function.required_block.map(Vec::from).unwrap_or_default(),
+            registers: function.registers.unwrap_or_default(),
+            constant_bytes: function.constant_bytes,
         };
         let variable = |variable: VariableDescription| cuda::Variable {
             name: variable.name,
@@ -257,6 +299,8 @@ impl From<cuda::Loaded> for ModuleDescription {
             local_bytes: function.local_bytes,
             max_threads: function.max_threads,
             required_block: function.required_block.try_into().ok(),
+            registers: Some(function.registers).filter(|registers| *registers > 0),
+            constant_bytes: function.constant_bytes,
         };
         let variable = |variable: cuda::Variable| VariableDescription {
             name: variable.name,
@@ -318,6 +362,7 @@ impl LoadFailure {
         let code = match self {
             Self::Invalid(_) => FailureCode::CompileFailed,
             Self::Unsupported(_) => FailureCode::Incompatible,
+            Self::NoBinary(_) => FailureCode::Unsupported,
             Self::Failed(failure) => failure.kind.into(),
         };
         (code, self.to_string())
@@ -328,6 +373,7 @@ impl LoadFailure {
         match code {
             FailureCode::CompileFailed => Self::Invalid(message),
             FailureCode::Incompatible => Self::Unsupported(message),
+            FailureCode::Unsupported => Self::NoBinary(message),
             code => Self::Failed(Failure::new(code.into(), message)),
         }
     }
@@ -460,6 +506,8 @@ mod tests {
                 local_bytes: 2,
                 max_threads: 3,
                 required_block: Some([4, 5, 6]),
+                registers: Some(7),
+                constant_bytes: 8,
             }],
             variables: vec![VariableDescription {
                 name: "v".to_owned(),

@@ -1,4 +1,5 @@
-//! What the device says of itself: the limits of compute capability 8.0, within which compilers emit what the PTX engine runs.
+//! What the device says of itself. A GPU says what its driver does. The limits of the PTX engine are those of compute capability 8.0, within
+//! which compilers emit what it runs.
 
 use sahasra_cuda_device::Properties;
 use sahasra_cuda_environment::{CAPABILITY, PCI_BUS};
@@ -36,9 +37,30 @@ pub(crate) const CLOCK_RATE: i32 = 1_000_000;
 /// Maximum distance of rows in bytes.
 pub(crate) const MAX_PITCH: i32 = i32::MAX;
 
+/// Attributes that a GPU's driver knows, by their numbers: limits, sizes and rates. Others say what this library can do.
+const OF_HARDWARE: &[u32] = &[
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 36, 37, 38, 39, 51, 75, 76, 81, 82, 87, 97, 106, 111,
+];
+
+/// Compute capability: major and minor.
+pub(crate) fn capability(properties: &Properties) -> (i32, i32) {
+    let of = |attribute| device(attribute, properties).unwrap_or(0);
+    (of(75), of(76))
+}
+
+/// Value of an attribute that is a size.
+pub(crate) fn size(attribute: u32, properties: &Properties) -> u32 {
+    device(attribute, properties)
+        .and_then(|value| u32::try_from(value).ok())
+        .unwrap_or(0)
+}
+
 /// Value of an attribute (`CUdevice_attribute`), or `None` for a number that is no attribute.
 pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
     let signed = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    if let Some(value) = properties.attributes.get(&attribute).filter(|_| OF_HARDWARE.contains(&attribute)) {
+        return Some(*value);
+    }
     Some(match attribute {
         // Blocks and grids.
         1..=3 => signed(BLOCK_THREADS),
@@ -104,11 +126,13 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
     fn every_attribute_has_a_value() {
-        let properties = Properties {
+        let mut properties = Properties {
             name: String::new(),
             uuid: [0; 16],
             memory_bytes: 1,
@@ -116,6 +140,10 @@ mod tests {
             placed_from: 1,
             multiprocessors: 4,
             shares_host_memory: true,
+            attributes: BTreeMap::new(),
+            takes_machine_code: false,
+            page_bytes: 512,
+            stack_bytes: 8192,
         };
         for attribute in 1..=150 {
             assert!(device(attribute, &properties).is_some(), "{attribute}");
@@ -123,5 +151,16 @@ mod tests {
         assert_eq!((device(75, &properties), device(76, &properties)), (Some(8), Some(0)));
         assert_eq!(device(0, &properties), None);
         assert_eq!(device(1000, &properties), None);
+        properties.attributes = BTreeMap::from([(75, 9), (39, 1536), (120, 1)]);
+        assert_eq!(
+            (capability(&properties), size(39, &properties)),
+            ((9, 0), 1536),
+            "as the driver has it"
+        );
+        assert_eq!(
+            device(120, &properties),
+            Some(0),
+            "launches in clusters, which this library refuses"
+        );
     }
 }

@@ -12,8 +12,6 @@ use crate::callbacks::Callbacks;
 use crate::status::Status;
 use crate::table::new_handle;
 
-/// Size of a thread's call stack in bytes, unless the program sets another.
-const STACK_BYTES: u64 = 8192;
 /// Bytes that kernels may print between two waiting calls (CUDA's default).
 const PRINT_BYTES: u64 = 1 << 20;
 /// Size of the heap of kernels in bytes (CUDA's default).
@@ -54,7 +52,7 @@ impl Context {
             id: new_handle().0,
             is_primary,
             flags: AtomicU32::new(flags),
-            stack_bytes: AtomicU64::new(STACK_BYTES),
+            stack_bytes: AtomicU64::new(device.properties().stack_bytes),
             print_bytes: AtomicU64::new(PRINT_BYTES),
             heap_bytes: AtomicU64::new(HEAP_BYTES),
             cache_preference: AtomicU32::new(0),

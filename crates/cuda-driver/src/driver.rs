@@ -29,7 +29,7 @@ use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
-use crate::virtual_memory::VirtualMemory;
+use crate::virtual_memory::{GRANULARITY, VirtualMemory};
 
 pub(crate) use host::DEVICE_MAP;
 
@@ -124,7 +124,9 @@ pub(crate) fn initialise() -> Result<(), Status> {
     let addresses = device.properties().addresses.clone();
     // The upper quarter is for programs that manage their addresses.
     let reserved = addresses.end - (addresses.end - addresses.start) / 4;
-    let ranges = Ranges::new(addresses.start..reserved);
+    let page = device.properties().page_bytes;
+    let reserved = reserved - reserved % page.max(GRANULARITY);
+    let ranges = Ranges::new(addresses.start..reserved, page);
     let virtual_memory = VirtualMemory::new(reserved..addresses.end);
     let pools = Table::default();
     let default_pool = crate::table::new_handle();

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId, VariableDescription};
-use sahasra_cuda_environment::CAPABILITY;
+use sahasra_cuda_device::{FunctionDescription, ModuleDescription, ModuleId, Properties, VariableDescription};
 
 use crate::attributes;
 use crate::boundary::Handle;
@@ -28,9 +27,9 @@ pub(crate) struct Module {
     pub(crate) functions: Mutex<HashMap<usize, Handle>>,
 }
 
-/// A library: texts that become a module in each context that uses them.
+/// A library: images that become a module in each context that uses them.
 pub(crate) struct Library {
-    pub(crate) texts: Vec<String>,
+    pub(crate) images: Vec<Vec<u8>>,
     pub(crate) entries: Entries,
     /// Modules that were loaded, by the numbers of their contexts.
     pub(crate) modules: Mutex<HashMap<u64, Handle>>,
@@ -119,30 +118,39 @@ impl Entry {
         Ok((place.offset as usize, place.bytes as usize))
     }
 
-    /// Value of an attribute (`CUfunction_attribute`).
-    pub(crate) fn attribute(&self, attribute: u32) -> Result<i32, Status> {
+    /// Value of an attribute (`CUfunction_attribute`) on a device.
+    pub(crate) fn attribute(&self, attribute: u32, device: &Properties) -> Result<i32, Status> {
         let signed = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
         Ok(match attribute {
             0 => signed(self.description.max_threads),
             1 => signed(self.description.shared_bytes),
+            2 => signed(self.description.constant_bytes),
             3 => signed(self.description.local_bytes),
-            // Registers that leave room for a block of the most threads.
-            4 => signed((attributes::REGISTERS / self.description.max_threads.max(1)).min(64)),
-            // Versions of PTX and of machine code, as of compute capability 8.0.
-            5 | 6 => CAPABILITY.0 * 10 + CAPABILITY.1,
+            4 => signed(self.registers()),
+            // Versions of PTX and of machine code: those of the device.
+            5 | 6 => {
+                let (major, minor) = attributes::capability(device);
+                major * 10 + minor
+            }
             8 => signed(self.most_dynamic_shared.load(Ordering::Relaxed)),
             9 => self.carveout.load(Ordering::Relaxed) as i32,
-            // Constant memory, caching, clusters, scheduling.
-            2 | 7 | 10..=15 => 0,
+            // Caching, clusters, scheduling.
+            7 | 10..=15 => 0,
             _ => return Err(Status::INVALID_VALUE),
         })
     }
 
-    /// Sets an attribute.
-    pub(crate) fn set_attribute(&self, attribute: u32, value: i32) -> Result<(), Status> {
+    /// Registers of a thread. The PTX engine has as many as leave room for a block of the most threads.
+    pub(crate) fn registers(&self) -> u32 {
+        let fitting = || (attributes::REGISTERS / self.description.max_threads.max(1)).min(64);
+        self.description.registers.unwrap_or_else(fitting)
+    }
+
+    /// Sets an attribute on a device.
+    pub(crate) fn set_attribute(&self, attribute: u32, value: i32, device: &Properties) -> Result<(), Status> {
         match attribute {
             8 => {
-                let most = attributes::SHARED_BYTES_OPT_IN.saturating_sub(self.description.shared_bytes);
+                let most = attributes::size(97, device).saturating_sub(self.description.shared_bytes);
                 let value = u32::try_from(value)
                     .ok()
                     .filter(|value| *value <= most)

@@ -1,6 +1,6 @@
 //! Ranges of device memory that the library knows: where they are and whose, so that pointers are checked and explained here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range as Addresses;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -71,13 +71,33 @@ struct Table {
     next: u64,
     /// End of all addresses that were ever placed.
     highest: u64,
+    arenas: Arenas,
+}
+
+/// Addresses for allocations smaller than a page of the device. Contexts share no page, and memory is mapped in whole pages: those of one context
+/// are kept close together, so that few pages are mapped.
+struct Arenas {
+    /// Addresses that no arena has.
+    free: Addresses<u64>,
+    /// Arenas of contexts that are gone.
+    spare: Vec<u64>,
+    of_contexts: HashMap<u64, Vec<u64>>,
 }
 
 /// Device memory by address.
 pub(crate) struct Ranges {
+    /// First address of arenas.
+    first: u64,
     addresses: Addresses<u64>,
+    /// Unit in which the device maps memory, in bytes.
+    page: u64,
     table: RwLock<Table>,
 }
+
+/// Part of the addresses that arenas have.
+const ARENAS_PART: u64 = 4;
+/// Pages of an arena.
+const ARENA_PAGES: u64 = 16;
 
 /// Size with which an allocation counts, in bytes.
 pub(crate) fn counted(bytes: u64) -> Option<u64> {
@@ -85,28 +105,55 @@ pub(crate) fn counted(bytes: u64) -> Option<u64> {
 }
 
 impl Ranges {
-    pub(crate) fn new(addresses: Addresses<u64>) -> Self {
-        let next = addresses.start;
+    /// Ranges in these addresses, on a device that maps memory in pages of `page` bytes.
+    pub(crate) fn new(addresses: Addresses<u64>, page: u64) -> Self {
+        let end = match page > ALIGNMENT {
+            true => addresses.start + (addresses.end - addresses.start) / ARENAS_PART / (page * ARENA_PAGES) * (page * ARENA_PAGES),
+            false => addresses.start,
+        };
         Self {
-            addresses,
+            first: addresses.start,
             table: RwLock::new(Table {
                 ranges: BTreeMap::new(),
-                next,
-                highest: next,
+                next: end,
+                highest: end,
+                arenas: Arenas {
+                    free: addresses.start..end,
+                    spare: Vec::new(),
+                    of_contexts: HashMap::new(),
+                },
             }),
+            addresses: end..addresses.end,
+            page,
         }
     }
 
+    /// Whether an allocation is placed in an arena, rather than in pages of its own.
+    fn is_small(&self, bytes: u64) -> bool {
+        self.page > ALIGNMENT && bytes < self.page
+    }
+
     /// Chooses free addresses for a range and notes it. Addresses are used again only after all others, so that pointers to freed memory
-    /// are found out; a gap follows each range.
+    /// are found out; a gap follows each range. Only ranges smaller than a page of the device take the lowest free addresses.
     pub(crate) fn place(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
-        let size = counted(bytes)
-            .and_then(|size| size.checked_add(ALIGNMENT))
+        let unit = if self.is_small(bytes) {
+            ALIGNMENT
+        } else {
+            self.page.max(ALIGNMENT)
+        };
+        let size = bytes
+            .checked_next_multiple_of(unit)
+            .and_then(|size| size.checked_add(unit))
             .ok_or(Status::OUT_OF_MEMORY)?;
         let mut table = self.table.write();
         table.check(context)?;
-        let start = free_from(&table.ranges, table.next, self.addresses.end, size)
-            .or_else(|| free_from(&table.ranges, self.addresses.start, self.addresses.end, size))
+        if self.is_small(bytes) {
+            let start = table.place_in_arena(context.id, self.page, size).ok_or(Status::OUT_OF_MEMORY)?;
+            table.ranges.insert(start, Range::new(context, start, bytes, kind));
+            return Ok(start);
+        }
+        let start = free_from(&table.ranges, &self.addresses, table.next, size, unit)
+            .or_else(|| free_from(&table.ranges, &self.addresses, self.addresses.start, size, unit))
             .ok_or(Status::OUT_OF_MEMORY)?;
         table.next = start + size;
         table.highest = table.highest.max(table.next);
@@ -138,7 +185,9 @@ impl Ranges {
 
     /// Whether an address is one that a range had at some time.
     pub(crate) fn has_placed(&self, address: u64) -> bool {
-        address >= self.addresses.start && address < self.table.read().highest
+        let table = self.table.read();
+        let first = self.addresses.start.min(table.arenas.free.start);
+        self.has_addresses(address) && (address < first || (self.addresses.start..table.highest).contains(&address))
     }
 
     /// Takes a range out of use, of one of the kinds that `is_meant` accepts. Its addresses stay taken until it is forgotten.
@@ -161,7 +210,7 @@ impl Ranges {
 
     /// Whether an address is one of those among which ranges are placed.
     pub(crate) fn has_addresses(&self, address: u64) -> bool {
-        self.addresses.contains(&address)
+        (self.first..self.addresses.end).contains(&address)
     }
 
     /// Bytes from an address to the end of its range.
@@ -185,6 +234,8 @@ impl Ranges {
         let mut removed = Vec::new();
         let mut table = self.table.write();
         context.is_destroyed.store(true, Ordering::Relaxed);
+        let arenas = table.arenas.of_contexts.remove(&context.id).unwrap_or_default();
+        table.arenas.spare.extend(arenas);
         table.ranges.retain(|_, range| {
             let is_kept = range.context_id != context.id;
             if !is_kept {
@@ -206,6 +257,28 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Lowest free addresses in the arenas of a context, or in a new one.
+    fn place_in_arena(&mut self, context: u64, page: u64, size: u64) -> Option<u64> {
+        let arena_bytes = page * ARENA_PAGES;
+        let arenas = self.arenas.of_contexts.entry(context).or_default();
+        let lowest = |arena: u64| free_from(&self.ranges, &(arena..arena + arena_bytes), arena, size, ALIGNMENT);
+        let found = arenas.iter().find_map(|arena| lowest(*arena));
+        if found.is_some() {
+            return found;
+        }
+        let arena = self.arenas.spare.pop().or_else(|| {
+            let arena = self.arenas.free.start;
+            (self.arenas.free.end - arena >= arena_bytes).then(|| {
+                self.arenas.free.start += arena_bytes;
+                arena
+            })
+        })?;
+        arenas.push(arena);
+        lowest(arena)
+    }
+}
+
 impl Range {
     fn new(context: &Arc<Context>, start: u64, bytes: u64, kind: Kind) -> Self {
         Self {
@@ -221,20 +294,21 @@ impl Range {
     }
 }
 
-/// First address from `start` at which `size` bytes are free.
-fn free_from(ranges: &BTreeMap<u64, Range>, start: u64, end: u64, size: u64) -> Option<u64> {
-    let occupied = |range: &Range| range.start + counted(range.bytes).unwrap_or(0) + ALIGNMENT;
+/// First multiple of `unit` within addresses, from `start`, at which `size` bytes are free. Ranges there occupy whole units, and one behind
+/// them.
+fn free_from(ranges: &BTreeMap<u64, Range>, within: &Addresses<u64>, start: u64, size: u64, unit: u64) -> Option<u64> {
+    let occupied = |range: &Range| range.start + range.bytes.next_multiple_of(unit) + unit;
     let mut candidate = start;
-    if let Some((_, below)) = ranges.range(..start).next_back() {
+    if let Some((_, below)) = ranges.range(within.start..start).next_back() {
         candidate = candidate.max(occupied(below));
     }
-    for (at, range) in ranges.range(start..end) {
+    for (at, range) in ranges.range(start..within.end) {
         if candidate.checked_add(size)? <= *at {
             break;
         }
         candidate = candidate.max(occupied(range));
     }
-    (candidate.checked_add(size)? <= end).then_some(candidate)
+    (candidate.checked_add(size)? <= within.end).then_some(candidate)
 }
 
 /// A memory pool: it counts, and is otherwise part of the device's memory.
@@ -285,13 +359,55 @@ mod tests {
     #[test]
     fn free_addresses_keep_a_gap_to_every_range() {
         let none = BTreeMap::new();
-        assert_eq!(free_from(&none, 1024, 4096, 3072), Some(1024));
-        assert_eq!(free_from(&none, 1024, 4096, 3073), None);
+        assert_eq!(free_from(&none, &(0..4096), 1024, 3072, ALIGNMENT), Some(1024));
+        assert_eq!(free_from(&none, &(0..4096), 1024, 3073, ALIGNMENT), None);
         let ranges = BTreeMap::from([range(1024, 100), range(8192, 512)]);
-        assert_eq!(free_from(&ranges, 1024, 16_384, 1024), Some(2048), "behind the first and its gap");
-        assert_eq!(free_from(&ranges, 2048, 16_384, 6144), Some(2048), "up to the second");
-        assert_eq!(free_from(&ranges, 2048, 16_384, 6145), Some(9216), "behind the second");
-        assert_eq!(free_from(&ranges, 8700, 16_384, 512), Some(9216), "not within the second");
-        assert_eq!(free_from(&ranges, 2048, 9216, 6145), None);
+        assert_eq!(
+            free_from(&ranges, &(0..16_384), 1024, 1024, ALIGNMENT),
+            Some(2048),
+            "behind the first and its gap"
+        );
+        assert_eq!(
+            free_from(&ranges, &(0..16_384), 2048, 6144, ALIGNMENT),
+            Some(2048),
+            "up to the second"
+        );
+        assert_eq!(
+            free_from(&ranges, &(0..16_384), 2048, 6145, ALIGNMENT),
+            Some(9216),
+            "behind the second"
+        );
+        assert_eq!(
+            free_from(&ranges, &(0..16_384), 8700, 512, ALIGNMENT),
+            Some(9216),
+            "not within the second"
+        );
+        assert_eq!(free_from(&ranges, &(0..9216), 2048, 6145, ALIGNMENT), None);
+        let pages = BTreeMap::from([range(8192, 5000)]);
+        assert_eq!(
+            free_from(&pages, &(0..65_536), 8192, 8192, 4096),
+            Some(8192 + 3 * 4096),
+            "whole pages, and one between"
+        );
+    }
+
+    #[test]
+    fn small_ranges_of_a_context_share_pages_and_those_of_another_do_not() {
+        let page = 1 << 12;
+        let ranges = Ranges::new(0..1 << 24, page);
+        let mut table = ranges.table.write();
+        let mut place = |context: u64, bytes: u64| {
+            let start = table.place_in_arena(context, page, bytes + ALIGNMENT).unwrap();
+            table.ranges.insert(start, range(start, bytes).1);
+            start
+        };
+        assert_eq!([place(1, 512), place(1, 1024), place(1, 512)], [0, 1024, 2560]);
+        assert_eq!(place(2, 512), page * ARENA_PAGES, "an arena of its own");
+        drop(table);
+        let mut table = ranges.table.write();
+        table.ranges.remove(&1024);
+        assert_eq!(table.place_in_arena(1, page, 1024), Some(1024), "the lowest that are free");
+        assert!(ranges.is_small(page - 1) && !ranges.is_small(page));
+        assert!(!Ranges::new(0..1 << 24, ALIGNMENT).is_small(1), "on a device without pages");
     }
 }

@@ -165,6 +165,7 @@ impl From<&LoadFailure> for Status {
         match failure {
             LoadFailure::Invalid(_) => Self::INVALID_PTX,
             LoadFailure::Unsupported(_) => Self::NOT_SUPPORTED,
+            LoadFailure::NoBinary(_) => Self::NO_BINARY_FOR_GPU,
             LoadFailure::Failed(failure) => Self::from(failure),
         }
     }

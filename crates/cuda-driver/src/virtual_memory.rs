@@ -8,12 +8,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Weak;
 
+use sahasra_cuda_device::KeptAddresses;
+
 use crate::boundary::Handle;
 use crate::context::Context;
 use crate::status::Status;
 
 /// Unit of reservations, memories and mappings in bytes, as on GPUs.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
+
+/// End of the addresses that a process has (x86-64 Linux).
+const OF_PROCESSES: u64 = 1 << 47;
 
 /// Memory that a program created.
 pub(crate) struct Physical {
@@ -53,6 +58,8 @@ pub(crate) struct VirtualMemory {
     reservations: BTreeMap<u64, u64>,
     /// The latter.
     spares: HashSet<u64>,
+    /// Reservations at addresses of this process, which has nothing there.
+    elsewhere: HashMap<u64, KeptAddresses>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) memories: HashMap<Handle, Physical>,
 }
@@ -76,14 +83,16 @@ impl VirtualMemory {
             addresses,
             reservations: BTreeMap::new(),
             spares: HashSet::new(),
+            elsewhere: HashMap::new(),
             mappings: BTreeMap::new(),
             memories: HashMap::new(),
         }
     }
 
-    /// Whether an address was ever reserved.
+    /// Whether an address was ever reserved, or is one of this process that is.
     pub(crate) fn has_reserved(&self, address: u64) -> bool {
-        (self.addresses.start..self.highest).contains(&address)
+        let below = self.reservations.range(..=address).next_back();
+        (self.addresses.start..self.highest).contains(&address) || below.is_some_and(|(start, bytes)| address - start < *bytes)
     }
 
     /// Reserves addresses, those that the caller wants if they are free.
@@ -93,6 +102,9 @@ impl VirtualMemory {
             return Err(Status::INVALID_VALUE);
         }
         let alignment = alignment.max(GRANULARITY);
+        if self.reserve_elsewhere(bytes, alignment, wanted) {
+            return Ok(wanted);
+        }
         let is_wanted = wanted.is_multiple_of(alignment) && wanted >= self.addresses.start;
         let found = is_wanted
             .then(|| self.free_from(wanted, alignment, bytes))
@@ -106,6 +118,20 @@ impl VirtualMemory {
         self.highest = self.highest.max(self.next);
         self.reservations.insert(start, bytes);
         Ok(start)
+    }
+
+    /// Reserves addresses below those of the device, if the caller wants them and this process has nothing there.
+    fn reserve_elsewhere(&mut self, bytes: u64, alignment: u64, wanted: u64) -> bool {
+        let end = wanted.checked_add(bytes);
+        if wanted == 0 || !wanted.is_multiple_of(alignment) || end.is_none_or(|end| end > OF_PROCESSES.min(self.addresses.start)) {
+            return false;
+        }
+        let Ok(kept) = KeptAddresses::keep(wanted, bytes) else {
+            return false;
+        };
+        self.elsewhere.insert(wanted, kept);
+        self.reservations.insert(wanted, bytes);
+        true
     }
 
     /// First aligned address from `start` at which as many bytes are free.
@@ -132,6 +158,7 @@ impl VirtualMemory {
             return Err(Status::INVALID_VALUE);
         }
         self.reservations.remove(&start);
+        self.elsewhere.remove(&start);
         Ok(())
     }
 

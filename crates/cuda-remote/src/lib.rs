@@ -9,6 +9,7 @@
 //! An operation is encoded into the current batch and needs no system call. A thread of the device sends batches while no thread waits; a thread
 //! that waits sends the batch itself. Tickets count operations on both sides, so that a wait names the operation it waits for.
 
+mod addresses;
 mod lent;
 mod marks;
 mod mirrors;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sahasra_client::{Error, Options, Session, Target};
-use sahasra_cuda_device::{Device, Failure, FailureKind, Properties, Queue};
+use sahasra_cuda_device::{Device, Failure, FailureKind, KeptAddresses, Properties, Queue};
 use sahasra_error_chain::causes;
 
 use outbox::Outbox;
@@ -39,6 +40,8 @@ pub struct RemoteDevice {
     properties: Properties,
     outbox: Arc<Outbox>,
     contexts: AtomicU64,
+    /// Addresses of the device.
+    _kept: Option<KeptAddresses>,
 }
 
 impl RemoteDevice {
@@ -61,21 +64,14 @@ impl RemoteDevice {
                 welcome.engine
             ));
         };
-        let uuid = device.uuid.as_ref().try_into();
-        let properties = Properties {
-            name: device.name,
-            uuid: uuid.map_err(|_| "the session's device has no identifier of 16 bytes")?,
-            memory_bytes: welcome.limit_bytes,
-            addresses: device.first_address..device.end_address,
-            placed_from: device.placed_from,
-            multiprocessors: device.multiprocessors,
-            shares_host_memory: false,
-        };
+        let properties = Properties::of_session(*device, welcome.limit_bytes)?;
+        let kept = addresses::keep(&properties.addresses)?;
         let outbox = Outbox::start(session).map_err(|error| format!("failed to start a thread: {error}"))?;
         Ok(Self {
             properties,
             outbox,
             contexts: AtomicU64::new(1),
+            _kept: kept,
         })
     }
 }

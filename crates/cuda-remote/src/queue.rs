@@ -314,21 +314,21 @@ impl Queue for RemoteQueue {
         Ok(())
     }
 
-    fn load(&self, module: ModuleId, texts: &[&str]) -> Result<ModuleDescription, LoadFailure> {
+    fn load(&self, module: ModuleId, images: &[&[u8]]) -> Result<ModuleDescription, LoadFailure> {
         self.check()?;
-        let bytes: usize = texts.iter().map(|text| text.len()).sum();
+        let bytes: usize = images.iter().map(|image| image.len()).sum();
         if bytes > MAX_PAYLOAD_BYTES {
-            let message = format!("a module of {bytes} bytes of PTX exceeds the limit of {MAX_PAYLOAD_BYTES}");
+            let message = format!("a module of {bytes} bytes exceeds the limit of {MAX_PAYLOAD_BYTES}");
             return Err(LoadFailure::Unsupported(message));
         }
         let load = Load {
             context: self.context,
             module: module.0,
-            text_bytes: texts.iter().map(|text| text.len() as u64).collect(),
+            text_bytes: images.iter().map(|image| image.len() as u64).collect(),
             request: 0,
         };
-        let texts = Bytes::from(texts.concat());
-        let answer = self.outbox.ask_after_all(|session| session.cuda_load(load, texts));
+        let images = Bytes::from(images.concat());
+        let answer = self.outbox.ask_after_all(|session| session.cuda_load(load, images));
         match self.outbox.statistics().wait(answer) {
             Ok(loaded) => Ok(loaded.into()),
             Err(Error::Failed(failed)) => {

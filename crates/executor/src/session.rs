@@ -40,6 +40,9 @@ use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_names::{self as names, Backend};
 use sahasra_wire::session::client_frame;
 
+#[cfg(test)]
+pub(crate) use self::cuda::ON_GPU;
+
 use self::answer::Answer;
 use self::connection::Connections;
 use self::cuda::CudaState;
@@ -194,11 +197,17 @@ fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<A
             let engine = CudaDevice::open(options.assigned.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
             run(status_page, engine, limit_bytes, report);
         }
-        (names::Engine::Cuda, Backend::Cpu) => {
-            let (device, description) = cuda::open(limit_bytes, options.assigned.threads);
+        (names::Engine::Cuda, backend) => {
+            let device = match backend {
+                Backend::Cpu => cuda::cpu(limit_bytes, options.assigned.threads),
+                Backend::Cuda => match cuda::gpu(options.assigned.ordinal, limit_bytes) {
+                    Ok(device) => device,
+                    Err(reason) => return report(Err(reason)),
+                },
+            };
+            let description = cuda::description(device.properties(), backend);
             drive(status_page, description, limit_bytes, report, |hub| CudaState::new(device, hub));
         }
-        (names::Engine::Cuda, Backend::Cuda) => report(Err("engine cuda is not available on GPUs".to_owned())),
         (names::Engine::Xla, backend) => {
             let Some(plugin) = &options.plugin else {
                 return report(Err("engine xla requires --plugin".to_owned()));

@@ -27,6 +27,8 @@ pub struct Outline {
     pub global_bytes: u64,
     /// Bytes of module-scope `.const` variables.
     pub constant_bytes: u64,
+    /// Names of module-scope `.global` and `.const` variables in the order of the text.
+    pub variables: Vec<String>,
 }
 
 /// Declarations of a kernel.
@@ -120,12 +122,20 @@ impl Outline {
                         functions.insert(name, body);
                     }
                 }
-                Token::Dot("global") => outline.global_bytes = outline.global_bytes.saturating_add(sum(&reader.variables()?)),
+                Token::Dot("global") => {
+                    let found = reader.variables()?;
+                    outline.global_bytes = outline.global_bytes.saturating_add(sum(&found));
+                    outline.variables.extend(names(&found));
+                }
                 Token::Dot("tex") => {
                     let handles = 8 * reader.variables()?.len() as u64;
                     outline.global_bytes = outline.global_bytes.saturating_add(handles);
                 }
-                Token::Dot("const") => constants.append(&mut reader.variables()?),
+                Token::Dot("const") => {
+                    let mut found = reader.variables()?;
+                    outline.variables.extend(names(&found));
+                    constants.append(&mut found);
+                }
                 Token::Dot("shared" | "shared::cta") => shared.append(&mut reader.variables()?),
                 Token::Dot("local") => locals.append(&mut reader.variables()?),
                 _ => reader.at += 1,
@@ -191,6 +201,10 @@ fn entry(
     found
 }
 
+fn names(variables: &[Variable<'_>]) -> impl Iterator<Item = String> {
+    variables.iter().map(|variable| variable.name.to_owned())
+}
+
 fn sum(variables: &[Variable<'_>]) -> u64 {
     variables.iter().map(|variable| variable.bytes).fold(0, u64::saturating_add)
 }
@@ -246,6 +260,7 @@ mod tests {
         assert_eq!((outline.version, outline.address_size), ((8, 8), 64));
         assert_eq!(outline.targets, ["sm_90a", "debug"]);
         assert_eq!((outline.global_bytes, outline.constant_bytes), (8, 16));
+        assert_eq!(outline.variables, ["table", "unused", "counter"]);
         let [first, second] = &outline.entries[..] else {
             panic!("{outline:?}")
         };

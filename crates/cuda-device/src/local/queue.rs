@@ -13,6 +13,7 @@ use sahasra_ptx::with_signals_blocked;
 
 use crate::{
     Ended, Engine, Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
+    texts,
 };
 
 /// Maximum operations that wait. CUDA's own queues are of this order.
@@ -244,8 +245,8 @@ impl Queue for CpuQueue {
         self.shared.engine.read(from, extent, into)
     }
 
-    fn load(&self, module: ModuleId, texts: &[&str]) -> Result<ModuleDescription, LoadFailure> {
-        let translated = self.shared.engine.translate(texts)?;
+    fn load(&self, module: ModuleId, images: &[&[u8]]) -> Result<ModuleDescription, LoadFailure> {
+        let translated = self.shared.engine.translate(&texts(images)?)?;
         self.shared.wait(self.last())?;
         Ok(self.shared.engine.load(module, &translated)?)
     }

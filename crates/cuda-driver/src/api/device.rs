@@ -3,7 +3,6 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use sahasra_cuda_boundary::missing::refuse;
-use sahasra_cuda_environment::CAPABILITY;
 
 use crate::attributes;
 use crate::boundary::{Handle, Out, Text};
@@ -99,9 +98,9 @@ exports! {
     }
 
     fn cuDeviceComputeCapability(major: Out<c_int>, minor: Out<c_int>, device: c_int) {
-        of(device)?;
-        major.set(CAPABILITY.0)?;
-        minor.set(CAPABILITY.1)
+        let capability = attributes::capability(of(device)?.device.properties());
+        major.set(capability.0)?;
+        minor.set(capability.1)
     }
 
     fn cuDeviceGetPCIBusId(text: Out<c_char>, length: c_int, device: c_int) {

@@ -18,11 +18,13 @@ pub(crate) fn parameter(entry: &Entry, index: usize, offset: Out<usize>, bytes: 
 
 exports! {
     fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) {
-        value.set(driver::get()?.entry(function)?.attribute(attribute)?)
+        let driver = driver::get()?;
+        value.set(driver.entry(function)?.attribute(attribute, driver.device.properties())?)
     }
 
     fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) {
-        driver::get()?.entry(function)?.set_attribute(attribute, value)
+        let driver = driver::get()?;
+        driver.entry(function)?.set_attribute(attribute, value, driver.device.properties())
     }
 
     fn cuFuncSetCacheConfig(function: Handle, _preference: c_uint) {

@@ -26,7 +26,8 @@ exports! {
         _library_count: c_uint,
     ) {
         library.require()?;
-        load(library, image::texts_at(image)?, &Logs::read(count, options, values)?)
+        let parts = image::parts_at(image, driver::get()?.target())?;
+        load(library, parts, &Logs::read(count, options, values)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -40,7 +41,8 @@ exports! {
         _library_count: c_uint,
     ) {
         library.require()?;
-        load(library, image::texts_of_file(path)?, &Logs::read(count, options, values)?)
+        let parts = image::parts_of_file(path, driver::get()?.target())?;
+        load(library, parts, &Logs::read(count, options, values)?)
     }
 
     fn cuLibraryUnload(library: Handle) {
@@ -100,11 +102,12 @@ exports! {
     }
 
     fn cuKernelGetAttribute(value: Out<c_int>, attribute: c_uint, kernel: Handle, device: c_int) {
-        value.set(entry_on(kernel, device)?.attribute(attribute)?)
+        let entry = entry_on(kernel, device)?;
+        value.set(entry.attribute(attribute, driver::get()?.device.properties())?)
     }
 
     fn cuKernelSetAttribute(attribute: c_uint, value: c_int, kernel: Handle, device: c_int) {
-        entry_on(kernel, device)?.set_attribute(attribute, value)
+        entry_on(kernel, device)?.set_attribute(attribute, value, driver::get()?.device.properties())
     }
 
     fn cuKernelSetCacheConfig(kernel: Handle, _preference: c_uint, device: c_int) {
@@ -121,9 +124,9 @@ exports! {
 }
 
 /// Loads a library, also without a context, or in one that has failed.
-fn load(library: Out<Handle>, texts: Vec<String>, logs: &Logs) -> Result<(), Status> {
+fn load(library: Out<Handle>, images: Vec<Vec<u8>>, logs: &Logs) -> Result<(), Status> {
     let context = current::context().ok().filter(|context| context.check().is_ok());
-    library.set(driver::get()?.load_library(context.as_ref(), texts, logs)?)
+    library.set(driver::get()?.load_library(context.as_ref(), images, logs)?)
 }
 
 /// The entry of a kernel on a device, of which there is one.

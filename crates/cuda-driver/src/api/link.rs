@@ -1,4 +1,4 @@
-//! Linking of PTX texts.
+//! Linking of PTX texts, and of machine code if the device takes it.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn create(count: c_uint, options: In<c_uint>, values: Out<usize>, link: Out<Hand
 
 fn add_file(link: Handle, kind: c_uint, path: Text) -> Result<(), Status> {
     let link = driver::get()?.links.get(link)?;
-    link.lock().add(kind, &image::file(path)?)
+    link.lock().add(kind, &image::file(path)?, driver::get()?.target())
 }
 
 exports! {
@@ -47,27 +47,28 @@ exports! {
         _options: In<c_uint>,
         _values: Out<usize>,
     ) {
-        let link = driver::get()?.links.get(link)?;
-        data.with_bytes(bytes, |bytes| link.lock().add(kind, bytes))?
+        let driver = driver::get()?;
+        let link = driver.links.get(link)?;
+        data.with_bytes(bytes, |bytes| link.lock().add(kind, bytes, driver.target()))?
     }
 
     fn cuLinkAddFile_v2(link: Handle, kind: c_uint, path: Text, _count: c_uint, _options: In<c_uint>, _values: Out<usize>) {
         add_file(link, kind, path)
     }
 
-    /// Loads the texts to check them. The device keeps the translation for the load that follows.
+    /// Loads the parts to check them. The device keeps the translation for the load that follows.
     fn cuLinkComplete(link: Handle, image: Out<*mut c_void>, bytes: Out<usize>) {
         image.require()?;
         let link = driver::get()?.links.get(link)?;
         let context = current::context()?;
         context.check()?;
         let mut link = link.lock();
-        if link.texts.is_empty() {
+        if link.parts.is_empty() {
             return Err(Status::INVALID_VALUE);
         }
-        let texts: Vec<&str> = link.texts.iter().map(String::as_str).collect();
+        let parts: Vec<&[u8]> = link.parts.iter().map(Vec::as_slice).collect();
         let id = ModuleId(new_handle().0);
-        let description = context.queue.load(id, &texts).map_err(|failure| link.logs.report(&failure))?;
+        let description = context.queue.load(id, &parts).map_err(|failure| link.logs.report(&failure))?;
         context.submit(Operation::Unload(id))?;
         link.logs.finish(&description);
         let (start, length) = link.complete();

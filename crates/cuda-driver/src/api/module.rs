@@ -14,8 +14,9 @@ use crate::status::Status;
 fn load(out: Out<Handle>, image: HostPointer, logs: &Logs) -> Result<(), Status> {
     out.require()?;
     let context = current::context()?;
-    let texts = image::texts_at(image)?;
-    out.set(driver::get()?.load_module(&context, &texts, logs)?)
+    let driver = driver::get()?;
+    let parts = image::parts_at(image, driver.target())?;
+    out.set(driver.load_module(&context, &parts, logs)?)
 }
 
 /// Writes address and size of a variable.
@@ -30,7 +31,9 @@ exports! {
     fn cuModuleLoad(module: Out<Handle>, path: Text) {
         module.require()?;
         let context = current::context()?;
-        module.set(driver::get()?.load_module(&context, &image::texts_of_file(path)?, &Logs::default())?)
+        let driver = driver::get()?;
+        let parts = image::parts_of_file(path, driver.target())?;
+        module.set(driver.load_module(&context, &parts, &Logs::default())?)
     }
 
     fn cuModuleLoadData(module: Out<Handle>, image: HostPointer) {

@@ -1,8 +1,9 @@
-//! Occupancy: how many blocks of a function a multiprocessor of compute capability 8.0 takes.
+//! Occupancy: how many blocks of a function a multiprocessor takes.
 
 use std::ffi::{c_int, c_uint};
 
 use sahasra_cuda_boundary::missing::refuse;
+use sahasra_cuda_device::Properties;
 
 use crate::attributes;
 use crate::boundary::{Handle, In, Out};
@@ -13,25 +14,35 @@ use crate::status::Status;
 /// Function that gives the dynamic shared memory of a block for its number of threads.
 type SharedBytesOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
 
+/// Registers that warps are given at a time (CUDA's occupancy calculator).
+const REGISTER_UNIT: u32 = 256;
+
 /// Blocks of a multiprocessor.
-fn blocks(entry: &Entry, threads: u32, shared_bytes: usize) -> u32 {
+fn blocks(entry: &Entry, threads: u32, shared_bytes: usize, device: &Properties) -> u32 {
     let threads = threads.next_multiple_of(attributes::WARP);
-    let shared = u64::from(entry.description.shared_bytes) + u64::from(attributes::SHARED_BYTES_RESERVED);
-    let shared = shared.saturating_add(shared_bytes as u64);
-    let by_shared = u64::from(attributes::SHARED_BYTES_OF_MULTIPROCESSOR) / shared;
+    let shared = u64::from(entry.description.shared_bytes) + u64::from(attributes::size(111, device));
+    let shared = shared.saturating_add(shared_bytes as u64).max(1);
+    let by_shared = u64::from(attributes::size(81, device)) / shared;
+    let of_warp = (entry.registers() * attributes::WARP).next_multiple_of(REGISTER_UNIT);
+    let by_registers = attributes::size(82, device) / (of_warp * (threads / attributes::WARP)).max(1);
     if threads == 0 || threads > entry.description.max_threads.next_multiple_of(attributes::WARP) {
         return 0;
     }
-    (attributes::THREADS / threads).min(attributes::BLOCKS).min(by_shared as u32)
+    let by_threads = (attributes::size(39, device) / threads).min(attributes::size(106, device));
+    match entry.description.registers {
+        Some(_) => by_threads.min(by_shared as u32).min(by_registers),
+        None => by_threads.min(by_shared as u32),
+    }
 }
 
 fn active_blocks(count: Out<c_int>, function: Handle, threads: c_int, shared_bytes: usize) -> Result<(), Status> {
-    let entry = driver::get()?.entry(function)?;
+    let driver = driver::get()?;
+    let entry = driver.entry(function)?;
     let threads = u32::try_from(threads)
         .ok()
         .filter(|threads| *threads > 0)
         .ok_or(Status::INVALID_VALUE)?;
-    count.set(blocks(&entry, threads, shared_bytes) as c_int)
+    count.set(blocks(&entry, threads, shared_bytes, driver.device.properties()) as c_int)
 }
 
 fn best_block(
@@ -56,7 +67,7 @@ fn best_block(
             Some(of) => unsafe { of(threads as c_int) },
             None => shared_bytes,
         };
-        let blocks = blocks(&entry, threads, shared_bytes);
+        let blocks = blocks(&entry, threads, shared_bytes, driver.device.properties());
         if blocks * threads > best {
             (best, best_threads, best_blocks) = (blocks * threads, threads, blocks);
         }
@@ -112,13 +123,15 @@ exports! {
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Handle, blocks: c_int, threads: c_int) {
-        let entry = driver::get()?.entry(function)?;
+        let driver = driver::get()?;
+        let device = driver.device.properties();
+        let entry = driver.entry(function)?;
         let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(Status::INVALID_VALUE)?;
         if threads <= 0 {
             return Err(Status::INVALID_VALUE);
         }
-        let share = (attributes::SHARED_BYTES_OF_MULTIPROCESSOR / blocks).saturating_sub(attributes::SHARED_BYTES_RESERVED);
-        let most = share.min(attributes::SHARED_BYTES_OPT_IN);
+        let share = (attributes::size(81, device) / blocks).saturating_sub(attributes::size(111, device));
+        let most = share.min(attributes::size(97, device));
         bytes.set(most.saturating_sub(entry.description.shared_bytes) as usize)
     }
 

@@ -17,21 +17,21 @@ use crate::table::new_handle;
 use super::Driver;
 
 impl Driver {
-    /// Loads a library. Its texts are checked at once: by loading them in a context if there is one, or in a queue for that alone.
-    pub(crate) fn load_library(&self, context: Option<&Arc<Context>>, texts: Vec<String>, logs: &Logs) -> Result<Handle, Status> {
+    /// Loads a library. Its images are checked at once: by loading them in a context if there is one, or in a queue for that alone.
+    pub(crate) fn load_library(&self, context: Option<&Arc<Context>>, images: Vec<Vec<u8>>, logs: &Logs) -> Result<Handle, Status> {
         let handle = new_handle();
         let mut modules = HashMap::new();
         let entries = match context {
             Some(context) => {
-                let module = self.load(context, &texts, logs, Some(handle), None)?;
+                let module = self.load(context, &images, logs, Some(handle), None)?;
                 modules.insert(context.id, module.handle);
                 self.modules.insert(module.handle, Arc::clone(&module));
                 module.entries.clone()
             }
-            None => self.describe(&texts, logs)?,
+            None => self.describe(&images, logs)?,
         };
         let library = Library {
-            texts,
+            images,
             entries,
             modules: Mutex::new(modules),
             kernels: Mutex::default(),
@@ -40,14 +40,14 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Functions of texts that are not loaded in any context.
-    fn describe(&self, texts: &[String], logs: &Logs) -> Result<Entries, Status> {
+    /// Functions of images that are not loaded in any context.
+    fn describe(&self, images: &[Vec<u8>], logs: &Logs) -> Result<Entries, Status> {
         let queue = self.device.open().map_err(|failure| {
             log::line(&failure.message);
             Status::from(&failure)
         })?;
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let description = queue.load(ModuleId(1), &texts).map_err(|failure| logs.report(&failure))?;
+        let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
+        let description = queue.load(ModuleId(1), &images).map_err(|failure| logs.report(&failure))?;
         logs.finish(&description);
         Entries::new(&description)
     }
@@ -79,7 +79,7 @@ impl Driver {
         }
         // Unlocked: the load waits for the work of the context.
         let entries = Some(library.entries.clone());
-        let module = self.load(context, &library.texts, &Logs::default(), Some(handle), entries)?;
+        let module = self.load(context, &library.images, &Logs::default(), Some(handle), entries)?;
         self.modules.insert(module.handle, Arc::clone(&module));
         let mut modules = library.modules.lock();
         let found = modules.get(&context.id).and_then(|module| self.modules.find(*module));

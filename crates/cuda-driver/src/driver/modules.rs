@@ -7,6 +7,7 @@ use sahasra_cuda_device::{ModuleId, Operation};
 
 use crate::boundary::Handle;
 use crate::context::Context;
+use crate::image::Target;
 use crate::jit::Logs;
 use crate::module::{Entries, Function, Module};
 use crate::ranges::Kind;
@@ -16,27 +17,32 @@ use crate::table::new_handle;
 use super::Driver;
 
 impl Driver {
-    /// Loads texts in a context.
-    pub(crate) fn load_module(&self, context: &Arc<Context>, texts: &[String], logs: &Logs) -> Result<Handle, Status> {
-        let module = self.load(context, texts, logs, None, None)?;
+    /// Which images the device takes.
+    pub(crate) fn target(&self) -> Target {
+        Target::of(self.device.properties())
+    }
+
+    /// Loads images in a context.
+    pub(crate) fn load_module(&self, context: &Arc<Context>, images: &[Vec<u8>], logs: &Logs) -> Result<Handle, Status> {
+        let module = self.load(context, images, logs, None, None)?;
         self.modules.insert(module.handle, Arc::clone(&module));
         Ok(module.handle)
     }
 
-    /// Loads texts in a context, perhaps for a library, with its entries or those that the device describes.
+    /// Loads images in a context, perhaps for a library, with its entries or those that the device describes.
     pub(super) fn load(
         &self,
         context: &Arc<Context>,
-        texts: &[String],
+        images: &[Vec<u8>],
         logs: &Logs,
         library: Option<Handle>,
         entries: Option<Entries>,
     ) -> Result<Arc<Module>, Status> {
         context.check()?;
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
         let handle = new_handle();
         let id = ModuleId(handle.0);
-        let description = context.queue.load(id, &texts).map_err(|failure| logs.report(&failure))?;
+        let description = context.queue.load(id, &images).map_err(|failure| logs.report(&failure))?;
         logs.finish(&description);
         let sizes = || description.variables.iter().map(|variable| variable.bytes);
         if let Err(status) = self.charge_variables(sizes()) {

@@ -37,6 +37,41 @@ fn free(program: &Program) -> usize {
 }
 
 #[test]
+fn addresses_of_the_process_are_reserved_if_they_are_free() {
+    apart(
+        "virtual_memory::addresses_of_the_process_are_reserved_if_they_are_free",
+        CPU,
+        || {
+            let program = Program::new();
+            let library = &program.library;
+            let wanted = 0x3d00_0000_0000u64;
+            let reserve_wanted = |wanted: u64| {
+                let mut address = 0u64;
+                ok!(library, cuMemAddressReserve(&raw mut address, UNIT, 0usize, wanted, 0u64));
+                address
+            };
+            assert_eq!(reserve_wanted(wanted), wanted);
+            assert_ne!(reserve_wanted(wanted), wanted, "taken");
+            let local = 7u32;
+            let of_stack = (&raw const local) as u64 / UNIT as u64 * UNIT as u64;
+            assert_ne!(reserve_wanted(of_stack), of_stack, "the stack is there");
+            let memory = create(&program, UNIT);
+            ok!(library, cuMemMap(wanted, UNIT, 0usize, memory, 0u64));
+            set_access(&program, wanted, UNIT, 3);
+            let mut first = wanted;
+            assert_eq!(
+                program.launch_one(program.function("add_step"), &mut [parameter(&mut first)]),
+                SUCCESS
+            );
+            assert_eq!(program.word(wanted), Ok(3));
+            ok!(library, cuMemUnmap(wanted, UNIT));
+            ok!(library, cuMemAddressFree(wanted, UNIT));
+            assert_eq!(reserve_wanted(wanted), wanted, "free again");
+        },
+    );
+}
+
+#[test]
 fn a_program_grows_an_array_by_mapping_memory_behind_it() {
     apart("virtual_memory::a_program_grows_an_array_by_mapping_memory_behind_it", CPU, || {
         let program = Program::new();

@@ -8,7 +8,7 @@
 //! that module-scope variables have their initial values, as on the CPU backend. The heap of `malloc` belongs to the context and lasts as
 //! long as the process.
 
-mod driver;
+pub(crate) mod driver;
 mod memory;
 mod probe;
 mod stream;

@@ -8,22 +8,30 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use prost::{DecodeError, Message};
-use sahasra_cuda_device::{CpuDevice, Device, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Queue, Region, Ticket, wire};
+use sahasra_cuda_device::{
+    CpuDevice, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Properties, Queue, Region, Ticket, WatchedDevice,
+    is_machine_code, wire,
+};
 use sahasra_memory::Filling;
 use sahasra_names::{self as names, Backend};
-use sahasra_wire::cuda::{DeviceProperties, Discard, Load, Printed, Read, Wait, Waited, Write};
+use sahasra_wire::cuda::{Discard, Load, Printed, Read, Wait, Waited, Write};
 use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
 
-use super::ClientState;
 use super::answer::Answer;
 use super::engine::Description;
 use super::hub::{Hub, Waiting};
 use super::payload::Payload;
 use super::state::Malformed;
+use super::{ClientState, FINAL_MESSAGE_TIMEOUT};
+use crate::gpu::{self, GpuDevice};
+use crate::process::end_process;
 
 mod context;
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+pub(crate) use tests::ON_GPU;
 
 use context::{Context, MAX_CONTEXTS, NOTHING};
 
@@ -41,7 +49,7 @@ const PRINTED_BYTES: usize = 256 << 10;
 /// What later operations of the client wait for: a request whose result they may change, or operations for which a queue has no room.
 enum Held {
     Read(Read),
-    Load { load: Load, texts: Vec<String> },
+    Load { load: Load, images: Vec<Bytes> },
     Batch { context: u64, rest: std::vec::IntoIter<Operation> },
     Write(Write, Bytes),
 }
@@ -64,7 +72,7 @@ impl Held {
 
 /// The [state](self) of a client.
 pub(super) struct CudaState {
-    device: CpuDevice,
+    device: Box<dyn WatchedDevice>,
     hub: Arc<Hub>,
     contexts: HashMap<u64, Context>,
     waits: Vec<(u64, Wait)>,
@@ -75,27 +83,32 @@ pub(super) struct CudaState {
     misplaced: Option<(u64, &'static str)>,
 }
 
-/// The device of a session with this memory in bytes, and its description.
-pub(super) fn open(memory_bytes: u64, threads: u32) -> (CpuDevice, Description) {
+/// The CPU as the device of a session with this memory in bytes.
+pub(super) fn cpu(memory_bytes: u64, threads: u32) -> Box<dyn WatchedDevice> {
     let threads = NonZero::new(threads as usize).unwrap_or(NonZero::<usize>::MIN);
-    let device = CpuDevice::new(memory_bytes, threads);
-    let properties = device.properties();
-    let description = Description {
+    Box::new(CpuDevice::new(memory_bytes, threads))
+}
+
+/// A GPU as the device of a session with this memory in bytes. The standard output of this process is what its kernels print.
+///
+/// # Errors
+/// The reason why the GPU cannot be used.
+pub(super) fn gpu(ordinal: u32, memory_bytes: u64) -> Result<Box<dyn WatchedDevice>, String> {
+    let printed = gpu::Printed::keep().map_err(|error| format!("failed to keep what kernels print: {error}"))?;
+    let device = GpuDevice::open(ordinal, memory_bytes, printed).map_err(|failure| failure.message)?;
+    Ok(Box::new(device))
+}
+
+/// Description of a device of this backend.
+pub(super) fn description(properties: &Properties, backend: Backend) -> Description {
+    Description {
         engine: names::Engine::Cuda,
-        platform: Backend::Cpu.to_string(),
+        platform: backend.to_string(),
         platform_version: env!("CARGO_PKG_VERSION").to_owned(),
         device: properties.name.clone(),
         stablehlo_version: String::new(),
-        cuda: Some(DeviceProperties {
-            name: properties.name.clone(),
-            uuid: Bytes::copy_from_slice(&properties.uuid),
-            first_address: properties.addresses.start,
-            end_address: properties.addresses.end,
-            multiprocessors: properties.multiprocessors,
-            placed_from: properties.placed_from,
-        }),
-    };
-    (device, description)
+        cuda: Some(Box::new(properties.into())),
+    }
 }
 
 fn operations(mut payload: Bytes) -> Result<Vec<Operation>, DecodeError> {
@@ -107,7 +120,14 @@ fn operations(mut payload: Bytes) -> Result<Vec<Operation>, DecodeError> {
 }
 
 impl CudaState {
-    pub(super) fn new(device: CpuDevice, hub: Arc<Hub>) -> Self {
+    pub(super) fn new(device: Box<dyn WatchedDevice>, hub: Arc<Hub>) -> Self {
+        let (woken, told) = (Arc::clone(&hub), Arc::clone(&hub));
+        device.when_freed(Box::new(move || woken.download_ends()));
+        device.when_lost(Box::new(move |reason| {
+            eprintln!("the GPU is lost: {reason}");
+            told.end(&format!("the GPU is lost: {reason}"), FINAL_MESSAGE_TIMEOUT);
+            end_process()
+        }));
         Self {
             device,
             hub,
@@ -129,7 +149,7 @@ impl CudaState {
         } else {
             BEYOND
         };
-        let (device, hub) = (&self.device, &self.hub);
+        let (device, hub) = (&*self.device, &self.hub);
         self.contexts.entry(number).or_insert_with(|| Context::open(device, hub, count))
     }
 
@@ -176,16 +196,16 @@ impl CudaState {
         self.submit(write.context, operation);
     }
 
-    /// Splits the payload of a [`Load`] into its texts.
-    fn texts(load: &Load, payload: &[u8]) -> Option<Vec<String>> {
-        let mut rest = payload;
-        let mut texts = Vec::with_capacity(load.text_bytes.len());
+    /// Splits the payload of a [`Load`] into its images.
+    fn images(load: &Load, mut payload: Bytes) -> Option<Vec<Bytes>> {
+        let mut images = Vec::with_capacity(load.text_bytes.len());
         for bytes in &load.text_bytes {
-            let (text, after) = rest.split_at_checked(usize::try_from(*bytes).ok()?)?;
-            texts.push(str::from_utf8(text).ok()?.to_owned());
-            rest = after;
+            let bytes = usize::try_from(*bytes).ok().filter(|bytes| *bytes <= payload.len())?;
+            let image = payload.split_to(bytes);
+            (is_machine_code(&image) || str::from_utf8(&image).is_ok()).then_some(())?;
+            images.push(image);
         }
-        rest.is_empty().then_some(texts)
+        payload.is_empty().then_some(images)
     }
 
     fn discard(&mut self, discard: &Discard) {
@@ -264,11 +284,11 @@ impl CudaState {
         }
     }
 
-    fn load(&mut self, sequence: u64, load: &Load, texts: &[String]) {
+    fn load(&mut self, sequence: u64, load: &Load, images: &[Bytes]) {
         let found = self.context(load.context).queue().cloned();
         let loaded = found.map_err(LoadFailure::from).and_then(|queue| {
-            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            let loaded = queue.load(ModuleId(load.module), &texts)?.into_message(load.request);
+            let images: Vec<&[u8]> = images.iter().map(Bytes::as_ref).collect();
+            let loaded = queue.load(ModuleId(load.module), &images)?.into_message(load.request);
             let bytes = loaded.encoded_len();
             if bytes > MAX_DESCRIPTION_BYTES {
                 let message = format!("the description of the module has {bytes} bytes, more than {MAX_DESCRIPTION_BYTES}: split it");
@@ -381,7 +401,7 @@ impl ClientState for CudaState {
         {
             match held {
                 Held::Read(read) => self.read(sequence, &read),
-                Held::Load { load, texts } => self.load(sequence, &load, &texts),
+                Held::Load { load, images } => self.load(sequence, &load, &images),
                 Held::Batch { context, rest } => self.batch(context, rest),
                 Held::Write(write, bytes) => self.write(write, bytes),
             }
@@ -436,10 +456,10 @@ impl ClientState for CudaState {
             Operation::CudaWrite(write) => self.write(write, payload.into_bytes()),
             Operation::CudaRead(read) => self.held = Some((sequence, Held::Read(read))),
             Operation::CudaLoad(load) => {
-                let texts = Self::texts(&load, &payload.into_bytes());
-                let texts =
-                    texts.ok_or_else(|| malformed("the texts of a module are not as long as announced, or not UTF-8".to_owned()))?;
-                self.held = Some((sequence, Held::Load { load, texts }));
+                let images = Self::images(&load, payload.into_bytes());
+                let images =
+                    images.ok_or_else(|| malformed("the texts of a module are not as long as announced, or not UTF-8".to_owned()))?;
+                self.held = Some((sequence, Held::Load { load, images }));
             }
             Operation::CudaWait(wait) => {
                 if wait.operations > self.context(wait.context).operations {

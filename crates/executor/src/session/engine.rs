@@ -47,7 +47,7 @@ impl Fault {
 }
 
 /// Description of an engine and its device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Description {
     pub engine: names::Engine,
     /// Name of the platform, such as `cpu` or `cuda`.
@@ -59,7 +59,7 @@ pub(crate) struct Description {
     /// Newest StableHLO version that the engine reads, as `major.minor.patch`; empty if the engine does not read StableHLO.
     pub stablehlo_version: String,
     /// Device of the engine `cuda`.
-    pub cuda: Option<DeviceProperties>,
+    pub cuda: Option<Box<DeviceProperties>>,
 }
 
 /// Callback for the end of an operation. It is called on any thread and must not block.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use sahasra_cuda_device::{CpuDevice, Failure, FailureKind, Operation, Queue, Ticket};
+use sahasra_cuda_device::{Failure, FailureKind, Operation, Queue, Ticket, WatchedDevice};
 use sahasra_wire::cuda::Mark;
 
 use crate::session::hub::Hub;
@@ -32,7 +32,7 @@ pub(super) struct Context {
 
 impl Context {
     /// Opens a context of a client that has `count` others.
-    pub(super) fn open(device: &CpuDevice, hub: &Arc<Hub>, count: usize) -> Self {
+    pub(super) fn open(device: &dyn WatchedDevice, hub: &Arc<Hub>, count: usize) -> Self {
         let awaited = Arc::new(AtomicU64::new(NOTHING));
         let queue = if count < MAX_CONTEXTS {
             let (hub, awaited) = (Arc::clone(hub), Arc::clone(&awaited));

@@ -1,0 +1,82 @@
+//! What a queue waits for: the end of operations, with the times of marks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUresult;
+use sahasra_cuda_device::Failure;
+
+use super::event::Event;
+use super::module::Module;
+use super::outcome;
+use crate::device::cuda::driver::description;
+
+/// Time between two marks from which later ones are measured from the second: the driver's times have 24 bits.
+const BASE_AGE: Duration = Duration::from_secs(1);
+
+/// End of operations.
+pub(super) enum End {
+    /// The event of the last of them.
+    Event(Event),
+    /// Nothing is to be waited for.
+    Nothing,
+    Failed(Failure),
+}
+
+pub(super) struct Fence {
+    /// Ticket of the last operation that has ended with it.
+    pub(super) last: u64,
+    pub(super) end: End,
+    pub(super) mark: Option<u64>,
+    /// Kernel that was launched last: its module, and its index there.
+    pub(super) kernel: Option<(Arc<Module>, u32)>,
+}
+
+/// Operations that were begun since the last fence.
+#[derive(Default)]
+pub(super) struct Unfenced {
+    pub(super) count: u64,
+    pub(super) kernel: Option<(Arc<Module>, u32)>,
+}
+
+/// Times of marks.
+pub(super) struct Clock {
+    /// Event from which marks are measured, and its own time.
+    base: Event,
+    time: Duration,
+}
+
+impl Fence {
+    /// The fault that the driver reports, with the kernel that was launched last.
+    pub(super) fn fault(&self, result: CUresult) -> Failure {
+        let kernel = self.kernel.as_ref();
+        let name = kernel.and_then(|(module, function)| Some(&module.functions.get(*function as usize)?.name));
+        let description = description(result);
+        let message = name.map_or_else(|| description.clone(), |name| format!("kernel {name}: {description}"));
+        Failure::new(outcome::kind(result), message)
+    }
+}
+
+impl Clock {
+    /// Clock whose time begins with an event.
+    pub(super) fn new(base: Event) -> Self {
+        Self {
+            base,
+            time: Duration::ZERO,
+        }
+    }
+
+    /// Time of an event that has ended, since the queue was opened.
+    pub(super) fn read(&self, event: &Event) -> Result<Duration, Failure> {
+        Ok(self.time + event.since(&self.base)?)
+    }
+
+    /// Measures from a later event if the base is old. Returns the event that is not needed.
+    pub(super) fn rebase(&mut self, event: Event, time: Duration) -> Event {
+        if time - self.time < BASE_AGE {
+            return event;
+        }
+        self.time = time;
+        std::mem::replace(&mut self.base, event)
+    }
+}

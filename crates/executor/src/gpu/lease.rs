@@ -1,0 +1,99 @@
+//! Memory that a session may use on its GPU.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use sahasra_cuda_device::{Failure, FailureKind};
+
+/// Time for which an allocation waits for memory of contexts that are ending.
+const FREE_TIMEOUT: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+struct State {
+    used: u64,
+    /// Number of contexts that are ending.
+    ending: usize,
+}
+
+/// Memory of all contexts, in bytes. It is counted before the driver is asked for it.
+#[derive(Debug)]
+pub(super) struct Lease {
+    capacity: u64,
+    state: Mutex<State>,
+    /// Signalled when memory is free, or a context has ended.
+    freed: Condvar,
+}
+
+impl Lease {
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            capacity,
+            state: Mutex::default(),
+            freed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.state.lock().used
+    }
+
+    /// Counts bytes as used. Waits for those of contexts that are ending, if that may help.
+    pub(super) fn take(&self, bytes: u64) -> Result<(), Failure> {
+        let end = Instant::now() + FREE_TIMEOUT;
+        let mut state = self.state.lock();
+        loop {
+            if let Some(used) = state.used.checked_add(bytes).filter(|used| *used <= self.capacity) {
+                state.used = used;
+                return Ok(());
+            }
+            if state.ending == 0 || self.freed.wait_until(&mut state, end).timed_out() {
+                let (used, capacity) = (state.used, self.capacity);
+                let message = format!("{bytes} bytes requested, {used} of the session's {capacity} are in use");
+                return Err(Failure::new(FailureKind::OutOfMemory, message));
+            }
+        }
+    }
+
+    /// Counts bytes as free.
+    pub(super) fn give(&self, bytes: u64) {
+        self.state.lock().used -= bytes;
+        self.freed.notify_all();
+    }
+
+    /// Notes that a context is ending, whose memory will be free.
+    pub(super) fn begin_end(&self) {
+        self.state.lock().ending += 1;
+    }
+
+    /// Notes that it has ended.
+    pub(super) fn end(&self) {
+        self.state.lock().ending -= 1;
+        self.freed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_context_that_is_ending_is_waited_for() {
+        let lease = Lease::new(100);
+        lease.take(60).unwrap();
+        assert_eq!(lease.take(41).unwrap_err().kind, FailureKind::OutOfMemory);
+        assert_eq!(lease.take(u64::MAX).unwrap_err().kind, FailureKind::OutOfMemory);
+        lease.begin_end();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                lease.give(60);
+                lease.end();
+            });
+            lease.take(100).unwrap();
+        });
+        assert_eq!(lease.used(), 100);
+    }
+}

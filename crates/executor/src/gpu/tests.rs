@@ -1,0 +1,88 @@
+//! The contract of devices on a GPU, or on the CUDA driver library of this workspace.
+
+use std::process::Command;
+
+use crate::session::ON_GPU;
+
+mod corpus;
+
+/// The contract. It needs a GPU, and reports visibly when there is none.
+mod contract {
+    use std::io::Write;
+    use std::sync::LazyLock;
+
+    use sahasra_cuda_device::contract::{self, MEMORY_BYTES};
+
+    use crate::device::cuda::probe;
+    use crate::gpu::{GpuDevice, Printed};
+
+    /// The first GPU. Without one, prints the reason past the capture of test output and returns `None`, so that the test does nothing.
+    pub(super) fn device() -> Option<GpuDevice> {
+        static PRINTED: LazyLock<Option<Printed>> = LazyLock::new(|| {
+            let probed = probe();
+            if probed.gpus.is_empty() {
+                let reason = probed.reason.unwrap_or_default();
+                writeln!(std::io::stderr(), "SKIPPED: queues on a GPU are not tested here: {reason}").unwrap();
+                return None;
+            }
+            Some(Printed::keep().unwrap())
+        });
+        let printed = PRINTED.clone()?;
+        Some(GpuDevice::open(0, MEMORY_BYTES, printed).unwrap())
+    }
+
+    macro_rules! keeps {
+        ($($part:ident,)*) => {
+            $(
+                #[test]
+                fn $part() {
+                    if let Some(device) = device() {
+                        contract::$part(&device);
+                    }
+                }
+            )*
+        };
+    }
+
+    sahasra_cuda_device::for_each_part!(keeps);
+}
+
+/// Runs tests of this program with these filters on the CUDA driver library of this workspace, each filter in a process of its own.
+fn on_our_own_driver(filter: &str, fewest: usize) {
+    let test = std::env::current_exe().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let library = test.parent().unwrap().join("libsahasra_cuda_driver.so");
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        std::os::unix::fs::symlink(&library, folder.path().join(name)).unwrap();
+    }
+    let listed = Command::new(&test).args([filter, "--list"]).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).matches(": test").count();
+    assert!(listed >= fewest, "{listed} tests are named {filter}");
+    let output = Command::new(&test)
+        .args([filter, "--nocapture"])
+        .env(ON_GPU, "1")
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("SAHASRA_CUDA", "cpu:")
+        .env("SAHASRA_CUDA_MEMORY", "4Gi")
+        .env("SAHASRA_CUDA_THREADS", "2")
+        .output()
+        .unwrap();
+    let texts = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{texts}");
+    assert!(!texts.contains("SKIPPED"), "{texts}");
+}
+
+#[test]
+fn queues_keep_the_contract_on_our_own_driver() {
+    on_our_own_driver("gpu::tests::contract::", 15);
+}
+
+#[test]
+fn the_engine_cuda_does_on_our_own_driver_what_it_does_on_the_cpu() {
+    on_our_own_driver("session::cuda::tests::", 10);
+}
+
+#[test]
+fn kernels_of_the_corpus_run_on_our_own_driver() {
+    on_our_own_driver("gpu::tests::corpus::", 1);
+}
