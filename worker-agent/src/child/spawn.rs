@@ -17,13 +17,17 @@ use super::Child;
 
 /// Environment variables that executors inherit: those by which a driver is found and its devices are selected. All others stay out, above
 /// all any that names a token or the API server.
-const KEPT: [&str; 8] = [
+const KEPT: [&str; 11] = [
     "LD_LIBRARY_PATH",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
     "CUDA_MPS_PIPE_DIRECTORY",
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
+    // Those of this repository's driver library, where it takes the place of the vendor's.
+    "SAHASRA_CUDA",
+    "SAHASRA_CUDA_MEMORY",
+    "SAHASRA_CUDA_THREADS",
     "RUST_BACKTRACE",
     "TZ",
 ];

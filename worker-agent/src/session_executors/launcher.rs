@@ -76,9 +76,7 @@ impl Launcher {
 impl Launch for Launcher {
     fn engines(&self, backend: Backend) -> Vec<Engine> {
         let is_supported = |engine: &Engine| match engine {
-            Engine::Ptx => true,
-            // Programs of GPUs need operations of the real driver, which the executor does not have.
-            Engine::Cuda => backend == Backend::Cpu,
+            Engine::Ptx | Engine::Cuda => true,
             Engine::Xla => self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, backend)),
         };
         Engine::ALL.iter().copied().filter(is_supported).collect()
