@@ -153,6 +153,10 @@ cuda-programs: ## Programs of the package index on the CUDA libraries, without a
 cuda-programs-small:
 	cuda-programs/run --small
 
+.PHONY: gpu
+gpu: ## Tests that need a GPU, packed into target/gpu.tar.gz for a machine that has one and nothing but its driver (`gpu/run` there)
+	gpu/pack
+
 .PHONY: build
 build: ## The binaries, optimised
 	cargo build --release --workspace --bins
