@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    Device, Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleId, Operation, Queue, Region, Ticket, is_machine_code,
+    Device, Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleId, Operation, Queue, Region, SequenceId, Ticket,
+    is_machine_code,
 };
 
 /// Calls a macro with the name of every part of the suite.
@@ -30,6 +31,7 @@ macro_rules! for_each_part {
             rows_without_bytes_and_rows_without_end_take_no_time,
             a_module_is_not_replaced_by_another_of_its_number,
             a_module_that_was_unloaded_is_unknown,
+            a_sequence_is_replayed_as_one_operation,
         }
     };
 }
@@ -457,4 +459,29 @@ pub fn a_module_that_was_unloaded_is_unknown(device: &dyn Device) {
     let failure = queue.wait(ticket).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Protocol);
     assert!(failure.message.contains("module 1 not found"), "{failure}");
+}
+
+/// Sequences grow, change, print, count as memory and end.
+pub fn a_sequence_is_replayed_as_one_operation(device: &dyn Device) {
+    let (address, queue) = open(device);
+    queue.submit(Operation::Map { address, bytes: 4096 });
+    queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
+    let (sequence, add) = (SequenceId(1), |offset: u64| launch(0, &(address + offset).to_le_bytes()));
+    let extend = |operations| Operation::Extend { sequence, operations };
+    queue.submit(extend(vec![add(0), add(0)]));
+    queue.submit(extend(vec![launch(5, &[])]));
+    let before = queue.last();
+    (0..10).for_each(|_| drop(queue.submit(Operation::Replay(sequence))));
+    let (index, operations) = (1, vec![add(4)]);
+    queue.submit(Operation::Amend {
+        sequence,
+        index,
+        operations,
+    });
+    assert_eq!(queue.submit(Operation::Replay(sequence)), Ticket(before.0 + 12));
+    queue.submit(Operation::Erase(sequence));
+    assert_eq!((word(&*queue, address).unwrap(), word(&*queue, address + 4).unwrap()), (63, 3));
+    assert_eq!(String::from_utf8_lossy(&queue.printed()).matches("hello\n").count(), 11);
+    queue.submit(Operation::Replay(sequence));
+    assert_eq!(queue.wait(queue.last()).unwrap_err().kind, FailureKind::Protocol);
 }

@@ -22,7 +22,7 @@ struct Sequence<R> {
 
 /// Sequences of a queue.
 #[derive(Debug)]
-pub(crate) struct Sequences<R>(HashMap<SequenceId, Sequence<R>>);
+pub struct Sequences<R>(HashMap<SequenceId, Sequence<R>>);
 
 impl<R> Default for Sequences<R> {
     fn default() -> Self {
@@ -31,8 +31,12 @@ impl<R> Default for Sequences<R> {
 }
 
 impl<R> Sequences<R> {
-    /// Stores operations. `reserve` counts bytes of memory. If there is no room, the whole sequence cannot be replayed.
-    pub(crate) fn extend(
+    /// Appends operations to a sequence, creating it if needed. `reserve` counts bytes of memory. If there is no room, the sequence is dropped
+    /// and each replay fails.
+    ///
+    /// # Errors
+    /// The failure of `reserve`; [`FailureKind::Protocol`] for operations that no sequence has, and beyond the limits.
+    pub fn extend(
         &mut self,
         id: SequenceId,
         operations: &[Operation],
@@ -69,8 +73,11 @@ impl<R> Sequences<R> {
         }
     }
 
-    /// Replaces operations by others of the same kinds that carry as many bytes.
-    pub(crate) fn amend(&mut self, id: SequenceId, index: u32, operations: &[Operation]) -> Result<(), Failure> {
+    /// Replaces operations by others of the same kinds that carry at most as many bytes.
+    ///
+    /// # Errors
+    /// [`FailureKind::Protocol`] if there is no such sequence or operation, or it is of another kind or size.
+    pub fn amend(&mut self, id: SequenceId, index: u32, operations: &[Operation]) -> Result<(), Failure> {
         let sequence = self.0.get_mut(&id).ok_or_else(|| unknown(id))?;
         if sequence.failure.is_some() {
             return Ok(());
@@ -90,7 +97,10 @@ impl<R> Sequences<R> {
     }
 
     /// The operations of a sequence.
-    pub(crate) fn operations(&self, id: SequenceId) -> Result<Arc<Vec<Operation>>, Failure> {
+    ///
+    /// # Errors
+    /// [`FailureKind::Protocol`] if there is none; the failure with which it was dropped.
+    pub fn operations(&self, id: SequenceId) -> Result<Arc<Vec<Operation>>, Failure> {
         let sequence = self.0.get(&id).ok_or_else(|| unknown(id))?;
         match &sequence.failure {
             Some(failure) => Err(failure.clone()),
@@ -99,7 +109,10 @@ impl<R> Sequences<R> {
     }
 
     /// Frees a sequence.
-    pub(crate) fn erase(&mut self, id: SequenceId) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// [`FailureKind::Protocol`] if there is none.
+    pub fn erase(&mut self, id: SequenceId) -> Result<(), Failure> {
         self.0.remove(&id).map(|_| ()).ok_or_else(|| unknown(id))
     }
 }

@@ -18,6 +18,7 @@ mod pages;
 mod printed;
 mod queue;
 mod rows;
+mod sequences;
 mod symbols;
 #[cfg(test)]
 mod tests;

@@ -10,14 +10,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUlimit};
 use parking_lot::Mutex;
-use sahasra_cuda_device::{Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region};
+use sahasra_cuda_device::{
+    Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region, SequenceId,
+};
 
 use super::event::Event;
+use super::fence::Launched;
 use super::lease::Lease;
 use super::module::Module;
 use super::outcome::{check, check_launch};
 use super::pages::Pages;
 use super::rows::{self, Side};
+use super::sequences::Stored;
 use super::symbols::Symbols;
 
 /// Maximum size of the heap of kernels in bytes, as on the PTX engine: beside the session's memory.
@@ -40,6 +44,7 @@ pub(super) struct Context {
     /// Addresses whose mapping failed, until the client unmaps them.
     unmapped: Mutex<HashSet<u64>>,
     stack_bytes: AtomicU64,
+    stored: Stored,
 }
 
 // SAFETY: a context may be current in many threads, and its stream be used by them; the driver locks.
@@ -72,6 +77,7 @@ impl Context {
             modules: Mutex::default(),
             unmapped: Mutex::default(),
             stack_bytes: AtomicU64::new(0),
+            stored: Stored::new(lease),
         })
     }
 
@@ -90,6 +96,7 @@ impl Context {
             let destroyed = check("cuCtxDestroy", sys::cuCtxDestroy_v2(self.context));
             let freed: u64 = self.modules.lock().drain().map(|(_, module)| module.bytes).sum();
             self.lease.give(freed);
+            self.stored.clear();
             entered.and(destroyed).and(self.pages.release(self.number))
         }
     }
@@ -117,8 +124,28 @@ impl Context {
             Operation::Unmap { address } => self.pages.frees_pages(self.number, *address),
             Operation::Unload(_) | Operation::LimitHeap(_) => true,
             Operation::Launch(request) => u64::from(request.stack_bytes) != self.stack_bytes.load(Ordering::Relaxed),
+            Operation::Replay(sequence) => {
+                let operations = self.stored.operations(*sequence);
+                operations.is_ok_and(|operations| operations.iter().any(|operation| self.needs_idle(operation)))
+            }
             _ => false,
         }
+    }
+
+    /// Kernels that an operation launches.
+    pub(super) fn launched(&self, operation: &Operation) -> Launched {
+        let of = |operation: &Operation| match operation {
+            Operation::Launch(request) => Some((self.module(request.module)?, request.function)),
+            _ => None,
+        };
+        let replayed = match operation {
+            Operation::Replay(sequence) => self.stored.operations(*sequence).unwrap_or_default(),
+            _ => Arc::default(),
+        };
+        let mut kernels: Vec<_> = replayed.iter().chain([operation]).filter_map(of).collect();
+        let prints = kernels.iter().any(|(module, _)| module.prints);
+        let kernel = kernels.pop().filter(|_| kernels.is_empty());
+        Launched { kernel, prints }
     }
 
     /// A module that is loaded.
@@ -157,6 +184,14 @@ impl Context {
             // Whoever calls this records an event for it.
             Operation::Mark(_) => Ok(()),
             Operation::Unload(module) => self.unload(*module),
+            Operation::Extend { sequence, operations } => self.stored.extend(*sequence, operations),
+            Operation::Amend {
+                sequence,
+                index,
+                operations,
+            } => self.stored.amend(*sequence, *index, operations),
+            Operation::Replay(sequence) => self.replay(*sequence),
+            Operation::Erase(sequence) => self.stored.erase(*sequence),
             Operation::LimitHeap(bytes) => {
                 let bytes = (*bytes).min(MAX_HEAP_BYTES) as usize;
                 // SAFETY: the driver reads a number.
@@ -165,6 +200,19 @@ impl Context {
                 check_launch("the size of the heap", set)
             }
         }
+    }
+
+    /// Begins the operations of a sequence, up to a sticky failure. Returns the first failure.
+    fn replay(&self, sequence: SequenceId) -> Result<(), Failure> {
+        let mut outcome = Ok(());
+        for operation in &*self.stored.operations(sequence)? {
+            let begun = self.begin(operation);
+            if begun.as_ref().is_err_and(Failure::is_sticky) {
+                return begun;
+            }
+            outcome = outcome.and(begun);
+        }
+        outcome
     }
 
     fn map(&self, address: u64, bytes: u64) -> Result<(), Failure> {

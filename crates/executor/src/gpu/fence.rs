@@ -28,15 +28,23 @@ pub(super) struct Fence {
     pub(super) last: u64,
     pub(super) end: End,
     pub(super) mark: Option<u64>,
-    /// Kernel that was launched last: its module, and its index there.
+    pub(super) launched: Launched,
+}
+
+/// Kernels of an operation.
+#[derive(Default)]
+pub(super) struct Launched {
+    /// The only kernel: its module, and its index there.
     pub(super) kernel: Option<(Arc<Module>, u32)>,
+    /// Whether one of them prints.
+    pub(super) prints: bool,
 }
 
 /// Operations that were begun since the last fence.
 #[derive(Default)]
 pub(super) struct Unfenced {
     pub(super) count: u64,
-    pub(super) kernel: Option<(Arc<Module>, u32)>,
+    pub(super) launched: Launched,
 }
 
 /// Times of marks.
@@ -47,9 +55,9 @@ pub(super) struct Clock {
 }
 
 impl Fence {
-    /// The fault that the driver reports, with the kernel that was launched last.
+    /// The fault that the driver reports, with the kernel that was launched, if it was one.
     pub(super) fn fault(&self, result: CUresult) -> Failure {
-        let kernel = self.kernel.as_ref();
+        let kernel = self.launched.kernel.as_ref();
         let name = kernel.and_then(|(module, function)| Some(&module.functions.get(*function as usize)?.name));
         let description = description(result);
         let message = name.map_or_else(|| description.clone(), |name| format!("kernel {name}: {description}"));

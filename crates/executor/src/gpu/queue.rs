@@ -162,7 +162,7 @@ impl Shared {
             has_failed |= self.has_failed.load(Ordering::Acquire);
             let needs_idle = !has_failed && self.context.needs_idle(next);
             // A launch may run long, and what is before it has ended earlier.
-            if unfenced.count > 0 && (needs_idle || matches!(next, Operation::Launch(_))) {
+            if unfenced.count > 0 && (needs_idle || next.runs_kernels()) {
                 self.fence(&mut state, &mut unfenced, None);
             }
             if needs_idle && !state.begun.is_empty() {
@@ -174,20 +174,17 @@ impl Shared {
                 true => Ok(()),
                 false => MutexGuard::unlocked(&mut state, || entered.clone().and_then(|()| self.context.begin(&operation))),
             };
-            let (mut mark, mut is_launch) = (None, false);
-            match &operation {
-                Operation::Mark(name) => mark = Some(*name),
-                Operation::Launch(request) => {
-                    is_launch = true;
-                    unfenced.kernel = self.context.module(request.module).map(|module| (module, request.function));
-                }
-                _ => {}
-            }
+            let mark = match &operation {
+                Operation::Mark(name) => Some(*name),
+                _ => None,
+            };
+            let is_launch = operation.runs_kernels();
             if outcome.is_err() && unfenced.count > 0 {
                 // What is before has not failed, and may still run.
-                let kernel = unfenced.kernel.take();
                 self.fence(&mut state, &mut unfenced, None);
-                unfenced.kernel = kernel;
+            }
+            if is_launch {
+                unfenced.launched = self.context.launched(&operation);
             }
             state.begun.push_back(operation);
             unfenced.count += 1;
@@ -222,7 +219,7 @@ impl Shared {
             last: self.executed() + state.begun.len() as u64,
             end,
             mark,
-            kernel: unfenced.kernel.take(),
+            launched: std::mem::take(&mut unfenced.launched),
         });
         self.fenced.notify_one();
     }
@@ -284,7 +281,7 @@ impl Shared {
                 return None;
             }
         }
-        if fence.kernel.as_ref().is_some_and(|(module, _)| module.prints) {
+        if fence.launched.prints {
             event.flush();
         }
         Some(Ok(()))
