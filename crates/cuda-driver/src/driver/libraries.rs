@@ -15,6 +15,7 @@ use crate::status::Status;
 use crate::table::new_handle;
 
 use super::Driver;
+use super::modules::refused;
 
 impl Driver {
     /// Loads a library. Its images are checked at once: by loading them in a context if there is one, or in a queue for that alone.
@@ -47,7 +48,9 @@ impl Driver {
             Status::from(&failure)
         })?;
         let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
-        let description = queue.load(ModuleId(1), &images).map_err(|failure| logs.report(&failure))?;
+        let description = queue
+            .load(ModuleId(1), &images)
+            .map_err(|failure| refused(&failure, &images, logs))?;
         logs.finish(&description);
         Entries::new(&description)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sahasra_cuda_device::{ModuleId, Operation};
+use sahasra_cuda_device::{LoadFailure, ModuleId, Operation, is_machine_code};
 
 use crate::boundary::Handle;
 use crate::context::Context;
@@ -15,6 +15,14 @@ use crate::status::Status;
 use crate::table::new_handle;
 
 use super::Driver;
+
+/// Reports why images were not loaded. Damaged machine code is no invalid text.
+pub(super) fn refused(failure: &LoadFailure, images: &[&[u8]], logs: &Logs) -> Status {
+    match logs.report(failure) {
+        Status::INVALID_PTX if images.iter().any(|image| is_machine_code(image)) => Status::INVALID_IMAGE,
+        status => status,
+    }
+}
 
 impl Driver {
     /// Which images the device takes.
@@ -42,7 +50,10 @@ impl Driver {
         let images: Vec<&[u8]> = images.iter().map(Vec::as_slice).collect();
         let handle = new_handle();
         let id = ModuleId(handle.0);
-        let description = context.queue.load(id, &images).map_err(|failure| logs.report(&failure))?;
+        let description = context
+            .queue
+            .load(id, &images)
+            .map_err(|failure| refused(&failure, &images, logs))?;
         logs.finish(&description);
         let sizes = || description.variables.iter().map(|variable| variable.bytes);
         if let Err(status) = self.charge_variables(sizes()) {

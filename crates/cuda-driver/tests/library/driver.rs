@@ -11,6 +11,7 @@ pub const OUT_OF_MEMORY: u32 = 2;
 pub const NOT_INITIALIZED: u32 = 3;
 pub const NO_DEVICE: u32 = 100;
 pub const INVALID_DEVICE: u32 = 101;
+pub const INVALID_IMAGE: u32 = 200;
 pub const INVALID_CONTEXT: u32 = 201;
 pub const NO_BINARY_FOR_GPU: u32 = 209;
 pub const INVALID_PTX: u32 = 218;
@@ -111,6 +112,11 @@ pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Opt
 /// Whether the tests run on a session.
 pub fn is_on_session() -> bool {
     std::env::var_os(SESSION).is_some()
+}
+
+/// Whether a code refuses an ELF file that is cut: as machine code, or on a session of a GPU (`SAHASRA_TEST_GPU`) as a damaged image.
+pub fn refuses_machine_code(code: u32) -> bool {
+    code == NO_BINARY_FOR_GPU || (code == INVALID_IMAGE && std::env::var_os("SAHASRA_TEST_GPU").is_some())
 }
 
 /// Bytes as text.

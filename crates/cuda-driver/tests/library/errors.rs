@@ -1,8 +1,8 @@
 //! Calls that must be refused.
 
 use crate::driver::{
-    CPU, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, KERNELS, LAUNCH_FAILED,
-    NO_BINARY_FOR_GPU, NO_DEVICE, NOT_FOUND, NOT_INITIALIZED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open, parameter, text,
+    CPU, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, KERNELS, LAUNCH_FAILED, NO_DEVICE,
+    NOT_FOUND, NOT_INITIALIZED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open, parameter, refuses_machine_code, text,
 };
 
 #[test]
@@ -124,10 +124,13 @@ fn wrong_arguments_are_refused() {
         );
         assert_eq!(cu!(library, cuModuleLoadData(&raw mut handle, null)), INVALID_VALUE);
         assert_eq!(cu!(library, cuModuleLoadData(&raw mut handle, c"nonsense".as_ptr())), INVALID_PTX);
-        assert_eq!(
-            cu!(library, cuModuleLoadData(&raw mut handle, c"\x7fELF...".as_ptr())),
-            NO_BINARY_FOR_GPU
-        );
+        // With room for the header of the file, all zeros.
+        let mut elf = [0u8; 64];
+        elf[..4].copy_from_slice(b"\x7fELF");
+        // A section behind the end of all addresses.
+        elf[40..48].fill(0xff);
+        elf[60] = 1;
+        assert!(refuses_machine_code(cu!(library, cuModuleLoadData(&raw mut handle, elf.as_ptr()))));
         assert_eq!(cu!(library, cuMemAlloc_v2(null, 4usize)), INVALID_VALUE);
         assert_eq!(cu!(library, cuMemAlloc_v2(&raw mut address, 0usize)), INVALID_VALUE);
         let memory = program.allocate(16);
