@@ -48,7 +48,7 @@ impl Token {
     }
 
     /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for the URL of the user's [`Connection`], its
-    /// file; for a loopback URL, the file that `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
+    /// token as it is now; for a loopback URL, the file that `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
     /// of the pod. Without any of these, no token is sent. Fails if the file named by `SAHASRA_TOKEN_FILE` or a kubeconfig cannot be read.
     pub fn find(url: &str) -> Result<Self, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
@@ -98,9 +98,13 @@ impl Places {
         if let Some(token) = self.token {
             return Ok(Token::text(token));
         }
-        if let Some(path) = self.token_file.or(self.connection) {
+        if let Some(path) = self.token_file {
             read(&path)?;
             return Ok(Token::file(path));
+        }
+        // Not read again later: the file may then be of another connection.
+        if let Some(path) = self.connection {
+            return read(&path).map(Token::text);
         }
         if let (Some(port), Some(state)) = (port_here(url), self.state) {
             let path = state.join(format!("token-{port}"));

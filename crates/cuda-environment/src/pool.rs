@@ -28,8 +28,9 @@ const WAIT: &str = "SAHASRA_CUDA_WAIT_SECONDS";
 const SESSION_MEMORY: &str = "1Gi";
 /// Time to wait for a device.
 const SESSION_WAIT: Duration = Duration::from_secs(300);
-/// Time after which a session that the library created ends if the program was killed: that for which the session waits for it.
-const DISCONNECTED: Duration = sahasra_cuda_remote::GRACE;
+/// Time without a client and without work after which a session that the library created ends: longer than the time for which it waits for its
+/// client.
+const DISCONNECTED: Duration = Duration::from_secs(2 * sahasra_cuda_remote::GRACE.as_secs());
 /// Time to wait for an answer of the gateway.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -205,7 +206,8 @@ fn parse(host: &str) -> Result<(String, Option<(String, String)>), String> {
     let with_scheme = if host.contains("://") {
         host.to_owned()
     } else {
-        format!("http://{host}")
+        let scheme = if is_this_machine(host) { "http" } else { "https" };
+        format!("{scheme}://{host}")
     };
     let (scheme, rest) = with_scheme.split_once("://").ok_or(FORM)?;
     let rest = rest.trim_end_matches('/');
@@ -230,6 +232,14 @@ fn parse(host: &str) -> Result<(String, Option<(String, String)>), String> {
     ))
 }
 
+/// Whether a host with a port is this machine, to which a token may go without TLS.
+fn is_this_machine(host: &str) -> bool {
+    let authority = host.split('/').next().unwrap_or_default();
+    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+    let address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
 /// Content of the file that a variable names.
 fn certificates(variable: &str) -> Result<Option<String>, String> {
     let read = read(variable).map(|path| {
@@ -247,7 +257,10 @@ mod tests {
     fn a_pool_is_a_gateway_and_perhaps_a_session() {
         let session = |namespace: &str, name: &str| Some((namespace.to_owned(), name.to_owned()));
         for (host, url, named) in [
-            ("gpu.example:14833", "http://gpu.example:14833", None),
+            ("gpu.example:14833", "https://gpu.example:14833", None),
+            ("127.0.0.1:8000", "http://127.0.0.1:8000", None),
+            ("[::1]:8000", "http://[::1]:8000", None),
+            ("localhost:8000/team/mine", "http://localhost:8000", session("team", "mine")),
             ("https://gateway.example/", "https://gateway.example", None),
             ("http://[::1]:8000/team/mine", "http://[::1]:8000", session("team", "mine")),
             (
@@ -255,7 +268,7 @@ mod tests {
                 "https://gateway.example/pool",
                 session("team", "mine"),
             ),
-            ("gpu.example:14833/team/mine", "http://gpu.example:14833", session("team", "mine")),
+            ("gpu.example:14833/team/mine", "https://gpu.example:14833", session("team", "mine")),
         ] {
             assert_eq!(parse(host), Ok((url.to_owned(), named)), "{host}");
         }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cudarc::driver::sys::{self, CUlimit};
 use parking_lot::Mutex;
@@ -26,6 +26,8 @@ use super::symbols::Symbols;
 
 /// Maximum size of the heap of kernels in bytes, as on the PTX engine: beside the session's memory.
 const MAX_HEAP_BYTES: u64 = 64 << 20;
+/// Maximum size of the call stack of a thread in bytes, as of the driver library's `cuCtxSetLimit`.
+const MAX_STACK_BYTES: u64 = 512 << 10;
 /// Markers of a launch's `extra` parameters (`CU_LAUNCH_PARAM_…`).
 const BUFFER: *mut c_void = std::ptr::without_provenance_mut(1);
 const BUFFER_BYTES: *mut c_void = std::ptr::without_provenance_mut(2);
@@ -45,6 +47,8 @@ pub(super) struct Context {
     unmapped: Mutex<HashSet<u64>>,
     stack_bytes: AtomicU64,
     stored: Stored,
+    /// Whether nothing needs to be begun any more.
+    is_cancelled: AtomicBool,
 }
 
 // SAFETY: a context may be current in many threads, and its stream be used by them; the driver locks.
@@ -78,6 +82,7 @@ impl Context {
             unmapped: Mutex::default(),
             stack_bytes: AtomicU64::new(0),
             stored: Stored::new(lease),
+            is_cancelled: AtomicBool::new(false),
         })
     }
 
@@ -87,17 +92,23 @@ impl Context {
         unsafe { check("cuCtxSetCurrent", sys::cuCtxSetCurrent(self.context)) }
     }
 
+    /// Ends a replay that is being begun, and all later ones.
+    pub(super) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
     /// Destroys the context and frees its memory. Waits for running kernels as the driver does. Nothing may be called afterwards.
     pub(super) fn destroy(&self) -> Result<(), Failure> {
-        let entered = self.enter();
+        // After a fault this fails, like the calls below.
+        let _ = self.enter();
         // SAFETY: made by `open` and destroyed once; no other thread uses them any more. After a fault the calls return it.
         unsafe {
             let _ = sys::cuStreamDestroy_v2(self.stream);
-            let destroyed = check("cuCtxDestroy", sys::cuCtxDestroy_v2(self.context));
+            let _ = sys::cuCtxDestroy_v2(self.context);
             let freed: u64 = self.modules.lock().drain().map(|(_, module)| module.bytes).sum();
             self.lease.give(freed);
             self.stored.clear();
-            entered.and(destroyed).and(self.pages.release(self.number))
+            self.pages.release(self.number)
         }
     }
 
@@ -206,6 +217,9 @@ impl Context {
     fn replay(&self, sequence: SequenceId) -> Result<(), Failure> {
         let mut outcome = Ok(());
         for operation in &*self.stored.operations(sequence)? {
+            if self.is_cancelled.load(Ordering::Relaxed) {
+                return Err(Failure::new(FailureKind::Lost, "the launch of a graph was cancelled"));
+            }
             let begun = self.begin(operation);
             if begun.as_ref().is_err_and(Failure::is_sticky) {
                 return begun;
@@ -217,7 +231,17 @@ impl Context {
 
     fn map(&self, address: u64, bytes: u64) -> Result<(), Failure> {
         match self.pages.map(self.number, address, bytes) {
-            Ok(()) => rows::fill(self.stream, Region::linear(address), Extent::linear(bytes), 0, 1),
+            // New pages as a whole: kernels can access what the allocation does not fill.
+            Ok(made) => {
+                let mut zeroed = made.clone();
+                if !made.iter().any(|pages| pages.start <= address && address + bytes <= pages.end) {
+                    zeroed.push(address..address + bytes);
+                }
+                zeroed.into_iter().try_for_each(|range| {
+                    let extent = Extent::linear(range.end - range.start);
+                    rows::fill(self.stream, Region::linear(range.start), extent, 0, 1)
+                })
+            }
             Err(failure) => {
                 if failure.kind == FailureKind::OutOfMemory {
                     self.unmapped.lock().insert(address);
@@ -275,6 +299,11 @@ impl Context {
         }
         function.allow_dynamic_shared(request.dynamic_shared_bytes)?;
         let stack = u64::from(request.stack_bytes);
+        if stack > MAX_STACK_BYTES {
+            return Err(refused(format!(
+                "kernel {name}: {stack} bytes of stack for each thread, the limit is {MAX_STACK_BYTES}"
+            )));
+        }
         if self.stack_bytes.load(Ordering::Relaxed) != stack {
             // SAFETY: the driver reads a number.
             let set = unsafe { sys::cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, stack as usize) };

@@ -54,14 +54,27 @@ pub(super) struct Clock {
     time: Duration,
 }
 
+/// A failure with the kernel that was launched before it, if it was one.
+fn of_kernel(kernel: Option<&(Arc<Module>, u32)>, failure: Failure) -> Failure {
+    let name = kernel.and_then(|(module, function)| Some(&module.functions.get(*function as usize)?.name));
+    match name {
+        Some(name) => Failure::new(failure.kind, format!("kernel {name}: {failure}")),
+        None => failure,
+    }
+}
+
 impl Fence {
-    /// The fault that the driver reports, with the kernel that was launched, if it was one.
+    /// The fault that the driver reports.
     pub(super) fn fault(&self, result: CUresult) -> Failure {
-        let kernel = self.launched.kernel.as_ref();
-        let name = kernel.and_then(|(module, function)| Some(&module.functions.get(*function as usize)?.name));
-        let description = description(result);
-        let message = name.map_or_else(|| description.clone(), |name| format!("kernel {name}: {description}"));
-        Failure::new(outcome::kind(result), message)
+        let failure = Failure::new(outcome::kind(result), description(result));
+        of_kernel(self.launched.kernel.as_ref(), failure)
+    }
+}
+
+impl Unfenced {
+    /// A fault that the driver reports before there is a fence.
+    pub(super) fn fault(&self, failure: Failure) -> Failure {
+        of_kernel(self.launched.kernel.as_ref(), failure)
     }
 }
 

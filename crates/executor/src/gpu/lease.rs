@@ -58,6 +58,12 @@ impl Lease {
         }
     }
 
+    /// Waits until memory of a context that is ending is free. Returns `false` if there is none, or time is over.
+    pub(super) fn wait_for_ending(&self) -> bool {
+        let mut state = self.state.lock();
+        state.ending > 0 && !self.freed.wait_for(&mut state, FREE_TIMEOUT).timed_out()
+    }
+
     /// Counts bytes as free.
     pub(super) fn give(&self, bytes: u64) {
         self.state.lock().used -= bytes;

@@ -58,9 +58,13 @@ pub(super) fn check_load(call: &str, result: CUresult, log: &str) -> Result<(), 
             Err(LoadFailure::Invalid(message()))
         }
         R::CUDA_ERROR_NO_BINARY_FOR_GPU => Err(LoadFailure::NoBinary(message())),
-        R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION | R::CUDA_ERROR_NOT_SUPPORTED | R::CUDA_ERROR_JIT_COMPILER_NOT_FOUND => {
-            Err(LoadFailure::Unsupported(message()))
-        }
+        R::CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+        | R::CUDA_ERROR_NOT_SUPPORTED
+        | R::CUDA_ERROR_JIT_COMPILER_NOT_FOUND
+        | R::CUDA_ERROR_JIT_COMPILATION_DISABLED
+        | R::CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND
+        | R::CUDA_ERROR_SHARED_OBJECT_INIT_FAILED
+        | R::CUDA_ERROR_FILE_NOT_FOUND => Err(LoadFailure::Unsupported(message())),
         _ => Ok(check(call, result)?),
     }
 }

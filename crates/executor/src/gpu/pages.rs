@@ -80,8 +80,8 @@ impl Pages {
         properties
     }
 
-    /// Makes memory at addresses of a context. Its contents are undefined.
-    pub(super) fn map(&self, context: u64, address: u64, bytes: u64) -> Result<(), Failure> {
+    /// Makes memory at addresses of a context. Its contents are undefined. Returns the pages that are new.
+    pub(super) fn map(&self, context: u64, address: u64, bytes: u64) -> Result<Vec<Range<u64>>, Failure> {
         let end = address
             .checked_add(bytes)
             .filter(|_| bytes > 0 && address.is_multiple_of(ALIGNMENT));
@@ -89,7 +89,15 @@ impl Pages {
         if end.checked_next_multiple_of(self.page).is_none() {
             return Err(protocol(format!("{bytes} bytes at {address:#x} are beyond the address space")));
         }
-        let missing = self.plan(&self.tables.lock(), context, address..end)?;
+        // Addresses of a context that is ending will be free.
+        let missing = loop {
+            let planned = self.plan(&self.tables.lock(), context, address..end);
+            match planned {
+                Ok(missing) => break missing,
+                Err(_) if self.lease.wait_for_ending() => {}
+                Err(failure) => return Err(failure),
+            }
+        };
         let size: u64 = missing.iter().map(|pages| pages.end - pages.start).sum();
         // Unlocked, because contexts that are ending free their memory meanwhile.
         self.lease.take(size)?;
@@ -120,7 +128,7 @@ impl Pages {
             run.allocations += 1;
         }
         tables.allocations.insert(address, Allocation { bytes, context });
-        Ok(())
+        Ok(missing)
     }
 
     /// The mappings to make for an allocation.
@@ -332,13 +340,17 @@ mod tests {
     #[test]
     fn pages_that_an_allocation_fills_are_one_mapping_and_others_single() {
         let pages = Pages::new(0, 100, 0..0, Arc::new(Lease::new(0)));
-        let missing = |allocation: Range<u64>, there: &[(u64, u64)]| pages.missing(allocation, there);
-        assert_eq!(missing(0..300, &[]), [0..300]);
-        assert_eq!(missing(10..20, &[]), [0..100]);
+        // First and last address of each mapping.
+        let missing = |allocation: Range<u64>, there: &[(u64, u64)]| -> Vec<(u64, u64)> {
+            let missing = pages.missing(allocation, there);
+            missing.into_iter().map(|pages| (pages.start, pages.end)).collect()
+        };
+        assert_eq!(missing(0..300, &[]), [(0, 300)]);
+        assert_eq!(missing(10..20, &[]), [(0, 100)]);
         assert_eq!(missing(10..20, &[(0, 100)]), []);
-        assert_eq!(missing(50..150, &[]), [0..100, 100..200]);
-        assert_eq!(missing(50..450, &[(0, 100)]), [100..400, 400..500]);
-        assert_eq!(missing(50..450, &[(0, 100), (400, 100)]), [100..400]);
-        assert_eq!(missing(100..250, &[(200, 100)]), [100..200]);
+        assert_eq!(missing(50..150, &[]), [(0, 100), (100, 200)]);
+        assert_eq!(missing(50..450, &[(0, 100)]), [(100, 400), (400, 500)]);
+        assert_eq!(missing(50..450, &[(0, 100), (400, 100)]), [(100, 400)]);
+        assert_eq!(missing(100..250, &[(200, 100)]), [(100, 200)]);
     }
 }

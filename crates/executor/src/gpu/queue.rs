@@ -43,6 +43,8 @@ struct State {
     fences: VecDeque<Fence>,
     payload: usize,
     submitted: u64,
+    /// Whether the first thread begins an operation, which is neither waiting nor begun.
+    is_beginning: bool,
     is_closed: bool,
     failure: Option<Failure>,
     marks: HashMap<u64, Duration>,
@@ -78,6 +80,7 @@ pub(super) struct GpuQueue {
 
 impl GpuQueue {
     pub(super) fn new(context: Context, watcher: Option<Ended>, printed: Printed, reaper: Reaper) -> Result<Self, Failure> {
+        context.enter()?;
         let base = Event::new()?;
         context.record(&base)?;
         let shared = Arc::new(Shared {
@@ -112,14 +115,19 @@ impl Drop for GpuQueue {
         let unfinished = {
             let mut state = shared.state.lock();
             state.is_closed = true;
-            state.begun.iter().chain(&state.waiting).cloned().collect::<Vec<_>>()
+            let first = shared.executed() + 1;
+            // The first thread reports the operation that it is beginning.
+            let after = first + state.begun.len() as u64 + u64::from(state.is_beginning);
+            let begun = state.begun.iter().cloned().zip(first..);
+            begun.chain(state.waiting.iter().cloned().zip(after..)).collect::<Vec<_>>()
         };
+        shared.context.cancel();
         shared.arrived.notify_all();
         shared.fenced.notify_all();
         shared.ended.notify_all();
         if let Some(watcher) = &shared.watcher {
-            for (operation, ticket) in unfinished.iter().zip(shared.executed() + 1..) {
-                watcher(operation, Ticket(ticket));
+            for (operation, ticket) in unfinished {
+                watcher(&operation, Ticket(ticket));
             }
         }
         let threads = std::mem::take(&mut self.threads);
@@ -129,7 +137,7 @@ impl Drop for GpuQueue {
                 let _ = thread.join();
             }
             // Events end in their context.
-            let entered = shared.context.enter();
+            let _ = shared.context.enter();
             let fences = {
                 let mut state = shared.state.lock();
                 (std::mem::take(&mut state.fences), std::mem::take(&mut state.spare))
@@ -138,7 +146,7 @@ impl Drop for GpuQueue {
             let destroyed = shared.context.destroy();
             // What operations carry was not used after the context's end.
             shared.state.lock().begun.clear();
-            entered.and(destroyed)
+            destroyed
         }));
     }
 }
@@ -164,12 +172,14 @@ impl Shared {
             // A launch may run long, and what is before it has ended earlier.
             if unfenced.count > 0 && (needs_idle || next.runs_kernels()) {
                 self.fence(&mut state, &mut unfenced, None);
+                continue;
             }
             if needs_idle && !state.begun.is_empty() {
                 self.ended.wait(&mut state);
                 continue;
             }
             let Some(operation) = state.waiting.pop_front() else { continue };
+            state.is_beginning = true;
             let outcome = match has_failed {
                 true => Ok(()),
                 false => MutexGuard::unlocked(&mut state, || entered.clone().and_then(|()| self.context.begin(&operation))),
@@ -185,6 +195,15 @@ impl Shared {
             }
             if is_launch {
                 unfenced.launched = self.context.launched(&operation);
+            }
+            state.is_beginning = false;
+            if state.is_closed {
+                let ticket = Ticket(self.executed() + state.begun.len() as u64 + 1);
+                drop(state);
+                if let Some(watcher) = &self.watcher {
+                    watcher(&operation, ticket);
+                }
+                return;
             }
             state.begun.push_back(operation);
             unfenced.count += 1;
@@ -210,7 +229,11 @@ impl Shared {
             self.context.record(&event)?;
             Ok(event)
         });
-        self.push(state, unfenced, recorded.map_or_else(End::Failed, End::Event), mark);
+        let end = match recorded {
+            Ok(event) => End::Event(event),
+            Err(failure) => End::Failed(unfenced.fault(failure)),
+        };
+        self.push(state, unfenced, end, mark);
     }
 
     fn push(&self, state: &mut State, unfenced: &mut Unfenced, end: End, mark: Option<u64>) {
