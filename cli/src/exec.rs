@@ -152,14 +152,18 @@ async fn execute(arguments: &ExecArgs, libraries: &Path, session: String, signal
     }
 }
 
-/// Whether the last SIGINT came from a terminal, which sends it to all processes in the foreground.
-static IS_OF_TERMINAL: AtomicBool = AtomicBool::new(false);
+/// Whether a process has sent a SIGINT that was not passed on yet. A terminal sends it to all processes in the foreground.
+static IS_TO_PASS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Lets [`IS_OF_TERMINAL`] know who sends SIGINT. Must be called before other handlers of the signal are installed: they run in this order.
+/// Sets [`IS_TO_PASS_ON`] when a SIGINT arrives. Must be called before other handlers of the signal are installed: they run in this order.
 fn watch_interrupts() -> io::Result<()> {
     /// `si_code` of a signal that the kernel itself has sent (`sigaction(2)`).
     const SI_KERNEL: i32 = 0x80;
-    let note = |information: &libc::siginfo_t| IS_OF_TERMINAL.store(information.si_code == SI_KERNEL, Ordering::SeqCst);
+    let note = |information: &libc::siginfo_t| {
+        if information.si_code != SI_KERNEL {
+            IS_TO_PASS_ON.store(true, Ordering::SeqCst);
+        }
+    };
     // SAFETY: the action stores a value, which a signal handler may do.
     unsafe { signal_hook_registry::register_sigaction(Signal::INT.as_raw(), note) }.map(|_| ())
 }
@@ -167,7 +171,7 @@ fn watch_interrupts() -> io::Result<()> {
 /// Passes a signal on to the program. A terminal has sent it Ctrl-C already.
 fn pass_on(signal: EndSignal, process: Option<u32>) {
     let signal = match signal {
-        EndSignal::Interrupt if IS_OF_TERMINAL.load(Ordering::SeqCst) => return,
+        EndSignal::Interrupt if !IS_TO_PASS_ON.swap(false, Ordering::SeqCst) => return,
         EndSignal::Interrupt => Signal::INT,
         EndSignal::Terminate => Signal::TERM,
         EndSignal::HangUp => Signal::HUP,
