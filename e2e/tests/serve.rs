@@ -315,6 +315,14 @@ while (sent := signal.sigwaitinfo(awaited)).si_signo == signal.SIGINT:
 print("interrupted", count, "times", flush=True)
 "#;
 
+/// Whether a signal waits for a process to take it.
+fn is_pending(process: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = u64::from_str_radix(pending.expect("Linux says it").trim(), 16).expect("a number");
+    pending >> (signal.as_raw() - 1) & 1 == 1
+}
+
 /// Ctrl-C in a terminal reaches the program itself, whatever its standard input is.
 #[tokio::test]
 async fn an_interrupt_reaches_the_program_of_exec_once() {
@@ -342,6 +350,9 @@ async fn an_interrupt_reaches_the_program_of_exec_once() {
     keys.write_all(b"\x03").await.expect("typed");
     // The terminal shows the key.
     assert_eq!(line(&mut output).await.trim_start_matches("^C"), "interrupted by 0");
+    // A signal that is still pending would swallow the next one.
+    let taken = eventually(WITHIN, async || (!is_pending(process, Signal::INT)).then_some(()));
+    taken.await.expect("exec takes the signal");
     signal(process, Signal::INT).expect("sent");
     assert_eq!(line(&mut output).await, format!("interrupted by {process}"));
     signal(process, Signal::TERM).expect("sent");
