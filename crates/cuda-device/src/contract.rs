@@ -471,7 +471,9 @@ pub fn a_sequence_is_replayed_as_one_operation(device: &dyn Device) {
     queue.submit(extend(vec![add(0), add(0)]));
     queue.submit(extend(vec![launch(5, &[])]));
     let before = queue.last();
-    (0..10).for_each(|_| drop(queue.submit(Operation::Replay(sequence))));
+    for _ in 0..10 {
+        queue.submit(Operation::Replay(sequence));
+    }
     let (index, operations) = (1, vec![add(4)]);
     queue.submit(Operation::Amend {
         sequence,
