@@ -153,8 +153,8 @@ pub enum Operation {
     Unload(ModuleId),
     /// Sets the maximum size of the heap from which kernels allocate, in bytes.
     LimitHeap(u64),
-    /// Stores operations behind those of a sequence, which the first makes. They count as memory of the device, each with
-    /// [`stored_bytes`](Operation::stored_bytes).
+    /// Appends operations to a sequence, creating it if needed. They count as memory of the device, each with
+    /// [`stored_bytes`](Operation::stored_bytes), and their sum is rounded up to 256 bytes.
     Extend {
         /// Name of the sequence.
         sequence: SequenceId,
@@ -176,16 +176,18 @@ pub enum Operation {
     Erase(SequenceId),
 }
 
-/// What a stored operation counts with, beside what it carries, in bytes: about the size of its representation.
+/// Memory charged for each stored operation, in addition to its payload, in bytes: about the size of its representation.
 const STORED_BYTES: u64 = 256;
 
 impl Operation {
-    /// Bytes that the operation carries.
+    /// Bytes that the operation carries. Each operation within it counts with [`stored_bytes`](Self::stored_bytes).
     pub fn payload(&self) -> usize {
         match self {
             Self::Write { bytes, .. } => bytes.len(),
             Self::Launch(launch) => launch.parameters.len(),
-            Self::Extend { operations, .. } | Self::Amend { operations, .. } => operations.iter().map(Self::payload).sum(),
+            Self::Extend { operations, .. } | Self::Amend { operations, .. } => {
+                operations.iter().map(|operation| operation.stored_bytes() as usize).sum()
+            }
             _ => 0,
         }
     }

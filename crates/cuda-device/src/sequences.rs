@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::mem::discriminant;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::{Failure, FailureKind, Operation, SequenceId};
 
 /// Maximum number of sequences of a queue.
@@ -61,7 +63,7 @@ impl<R> Sequences<R> {
         match reserve(operations.iter().map(Operation::stored_bytes).sum()) {
             Ok(reservation) => {
                 sequence.reservations.push(reservation);
-                Arc::make_mut(&mut sequence.operations).extend_from_slice(operations);
+                Arc::make_mut(&mut sequence.operations).extend(operations.iter().map(owned));
                 Ok(())
             }
             Err(failure) => {
@@ -92,7 +94,7 @@ impl<R> Sequences<R> {
                 "an operation of a sequence was replaced by one of another kind or size".to_owned(),
             ));
         }
-        replaced.clone_from_slice(operations);
+        replaced.iter_mut().zip(operations).for_each(|(old, new)| *old = owned(new));
         Ok(())
     }
 
@@ -125,6 +127,15 @@ fn check(operations: &[Operation]) -> Result<(), Failure> {
     Err(protocol("a sequence has launches, copies and fills only".to_owned()))
 }
 
+/// The operation with its parameters in memory of their own: those of a decoded operation keep the whole batch.
+fn owned(operation: &Operation) -> Operation {
+    let mut operation = operation.clone();
+    if let Operation::Launch(launch) = &mut operation {
+        launch.parameters = Bytes::copy_from_slice(&launch.parameters);
+    }
+    operation
+}
+
 fn protocol(message: String) -> Failure {
     Failure::new(FailureKind::Protocol, message)
 }
@@ -136,7 +147,7 @@ fn unknown(id: SequenceId) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Extent, Region};
+    use crate::{Extent, LaunchRequest, ModuleId, Region};
 
     const ID: SequenceId = SequenceId(1);
 
@@ -177,6 +188,32 @@ mod tests {
     }
 
     const STORED: u64 = 256;
+
+    #[test]
+    fn stored_launches_do_not_keep_the_batch_in_which_they_came() {
+        let launch = |parameters| {
+            Operation::Launch(Box::new(LaunchRequest {
+                module: ModuleId(1),
+                function: 0,
+                grid: [1; 3],
+                block: [1; 3],
+                dynamic_shared_bytes: 0,
+                stack_bytes: 0,
+                cooperative: false,
+                parameters,
+            }))
+        };
+        let mut sequences = Sequences::default();
+        let batches = [1, 2].map(|byte| Bytes::from(vec![byte; 1 << 20]));
+        let parts = batches.clone().map(|batch| [launch(batch.slice(7..15))]);
+        sequences.extend(ID, &parts[0], |_| Ok(())).unwrap();
+        assert_eq!(*sequences.operations(ID).unwrap(), parts[0]);
+        sequences.amend(ID, 0, &parts[1]).unwrap();
+        assert_eq!(*sequences.operations(ID).unwrap(), parts[1]);
+        sequences.extend(ID, &parts[0], |_| Ok(())).unwrap();
+        drop(parts);
+        assert!(batches.iter().all(Bytes::is_unique));
+    }
 
     #[test]
     fn a_sequence_without_room_is_not_replayed_in_part() {

@@ -6,8 +6,8 @@ use sahasra_wire::cuda::{self, operation::Kind};
 use sahasra_wire::session::FailureCode;
 
 use crate::{
-    Extent, Failure, FailureKind, FunctionDescription, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, ParameterPlace,
-    Properties, Region, SequenceId, VariableDescription,
+    Extent, Failure, FailureKind, FunctionDescription, LaunchRequest, LoadFailure, MAX_SEQUENCE_OPERATIONS, ModuleDescription, ModuleId,
+    Operation, ParameterPlace, Properties, Region, SequenceId, VariableDescription,
 };
 
 /// Appends an operation to the payload of a [`cuda::Batch`].
@@ -159,8 +159,12 @@ fn messages(operations: Vec<Operation>) -> Vec<cuda::Operation> {
     operations.into_iter().map(message).collect()
 }
 
-/// Operations of a sequence. Those that no sequence has are refused here, so that messages are not nested in each other.
+/// Operations of a sequence. Those that no sequence has are refused here, so that messages are not nested in each other, and more than a
+/// sequence may have, before they wait in a queue.
 fn operations(messages: Vec<cuda::Operation>) -> Result<Vec<Operation>, DecodeError> {
+    if messages.len() > MAX_SEQUENCE_OPERATIONS {
+        return Err(invalid("more operations than a sequence may have"));
+    }
     let stored = |message: cuda::Operation| match message.kind {
         Some(kind @ (Kind::Copy(_) | Kind::Fill(_) | Kind::Launch(_))) => operation(kind),
         _ => Err(invalid("an operation that no sequence has")),
@@ -407,6 +411,23 @@ mod tests {
         let sequence = SequenceId(1);
         encode(Operation::Extend { sequence, operations }, &mut batch);
         assert!(decode(&mut batch.freeze()).is_err());
+    }
+
+    #[test]
+    fn messages_of_more_operations_than_a_sequence_may_have_are_refused() {
+        for (count, is_refused) in [(MAX_SEQUENCE_OPERATIONS, false), (MAX_SEQUENCE_OPERATIONS + 1, true)] {
+            let copy = cuda::Operation {
+                kind: Some(Kind::Copy(cuda::Copy::default())),
+            };
+            let extend = cuda::Operation {
+                kind: Some(Kind::Extend(cuda::Extend {
+                    sequence: 1,
+                    operations: vec![copy; count],
+                })),
+            };
+            let mut payload = Bytes::from(extend.encode_length_delimited_to_vec());
+            assert_eq!(decode(&mut payload).is_err(), is_refused, "{count}");
+        }
     }
 
     /// One operation of each kind.

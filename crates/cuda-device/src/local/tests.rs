@@ -1,6 +1,6 @@
 use super::*;
 use crate::contract::{self, KERNELS, launch};
-use crate::{HostBlock, ModuleId, Operation};
+use crate::{Extent, HostBlock, MAX_SEQUENCE_OPERATIONS, ModuleId, Operation, Region, SequenceId};
 
 macro_rules! keeps {
     ($($part:ident,)*) => {
@@ -73,4 +73,26 @@ fn a_mark_that_is_forgotten_before_it_is_noted_does_not_stay() {
     assert_eq!((queue.marked(1), queue.marked(2).is_some()), (None, true));
     queue.forget(2);
     assert_eq!(queue.marked(2), None);
+}
+
+#[test]
+fn operations_within_waiting_operations_take_room_of_the_queue() {
+    let (_, queue) = queue();
+    queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
+    queue.submit(launch(2, &[]));
+    let fill = Operation::Fill {
+        to: Region::linear(0),
+        extent: Extent::linear(1),
+        value: 0,
+        element_bytes: 1,
+    };
+    for sequence in 0..8 {
+        assert!(queue.has_room(), "{sequence}");
+        queue.submit(Operation::Extend {
+            sequence: SequenceId(sequence),
+            operations: vec![fill.clone(); MAX_SEQUENCE_OPERATIONS],
+        });
+    }
+    // 256 bytes each are 256 MiB.
+    assert!(!queue.has_room());
 }
