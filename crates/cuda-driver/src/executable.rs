@@ -14,7 +14,7 @@ use crate::parameters::{Copy3d, HostParameters};
 use crate::status::Status;
 use crate::table::new_handle;
 
-/// Bytes with which the operations of a message count at most: messages are sent in batches of this order.
+/// Maximum charge of the operations in one `Extend`, below the size of a batch.
 const MESSAGE_BYTES: u64 = 48 << 10;
 
 /// An executable graph.
@@ -84,7 +84,8 @@ impl Stored {
     fn new(context: &Arc<Context>, operations: &[Operation]) -> Result<Arc<Self>, Status> {
         if !context.add_sequence(MAX_SEQUENCES) {
             log::line(&format!(
-                "graphs of a context consist of more than {MAX_SEQUENCES} sequences of operations"
+                "too many graphs in this context: their operations form more than {MAX_SEQUENCES} sequences. Destroy executable graphs or merge \
+                 host steps"
             ));
             return Err(Status::OUT_OF_MEMORY);
         }
@@ -113,9 +114,10 @@ impl Stored {
 impl Drop for Stored {
     fn drop(&mut self) {
         if let Some(context) = self.context.upgrade() {
-            context.remove_sequence();
             // Refused only after a fault, when nothing is replayed any more.
             let _ = context.submit(Operation::Erase(self.id));
+            // Afterwards, so that another thread does not store a sequence too many before.
+            context.remove_sequence();
         }
     }
 }
@@ -180,11 +182,8 @@ impl Program {
         }
     }
 
-    /// Replaces the work of a node, if the new work takes the places of the old one. Returns whether it does.
-    pub(crate) fn amend(&mut self, context: &Arc<Context>, handle: Handle, new: &[Piece]) -> Result<bool, Status> {
-        let Some((old, places)) = self.nodes.get_mut(&handle) else {
-            return Ok(false);
-        };
+    /// Whether new work of nodes takes the places of the old one.
+    pub(crate) fn has_place_for(&self, changes: &[(Handle, Vec<Piece>)]) -> bool {
         let fits = |(old, new): (&Piece, &Piece)| match (old, new) {
             (Piece::Device(old), Piece::Device(new)) => {
                 std::mem::discriminant(old) == std::mem::discriminant(new) && old.payload() >= new.payload()
@@ -192,24 +191,35 @@ impl Program {
             (Piece::Host(_), Piece::Host(_)) => true,
             _ => false,
         };
-        if old.len() != new.len() || !old.iter().zip(new).all(fits) {
-            return Ok(false);
-        }
-        for ((old, new), place) in old.iter_mut().zip(new).zip(places) {
-            match (&mut *old, new, place) {
-                (Piece::Device(old), Piece::Device(new), Place::Device(stored, index)) if old != new => {
-                    context.submit(Operation::Amend {
-                        sequence: stored.id,
-                        index: *index,
-                        operations: vec![new.clone()],
-                    })?;
+        changes.iter().all(|(handle, new)| {
+            let old = self.nodes.get(handle).map(|(pieces, _)| pieces);
+            old.is_some_and(|old| old.len() == new.len() && old.iter().zip(new).all(fits))
+        })
+    }
+
+    /// Replaces the work of nodes, for which there [must be places](Self::has_place_for). Refused only after a fault, when nothing is
+    /// launched any more.
+    pub(crate) fn amend(&mut self, context: &Arc<Context>, changes: Vec<(Handle, Vec<Piece>)>) -> Result<(), Status> {
+        for (handle, new) in changes {
+            let Some((old, places)) = self.nodes.get_mut(&handle) else {
+                continue;
+            };
+            for ((old, new), place) in old.iter_mut().zip(new).zip(places) {
+                match (&*old, &new, place) {
+                    (Piece::Device(before), Piece::Device(after), Place::Device(stored, index)) if before != after => {
+                        context.submit(Operation::Amend {
+                            sequence: stored.id,
+                            index: *index,
+                            operations: vec![after.clone()],
+                        })?;
+                    }
+                    (_, Piece::Host(step), Place::Step(index)) => Arc::make_mut(&mut self.steps)[*index] = step.clone(),
+                    _ => {}
                 }
-                (_, Piece::Host(step), Place::Step(index)) => Arc::make_mut(&mut self.steps)[*index] = step.clone(),
-                _ => {}
+                *old = new;
             }
-            *old = new.clone();
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Addresses of memory that a launch maps.

@@ -128,6 +128,17 @@ impl Graph {
         }
     }
 
+    /// Calls a function with every node, those of embedded graphs among them, until an error.
+    pub(crate) fn each_mut<E>(&self, function: &mut impl FnMut(Handle, &mut Node) -> Result<(), E>) -> Result<(), E> {
+        for (handle, node) in &mut self.nodes.lock().by_handle {
+            function(*handle, node)?;
+            if let Work::Graph(child) = &node.work {
+                child.each_mut(function)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a node allocates or frees memory.
     pub(crate) fn has_memory(&self) -> bool {
         let mut found = false;

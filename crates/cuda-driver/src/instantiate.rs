@@ -27,13 +27,20 @@ pub(crate) struct Refusal {
     pub(crate) is_cycle: bool,
 }
 
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Self {
+impl Refusal {
+    /// A refusal for the work of a node.
+    pub(crate) fn of_node(status: Status, node: Handle) -> Self {
         Self {
             status,
-            node: Handle::NULL,
+            node,
             is_cycle: false,
         }
+    }
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self::of_node(status, Handle::NULL)
     }
 }
 
@@ -76,11 +83,7 @@ fn all_pieces(context: &Arc<Context>, graph: &Graph, all: &mut Vec<(Handle, Vec<
     let nodes = graph.nodes.lock();
     let mut parts = HashMap::new();
     for (handle, node) in nodes.iter() {
-        let pieces = enabled_pieces(context, node).map_err(|status| Refusal {
-            status,
-            node: handle,
-            is_cycle: false,
-        })?;
+        let pieces = enabled_pieces(context, node).map_err(|status| Refusal::of_node(status, handle))?;
         parts.insert(handle, pieces);
     }
     let is_on_device = |handle: Handle| parts[&handle].iter().all(|piece| matches!(piece, Piece::Device(_)));
@@ -98,7 +101,8 @@ fn all_pieces(context: &Arc<Context>, graph: &Graph, all: &mut Vec<(Handle, Vec<
     Ok(())
 }
 
-fn enabled_pieces(context: &Arc<Context>, node: &Node) -> Result<Vec<Piece>, Status> {
+/// The parts of a node's work, if the node is enabled.
+pub(crate) fn enabled_pieces(context: &Arc<Context>, node: &Node) -> Result<Vec<Piece>, Status> {
     if node.is_enabled {
         pieces(context, &node.work)
     } else {
@@ -121,7 +125,7 @@ fn context_of(graph: &Graph) -> Result<Arc<Context>, Status> {
 }
 
 /// Stores the operations of a graph. They count as memory of the device.
-fn store(context: &Arc<Context>, graph: &Graph) -> Result<(Program, u64), Refusal> {
+pub(crate) fn store(context: &Arc<Context>, graph: &Graph) -> Result<(Program, u64), Refusal> {
     let mut all = Vec::new();
     all_pieces(context, graph, &mut all)?;
     let charged = counted(charge(&all)).ok_or(Status::OUT_OF_MEMORY)?;
@@ -165,121 +169,6 @@ fn check_memory(graph: &Graph) -> Result<(), Status> {
     });
     if is_used {
         return refuse("a second executable graph of a graph that allocates memory");
-    }
-    Ok(())
-}
-
-/// Replaces the work of a node of an executable graph. `change` gets the node as it is and returns what it becomes.
-pub(crate) fn update(executable: &Executable, node: Handle, change: impl Fn(&mut Node) -> Result<(), Status>) -> Result<(), Status> {
-    let context = executable.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)?;
-    let mut state = executable.state.lock();
-    let changed = state.graph.with_node(node, &mut |node: &mut Node| {
-        let mut changed = node.clone();
-        change(&mut changed)?;
-        let pieces = enabled_pieces(&context, &changed)?;
-        let before = std::mem::replace(node, changed);
-        Ok::<_, Status>((before, pieces))
-    });
-    let (before, pieces) = changed.ok_or(Status::INVALID_VALUE)??;
-    let outcome = match state.program.amend(&context, node, &pieces) {
-        Ok(true) => Ok(()),
-        Ok(false) => renew(&context, &mut state),
-        Err(status) => Err(status),
-    };
-    if outcome.is_err() {
-        state.graph.with_node(node, &mut |node| *node = before.clone());
-    }
-    outcome
-}
-
-/// Stores all operations anew.
-fn renew(context: &Arc<Context>, state: &mut State) -> Result<(), Status> {
-    let (program, charged) = store(context, &state.graph).map_err(|refusal| refusal.status)?;
-    state.program = program;
-    driver::get()?.release(std::mem::replace(&mut state.charged, charged));
-    Ok(())
-}
-
-/// Result of [`update_all`] (`CUgraphExecUpdateResult`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Difference {
-    Topology = 2,
-    Kind = 3,
-    Parameters = 5,
-}
-
-/// The first difference between graphs that an update does not bridge, with the node of the new graph and that of the old one.
-fn difference(old: &Graph, new: &Graph) -> Option<(Difference, Handle, Handle)> {
-    let (old_nodes, new_nodes) = (old.nodes.lock(), new.nodes.lock());
-    let pairs: HashMap<Handle, Handle> = new_nodes
-        .iter()
-        .zip(old_nodes.iter())
-        .map(|((new, _), (old, _))| (new, old))
-        .collect();
-    if old_nodes.iter().count() != new_nodes.iter().count() {
-        let last = new_nodes.iter().last().map_or(Handle::NULL, |(handle, _)| handle);
-        return Some((Difference::Topology, last, Handle::NULL));
-    }
-    for ((handle, new), (old_handle, old)) in new_nodes.iter().zip(old_nodes.iter()) {
-        if new.work.kind() != old.work.kind() {
-            return Some((Difference::Kind, handle, old_handle));
-        }
-        let before = |node: &Handle| pairs.get(node).is_some_and(|node| old.dependencies.contains(node));
-        if new.dependencies.len() != old.dependencies.len() || !new.dependencies.iter().all(before) {
-            return Some((Difference::Topology, handle, old_handle));
-        }
-        let found = match (&new.work, &old.work) {
-            (Work::Graph(new), Work::Graph(old)) => difference(old, new),
-            (Work::Kernel(new), Work::Kernel(old)) if new.context_id != old.context_id => {
-                Some((Difference::Parameters, handle, old_handle))
-            }
-            (Work::Allocate(new), Work::Allocate(old)) if new.address != old.address => Some((Difference::Parameters, handle, old_handle)),
-            _ => None,
-        };
-        if found.is_some() {
-            return found;
-        }
-    }
-    None
-}
-
-/// Takes the work of the nodes of another graph that has the same shape, in the order in which nodes were added.
-pub(crate) fn update_all(executable: &Executable, graph: &Graph) -> Result<Option<(Difference, Handle, Handle)>, Status> {
-    let old = Arc::clone(&executable.state.lock().graph);
-    let new = graph.snapshot();
-    if let Some(found) = difference(&old, &new) {
-        return Ok(Some(found));
-    }
-    take_all(executable, &old, &new)?;
-    Ok(None)
-}
-
-/// Takes the work of the nodes of an embedded graph, which must have the shape of that of a node.
-pub(crate) fn update_embedded(executable: &Executable, node: Handle, graph: &Graph) -> Result<(), Status> {
-    let whole = Arc::clone(&executable.state.lock().graph);
-    let child = whole.with_node(node, &mut |node| match &node.work {
-        Work::Graph(child) => Some(Arc::clone(child)),
-        _ => None,
-    });
-    let child = child.flatten().ok_or(Status::INVALID_VALUE)?;
-    let new = graph.snapshot();
-    match difference(&child, &new) {
-        Some(_) => Err(Status::INVALID_VALUE),
-        None => take_all(executable, &child, &new),
-    }
-}
-
-fn take_all(executable: &Executable, old: &Graph, new: &Graph) -> Result<(), Status> {
-    let handles = |graph: &Graph| -> Vec<Handle> { graph.nodes.lock().iter().map(|(handle, _)| handle).collect() };
-    for (old_handle, new_handle) in handles(old).into_iter().zip(handles(new)) {
-        let work = |graph: &Graph, handle| graph.nodes.lock().get(handle).map(|node| node.work.clone());
-        match (work(old, old_handle)?, work(new, new_handle)?) {
-            (Work::Graph(old), Work::Graph(new)) => take_all(executable, &old, &new)?,
-            (_, work) => update(executable, old_handle, |node| {
-                node.work = work.clone();
-                Ok(())
-            })?,
-        }
     }
     Ok(())
 }

@@ -40,4 +40,5 @@ mod status;
 mod stream;
 mod symbols;
 mod table;
+mod update;
 mod virtual_memory;

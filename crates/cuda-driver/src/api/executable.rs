@@ -9,11 +9,12 @@ use crate::boundary::{Handle, In, Out};
 use crate::driver;
 use crate::executable::Executable;
 use crate::graph::Work;
-use crate::instantiate::{Difference, Refusal, instantiate, update, update_all, update_embedded};
+use crate::instantiate::{Refusal, instantiate};
 use crate::lane::Lane;
 use crate::parameters::{Copy3d, FillParameters, HostParameters, KernelParameters, KernelParametersV1, NodeParameters};
 use crate::replay;
 use crate::status::Status;
+use crate::update::{update, update_all, update_embedded};
 
 use super::node::{call, checked, described, launch, of_event};
 use super::node_parameters::replace;
@@ -77,31 +78,23 @@ fn set(executable: Handle, node: Handle, work: &Work) -> Result<(), Status> {
     update(&*of(executable)?, node, |node| replace(node, work.clone()))
 }
 
-/// Takes the work of another graph. Returns the result for the program.
-fn take(executable: Handle, graph: Handle) -> Result<UpdateResult, Status> {
+/// Takes the work of another graph. Returns the status with the result for the program, which has it also if the update fails.
+fn take(executable: Handle, graph: Handle) -> Result<(UpdateResult, Result<(), Status>), Status> {
     let graph = driver::get()?.graphs.get(graph)?;
-    Ok(match update_all(&*of(executable)?, &graph)? {
-        None => UpdateResult {
+    let outcome = update_all(&*of(executable)?, &graph);
+    let result = match outcome {
+        Ok(()) => UpdateResult {
             result: SUCCESS,
             node: Handle::NULL,
             from: Handle::NULL,
         },
-        Some((difference, node, from)) => UpdateResult {
-            result: difference as c_uint,
-            node,
-            from,
+        Err(mismatch) => UpdateResult {
+            result: mismatch.difference as c_uint,
+            node: mismatch.node,
+            from: mismatch.from,
         },
-    })
-}
-
-const _: () = assert!(Difference::Topology as c_uint == 2);
-
-/// The status of an update.
-fn outcome(result: &UpdateResult) -> Result<(), Status> {
-    match result.result {
-        SUCCESS => Ok(()),
-        _ => Err(Status::GRAPH_EXEC_UPDATE_FAILURE),
-    }
+    };
+    Ok((result, outcome.map_err(|mismatch| mismatch.status)))
 }
 
 exports! {
@@ -214,15 +207,15 @@ exports! {
     }
 
     fn cuGraphExecUpdate(executable: Handle, graph: Handle, node: Out<Handle>, result: Out<c_uint>) {
-        let taken = take(executable, graph)?;
+        let (taken, outcome) = take(executable, graph)?;
         node.set_if_wanted(taken.node);
         result.set_if_wanted(taken.result);
-        outcome(&taken)
+        outcome
     }
 
     fn cuGraphExecUpdate_v2(executable: Handle, graph: Handle, result: Out<UpdateResult>) {
-        let taken = take(executable, graph)?;
+        let (taken, outcome) = take(executable, graph)?;
         result.set_if_wanted(taken);
-        outcome(&taken)
+        outcome
     }
 }

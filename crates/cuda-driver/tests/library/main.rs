@@ -13,4 +13,5 @@ mod nodes;
 mod processes;
 mod programs;
 mod symbols;
+mod updates;
 mod virtual_memory;
