@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use crate::attributes;
-use crate::boundary::{Handle, HostPointer, In};
+use crate::boundary::{HostPointer, In};
 use crate::context::Context;
 use crate::driver;
 use crate::graph::Kernel;
@@ -89,12 +89,7 @@ pub(crate) fn parameters(entry: &Entry, pointers: In<In<u8>>, extra: In<usize>) 
 /// The launch as the work of a node, in a context. The function may be a kernel of a library, as in a launch.
 pub(crate) fn kernel(context: &Arc<Context>, named: &KernelParameters, attributes: BTreeMap<u32, [u32; 16]>) -> Result<Kernel, Status> {
     let launch = &named.launch;
-    let handle = match (launch.function, named.kernel) {
-        (Handle::NULL, kernel) => kernel,
-        (function, Handle::NULL) => function,
-        _ => return Err(Status::INVALID_VALUE),
-    };
-    let function = driver::get()?.function(handle, context)?;
+    let function = driver::get()?.function(named.handle(), context)?;
     let shape = Shape {
         grid: launch.grid,
         block: launch.block,

@@ -150,6 +150,16 @@ impl From<KernelParametersV1> for KernelParameters {
     }
 }
 
+impl KernelParameters {
+    /// The function, or the kernel if there is none.
+    pub(crate) fn handle(&self) -> Handle {
+        match self.launch.function {
+            Handle::NULL => self.kernel,
+            function => function,
+        }
+    }
+}
+
 /// `CUDA_MEMSET_NODE_PARAMS`, of which the second form has a context behind it.
 #[derive(Clone, Copy)]
 #[repr(C)]

@@ -16,7 +16,7 @@ use crate::replay;
 use crate::status::Status;
 use crate::update::{update, update_all, update_embedded};
 
-use super::node::{call, checked, described, launch, of_event};
+use super::node::{Mismatched, call, checked, described, launch, of_event};
 use super::node_parameters::replace;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`, and all flags.
@@ -153,11 +153,11 @@ exports! {
     }
 
     fn cuGraphExecKernelNodeSetParams(executable: Handle, node: Handle, parameters: In<KernelParametersV1>) {
-        set(executable, node, &launch(&parameters.get()?.into())?)
+        set(executable, node, &launch(&parameters.get()?.into(), Mismatched::Ignored)?)
     }
 
     fn cuGraphExecKernelNodeSetParams_v2(executable: Handle, node: Handle, parameters: In<KernelParameters>) {
-        set(executable, node, &launch(&parameters.get()?)?)
+        set(executable, node, &launch(&parameters.get()?, Mismatched::Ignored)?)
     }
 
     fn cuGraphExecMemcpyNodeSetParams(executable: Handle, node: Handle, parameters: In<Copy3d>, context: Handle) {
@@ -186,7 +186,7 @@ exports! {
     }
 
     fn cuGraphExecNodeSetParams(executable: Handle, node: Handle, parameters: Out<NodeParameters>) {
-        set(executable, node, &described(parameters)?.ok_or(Status::NOT_SUPPORTED)?)
+        set(executable, node, &described(parameters, Mismatched::Ignored)?.ok_or(Status::NOT_SUPPORTED)?)
     }
 
     fn cuGraphNodeSetEnabled(executable: Handle, node: Handle, is_enabled: c_uint) {

@@ -30,9 +30,29 @@ pub(crate) fn context(handle: Handle) -> Result<Arc<Context>, Status> {
     }
 }
 
-/// The launch of a kernel as a node's work.
-pub(crate) fn launch(named: &KernelParameters) -> Result<Work, Status> {
-    Ok(Work::Kernel(Box::new(kernel(&context(named.context)?, named, Default::default())?)))
+/// What a form of a call does with a context that is not that of the function that is named beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mismatched {
+    Ignored,
+    Refused,
+}
+
+/// The launch of a kernel as a node's work: of a function in its context, or of a kernel of a library in the context that is named.
+pub(crate) fn launch(named: &KernelParameters, mismatched: Mismatched) -> Result<Work, Status> {
+    let driver = driver::get()?;
+    let context = match driver.functions.find(named.handle()) {
+        None => self::context(named.context)?,
+        Some(function) => {
+            let own = driver.modules.get(function.module)?.context.upgrade();
+            let own = own.ok_or(Status::CONTEXT_IS_DESTROYED)?;
+            let is_checked = mismatched == Mismatched::Refused && named.context != Handle::NULL;
+            if is_checked && self::context(named.context)?.id != own.id {
+                return Err(Status::INVALID_CONTEXT);
+            }
+            own
+        }
+    };
+    Ok(Work::Kernel(Box::new(kernel(&context, named, Default::default())?)))
 }
 
 /// Work in a context, if that can do it.
@@ -125,10 +145,10 @@ pub(crate) fn within<T: Copy>(parameters: Out<NodeParameters>, offset: usize) ->
 }
 
 /// The work that parameters of any kind describe, but for that which only the addition of a node makes.
-pub(crate) fn described(parameters: Out<NodeParameters>) -> Result<Option<Work>, Status> {
+pub(crate) fn described(parameters: Out<NodeParameters>, mismatched: Mismatched) -> Result<Option<Work>, Status> {
     let kind = parameters.get()?.kind;
     Ok(Some(match kind {
-        0 => launch(&within::<KernelParameters>(parameters, 0).get()?)?,
+        0 => launch(&within::<KernelParameters>(parameters, 0).get()?, mismatched)?,
         1 => {
             let copy = Work::Copy(Box::new(within::<Copy3d>(parameters, 16).get()?));
             checked(within::<Handle>(parameters, 8).get()?, copy)?
@@ -150,9 +170,15 @@ pub(crate) fn described(parameters: Out<NodeParameters>) -> Result<Option<Work>,
     }))
 }
 
-fn add_any(node: Out<Handle>, graph: Handle, dependencies: (In<Handle>, usize), parameters: Out<NodeParameters>) -> Result<(), Status> {
+fn add_any(
+    node: Out<Handle>,
+    graph: Handle,
+    dependencies: (In<Handle>, usize),
+    parameters: Out<NodeParameters>,
+    mismatched: Mismatched,
+) -> Result<(), Status> {
     let kind = parameters.get()?.kind;
-    add(node, graph, dependencies, |graph| match described(parameters)? {
+    add(node, graph, dependencies, |graph| match described(parameters, mismatched)? {
         Some(work) => Ok(work),
         None if kind == 4 => {
             let child = within::<Handle>(parameters, 0).get()?;
@@ -182,7 +208,7 @@ exports! {
         count: usize,
         parameters: In<KernelParametersV1>,
     ) {
-        add(node, graph, (dependencies, count), |_| launch(&parameters.get()?.into()))
+        add(node, graph, (dependencies, count), |_| launch(&parameters.get()?.into(), Mismatched::Ignored))
     }
 
     fn cuGraphAddKernelNode_v2(
@@ -192,7 +218,7 @@ exports! {
         count: usize,
         parameters: In<KernelParameters>,
     ) {
-        add(node, graph, (dependencies, count), |_| launch(&parameters.get()?))
+        add(node, graph, (dependencies, count), |_| launch(&parameters.get()?, Mismatched::Ignored))
     }
 
     fn cuGraphAddMemcpyNode(
@@ -272,7 +298,7 @@ exports! {
         count: usize,
         parameters: Out<NodeParameters>,
     ) {
-        add_any(node, graph, (dependencies, count), parameters)
+        add_any(node, graph, (dependencies, count), parameters, Mismatched::Ignored)
     }
 
     fn cuGraphAddNode_v2(
@@ -284,7 +310,7 @@ exports! {
         parameters: Out<NodeParameters>,
     ) {
         check_edges(edges, count)?;
-        add_any(node, graph, (dependencies, count), parameters)
+        add_any(node, graph, (dependencies, count), parameters, Mismatched::Ignored)
     }
 
     fn cuGraphAddNode_v3(
@@ -296,6 +322,6 @@ exports! {
         parameters: Out<NodeParameters>,
     ) {
         check_edges(edges, count)?;
-        add_any(node, graph, (dependencies, count), parameters)
+        add_any(node, graph, (dependencies, count), parameters, Mismatched::Refused)
     }
 }

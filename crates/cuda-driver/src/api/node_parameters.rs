@@ -11,7 +11,7 @@ use crate::parameters::{
 use crate::status::Status;
 
 use super::launch::check_attribute;
-use super::node::{call, checked, described, launch, of_event, within};
+use super::node::{Mismatched, call, checked, described, launch, of_event, within};
 
 /// Runs a function on a node.
 fn node<T>(handle: Handle, function: impl FnOnce(&mut Node) -> Result<T, Status>) -> Result<T, Status> {
@@ -82,11 +82,11 @@ exports! {
     }
 
     fn cuGraphKernelNodeSetParams(node: Handle, parameters: In<KernelParametersV1>) {
-        set(node, launch(&parameters.get()?.into())?)
+        set(node, launch(&parameters.get()?.into(), Mismatched::Ignored)?)
     }
 
     fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: In<KernelParameters>) {
-        set(node, launch(&parameters.get()?)?)
+        set(node, launch(&parameters.get()?, Mismatched::Ignored)?)
     }
 
     fn cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_uint, value: Out<[u32; 16]>) {
@@ -209,10 +209,10 @@ exports! {
     }
 
     fn cuGraphNodeSetParams(node: Handle, parameters: Out<NodeParameters>) {
-        set(node, described(parameters)?.ok_or(Status::NOT_SUPPORTED)?)
+        set(node, described(parameters, Mismatched::Ignored)?.ok_or(Status::NOT_SUPPORTED)?)
     }
 
     fn cuGraphNodeSetParams_v2(node: Handle, parameters: Out<NodeParameters>) {
-        set(node, described(parameters)?.ok_or(Status::NOT_SUPPORTED)?)
+        set(node, described(parameters, Mismatched::Refused)?.ok_or(Status::NOT_SUPPORTED)?)
     }
 }

@@ -1,7 +1,7 @@
 //! Graphs of nodes that the program adds.
 
-use crate::driver::{CPU, INVALID_HANDLE, INVALID_VALUE, Program, apart, cu, ok};
-use crate::nodes::Instantiation;
+use crate::driver::{CPU, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Program, apart, cu, ok};
+use crate::nodes::{Instantiation, Kernel};
 
 #[test]
 fn nodes_run_in_the_order_of_edges_and_cycles_are_refused() {
@@ -101,5 +101,53 @@ fn clones_and_children_are_graphs_of_their_own() {
         ok!(library, cuGraphExecChildGraphNodeSetParams(executable, copy, other));
         program.run(executable);
         assert_eq!(program.word(address + 8), Ok(3));
+    });
+}
+
+#[test]
+fn kernel_nodes_run_in_the_context_of_their_function() {
+    apart("graphs::kernel_nodes_run_in_the_context_of_their_function", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (graph, address) = (program.graph(), program.allocate(64));
+        ok!(library, cuMemsetD32_v2(address, 0u32, 1usize));
+        let (mut own, mut other, mut node) = (0u64, 0u64, 0u64);
+        ok!(library, cuCtxGetCurrent(&raw mut own));
+        let none = std::ptr::null::<u64>();
+        program.with_kernel(address, |kernel| {
+            ok!(library, cuCtxCreate_v2(&raw mut other, 0u32, 0i32));
+            // The kernel is only read if there is no function, and another context is ignored.
+            let both = Kernel {
+                kernel: 4711,
+                context: other,
+                ..*kernel
+            };
+            ok!(
+                library,
+                cuGraphAddKernelNode_v2(&raw mut node, graph, none, 0usize, &raw const both)
+            );
+            ok!(library, cuGraphKernelNodeSetParams_v2(node, &raw const both));
+            for (context, expected) in [(0u64, 0u32), (own, 0), (other, INVALID_CONTEXT), (4711, INVALID_CONTEXT)] {
+                let mut parameters = [0u64; 32];
+                let described = Kernel { context, ..*kernel };
+                // SAFETY: the structure is at this place of the general one, which is larger.
+                unsafe { parameters.as_mut_ptr().add(2).cast::<Kernel>().write(described) };
+                let parameters = parameters.as_mut_ptr();
+                assert_eq!(
+                    cu!(
+                        library,
+                        cuGraphAddNode_v3(&raw mut node, graph, &raw const node, none, 1usize, parameters)
+                    ),
+                    expected,
+                    "{context}"
+                );
+                assert_eq!(cu!(library, cuGraphNodeSetParams_v2(node, parameters)), expected, "{context}");
+                ok!(library, cuGraphNodeSetParams(node, parameters));
+            }
+        });
+        let executable = program.instantiate(graph);
+        ok!(library, cuCtxSetCurrent(own));
+        program.run(executable);
+        assert_eq!(program.word(address), Ok(9));
     });
 }
