@@ -80,10 +80,13 @@ pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion
     if completion == Completion::Now {
         driver::get()?.captures.check_call()?;
     }
-    if let Some(capture) = lane.capture()? {
+    let captured = || {
         let copy = volume::parameters(to, from, &extent)?;
         plan(&lane.context, to, from, extent)?;
-        return lane.add(&capture, Work::Copy(Box::new(copy))).map(|_| ());
+        Ok(Work::Copy(Box::new(copy)))
+    };
+    if lane.add(captured)? {
+        return Ok(());
     }
     lane.begin()?;
     let total = extent.bytes().ok_or(Status::INVALID_VALUE)?;
@@ -205,17 +208,19 @@ fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Re
 
 /// Fills rows as the next work of a lane.
 pub(crate) fn fill(lane: &Lane, to: Region, extent: Extent, value: u32, element_bytes: u8) -> Result<(), Status> {
-    if let Some(capture) = lane.capture()? {
+    let captured = || {
         plan_fill(&lane.context, to, extent, value, element_bytes)?;
-        let fill = FillParameters {
+        Ok(Work::Fill(FillParameters {
             to: to.address,
             pitch: to.row_pitch as usize,
             value,
             element_bytes: element_bytes.into(),
             width: (extent.width / u64::from(element_bytes)) as usize,
             height: extent.height as usize,
-        };
-        return lane.add(&capture, Work::Fill(fill)).map(|_| ());
+        }))
+    };
+    if lane.add(captured)? {
+        return Ok(());
     }
     lane.begin()?;
     check_fill(&to, element_bytes)?;

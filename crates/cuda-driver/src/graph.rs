@@ -139,6 +139,14 @@ impl Graph {
         Ok(())
     }
 
+    /// Whether a graph is embedded in this one, at any depth.
+    pub(crate) fn contains(&self, graph: Handle) -> bool {
+        self.nodes.lock().by_handle.values().any(|node| match &node.work {
+            Work::Graph(child) => child.handle == graph || child.contains(graph),
+            _ => false,
+        })
+    }
+
     /// Whether a node allocates or frees memory.
     pub(crate) fn has_memory(&self) -> bool {
         let mut found = false;
@@ -163,12 +171,8 @@ impl Graph {
 impl Nodes {
     /// Adds a node behind others.
     pub(crate) fn insert(&mut self, work: Work, dependencies: &[Handle]) -> Result<Handle, Status> {
+        self.check(dependencies)?;
         let handle = new_handle();
-        for (index, dependency) in dependencies.iter().enumerate() {
-            if !self.by_handle.contains_key(dependency) || dependencies[..index].contains(dependency) {
-                return Err(Status::INVALID_VALUE);
-            }
-        }
         for dependency in dependencies {
             self.by_handle.entry(*dependency).and_modify(|node| node.dependents.push(handle));
         }
@@ -182,6 +186,16 @@ impl Nodes {
         self.next_local += 1;
         self.by_handle.insert(handle, node);
         Ok(handle)
+    }
+
+    /// Refuses dependencies of a node that are unknown, or there twice.
+    pub(crate) fn check(&self, dependencies: &[Handle]) -> Result<(), Status> {
+        for (index, dependency) in dependencies.iter().enumerate() {
+            if !self.by_handle.contains_key(dependency) || dependencies[..index].contains(dependency) {
+                return Err(Status::INVALID_VALUE);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn get(&self, handle: Handle) -> Result<&Node, Status> {

@@ -73,12 +73,17 @@ impl Lane {
         }
     }
 
-    /// Adds work of the lane to the graph of its capture. Returns the node.
-    pub(crate) fn add(&self, capture: &Capture, work: Work) -> Result<Handle, Status> {
-        self.context.check()?;
-        let node = capture.add(self.handle(), work)?;
-        driver::get()?.nodes.insert(node, Arc::clone(&capture.graph));
-        Ok(node)
+    /// Adds work of the lane to the graph of its capture, if it is part of one. Returns whether it is. If the work is refused, the capture
+    /// becomes invalid: its graph would lack the work.
+    pub(crate) fn add(&self, work: impl FnOnce() -> Result<Work, Status>) -> Result<bool, Status> {
+        let Some(capture) = self.capture()? else {
+            return Ok(false);
+        };
+        let added = self.context.check().and_then(|()| {
+            let insert = |work| capture.add(self.handle(), work);
+            driver::get()?.add_node(&capture.graph, work()?, insert)
+        });
+        added.map(|_| true).map_err(|status| capture.invalidate(status))
     }
 
     /// The last function of the program after which work of the lane goes on.

@@ -18,14 +18,16 @@ pub(crate) fn launch(executable: &Executable, lane: &Lane) -> Result<(), Status>
     if executable.context_id != lane.context.id {
         return refuse("the launch of a graph in a stream of another context");
     }
-    if let Some(capture) = lane.capture()? {
+    let embedded = || {
         let graph = executable.state.lock().graph.duplicate(true);
         if graph.has_memory() {
             return refuse("the launch of a graph that allocates memory in a capture");
         }
         driver::get()?.retain_objects(&graph);
-        driver::get()?.add_graph(&graph);
-        return lane.add(&capture, Work::Graph(graph)).map(|_| ());
+        Ok(Work::Graph(graph))
+    };
+    if lane.add(embedded)? {
+        return Ok(());
     }
     lane.begin()?;
     let steps = {

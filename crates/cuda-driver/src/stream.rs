@@ -17,6 +17,9 @@ pub(crate) const NON_BLOCKING: u32 = 1;
 /// Events without times.
 pub(crate) const DISABLE_TIMING: u32 = 2;
 
+/// `CU_EVENT_WAIT_EXTERNAL` and `CU_EVENT_RECORD_EXTERNAL`: in a capture, a node waits for an event or records it.
+pub(crate) const EXTERNAL: u32 = 1;
+
 /// A stream that a program created.
 pub(crate) struct Stream {
     pub(crate) handle: Handle,

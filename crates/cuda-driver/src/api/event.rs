@@ -11,27 +11,36 @@ use crate::driver;
 use crate::graph::Work;
 use crate::lane::Lane;
 use crate::status::Status;
-use crate::stream::{DISABLE_TIMING, Event};
+use crate::stream::{DISABLE_TIMING, EXTERNAL, Event};
 
 /// `CU_EVENT_BLOCKING_SYNC` and `CU_EVENT_INTERPROCESS`.
 const BLOCKING_SYNC: c_uint = 1;
 const INTERPROCESS: c_uint = 4;
 
-/// `CU_EVENT_RECORD_EXTERNAL`.
-const EXTERNAL: c_uint = 1;
-
 /// Records an event. In a capture it stands for the work before it, or is recorded by a node if it is an external one.
 fn record(event: Handle, stream: Handle, flags: c_uint) -> Result<(), Status> {
     let lane = Lane::of(stream)?;
     let event = driver::get()?.events.get(event)?;
+    if flags & !EXTERNAL != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    let is_own = event.context_id == lane.context.id;
+    if flags & EXTERNAL != 0 {
+        let captured = || {
+            if is_own {
+                Ok(Work::Record(event.handle))
+            } else {
+                Err(Status::INVALID_HANDLE)
+            }
+        };
+        // Outside of a capture there is no node.
+        return if lane.add(captured)? { Ok(()) } else { Err(Status::INVALID_VALUE) };
+    }
     let Some(capture) = lane.capture()? else {
         return lane.record(&event);
     };
-    if event.context_id != lane.context.id {
-        return Err(Status::INVALID_HANDLE);
-    }
-    if flags & EXTERNAL != 0 {
-        return lane.add(&capture, Work::Record(event.handle)).map(|_| ());
+    if !is_own {
+        return Err(capture.invalidate(Status::INVALID_HANDLE));
     }
     event.capture(capture.id, capture.frontier(lane.handle()));
     Ok(())

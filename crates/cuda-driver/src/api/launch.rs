@@ -101,11 +101,8 @@ pub(crate) fn check_attribute(id: u32, value: &[u32; 16]) -> Result<(), Status> 
 
 fn launch(function: Handle, request: &Request, stream: Handle, pointers: In<In<u8>>, extra: In<usize>) -> Result<(), Status> {
     let lane = Lane::of(stream)?;
-    if request.events.iter().any(|event| event.context_id != lane.context.id) {
-        return Err(Status::INVALID_HANDLE);
-    }
     let shape = request.shape;
-    if let Some(capture) = lane.capture()? {
+    let captured = || {
         if !request.events.is_empty() {
             return refuse("a launch that records events in a capture");
         }
@@ -118,7 +115,13 @@ fn launch(function: Handle, request: &Request, stream: Handle, pointers: In<In<u
             extra,
         };
         let kernel = kernel(&lane.context, &named.into(), request.attributes.clone())?;
-        return lane.add(&capture, Work::Kernel(Box::new(kernel))).map(|_| ());
+        Ok(Work::Kernel(Box::new(kernel)))
+    };
+    if lane.add(captured)? {
+        return Ok(());
+    }
+    if request.events.iter().any(|event| event.context_id != lane.context.id) {
+        return Err(Status::INVALID_HANDLE);
     }
     lane.begin()?;
     let function = driver::get()?.function(function, &lane.context)?;
@@ -189,9 +192,9 @@ exports! {
             data,
         };
         let lane = Lane::of(stream)?;
-        match lane.capture()? {
-            Some(capture) => lane.add(&capture, Work::Call(call)).map(|_| ()),
-            None => lane.call_host(call),
+        if lane.add(|| Ok(Work::Call(call)))? {
+            return Ok(());
         }
+        lane.call_host(call)
     }
 }

@@ -159,9 +159,8 @@ exports! {
     /// In a capture, memory that the graph allocates is freed by a node.
     fn cuMemFreeAsync(address: u64, stream: Handle) {
         let lane = Lane::of(stream)?;
-        if let Some(capture) = lane.capture()? {
-            driver::get()?.check_graph_memory(address)?;
-            return lane.add(&capture, Work::Free(address)).map(|_| ());
+        if lane.add(|| driver::get()?.check_graph_memory(address).map(|()| Work::Free(address)))? {
+            return Ok(());
         }
         lane.begin()?;
         driver::get()?.free_memory(address)?;
@@ -201,11 +200,13 @@ fn allocate_from(address: Out<u64>, bytes: usize, pool: Handle, stream: Handle) 
     let driver = driver::get()?;
     driver.pools.get(pool)?;
     let lane = Lane::of(stream)?;
-    if let Some(capture) = lane.capture()? {
-        let start = driver.reserve_graph_memory(&lane.context, bytes as u64)?;
-        let parameters = AllocationParameters::of_device(bytes, start);
-        lane.add(&capture, Work::Allocate(Box::new(parameters)))?;
-        return address.set(start);
+    let mut reserved = 0;
+    let captured = || {
+        reserved = driver.reserve_graph_memory(&lane.context, bytes as u64)?;
+        Ok(Work::Allocate(Box::new(AllocationParameters::of_device(bytes, reserved))))
+    };
+    if lane.add(captured)? {
+        return address.set(reserved);
     }
     lane.begin()?;
     let start = driver.allocate(&lane.context, bytes as u64, Kind::Pooled(pool))?;

@@ -92,14 +92,15 @@ fn embedded(graph: &Graph, child: Handle) -> Result<Work, Status> {
 /// A graph of the program's own that becomes the work of a node.
 fn moved(graph: &Graph, child: Handle) -> Result<Work, Status> {
     let child = driver::get()?.graphs.get(child)?;
-    if child.handle == graph.handle || child.is_embedded {
+    if child.handle == graph.handle || child.is_embedded || child.contains(graph.handle) {
         return Err(Status::INVALID_VALUE);
     }
     Ok(Work::Graph(child.embed()))
 }
 
-/// Reserves addresses for the memory of a node.
-fn allocation(parameters: &AllocationParameters) -> Result<Work, Status> {
+/// Reserves addresses for the memory of a node, and writes the first into the parameters.
+fn allocation(out: Out<AllocationParameters>) -> Result<Work, Status> {
+    let parameters = out.get()?;
     let pool = parameters.pool;
     if pool.allocation_type != PINNED {
         return Err(Status::INVALID_VALUE);
@@ -110,7 +111,9 @@ fn allocation(parameters: &AllocationParameters) -> Result<Work, Status> {
     let driver = driver::get()?;
     driver.check_device(pool.location)?;
     let address = driver.reserve_graph_memory(&current::context()?, parameters.bytes as u64)?;
-    Ok(Work::Allocate(Box::new(AllocationParameters { address, ..*parameters })))
+    let parameters = AllocationParameters { address, ..parameters };
+    out.set(parameters)?;
+    Ok(Work::Allocate(Box::new(parameters)))
 }
 
 /// The freeing of memory of a graph, which a graph does once.
@@ -125,7 +128,7 @@ fn free(graph: &Graph, address: u64) -> Result<Work, Status> {
     }
 }
 
-/// Adds a node.
+/// Adds a node. Its dependencies are checked before its work is made, which may change another graph.
 fn add(
     node: Out<Handle>,
     graph: Handle,
@@ -136,7 +139,9 @@ fn add(
     let driver = driver::get()?;
     let graph = driver.graphs.get(graph)?;
     let dependencies = dependencies.array(count)?;
-    node.set(driver.add_node(&graph, work(&graph)?, &dependencies)?)
+    graph.nodes.lock().check(&dependencies)?;
+    let work = work(&graph)?;
+    node.set(driver.add_node(&graph, work, |work| graph.nodes.lock().insert(work, &dependencies))?)
 }
 
 /// A structure within [`NodeParameters`], at an offset in their parameters.
@@ -188,14 +193,7 @@ fn add_any(
                 _ => Err(Status::INVALID_VALUE),
             }
         }
-        None if kind == 10 => {
-            let place = within::<AllocationParameters>(parameters, 0);
-            let work = allocation(&place.get()?)?;
-            if let Work::Allocate(allocated) = &work {
-                place.set(**allocated)?;
-            }
-            Ok(work)
-        }
+        None if kind == 10 => allocation(within(parameters, 0)),
         None => free(graph, within::<u64>(parameters, 0).get()?),
     })
 }
@@ -278,13 +276,7 @@ exports! {
         count: usize,
         parameters: Out<AllocationParameters>,
     ) {
-        add(node, graph, (dependencies, count), |_| {
-            let work = allocation(&parameters.get()?)?;
-            if let Work::Allocate(allocated) = &work {
-                parameters.set(**allocated)?;
-            }
-            Ok(work)
-        })
+        add(node, graph, (dependencies, count), |_| allocation(parameters))
     }
 
     fn cuGraphAddMemFreeNode(node: Out<Handle>, graph: Handle, dependencies: In<Handle>, count: usize, address: u64) {

@@ -9,10 +9,7 @@ use crate::driver;
 use crate::graph::Work;
 use crate::lane::Lane;
 use crate::status::Status;
-use crate::stream::{Event, NON_BLOCKING, Stream};
-
-/// `CU_EVENT_WAIT_EXTERNAL`.
-const EXTERNAL: c_uint = 1;
+use crate::stream::{EXTERNAL, Event, NON_BLOCKING, Stream};
 
 fn create(out: Out<Handle>, flags: c_uint, priority: c_int) -> Result<(), Status> {
     out.require()?;
@@ -37,10 +34,17 @@ fn destroy(stream: Handle) -> Result<(), Status> {
 
 /// Lets a capture wait for an event. Returns false if neither stream nor event is part of one.
 fn wait_in_capture(lane: &Lane, event: &Event, flags: c_uint) -> Result<bool, Status> {
+    if flags & EXTERNAL != 0 {
+        // Outside of a capture there is no node.
+        return if lane.add(|| Ok(Work::Wait(event.handle)))? {
+            Ok(true)
+        } else {
+            Err(Status::INVALID_VALUE)
+        };
+    }
     let captures = &driver::get()?.captures;
     match (lane.capture()?, event.captured()) {
         (None, None) => Ok(false),
-        (Some(capture), None) if flags & EXTERNAL != 0 => lane.add(&capture, Work::Wait(event.handle)).map(|_| true),
         (Some(capture), None) => Err(capture.invalidate(Status::STREAM_CAPTURE_ISOLATION)),
         (None, Some((id, nodes))) => {
             let capture = captures.of_id(id)?;
@@ -98,6 +102,9 @@ exports! {
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) {
         let lane = Lane::of(stream)?;
         let event = driver::get()?.events.get(event)?;
+        if flags & !EXTERNAL != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
         if wait_in_capture(&lane, &event, flags)? {
             return Ok(());
         }

@@ -47,18 +47,35 @@ impl Driver {
         }
     }
 
-    /// Adds a node to a graph.
-    pub(crate) fn add_node(&self, graph: &Arc<Graph>, work: Work, dependencies: &[Handle]) -> Result<Handle, Status> {
-        let child = match &work {
-            Work::Graph(child) => Some(Arc::clone(child)),
-            _ => None,
+    /// Adds a node to a graph by a function. If that fails, what was made for the work is given back.
+    pub(crate) fn add_node(
+        &self,
+        graph: &Arc<Graph>,
+        work: Work,
+        insert: impl FnOnce(Work) -> Result<Handle, Status>,
+    ) -> Result<Handle, Status> {
+        let (child, memory) = match &work {
+            Work::Graph(child) => (Some(Arc::clone(child)), None),
+            Work::Allocate(parameters) => (None, Some(parameters.address)),
+            _ => (None, None),
         };
-        let node = graph.nodes.lock().insert(work, dependencies)?;
-        self.nodes.insert(node, Arc::clone(graph));
-        if let Some(child) = child {
-            self.add_graph(&child);
+        let inserted = insert(work);
+        if let Ok(node) = inserted {
+            self.nodes.insert(node, Arc::clone(graph));
+            if let Some(child) = child {
+                self.add_graph(&child);
+            }
+            return inserted;
         }
-        Ok(node)
+        if let Some(child) = child {
+            let mut objects = HashMap::new();
+            self.each_kept(&child, &mut objects, &|driver, address| driver.release_graph_memory(address));
+            self.release_objects(objects, None);
+        }
+        if let Some(address) = memory {
+            self.release_graph_memory(address);
+        }
+        inserted
     }
 
     /// Removes a node.

@@ -1,6 +1,6 @@
 //! Streams whose work becomes a graph.
 
-use crate::driver::{CPU, INVALID_VALUE, Program, SUCCESS, apart, cu, ok, parameter};
+use crate::driver::{CPU, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Program, SUCCESS, apart, cu, ok, parameter};
 
 const ILLEGAL_STATE: u32 = 401;
 const UNSUPPORTED: u32 = 900;
@@ -375,5 +375,75 @@ fn dependencies_of_a_capture_can_be_replaced() {
             cu!(library, cuStreamUpdateCaptureDependencies(stream, replaced.as_ptr(), 1usize, 0u32)),
             ILLEGAL_STATE
         );
+    });
+}
+
+#[test]
+fn a_call_that_is_refused_in_a_capture_makes_it_invalid() {
+    apart("captures::a_call_that_is_refused_in_a_capture_makes_it_invalid", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (function, stream) = (program.function("add_step"), program.stream());
+        let freed = program.allocate(64);
+        ok!(library, cuMemFree_v2(freed));
+        let none = std::ptr::null_mut::<u8>();
+        let with_memory = {
+            let mut temporary = 0u64;
+            program.begin(stream, GLOBAL);
+            ok!(library, cuMemAllocAsync(&raw mut temporary, 64usize, stream));
+            program.instantiate(program.end(stream))
+        };
+        let calls: [(&str, u32, &dyn Fn() -> u32); 6] = [
+            ("empty grid", INVALID_VALUE, &|| {
+                cu!(
+                    library,
+                    cuLaunchKernel(function, 0u32, 1u32, 1u32, 1u32, 1u32, 1u32, 0u32, stream, none, none)
+                )
+            }),
+            ("unknown function", INVALID_HANDLE, &|| {
+                cu!(
+                    library,
+                    cuLaunchKernel(1u64, 1u32, 1u32, 1u32, 1u32, 1u32, 1u32, 0u32, stream, none, none)
+                )
+            }),
+            ("fill of freed memory", INVALID_VALUE, &|| {
+                cu!(library, cuMemsetD32Async(freed, 1u32, 1usize, stream))
+            }),
+            ("copy of freed memory", INVALID_VALUE, &|| {
+                cu!(library, cuMemcpyDtoDAsync_v2(freed, freed, 4usize, stream))
+            }),
+            ("free of other memory", INVALID_VALUE, &|| {
+                cu!(library, cuMemFreeAsync(freed, stream))
+            }),
+            ("graph with memory", NOT_SUPPORTED, &|| {
+                cu!(library, cuGraphLaunch(with_memory, stream))
+            }),
+        ];
+        for (name, expected, call) in calls {
+            let mut graph = 1u64;
+            program.begin(stream, GLOBAL);
+            assert_eq!(call(), expected, "{name}");
+            assert_eq!(program.status(stream), 2, "{name}");
+            assert_eq!(cu!(library, cuStreamEndCapture(stream, &raw mut graph)), INVALIDATED, "{name}");
+        }
+    });
+}
+
+#[test]
+fn external_records_and_waits_are_for_captures() {
+    apart("captures::external_records_and_waits_are_for_captures", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (stream, event) = (program.stream(), program.event());
+        for flags in [1u32, 2, 3] {
+            assert_eq!(cu!(library, cuEventRecordWithFlags(event, stream, flags)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuStreamWaitEvent(stream, event, flags)), INVALID_VALUE);
+        }
+        ok!(library, cuEventRecordWithFlags(event, stream, 0u32));
+        program.begin(stream, GLOBAL);
+        ok!(library, cuStreamWaitEvent(stream, event, 1u32));
+        ok!(library, cuEventRecordWithFlags(event, stream, 1u32));
+        assert_eq!(cu!(library, cuEventRecordWithFlags(event, stream, 2u32)), INVALID_VALUE);
+        assert_eq!(program.nodes(program.end(stream)).len(), 2);
     });
 }

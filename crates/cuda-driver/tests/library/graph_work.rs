@@ -340,3 +340,58 @@ fn objects_of_the_program_end_with_the_last_graph() {
         assert_eq!(cu!(library, cuUserObjectRelease(object, 1u32)), INVALID_HANDLE);
     });
 }
+
+#[test]
+fn a_node_that_is_not_added_leaves_nothing_behind() {
+    apart("graph_work::a_node_that_is_not_added_leaves_nothing_behind", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (graph, child, wrong) = (program.graph(), program.graph(), 4711u64);
+        let (mut node, mut object) = (0u64, 0u64);
+        let data = std::ptr::null_mut::<c_void>();
+        ok!(
+            library,
+            cuUserObjectCreate(&raw mut object, data, end as unsafe extern "C" fn(*mut c_void), 1u32, 1u32)
+        );
+        ok!(library, cuGraphRetainUserObject(child, object, 1u32, 1u32));
+        assert_eq!(
+            cu!(
+                library,
+                cuGraphAddChildGraphNode(&raw mut node, graph, &raw const wrong, 1usize, child)
+            ),
+            INVALID_VALUE
+        );
+        let mut allocation = Allocation {
+            kind: 1,
+            handles: 0,
+            location: [1, 0],
+            rest: [0; 9],
+            access: 0,
+            access_count: 0,
+            bytes: 1 << 20,
+            address: 0,
+        };
+        assert_eq!(
+            cu!(
+                library,
+                cuGraphAddMemAllocNode(&raw mut node, graph, &raw const wrong, 1usize, &raw mut allocation)
+            ),
+            INVALID_VALUE
+        );
+        assert_eq!(allocation.address, 0);
+        // A launch that becomes a node behind one that was removed.
+        let executable = program.instantiate(child);
+        let (stream, address, mut captured) = (program.stream(), program.allocate(64), 0u64);
+        ok!(library, cuStreamBeginCaptureToGraph(stream, graph, NONE, NONE, 0usize, 2u32));
+        ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
+        ok!(library, cuGraphDestroyNode(program.nodes(graph)[0]));
+        assert_eq!(cu!(library, cuGraphLaunch(executable, stream)), INVALID_VALUE);
+        assert_eq!(cu!(library, cuStreamEndCapture(stream, &raw mut captured)), 901);
+        ok!(library, cuGraphExecDestroy(executable));
+        assert_eq!(ENDED.load(Ordering::SeqCst), 0);
+        ok!(library, cuGraphDestroy(child));
+        while ENDED.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    });
+}

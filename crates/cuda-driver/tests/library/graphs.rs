@@ -105,6 +105,45 @@ fn clones_and_children_are_graphs_of_their_own() {
 }
 
 #[test]
+fn a_graph_is_moved_with_its_nodes_or_not_at_all() {
+    apart("graphs::a_graph_is_moved_with_its_nodes_or_not_at_all", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let address = program.allocate(64);
+        ok!(library, cuMemsetD32_v2(address, 0u32, 16usize));
+        let move_to = |graph: u64, child: u64, before: &[u64]| {
+            let mut parameters = [0u64; 32];
+            (parameters[0], parameters[2], parameters[3]) = (4, child, 1);
+            let (mut node, none) = (0u64, std::ptr::null::<u8>());
+            let parameters = parameters.as_mut_ptr();
+            let code = cu!(
+                library,
+                cuGraphAddNode_v2(&raw mut node, graph, before.as_ptr(), none, before.len(), parameters)
+            );
+            (code, node)
+        };
+        let (outer, inner, other) = (program.graph(), program.graph(), program.graph());
+        program.add_kernel(inner, &[], address);
+        let (mut child, mut embedded) = (0u64, 0u64);
+        ok!(
+            library,
+            cuGraphAddChildGraphNode(&raw mut child, outer, std::ptr::null::<u64>(), 0usize, inner)
+        );
+        ok!(library, cuGraphChildGraphNodeGetGraph(child, &raw mut embedded));
+        assert_eq!(move_to(embedded, outer, &[]).0, INVALID_VALUE, "a graph within itself");
+        assert_eq!(program.nodes(outer), [child]);
+        assert_eq!(move_to(other, outer, &[child]).0, INVALID_VALUE, "a dependency in another graph");
+        assert_eq!(program.nodes(outer), [child]);
+        let (code, node) = move_to(other, outer, &[]);
+        assert_eq!(code, 0);
+        assert_eq!((program.nodes(other), program.nodes(outer)), (vec![node], vec![child]));
+        assert_eq!(cu!(library, cuGraphDestroy(outer)), INVALID_VALUE, "it ends with the other graph");
+        program.run(program.instantiate(other));
+        assert_eq!(program.word(address), Ok(3));
+    });
+}
+
+#[test]
 fn kernel_nodes_run_in_the_context_of_their_function() {
     apart("graphs::kernel_nodes_run_in_the_context_of_their_function", CPU, || {
         let program = Program::new();
