@@ -31,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) bank_size: AtomicU32,
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) callbacks: Callbacks,
+    /// Functions that end objects of the program, for which no call waits.
+    pub(crate) destructors: Callbacks,
     /// The last function of a default stream, after which all streams go on.
     pub(crate) default_function: AtomicU64,
     /// Whether its memory is gone and none may be added. Changes under the lock of the table of ranges.
@@ -58,6 +60,7 @@ impl Context {
             cache_preference: AtomicU32::new(0),
             bank_size: AtomicU32::new(0),
             callbacks: Callbacks::new(Arc::clone(&queue)),
+            destructors: Callbacks::new(Arc::clone(&queue)),
             default_function: AtomicU64::new(0),
             queue,
             is_destroyed: AtomicBool::new(false),
@@ -105,7 +108,8 @@ impl Context {
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<(), Status> {
         let outcome = self.queue.wait(ticket);
         self.print();
-        let outcome = outcome.and_then(|()| self.callbacks.take_failure().map_or(Ok(()), Err));
+        let met = || self.callbacks.take_failure().or_else(|| self.destructors.take_failure());
+        let outcome = outcome.and_then(|()| met().map_or(Ok(()), Err));
         outcome.map_err(|failure| self.failed(&failure))
     }
 

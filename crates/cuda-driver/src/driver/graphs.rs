@@ -248,40 +248,45 @@ impl Driver {
 
     /// Maps memory of a graph.
     pub(crate) fn map_graph_memory(&self, address: u64) -> Result<(), Status> {
-        let mut graphs = self.graph_memory.lock();
-        let memory = graphs.ranges.get_mut(&address).ok_or(Status::INVALID_VALUE)?;
-        let context = memory.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)?;
-        let bytes = counted(memory.bytes).ok_or(Status::OUT_OF_MEMORY)?;
-        if memory.is_mapped {
-            return Err(Status::INVALID_VALUE);
-        }
-        self.charge(bytes)?;
-        context
-            .submit(Operation::Map { address, bytes })
-            .inspect_err(|_| self.release(bytes))?;
-        memory.is_mapped = true;
-        graphs.used += bytes;
-        graphs.most_used = graphs.most_used.max(graphs.used);
-        Ok(())
+        let (context, bytes) = {
+            let mut graphs = self.graph_memory.lock();
+            let memory = graphs.ranges.get_mut(&address).ok_or(Status::INVALID_VALUE)?;
+            let context = memory.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)?;
+            context.check()?;
+            let bytes = counted(memory.bytes).ok_or(Status::OUT_OF_MEMORY)?;
+            if memory.is_mapped {
+                return Err(Status::INVALID_VALUE);
+            }
+            self.charge(bytes)?;
+            memory.is_mapped = true;
+            graphs.used += bytes;
+            graphs.most_used = graphs.most_used.max(graphs.used);
+            (context, bytes)
+        };
+        // Unlocked, because a full queue lets it wait. Refused only after a fault: the memory ends with the context.
+        context.submit(Operation::Map { address, bytes }).map(|_| ())
     }
 
     /// Frees memory of a graph, after everything that was submitted.
     pub(crate) fn free_graph_memory(&self, address: u64) -> Result<(), Status> {
-        let mut graphs = self.graph_memory.lock();
-        let memory = graphs.ranges.get_mut(&address).filter(|memory| memory.is_mapped);
-        let memory = memory.ok_or(Status::INVALID_VALUE)?;
-        memory.is_mapped = false;
-        let bytes = counted(memory.bytes).unwrap_or(0);
-        let outcome = match memory.context.upgrade() {
+        let (context, bytes) = {
+            let mut graphs = self.graph_memory.lock();
+            let memory = graphs.ranges.get_mut(&address).filter(|memory| memory.is_mapped);
+            let memory = memory.ok_or(Status::INVALID_VALUE)?;
+            memory.is_mapped = false;
+            let (context, is_unused) = (memory.context.upgrade(), memory.owners == 0);
+            let bytes = counted(memory.bytes).unwrap_or(0);
+            graphs.used -= bytes;
+            if is_unused {
+                self.forget_graph_memory(&mut graphs, address);
+            }
+            (context, bytes)
+        };
+        // Unlocked, because a full queue lets it wait.
+        let outcome = match context {
             Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),
             None => Ok(()),
         };
-        let is_unused = memory.owners == 0;
-        graphs.used -= bytes;
-        if is_unused {
-            self.forget_graph_memory(&mut graphs, address);
-        }
-        drop(graphs);
         self.release(bytes);
         outcome
     }
@@ -315,7 +320,7 @@ impl Driver {
         }
     }
 
-    /// Gives references to an object back. The last one ends it, after the work of the context.
+    /// Gives references to an object back. The last one ends it, after the work of the context; no call waits for that.
     pub(crate) fn release_object(&self, handle: Handle, count: u32, context: Option<&Arc<Context>>) -> Result<(), Status> {
         let object = self.objects.get(handle)?;
         if !object.release(count)? {
@@ -325,7 +330,7 @@ impl Driver {
         match context {
             Some(context) => {
                 let end = move |_: Option<&_>| end(&object);
-                context.callbacks.submit(context.queue.last(), Box::new(end)).map(|_| ())
+                context.destructors.submit(context.queue.last(), Box::new(end)).map(|_| ())
             }
             None => {
                 end(&object);
