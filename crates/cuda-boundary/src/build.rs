@@ -37,11 +37,11 @@ impl Names {
         Self { listed, implemented }
     }
 
-    /// Path of the function that implements a name ending in `_ptds` or `_ptsz`: that without the ending. Their default stream is one of each
-    /// thread, and all streams of a context are in one order, which both forms allow.
+    /// Path of the function that implements a name ending in `_ptds` or `_ptsz`, whose default stream is one of each thread: that without the
+    /// ending, in the module `per_thread`.
     pub fn with_other_default_stream(&self, name: &str) -> Option<String> {
         let base = name.strip_suffix("_ptds").or_else(|| name.strip_suffix("_ptsz"))?;
-        self.implemented.get(base).map(|module| format!("{module}::{base}"))
+        self.implemented.get(base).map(|module| format!("{module}::per_thread::{base}"))
     }
 
     /// Writes code to a file in `OUT_DIR`.

@@ -58,6 +58,18 @@ macro_rules! exports {
     )*};
 }
 
+/// Declares functions that call those of the parent module with these declarations, within a function.
+#[macro_export]
+macro_rules! wrappers {
+    ($status:ty, $around:path; $($(#[$meta:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        #[allow(non_snake_case, clippy::missing_safety_doc, reason = "as of the function that is called")]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $status {
+            // SAFETY: the caller promises what the function requires.
+            $around(|| unsafe { super::$name($($argument),*) })
+        }
+    )*};
+}
+
 /// Declares the functions behind [`redirected`] exports, as [`exports!`] declares exported ones.
 #[macro_export]
 macro_rules! functions {

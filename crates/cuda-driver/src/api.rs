@@ -12,6 +12,13 @@ macro_rules! exports {
     };
     ($($functions:tt)*) => {
         sahasra_cuda_boundary::functions! { $crate::status::Status, $crate::api::call; $($functions)* }
+
+        /// The functions for programs whose default stream is one of each thread.
+        #[allow(dead_code, unused_imports, reason = "not all functions have such a form")]
+        pub(crate) mod per_thread {
+            use super::*;
+            sahasra_cuda_boundary::wrappers! { $crate::status::Status, $crate::lane::with_stream_of_thread; $($functions)* }
+        }
     };
 }
 

@@ -1,5 +1,6 @@
 //! Where a call submits its work.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,10 +16,23 @@ use crate::parameters::HostParameters;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 
-/// The stream handles that name a default stream: null, `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
-const DEFAULTS: [Handle; 3] = [Handle(0), Handle(1), PER_THREAD];
+/// `CU_STREAM_LEGACY`.
+const LEGACY: Handle = Handle(1);
 /// `CU_STREAM_PER_THREAD`.
-pub(crate) const PER_THREAD: Handle = Handle(2);
+const PER_THREAD: Handle = Handle(2);
+
+thread_local! {
+    /// The stream for which null stands.
+    static DEFAULT: Cell<Handle> = const { Cell::new(LEGACY) };
+}
+
+/// Runs a call in which null stands for `CU_STREAM_PER_THREAD`.
+pub(crate) fn with_stream_of_thread<T>(call: impl FnOnce() -> T) -> T {
+    let before = DEFAULT.replace(PER_THREAD);
+    let outcome = call();
+    DEFAULT.set(before);
+    outcome
+}
 
 /// Where a call submits its work: a stream, or the default stream of the current context.
 pub(crate) struct Lane {
@@ -32,11 +46,12 @@ impl Lane {
     /// The lane of a stream's handle.
     pub(crate) fn of(handle: Handle) -> Result<Self, Status> {
         let driver = driver::get()?;
-        if DEFAULTS.contains(&handle) {
+        let handle = if handle == Handle::NULL { DEFAULT.get() } else { handle };
+        if matches!(handle, LEGACY | PER_THREAD) {
             return Ok(Self {
                 context: current::context()?,
                 stream: None,
-                is_legacy: handle != PER_THREAD,
+                is_legacy: handle == LEGACY,
             });
         }
         let stream = driver.streams.get(handle)?;

@@ -58,6 +58,12 @@ pub(crate) fn find(name: &str, version: i32) -> Lookup {
     }
 }
 
+/// The form of a function whose default stream is one of each thread, if there is one.
+pub(crate) fn with_stream_of_thread(symbol: &'static Symbol) -> &'static Symbol {
+    let is_form = |name: &str| matches!(name.strip_prefix(symbol.name), Some("_ptds" | "_ptsz"));
+    SYMBOLS.iter().find(|other| is_form(other.name)).unwrap_or(symbol)
+}
+
 /// The name without the number of its form.
 fn base(name: &str) -> &str {
     match name.rsplit_once("_v") {
@@ -89,6 +95,12 @@ mod tests {
         assert_eq!(found("cuGraphInstantiate", 12_000), "cuGraphInstantiateWithFlags");
         assert_eq!(found("cuGraphAddNode", 12_020), "cuGraphAddNode");
         assert_eq!(found("cuNothing", 12_000), "unknown");
+        for (name, expected) in [("cuMemAlloc", "cuMemAlloc_v2"), ("cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2_ptsz")] {
+            let Lookup::Found(symbol) = find(name, 12_000) else {
+                panic!("{name}")
+            };
+            assert_eq!(with_stream_of_thread(symbol).name, expected);
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The boundary to C, with the error codes of the runtime API.
 
+use std::cell::Cell;
+
 use sahasra_cuda_boundary::{ResultCode, argument};
 
 use crate::{Error, thread};
@@ -49,5 +51,29 @@ pub fn call(function: impl FnOnce() -> Result<(), Error>) -> Error {
 macro_rules! exports {
     ($($functions:tt)*) => {
         ::sahasra_cuda_boundary::exports! { $crate::Error, $crate::boundary::call; $($functions)* }
+
+        /// The functions for programs whose default stream is one of each thread.
+        #[allow(dead_code, missing_docs, unused_imports, reason = "not all functions have such a form, and they are documented without it")]
+        pub mod per_thread {
+            use super::*;
+            ::sahasra_cuda_boundary::wrappers! { $crate::Error, $crate::boundary::with_stream_of_thread; $($functions)* }
+        }
     };
+}
+
+thread_local! {
+    static IS_STREAM_OF_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a call whose default stream is that of the thread.
+pub fn with_stream_of_thread<T>(call: impl FnOnce() -> T) -> T {
+    let before = IS_STREAM_OF_THREAD.replace(true);
+    let outcome = call();
+    IS_STREAM_OF_THREAD.set(before);
+    outcome
+}
+
+/// Whether the default stream of the call is that of the thread.
+pub(crate) fn is_stream_of_thread() -> bool {
+    IS_STREAM_OF_THREAD.get()
 }

@@ -1,13 +1,13 @@
 //! The driver library, `libcuda.so.1`, opened at the first use.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use sahasra_cuda_boundary::{log, process};
 
 use crate::Error;
-use crate::boundary::{Handle, In, Out, Pointer, Text};
+use crate::boundary::{Handle, In, Out, Pointer, Text, is_stream_of_thread};
 
 /// Name of the driver library.
 const LIBRARY: &CStr = c"libcuda.so.1";
@@ -15,25 +15,26 @@ const LIBRARY: &CStr = c"libcuda.so.1";
 /// Declares the functions of the driver API that the runtime calls: fields with their addresses, and methods that call them.
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// Functions of the driver library; `None` where it lacks one.
+        /// Functions of the driver library; `None` where it lacks one. The second form of each has a default stream for each thread, if the
+        /// driver has such a form.
         #[allow(non_snake_case, reason = "the names of the driver API")]
         pub struct Driver {
-            $($name: Option<unsafe extern "C" fn($($type),*) -> c_uint>,)*
+            $($name: [Option<unsafe extern "C" fn($($type),*) -> c_uint>; 2],)*
         }
 
         #[allow(non_snake_case, missing_docs, clippy::too_many_arguments, reason = "the functions of the driver API")]
         impl Driver {
             fn load(library: *mut c_void) -> Self {
                 Self {
-                    $($name: symbol(library, concat!(stringify!($name), "\0")).map(|address| {
+                    $($name: forms(library, stringify!($name)).map(|form| form.map(|address| {
                         // SAFETY: the CUDA driver API documents this type for the function.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_uint>(address) }
-                    }),)*
+                    })),)*
                 }
             }
 
             $(pub fn $name(&self, $($argument: $type),*) -> Result<(), Error> {
-                let function = self.$name.ok_or(Error::CALL_REQUIRES_NEWER_DRIVER)?;
+                let function = self.$name[usize::from(is_stream_of_thread())].ok_or(Error::CALL_REQUIRES_NEWER_DRIVER)?;
                 // SAFETY: the arguments are those of the runtime's caller, or places of the runtime's own.
                 Error::check(unsafe { function($($argument),*) })
             })*
@@ -41,11 +42,16 @@ macro_rules! functions {
     };
 }
 
-/// Address of a function of the library.
-fn symbol(library: *mut c_void, name: &str) -> Option<*mut c_void> {
-    // SAFETY: the library is open and the name ends with a zero byte.
-    let address = unsafe { libc::dlsym(library, name.as_ptr().cast::<c_char>()) };
-    (!address.is_null()).then_some(address)
+/// Addresses of a function of the library, and of its form with a default stream for each thread.
+fn forms(library: *mut c_void, name: &str) -> [Option<*mut c_void>; 2] {
+    let symbol = |ending: &str| {
+        let name = CString::new(format!("{name}{ending}")).ok()?;
+        // SAFETY: the library is open and the name ends with a zero byte.
+        let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    };
+    let own = symbol("");
+    [own, symbol("_ptsz").or_else(|| symbol("_ptds")).or(own)]
 }
 
 functions! {

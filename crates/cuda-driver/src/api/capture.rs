@@ -9,7 +9,7 @@ use crate::boundary::{Handle, In, Out};
 use crate::capture::{Mode, exchange_mode};
 use crate::driver;
 use crate::graph::Graph;
-use crate::lane::{Lane, PER_THREAD};
+use crate::lane::Lane;
 use crate::parameters::EdgeData;
 use crate::status::Status;
 
@@ -49,10 +49,10 @@ fn begin(stream: Handle, mode: c_uint, graph: Option<Arc<Graph>>, nodes: Vec<Han
     let mode = Mode::of(mode)?;
     let lane = Lane::of(stream)?;
     let Some(stream) = &lane.stream else {
-        if stream == PER_THREAD {
-            return refuse("a capture of CU_STREAM_PER_THREAD");
+        if lane.is_legacy {
+            return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
         }
-        return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+        return refuse("a capture of CU_STREAM_PER_THREAD");
     };
     lane.context.check()?;
     let driver = driver::get()?;

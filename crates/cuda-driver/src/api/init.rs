@@ -13,6 +13,8 @@ const FOUND: c_uint = 0;
 const SYMBOL_NOT_FOUND: c_uint = 1;
 /// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`.
 const VERSION_NOT_SUFFICIENT: c_uint = 2;
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
 
 exports! {
     before cuInit:
@@ -82,6 +84,7 @@ fn find(name: Text, function: Out<*const ()>, version: c_int, flags: u64) -> Res
         return Err(Status::INVALID_VALUE);
     }
     let (address, status) = match symbols::find(&name, version) {
+        Lookup::Found(symbol) if flags == PER_THREAD => (symbols::with_stream_of_thread(symbol).address, FOUND),
         Lookup::Found(symbol) => (symbol.address, FOUND),
         Lookup::TooOld => (std::ptr::null(), VERSION_NOT_SUFFICIENT),
         Lookup::Unknown => (std::ptr::null(), SYMBOL_NOT_FOUND),

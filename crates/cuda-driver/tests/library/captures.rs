@@ -430,6 +430,32 @@ fn a_call_that_is_refused_in_a_capture_makes_it_invalid() {
 }
 
 #[test]
+fn default_streams_of_threads_do_not_wait_for_captures() {
+    apart("captures::default_streams_of_threads_do_not_wait_for_captures", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (mut stream, mut status) = (0u64, 9u32);
+        let (address, source) = (program.allocate(64), [7u32; 2]);
+        ok!(library, cuStreamCreate(&raw mut stream, 0u32));
+        program.begin(stream, RELAXED);
+        ok!(library, cuMemsetD32Async_ptsz(address, 5u32, 1usize, 0u64));
+        ok!(library, cuMemcpyHtoDAsync_v2_ptsz(address + 4, source.as_ptr(), 4usize, 0u64));
+        ok!(library, cuMemcpyHtoD_v2_ptds(address + 8, source.as_ptr(), 4usize));
+        ok!(library, cuStreamIsCapturing_ptsz(0u64, &raw mut status));
+        assert_eq!((status, program.status(stream)), (0, 1));
+        assert_eq!(cu!(library, cuStreamIsCapturing(0u64, &raw mut status)), IMPLICIT, "as before");
+        ok!(library, cuGraphDestroy(program.end(stream)));
+        assert_eq!([0, 4, 8].map(|offset| program.word(address + offset)), [Ok(5), Ok(7), Ok(7)]);
+        program.begin(stream, RELAXED);
+        assert_eq!(
+            cu!(library, cuMemsetD32Async_ptsz(address, 5u32, 1usize, 1u64)),
+            IMPLICIT,
+            "by its name"
+        );
+    });
+}
+
+#[test]
 fn external_records_and_waits_are_for_captures() {
     apart("captures::external_records_and_waits_are_for_captures", CPU, || {
         let program = Program::new();

@@ -78,6 +78,8 @@ error_t_ cudaDriverGetVersion(int *);
 error_t_ cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, int *);
 error_t_ cudaGraphConditionalHandleCreate(void *, void *, unsigned, unsigned);
 error_t_ cudaStreamBeginCapture(stream_t, int);
+error_t_ cudaMemsetAsync(void *, int, size_t, stream_t);
+error_t_ cudaMemsetAsync_ptsz(void *, int, size_t, stream_t);
 error_t_ cudaStreamEndCapture(stream_t, void **);
 #if VERSION == 12
 error_t_ cudaStreamGetCaptureInfo_v2(stream_t, int *, unsigned long long *, void **, const void ***, size_t *);
@@ -403,6 +405,11 @@ static void graphs(void) {
     OK(cudaGraphExecDestroy(executable));
     OK(cudaGraphDestroy(graph));
     RETURNS(400, cudaGraphDestroy(graph));
+    /* A capture does not forbid work in the default stream of the thread, only in the other one. */
+    OK(cudaStreamBeginCapture(stream, 2));
+    OK(cudaMemsetAsync_ptsz(x, 0, 4, NULL));
+    RETURNS(906, cudaMemsetAsync(x, 0, 4, NULL));
+    RETURNS(901, cudaStreamEndCapture(stream, &graph));
 }
 
 static void errors(void) {
