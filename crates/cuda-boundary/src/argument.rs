@@ -36,6 +36,11 @@ impl<T, S: ResultCode> Out<T, S> {
         Self(pointer, PhantomData)
     }
 
+    /// Pointer to nowhere, for a result that is not wanted.
+    pub fn null() -> Self {
+        Self::new(std::ptr::null_mut())
+    }
+
     /// Refuses null. Called before anything is made that would be lost without a place for its handle.
     pub fn require(self) -> Result<(), S> {
         if self.0.is_null() { Err(S::INVALID_VALUE) } else { Ok(()) }

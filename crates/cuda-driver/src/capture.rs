@@ -14,7 +14,7 @@ use crate::parameters::EdgeData;
 use crate::status::Status;
 use crate::table::new_handle;
 
-/// Which calls a capture forbids (`CUstreamCaptureMode`), or a thread observes.
+/// Capture mode of a stream or a thread (`CUstreamCaptureMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Global,
@@ -178,7 +178,7 @@ impl Capture {
         self.state.lock().streams.values().any(|frontier| frontier.is_blocking)
     }
 
-    /// Refuses an end while work of another stream is not before the end.
+    /// Returns `STREAM_CAPTURE_UNJOINED` if a forked stream has not been joined to the origin stream.
     fn check_joined(&self) -> Result<(), Status> {
         let state = self.state.lock();
         if state.is_invalid {

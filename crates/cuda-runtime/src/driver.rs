@@ -183,7 +183,6 @@ functions! {
     fn cuStreamGetDevice(stream: Handle, device: Out<c_int>);
     fn cuStreamAddCallback(stream: Handle, callback: Pointer, data: Pointer, flags: c_uint);
     fn cuStreamIsCapturing(stream: Handle, status: Out<c_uint>);
-    fn cuStreamGetCaptureInfo(stream: Handle, status: Out<c_uint>, id: Out<u64>);
     fn cuStreamGetCaptureInfo_v3(stream: Handle, status: Out<c_uint>, id: Out<u64>, graph: Out<Handle>, nodes: Out<usize>, edges: Out<usize>,
         count: Out<usize>);
     fn cuStreamBeginCapture_v2(stream: Handle, mode: c_uint);

@@ -28,18 +28,14 @@ struct Answers {
     count: Out<usize>,
 }
 
-fn nowhere<T>() -> Out<T> {
-    Out::new(std::ptr::null_mut())
-}
-
 impl Answers {
     fn none() -> Self {
         Self {
-            id: nowhere(),
-            graph: nowhere(),
-            nodes: nowhere(),
-            edges: nowhere(),
-            count: nowhere(),
+            id: Out::null(),
+            graph: Out::null(),
+            nodes: Out::null(),
+            edges: Out::null(),
+            count: Out::null(),
         }
     }
 }
@@ -170,7 +166,7 @@ exports! {
         nodes: Out<usize>,
         count: Out<usize>,
     ) {
-        let edges = nowhere();
+        let edges = Out::null();
         info(stream, status, Answers { id, graph, nodes, edges, count })
     }
 

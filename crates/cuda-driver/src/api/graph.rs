@@ -12,8 +12,8 @@ use crate::graph::{Graph, Nodes};
 use crate::parameters::EdgeData;
 use crate::status::Status;
 
-/// `CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE`, and those that ask for parameters of nodes.
-const VERBOSE: c_uint = 1;
+/// `CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES`. The other flags ask for parameters of nodes.
+const HANDLES: c_uint = 1 << 10;
 
 /// Refuses edges that are no plain order.
 pub(crate) fn check_edges(edges: In<EdgeData>, count: usize) -> Result<(), Status> {
@@ -35,10 +35,6 @@ fn list(found: &[Handle], out: Out<Handle>, edges: Out<EdgeData>, count: Out<usi
         edges.element_if_wanted(index, EdgeData([0; 8]));
     }
     count.set(found.len().min(room))
-}
-
-fn nowhere<T>() -> Out<T> {
-    Out::new(std::ptr::null_mut())
 }
 
 /// Runs a function on the nodes of a graph.
@@ -66,7 +62,7 @@ fn edges(graph: Handle, from: Out<Handle>, to: Out<Handle>, data: Out<EdgeData>,
     let room = count.get()?;
     list(&sources, from, data, count)?;
     count.set(room)?;
-    list(&targets, to, nowhere(), count)
+    list(&targets, to, Out::null(), count)
 }
 
 fn dependencies(node: Handle, out: Out<Handle>, edges: Out<EdgeData>, count: Out<usize>) -> Result<(), Status> {
@@ -134,7 +130,7 @@ exports! {
 
     fn cuGraphGetNodes(graph: Handle, out: Out<Handle>, count: Out<usize>) {
         let found = nodes(graph, |nodes| Ok(nodes.iter().map(|(handle, _)| handle).collect::<Vec<_>>()))?;
-        list(&found, out, nowhere(), count)
+        list(&found, out, Out::null(), count)
     }
 
     fn cuGraphGetRootNodes(graph: Handle, out: Out<Handle>, count: Out<usize>) {
@@ -142,11 +138,11 @@ exports! {
             let roots = nodes.iter().filter(|(_, node)| node.dependencies.is_empty());
             Ok(roots.map(|(handle, _)| handle).collect::<Vec<_>>())
         })?;
-        list(&found, out, nowhere(), count)
+        list(&found, out, Out::null(), count)
     }
 
     fn cuGraphGetEdges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<usize>) {
-        edges(graph, from, to, nowhere(), count)
+        edges(graph, from, to, Out::null(), count)
     }
 
     fn cuGraphGetEdges_v2(graph: Handle, from: Out<Handle>, to: Out<Handle>, data: Out<EdgeData>, count: Out<usize>) {
@@ -154,7 +150,7 @@ exports! {
     }
 
     fn cuGraphNodeGetDependencies(node: Handle, out: Out<Handle>, count: Out<usize>) {
-        dependencies(node, out, nowhere(), count)
+        dependencies(node, out, Out::null(), count)
     }
 
     fn cuGraphNodeGetDependencies_v2(node: Handle, out: Out<Handle>, edges: Out<EdgeData>, count: Out<usize>) {
@@ -162,7 +158,7 @@ exports! {
     }
 
     fn cuGraphNodeGetDependentNodes(node: Handle, out: Out<Handle>, count: Out<usize>) {
-        dependents(node, out, nowhere(), count)
+        dependents(node, out, Out::null(), count)
     }
 
     fn cuGraphNodeGetDependentNodes_v2(node: Handle, out: Out<Handle>, edges: Out<EdgeData>, count: Out<usize>) {
@@ -211,7 +207,7 @@ exports! {
     /// Writes the graph as text in Graphviz's language.
     fn cuGraphDebugDotPrint(graph: Handle, path: Text, flags: c_uint) {
         let path = path.path()?;
-        let text = driver::get()?.graphs.get(graph)?.dot(flags & !(1 << 10) != 0 || flags & VERBOSE != 0);
+        let text = driver::get()?.graphs.get(graph)?.dot(flags & !HANDLES != 0);
         std::fs::write(&path, text).map_err(|error| {
             log::line(&format!("failed to write {}: {error}", path.display()));
             Status::OPERATING_SYSTEM

@@ -10,21 +10,20 @@ use sahasra_cuda_device::{LaunchRequest, Operation};
 
 use crate::boundary::{Handle, HostPointer, In};
 use crate::driver;
-use crate::graph::Work;
+use crate::graph::{COOPERATIVE, Work};
 use crate::lane::Lane;
 use crate::launch::{Shape, kernel, parameters};
 use crate::parameters::{HostParameters, KernelParametersV1};
 use crate::status::Status;
 use crate::stream::Event;
 
-/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE` and others.
-const COOPERATIVE: c_uint = 2;
-/// Its value for cooperative launches.
+/// Value of `CU_LAUNCH_ATTRIBUTE_COOPERATIVE` for cooperative launches.
 const COOPERATIVE_ON: [u32; 16] = {
     let mut value = [0; 16];
     value[0] = 1;
     value
 };
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION` and others.
 const CLUSTER: c_uint = 4;
 const PROGRAMMATIC_EVENT: c_uint = 7;
 const COMPLETION_EVENT: c_uint = 12;

@@ -14,7 +14,7 @@ use crate::parameters::{AllocationParameters, Copy3d, FillParameters, HostParame
 use super::Graph;
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-const COOPERATIVE: u32 = 2;
+pub(crate) const COOPERATIVE: u32 = 2;
 
 /// What a node does.
 #[derive(Clone)]

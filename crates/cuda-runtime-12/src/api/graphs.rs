@@ -8,10 +8,6 @@ use sahasra_cuda_runtime::api::node::{self, Parameters};
 use sahasra_cuda_runtime::boundary::{Handle, Out, Pointer};
 use sahasra_cuda_runtime::{context, exports};
 
-fn none<T>() -> Out<T> {
-    Out::new(null_mut())
-}
-
 fn no_edges() -> Pointer {
     Pointer::new(null_mut())
 }
@@ -28,7 +24,7 @@ fn answers(id: Out<u64>, graph: Out<Handle>, nodes: Out<usize>, edges: Out<usize
 
 exports! {
     fn cudaStreamGetCaptureInfo(stream: Handle, status: Out<c_uint>, id: Out<u64>) {
-        capture::info(stream, status, answers(id, none(), none(), none(), none()))
+        capture::info(stream, status, answers(id, Out::null(), Out::null(), Out::null(), Out::null()))
     }
 
     fn cudaStreamGetCaptureInfo_v2(
@@ -39,7 +35,7 @@ exports! {
         nodes: Out<usize>,
         count: Out<usize>,
     ) {
-        capture::info(stream, status, answers(id, graph, nodes, none(), count))
+        capture::info(stream, status, answers(id, graph, nodes, Out::null(), count))
     }
 
     fn cudaStreamGetCaptureInfo_v3(
