@@ -3,8 +3,9 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
+use sahasra_local::has_token;
 use sahasra_service::answer::{self, Answer};
 use tower::Service;
 
@@ -48,20 +49,9 @@ where
     })
 }
 
-fn has_token(headers: &HeaderMap, token: &str) -> bool {
-    let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    let given = given.and_then(|given| given.strip_prefix(b"Bearer ")).unwrap_or_default();
-    // Constant-time comparison: the duration of a rejection must not reveal the token.
-    let differs = given
-        .iter()
-        .zip(token.as_bytes())
-        .fold(0, |differs, (one, other)| differs | (one ^ other));
-    given.len() == token.len() && differs == 0
-}
-
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::{HeaderMap, HeaderValue, header};
 
     use super::*;
 

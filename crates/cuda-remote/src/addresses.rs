@@ -19,7 +19,11 @@ pub(crate) fn keep(addresses: &Range<u64>) -> Result<Option<KeptAddresses>, Stri
     let (start, end) = (addresses.start, addresses.end);
     let kept = KeptAddresses::keep(start, end - start);
     kept.map(Some).map_err(|error| {
-        format!("this process uses addresses of the session's device ({start:#x} to {end:#x}): {error}; start the program again")
+        let remedy = match error.kind() {
+            std::io::ErrorKind::OutOfMemory => "raise the limit of the process's address space (ulimit -v)",
+            _ => "start the program again",
+        };
+        format!("this process cannot keep the addresses of the session's device free ({start:#x} to {end:#x}): {error}; {remedy}")
     })
 }
 

@@ -172,7 +172,7 @@ impl GpuDevice {
         let made = made.and_then(|context| GpuQueue::new(context, ended, self.printed.clone(), self.reaper()));
         let failed = |failure: &Failure| {
             if failure.kind != FailureKind::OutOfMemory {
-                report(&self.lost, &format!("the driver makes no context any more: {failure}"));
+                report(&self.lost, &format!("failed to create a CUDA context: {failure}"));
             }
         };
         Ok(Arc::new(made.inspect_err(failed)?))

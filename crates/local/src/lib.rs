@@ -65,4 +65,4 @@ mod write;
 
 pub use control_plane::{ControlPlane, Options};
 pub use credentials::{Certificate, Credentials, CredentialsError};
-pub use service::{ApiService, ResponseBody};
+pub use service::{ApiService, ResponseBody, has_token};

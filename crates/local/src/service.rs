@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use http::{HeaderValue, Response, StatusCode, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Frame};
 use serde_json::{Value, json};
@@ -72,7 +72,12 @@ fn admits(token: &str, request: &Parts) -> bool {
     if matches!(request.uri.path(), "/healthz" | "/readyz" | "/livez") {
         return true;
     }
-    let given = request.headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    has_token(&request.headers, token)
+}
+
+/// Whether a request with these headers has the bearer token.
+pub fn has_token(headers: &HeaderMap, token: &str) -> bool {
+    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let given = given.and_then(|given| given.strip_prefix(b"Bearer ")).unwrap_or_default();
     // Constant-time comparison: the duration of a rejection must not reveal the token.
     given.ct_eq(token.as_bytes()).into()

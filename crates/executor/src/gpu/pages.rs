@@ -85,7 +85,7 @@ impl Pages {
         let end = address
             .checked_add(bytes)
             .filter(|_| bytes > 0 && address.is_multiple_of(ALIGNMENT));
-        let end = end.ok_or_else(|| protocol(format!("{bytes} bytes at {address:#x} are no addresses of an allocation")))?;
+        let end = end.ok_or_else(|| protocol(format!("{bytes} bytes at {address:#x}: invalid address or size of an allocation")))?;
         if end.checked_next_multiple_of(self.page).is_none() {
             return Err(protocol(format!("{bytes} bytes at {address:#x} are beyond the address space")));
         }

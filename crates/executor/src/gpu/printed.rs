@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
-/// Maximum bytes that are read at once; the rest is read next.
+/// Maximum bytes of text between two calls that wait; the rest is dropped, and counted in a last line.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Standard output of this process, if it is kept: a file in memory whose read part is freed.
@@ -44,9 +44,8 @@ impl Printed {
         unsafe { libc::fflush(std::ptr::null_mut()) };
         let mut capture = capture.lock();
         let end = capture.file.metadata().map_or(0, |file| file.len());
-        let length = usize::try_from(end.saturating_sub(capture.read))
-            .unwrap_or(MAX_BYTES)
-            .min(MAX_BYTES);
+        let written = end.saturating_sub(capture.read);
+        let length = usize::try_from(written).unwrap_or(MAX_BYTES).min(MAX_BYTES);
         let mut text = vec![0; length];
         if length == 0 || capture.file.read_exact_at(&mut text, capture.read).is_err() {
             return Vec::new();
@@ -56,9 +55,13 @@ impl Printed {
             &capture.file,
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             capture.read,
-            length as u64,
+            written,
         );
-        capture.read += length as u64;
+        capture.read += written;
+        let dropped = written - length as u64;
+        if dropped > 0 {
+            text.extend_from_slice(format!("\nprinted text dropped: {dropped} bytes (limit: {MAX_BYTES} bytes)\n").as_bytes());
+        }
         text
     }
 }
