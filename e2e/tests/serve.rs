@@ -294,7 +294,7 @@ async fn the_session_of_a_program_that_was_killed_ends_soon() {
     let gateway = fixture.gateway(&fixture.token());
     let listed = gateway.sessions("default").await.expect("a list");
     let name = listed["items"][0]["metadata"]["name"].as_str().expect("a session").to_owned();
-    assert_eq!(listed["items"][0]["spec"]["disconnectTimeoutSeconds"], 30);
+    assert_eq!(listed["items"][0]["spec"]["disconnectTimeoutSeconds"], 60);
     program.kill().await.expect("killed");
     let session = gateway.session_failed("default", &name, WITHIN).await.expect("an answer");
     let failed = sahasra_client::condition(&session, "Failed").expect("it has failed");
