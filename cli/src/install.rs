@@ -8,7 +8,7 @@ use std::{
 
 use crate::{args::InstallArgs, exec, exit::Exit, output};
 
-/// The libraries.
+/// Libraries by the names that programs link, in the folder of the CUDA libraries.
 const LIBRARIES: [&str; 4] = ["libcuda.so.1", "libcudart.so.12", "libcudart.so.13", "libnvidia-ml.so.1"];
 /// Further names by which programs open them. They are links: the loader opens a file once, whatever its names are.
 const LINKS: [(&str, &str); 4] = [

@@ -21,8 +21,7 @@ use crate::{
     exit::Exit,
     interrupt, leak_check, output,
     pool::{Devices, Pool, PoolError, PoolSettings, WorkerSettings},
-    run::delete_all,
-    up::{DRAIN, end_sessions, operator_ended},
+    up::{DRAIN, close, end_sessions, operator_ended},
 };
 
 mod front;
@@ -101,17 +100,7 @@ async fn stay(arguments: &ServeArgs) -> Result<Exit, ServeError> {
     pool.control_plane.close_watches();
     let _ = serving.await;
     let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
-    delete_all(&pool).await;
-    let (text, proven) = leak_check::of(&pool).await;
-    let printed = printed.max(output::print(&format!("\n{text}")));
-    pool.stop().await;
-    // The command runs until a signal ends it, so a signal is success.
-    let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated | Exit::HungUp) {
-        Exit::Success
-    } else {
-        exit
-    };
-    Ok(exit.max(printed).max(proven))
+    Ok(close(pool, exit).await.max(printed))
 }
 
 fn settings(arguments: &ServeArgs, token: &str) -> PoolSettings {

@@ -163,17 +163,22 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
     let _ = serving.await;
     let _ = tokio::time::timeout(DRAIN, gateway.streams_ended()).await;
     files.remove(&credentials.token);
+    Ok(close(pool, exit).await.max(printed))
+}
+
+/// Deletes what is left, prints the leak check and stops the pool. Returns the exit code of a command that runs until `exit` ends it: a signal is
+/// success.
+pub async fn close(pool: Pool, exit: Exit) -> Exit {
     delete_all(&pool).await;
     let (text, proven) = leak_check::of(&pool).await;
-    let printed = printed.max(output::print(&format!("\n{text}")));
+    let printed = output::print(&format!("\n{text}"));
     pool.stop().await;
-    // The command runs until a signal ends it, so a signal is success.
     let exit = if matches!(exit, Exit::Interrupted | Exit::Terminated | Exit::HungUp) {
         Exit::Success
     } else {
         exit
     };
-    Ok(exit.max(printed).max(proven))
+    exit.max(printed).max(proven)
 }
 
 /// Deletes all sessions and waits until they have ended, while their streams still work: so their clients learn that they are over. A client

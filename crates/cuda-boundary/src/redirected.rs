@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::local::{Local, Search};
 
-/// An exported function.
+/// Export that jumps to our function or to that of the local driver.
 pub struct Function {
     /// Name of the export.
     pub name: &'static str,
@@ -30,7 +30,7 @@ unsafe impl Sync for Function {}
 pub struct Exports {
     /// Name by which programs open the library.
     pub library: &'static str,
-    /// All functions.
+    /// Exports, in the order of the jumps.
     pub functions: &'static [Function],
     /// Target of each export, in the same order.
     pub targets: &'static [AtomicPtr<()>],

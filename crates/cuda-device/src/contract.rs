@@ -133,7 +133,7 @@ pub fn operations_run_in_order_and_variables_have_addresses(device: &dyn Device)
     assert_eq!(word(&*queue, address).unwrap_err().kind, FailureKind::IllegalAddress);
 }
 
-/// Boxes of rows.
+/// Boxes of up to three dimensions, with pitches.
 pub fn rows_are_written_copied_filled_and_read(device: &dyn Device) {
     let (address, queue) = open(device);
     queue.submit(Operation::Map { address, bytes: 1024 });
@@ -168,7 +168,7 @@ pub fn rows_are_written_copied_filled_and_read(device: &dyn Device) {
     assert_eq!(extent.span(&region(0)), Some(64 + 16 + 4));
 }
 
-/// Rows that overlap.
+/// Source and target of a copy within one allocation.
 pub fn rows_that_overlap_are_copied_as_if_at_once(device: &dyn Device) {
     let (address, queue) = open(device);
     queue.submit(Operation::Map { address, bytes: 1 << 20 });
@@ -230,7 +230,7 @@ pub fn elements_are_filled_wherever_they_are(device: &dyn Device) {
     }
 }
 
-/// A fault.
+/// A trap: every later call returns it.
 pub fn a_fault_stays_and_its_successors_are_not_executed(device: &dyn Device) {
     let (address, queue) = open(device);
     queue.submit(Operation::Map { address, bytes: 4096 });
@@ -281,7 +281,7 @@ pub fn texts_are_refused_with_a_position(device: &dyn Device) {
     queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
 }
 
-/// Kernels that print.
+/// `printf` arrives before the wait for its kernel returns, once.
 pub fn texts_are_printed(device: &dyn Device) {
     let (_, queue) = open(device);
     queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
@@ -314,7 +314,7 @@ pub fn several_texts_are_linked(device: &dyn Device) {
     assert_eq!(word(&*queue, address), Ok(42));
 }
 
-/// A cubin.
+/// Machine code on devices with and without `takes_machine_code`.
 pub fn machine_code_is_refused_unless_the_device_takes_it(device: &dyn Device) {
     let (_, queue) = open(device);
     let image = b"\x7fELF is no cubin";

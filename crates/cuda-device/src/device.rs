@@ -70,7 +70,7 @@ pub type Freed = Box<dyn Fn() + Send + Sync>;
 /// Called with the reason when a device cannot be used any more.
 pub type Lost = Box<dyn Fn(&str) + Send + Sync>;
 
-/// A device as the executor of a session uses it: its queues report what has been executed, so that nobody has to wait for them.
+/// A device as the executor of a session uses it: its queues report what has been executed, so that the executor's thread does not wait for them.
 pub trait WatchedDevice: Device {
     /// Bytes of the device's memory that are in use in all queues.
     fn used_bytes(&self) -> u64;

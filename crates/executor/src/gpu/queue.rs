@@ -315,7 +315,7 @@ impl Shared {
         let mut state = self.state.lock();
         state.spare.extend(spare);
         if state.is_closed {
-            // Reported already, by whoever drops the queue.
+            // The drop of the queue has reported the rest.
             return;
         }
         if let Err(failure) = outcome {
