@@ -20,6 +20,24 @@ fn executor(engine: Engine) -> Option<Executor> {
     }
 }
 
+/// Welcome and memory of a session of engine cuda, whose client's memory is freed when it leaves.
+#[test]
+fn a_session_of_engine_cuda_on_a_gpu_is_that_of_its_driver() {
+    let executor = Executor::on_gpu(MEMORY);
+    let mut client = executor.client();
+    let welcome = &client.welcome;
+    assert_eq!((welcome.engine.as_str(), welcome.platform.as_str()), ("cuda", "cuda"));
+    let device = welcome.cuda.as_ref().expect("a device");
+    assert_eq!((device.page_bytes, device.takes_machine_code), (2 << 20, true));
+    // Compute capability, as the driver says.
+    assert_eq!((device.attributes[&75], device.attributes[&76]), (8, 0));
+    assert!(device.end_address - device.first_address >= 1 << 40);
+    assert_eq!(round_trip(&mut client, b"sixteen bytes..."), b"sixteen bytes...");
+    executor.status_page_shows(|status_page| status_page.tensors == 1 && status_page.stored_bytes == 2 << 20);
+    client.close();
+    executor.status_page_shows(|status_page| status_page.tensors == 0 && status_page.stored_bytes == 0);
+}
+
 /// Writes bytes to memory of a context, and reads them back.
 fn round_trip(client: &mut Client, bytes: &'static [u8]) -> Vec<u8> {
     let address = client.welcome.cuda.as_ref().expect("a device").first_address;

@@ -34,6 +34,8 @@ pub struct Executor {
     control: UnixStream,
     pub status_page: StatusPage,
     errors: Option<OwnedFd>,
+    /// Folder of the driver library.
+    libraries: Option<tempfile::TempDir>,
 }
 
 impl Executor {
@@ -50,17 +52,41 @@ impl Executor {
         Self::start(&["--engine", "ptx", "--threads", "2"], memory_bytes)
     }
 
-    /// Starts an executor with these arguments.
+    /// Starts an executor on the CPU with these arguments.
     pub fn start(arguments: &[&str], memory_bytes: u64) -> Self {
+        Self::start_on("cpu", arguments, memory_bytes, &[])
+    }
+
+    /// Starts engine cuda on the first GPU of the CUDA driver library of this workspace.
+    pub fn on_gpu(memory_bytes: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let test = std::env::current_exe().unwrap();
+        let library = test.parent().unwrap().join("libsahasra_cuda_driver.so");
+        for name in ["libcuda.so.1", "libcuda.so"] {
+            std::os::unix::fs::symlink(&library, folder.path().join(name)).unwrap();
+        }
+        let variables = [
+            ("LD_LIBRARY_PATH", folder.path().to_str().unwrap()),
+            ("SAHASRA_CUDA", "cpu:"),
+            ("SAHASRA_CUDA_MEMORY", "1Gi"),
+        ];
+        let mut started = Self::start_on("cuda", &["--engine", "cuda"], memory_bytes, &variables);
+        started.libraries = Some(folder);
+        started
+    }
+
+    fn start_on(backend: &str, arguments: &[&str], memory_bytes: u64, variables: &[(&str, &str)]) -> Self {
         let (control, theirs) = UnixStream::pair().unwrap();
         let (status_page, file) = StatusPage::create().unwrap();
         let (errors, their_errors) = std::io::pipe().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_sahasra-worker"))
-            .args(["executor", "session", "--backend=cpu"])
+            .args(["executor", "session"])
+            .arg(format!("--backend={backend}"))
             .args(arguments)
             .arg(format!("--memory-bytes={memory_bytes}"))
             .arg(format!("--agent-pid={}", std::process::id()))
             .env_clear()
+            .envs(variables.iter().copied())
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::from(file))
@@ -73,6 +99,7 @@ impl Executor {
             control,
             status_page,
             errors: Some(errors.into()),
+            libraries: None,
         }
     }
 

@@ -79,6 +79,8 @@ pub(super) struct CudaState {
     held: Option<(u64, Held)>,
     answers: Vec<Answer>,
     closed: Option<Answer>,
+    /// Memory in use when the state was settled last, in bytes. A GPU frees that of a client after it has left.
+    used_bytes: u64,
     /// First operation of the client that needs another engine, and its sequence number.
     misplaced: Option<(u64, &'static str)>,
 }
@@ -136,6 +138,7 @@ impl CudaState {
             held: None,
             answers: Vec::new(),
             closed: None,
+            used_bytes: 0,
             misplaced: None,
         }
     }
@@ -392,7 +395,8 @@ impl ClientState for CudaState {
     }
 
     fn can_settle(&self) -> bool {
-        self.is_held_ready() || self.waits.iter().any(|(_, wait)| self.is_ready(wait))
+        let is_answered = self.waits.iter().any(|(_, wait)| self.is_ready(wait));
+        is_answered || self.is_held_ready() || self.used_bytes != self.device.used_bytes()
     }
 
     fn settle(&mut self) {
@@ -413,6 +417,7 @@ impl ClientState for CudaState {
         for (sequence, wait) in ready {
             self.finish_wait(sequence, &wait);
         }
+        self.used_bytes = self.device.used_bytes();
         self.watch();
     }
 
