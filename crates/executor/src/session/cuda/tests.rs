@@ -14,6 +14,8 @@ use super::*;
 /// Variable that lets these tests run on the first GPU instead of the PTX engine.
 pub(crate) const ON_GPU: &str = "SAHASRA_TEST_GPU";
 const MEMORY: u64 = 16 << 20;
+/// Memory for what kernels allocate, on the CPU.
+const HEAP: u64 = 64 << 20;
 /// Distance of the memory of different contexts in bytes: more than a page of a GPU.
 const APART: u64 = 1 << 30;
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,18 +47,21 @@ struct Bench {
     state: CudaState,
     sequence: u64,
     first: u64,
+    /// Bytes that contexts can map: on the CPU with those for what kernels allocate.
+    capacity: u64,
     /// Whether the GPU cannot be used any more.
     is_lost: Arc<AtomicBool>,
 }
 
 impl Bench {
     fn new() -> Self {
-        let (device, backend): (Box<dyn WatchedDevice>, _) = match std::env::var_os(ON_GPU) {
+        let (device, backend, capacity): (Box<dyn WatchedDevice>, _, _) = match std::env::var_os(ON_GPU) {
             Some(_) => (
                 Box::new(GpuDevice::open(0, MEMORY, gpu::Printed::default()).unwrap()),
                 Backend::Cuda,
+                MEMORY,
             ),
-            None => (cpu(MEMORY, 2), Backend::Cpu),
+            None => (cpu(MEMORY, 2), Backend::Cpu, MEMORY + HEAP),
         };
         let description = description(device.properties(), backend);
         let (page, _) = StatusPage::create().unwrap();
@@ -73,6 +78,7 @@ impl Bench {
             state: CudaState::new(device, hub),
             sequence: 0,
             first,
+            capacity,
             is_lost,
         }
     }
@@ -256,7 +262,6 @@ fn a_fault_is_reported_by_every_later_request_of_its_context_only() {
 #[test]
 fn contexts_share_the_memory_of_the_session() {
     let mut bench = Bench::new();
-    let heap_room = 64 << 20;
     let address = bench.first;
     bench.batch(
         1,
@@ -265,7 +270,7 @@ fn contexts_share_the_memory_of_the_session() {
             bytes: MEMORY / 2,
         }],
     );
-    let bytes = MEMORY + heap_room - MEMORY / 2 + 256;
+    let bytes = bench.capacity - MEMORY / 2 + 256;
     let beyond = address + APART;
     bench.batch(2, [Operation::Map { address: beyond, bytes }]);
     bench.wait(2, 1);
