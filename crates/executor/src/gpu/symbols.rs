@@ -109,25 +109,34 @@ impl Symbols {
         Ok(())
     }
 
-    /// Adds what any entry declares, since the driver chooses one. Bytes are those of the largest.
+    /// Adds what any entry declares, since the driver chooses one. Bytes are those of the largest. An entry that cannot be read may be for
+    /// other GPUs, so that it is refused only if none can be read.
     fn add_fat_binary(&mut self, image: &[u8]) -> Result<(), LoadFailure> {
         let damaged = || LoadFailure::Invalid("the fat binary is damaged".to_owned());
         if fat_binary::length(image).is_none_or(|length| length > image.len()) {
             return Err(damaged());
         }
-        let before = self.variable_bytes;
-        let mut largest = 0;
+        let (mut largest, mut is_read, mut refused) = (0, false, None);
         for entry in fat_binary::entries(image).ok_or_else(damaged)? {
-            self.variable_bytes = 0;
-            match entry.kind {
-                EntryKind::Ptx => self.add_text(entry.text().ok_or_else(damaged)?.as_bytes())?,
-                EntryKind::Cubin => self.add_cubin(&entry.unpacked().ok_or_else(damaged)?)?,
-                EntryKind::Other => {}
+            let mut found = Self::default();
+            let added = match entry.kind {
+                EntryKind::Ptx => entry.text().ok_or_else(damaged).and_then(|text| found.add_text(text.as_bytes())),
+                EntryKind::Cubin => entry.unpacked().ok_or_else(damaged).and_then(|cubin| found.add_cubin(&cubin)),
+                EntryKind::Other => continue,
+            };
+            if let Err(failure) = added {
+                refused.get_or_insert(failure);
+                continue;
             }
-            largest = largest.max(self.variable_bytes);
+            is_read = true;
+            largest = largest.max(found.variable_bytes);
+            self.kernels.append(&mut found.kernels);
+            self.required_blocks.append(&mut found.required_blocks);
+            self.variables.append(&mut found.variables);
+            self.prints |= found.prints;
         }
-        self.variable_bytes = before.saturating_add(largest);
-        Ok(())
+        self.variable_bytes = self.variable_bytes.saturating_add(largest);
+        refused.filter(|_| !is_read).map_or(Ok(()), Err)
     }
 }
 
@@ -159,15 +168,20 @@ mod tests {
         bytes
     }
 
-    fn fat_binary(kind: u16, payload: &[u8]) -> Vec<u8> {
-        let mut entry = vec![0; 64];
-        entry[..2].copy_from_slice(&kind.to_le_bytes());
-        entry[4] = 64;
-        entry[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-        entry.extend(payload);
+    /// A container with entries of these kinds and payloads.
+    fn fat_binary(payloads: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut entries = Vec::new();
+        for (kind, payload) in payloads {
+            let mut header = vec![0; 64];
+            header[..2].copy_from_slice(&kind.to_le_bytes());
+            header[4] = 64;
+            header[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+            entries.extend(header);
+            entries.extend(*payload);
+        }
         let mut container = vec![0x50, 0xed, 0x55, 0xba, 1, 0, 16, 0];
-        container.extend((entry.len() as u64).to_le_bytes());
-        container.extend(entry);
+        container.extend((entries.len() as u64).to_le_bytes());
+        container.extend(entries);
         container
     }
 
@@ -180,10 +194,13 @@ mod tests {
             (of_text.variables.clone(), of_text.variable_bytes),
             (vec!["a".to_owned(), "table".to_owned()], 12)
         );
-        assert_eq!(Symbols::of(&[&fat_binary(1, TEXT.as_bytes())]).unwrap(), of_text);
+        assert_eq!(Symbols::of(&[&fat_binary(&[(1, TEXT.as_bytes())])]).unwrap(), of_text);
         let cubin = cubin();
-        assert_eq!((Form::of(&cubin), Form::of(&fat_binary(2, &cubin))), (Form::Cubin, Form::FatBinary));
-        for image in [cubin.clone(), fat_binary(2, &cubin)] {
+        assert_eq!(
+            (Form::of(&cubin), Form::of(&fat_binary(&[(2, &cubin)]))),
+            (Form::Cubin, Form::FatBinary)
+        );
+        for image in [cubin.clone(), fat_binary(&[(2, &cubin)])] {
             let found = Symbols::of(&[&image, TEXT.as_bytes()]).unwrap();
             assert_eq!(
                 (found.variables, found.variable_bytes),
@@ -193,9 +210,18 @@ mod tests {
     }
 
     #[test]
+    fn entries_that_cannot_be_read_are_refused_only_if_none_can() {
+        let unknown: (u16, &[u8]) = (2, b"no cubin");
+        let found = Symbols::of(&[&fat_binary(&[unknown, (1, TEXT.as_bytes())])]).unwrap();
+        assert_eq!(found.kernels, ["second", "first"]);
+        let refused = Symbols::of(&[&fat_binary(&[unknown])]);
+        assert!(matches!(refused, Err(LoadFailure::Invalid(_))), "{refused:?}");
+    }
+
+    #[test]
     fn images_that_are_cut_are_refused() {
         let cubin = cubin();
-        let container = fat_binary(2, &cubin);
+        let container = fat_binary(&[(2, &cubin)]);
         for (image, lengths) in [(&cubin, [20, 63, cubin.len() - 1]), (&container, [8, 40, container.len() - 1])] {
             for length in lengths {
                 let refused = Symbols::of(&[&image[..length]]);
