@@ -103,11 +103,12 @@ fn lost(message: impl Into<String>) -> Failure {
 }
 
 impl GpuDevice {
-    /// Opens the GPU with this number, of which `memory_bytes` may be used. `printed` has what kernels print.
+    /// Opens the GPU with this number, of which `memory_bytes` may be used. One context is beside them, each further one takes
+    /// `context_bytes` of them. `printed` has what kernels print.
     ///
     /// # Errors
     /// [`FailureKind::Lost`] with the reason: the driver or the GPU does not exist, or the driver is too old.
-    pub(crate) fn open(ordinal: u32, memory_bytes: u64, printed: Printed) -> Result<Self, Failure> {
+    pub(crate) fn open(ordinal: u32, memory_bytes: u64, context_bytes: u64, printed: Printed) -> Result<Self, Failure> {
         if !driver::is_present() {
             return Err(lost("the CUDA driver (libcuda) is not installed"));
         }
@@ -124,7 +125,7 @@ impl GpuDevice {
                 format!("engine cuda requires a driver of CUDA 12.4 (550) or later, this one is of version {version}: update the driver");
             return Err(lost(message));
         }
-        let lease = Arc::new(Lease::new(memory_bytes));
+        let lease = Arc::new(Lease::new(memory_bytes, context_bytes));
         let page = page_bytes(device)?;
         let addresses = reserve(memory_bytes, page)?;
         let pages = Arc::new(Pages::new(device, page, addresses.clone(), Arc::clone(&lease)));

@@ -70,6 +70,9 @@ pub(crate) struct Options {
     /// Program interface of the session.
     #[arg(long)]
     pub engine: names::Engine,
+    /// Device memory that each further context of engine cuda takes, in bytes.
+    #[arg(long, default_value_t = 0)]
+    pub context_bytes: u64,
     /// Library of the PJRT plugin of engine xla.
     #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
@@ -200,7 +203,7 @@ fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<A
         (names::Engine::Cuda, backend) => {
             let device = match backend {
                 Backend::Cpu => cuda::cpu(limit_bytes, options.assigned.threads),
-                Backend::Cuda => match cuda::gpu(options.assigned.ordinal, limit_bytes) {
+                Backend::Cuda => match cuda::gpu(options.assigned.ordinal, limit_bytes, options.context_bytes) {
                     Ok(device) => device,
                     Err(reason) => return report(Err(reason)),
                 },

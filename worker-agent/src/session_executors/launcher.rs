@@ -98,7 +98,8 @@ impl Launch for Launcher {
             }
             // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
             let (more, needs_scratch) = match engine {
-                Engine::Ptx | Engine::Cuda => (Vec::new(), false),
+                Engine::Ptx => (Vec::new(), false),
+                Engine::Cuda => (vec![format!("--context-bytes={}", device.context_bytes)], false),
                 Engine::Xla => (self.plugin_arguments(namespace), device.kind.is_gpu()),
             };
             let scratch = needs_scratch.then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());

@@ -57,8 +57,13 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Makes a context on a device, whose memory counts against the lease.
+    /// Makes a context on a device. It counts against the lease, with the memory that it makes.
     pub(super) fn open(device: i32, number: u64, pages: &Arc<Pages>, lease: &Arc<Lease>) -> Result<Self, Failure> {
+        lease.take_context()?;
+        Self::make(device, number, pages, lease).inspect_err(|_| lease.give_context())
+    }
+
+    fn make(device: i32, number: u64, pages: &Arc<Pages>, lease: &Arc<Lease>) -> Result<Self, Failure> {
         let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the driver writes two handles.
         unsafe {
@@ -107,6 +112,7 @@ impl Context {
             let _ = sys::cuCtxDestroy_v2(self.context);
             let freed: u64 = self.modules.lock().drain().map(|(_, module)| module.bytes).sum();
             self.lease.give(freed);
+            self.lease.give_context();
             self.stored.clear();
             self.pages.release(self.number)
         }

@@ -24,7 +24,7 @@ pub(super) enum End {
 }
 
 pub(super) struct Fence {
-    /// Ticket of the last operation that has ended with it.
+    /// Ticket of the last operation before it.
     pub(super) last: u64,
     pub(super) end: End,
     pub(super) mark: Option<u64>,

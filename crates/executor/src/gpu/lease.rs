@@ -11,23 +11,28 @@ const FREE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 struct State {
     used: u64,
+    /// Number of contexts, with those that are ending.
+    contexts: u64,
     /// Number of contexts that are ending.
     ending: usize,
 }
 
-/// Memory of all contexts, in bytes. It is counted before the driver is asked for it.
+/// Memory of all contexts, in bytes. It is counted before the driver is asked for it. One context is beside it.
 #[derive(Debug)]
 pub(super) struct Lease {
     capacity: u64,
+    /// Memory of a context itself.
+    context_bytes: u64,
     state: Mutex<State>,
     /// Signalled when memory is free, or a context has ended.
     freed: Condvar,
 }
 
 impl Lease {
-    pub(super) fn new(capacity: u64) -> Self {
+    pub(super) fn new(capacity: u64, context_bytes: u64) -> Self {
         Self {
             capacity,
+            context_bytes,
             state: Mutex::default(),
             freed: Condvar::new(),
         }
@@ -43,11 +48,18 @@ impl Lease {
 
     /// Counts bytes as used. Waits for those of contexts that are ending, if that may help.
     pub(super) fn take(&self, bytes: u64) -> Result<(), Failure> {
+        self.take_for(0, |_| bytes)
+    }
+
+    /// Counts contexts, and the bytes that they take in a state.
+    fn take_for(&self, contexts: u64, bytes: impl Fn(&State) -> u64) -> Result<(), Failure> {
         let end = Instant::now() + FREE_TIMEOUT;
         let mut state = self.state.lock();
         loop {
+            let bytes = bytes(&state);
             if let Some(used) = state.used.checked_add(bytes).filter(|used| *used <= self.capacity) {
                 state.used = used;
+                state.contexts += contexts;
                 return Ok(());
             }
             if state.ending == 0 || self.freed.wait_until(&mut state, end).timed_out() {
@@ -62,6 +74,21 @@ impl Lease {
     pub(super) fn wait_for_ending(&self) -> bool {
         let mut state = self.state.lock();
         state.ending > 0 && !self.freed.wait_for(&mut state, FREE_TIMEOUT).timed_out()
+    }
+
+    /// Counts a context. The first one takes no bytes.
+    pub(super) fn take_context(&self) -> Result<(), Failure> {
+        self.take_for(1, |state| if state.contexts == 0 { 0 } else { self.context_bytes })
+    }
+
+    /// Counts the memory of a context as free.
+    pub(super) fn give_context(&self) {
+        let mut state = self.state.lock();
+        state.contexts -= 1;
+        if state.contexts > 0 {
+            state.used -= self.context_bytes;
+        }
+        self.freed.notify_all();
     }
 
     /// Counts bytes as free.
@@ -88,7 +115,7 @@ mod tests {
 
     #[test]
     fn memory_of_a_context_that_is_ending_is_waited_for() {
-        let lease = Lease::new(100);
+        let lease = Lease::new(100, 0);
         lease.take(60).unwrap();
         assert_eq!(lease.take(41).unwrap_err().kind, FailureKind::OutOfMemory);
         assert_eq!(lease.take(u64::MAX).unwrap_err().kind, FailureKind::OutOfMemory);
@@ -101,5 +128,21 @@ mod tests {
             lease.take(100).unwrap();
         });
         assert_eq!(lease.used(), 100);
+    }
+
+    #[test]
+    fn each_context_but_one_takes_memory() {
+        let lease = Lease::new(100, 40);
+        for used in [0, 40, 80] {
+            lease.take_context().unwrap();
+            assert_eq!(lease.used(), used);
+        }
+        assert_eq!(lease.take_context().unwrap_err().kind, FailureKind::OutOfMemory);
+        for used in [40, 0, 0] {
+            lease.give_context();
+            assert_eq!(lease.used(), used);
+        }
+        lease.take_context().unwrap();
+        assert_eq!(lease.used(), 0);
     }
 }

@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn pages_that_an_allocation_fills_are_one_mapping_and_others_single() {
-        let pages = Pages::new(0, 100, 0..0, Arc::new(Lease::new(0)));
+        let pages = Pages::new(0, 100, 0..0, Arc::new(Lease::new(0, 0)));
         // First and last address of each mapping.
         let missing = |allocation: Range<u64>, there: &[(u64, u64)]| -> Vec<(u64, u64)> {
             let missing = pages.missing(allocation, there);

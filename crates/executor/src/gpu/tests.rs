@@ -28,7 +28,7 @@ mod contract {
             Some(Printed::keep().unwrap())
         });
         let printed = PRINTED.clone()?;
-        Some(GpuDevice::open(0, MEMORY_BYTES, printed).unwrap())
+        Some(GpuDevice::open(0, MEMORY_BYTES, 0, printed).unwrap())
     }
 
     macro_rules! keeps {

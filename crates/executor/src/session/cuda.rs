@@ -91,13 +91,14 @@ pub(super) fn cpu(memory_bytes: u64, threads: u32) -> Box<dyn WatchedDevice> {
     Box::new(CpuDevice::new(memory_bytes, threads))
 }
 
-/// A GPU as the device of a session with this memory in bytes. The standard output of this process is what its kernels print.
+/// A GPU as the device of a session with this memory in bytes, of which each further context takes `context_bytes`. The standard
+/// output of this process is what its kernels print.
 ///
 /// # Errors
 /// The reason why the GPU cannot be used.
-pub(super) fn gpu(ordinal: u32, memory_bytes: u64) -> Result<Box<dyn WatchedDevice>, String> {
+pub(super) fn gpu(ordinal: u32, memory_bytes: u64, context_bytes: u64) -> Result<Box<dyn WatchedDevice>, String> {
     let printed = gpu::Printed::keep().map_err(|error| format!("failed to keep what kernels print: {error}"))?;
-    let device = GpuDevice::open(ordinal, memory_bytes, printed).map_err(|failure| failure.message)?;
+    let device = GpuDevice::open(ordinal, memory_bytes, context_bytes, printed).map_err(|failure| failure.message)?;
     Ok(Box::new(device))
 }
 

@@ -57,7 +57,7 @@ impl Bench {
     fn new() -> Self {
         let (device, backend, capacity): (Box<dyn WatchedDevice>, _, _) = match std::env::var_os(ON_GPU) {
             Some(_) => (
-                Box::new(GpuDevice::open(0, MEMORY, gpu::Printed::default()).unwrap()),
+                Box::new(GpuDevice::open(0, MEMORY, 0, gpu::Printed::default()).unwrap()),
                 Backend::Cuda,
                 MEMORY,
             ),
