@@ -30,9 +30,8 @@ impl Engine {
     /// Part that a worker needs to offer the engine, if it may be missing.
     pub const fn requirement(self) -> Option<&'static str> {
         match self {
-            Self::Ptx => None,
+            Self::Ptx | Self::Cuda => None,
             Self::Xla => Some("PJRT plugin"),
-            Self::Cuda => Some("CPU device"),
         }
     }
 }
