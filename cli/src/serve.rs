@@ -29,6 +29,9 @@ mod identity;
 
 use identity::{Identity, IdentityError};
 
+/// Connections of one address that are not streams of sessions, so that no other machine can take all.
+const CONNECTIONS_PER_ADDRESS: usize = 256;
+
 #[derive(Debug, thiserror::Error)]
 enum ServeError {
     #[error("{0} is in use, perhaps by another `sahasra serve`: stop it, or set another port with --listen (0 selects a free port)")]
@@ -65,6 +68,8 @@ async fn stay(arguments: &ServeArgs) -> Result<Exit, ServeError> {
     })?;
     let address = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
     let folder = arguments.credentials_dir.clone().unwrap_or_else(|| state_folder().join("serve"));
+    // The printed commands are for other folders too.
+    let folder = std::path::absolute(&folder).unwrap_or(folder);
     let identity = Identity::open(&folder)?;
     let acceptor = identity.certificate.acceptor()?;
     let pool = Pool::start(settings(arguments, &identity.token)).await?;
@@ -84,6 +89,7 @@ async fn stay(arguments: &ServeArgs) -> Result<Exit, ServeError> {
     .map_err(ServeError::Gateway)?;
     let front = front::service(warp::service(routes), warp::service(gateway.routes()), &identity.token);
     let limits = server::Limits {
+        connections_per_address: CONNECTIONS_PER_ADDRESS,
         drain_timeout: DRAIN,
         ..server::Limits::default()
     };

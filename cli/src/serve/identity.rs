@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -29,6 +29,8 @@ pub enum IdentityError {
     Read { path: PathBuf, source: io::Error },
     #[error("{} can be read by other users: run chmod 600 on it, or remove its folder for new credentials", path.display())]
     Readable { path: PathBuf },
+    #[error("{} belongs to another user: remove its folder for new credentials, or specify another with --credentials-dir", path.display())]
+    Owner { path: PathBuf },
     #[error("{} is not the token of the certificate beside it: remove the folder for new credentials", path.display())]
     Mismatch { path: PathBuf },
 }
@@ -100,11 +102,13 @@ fn read(path: &Path) -> Result<String, IdentityError> {
 }
 
 fn read_secret(path: &Path) -> Result<String, IdentityError> {
-    let text = read(path)?;
-    let is_private = fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o077 == 0);
-    match is_private {
-        true => Ok(text),
-        false => Err(IdentityError::Readable { path: path.to_owned() }),
+    let (text, path) = (read(path)?, path.to_owned());
+    match fs::metadata(&path) {
+        Ok(data) if data.permissions().mode() & 0o077 != 0 => Err(IdentityError::Readable { path }),
+        // Another user could know, or change, what is in it.
+        Ok(data) if data.uid() != rustix::process::geteuid().as_raw() => Err(IdentityError::Owner { path }),
+        Ok(_) => Ok(text),
+        Err(source) => Err(IdentityError::Read { path, source }),
     }
 }
 

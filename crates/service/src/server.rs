@@ -1,6 +1,6 @@
 //! HTTP server: accept loop, limits and graceful shutdown.
 
-use std::{convert::Infallible, io, time::Duration};
+use std::{collections::HashMap, convert::Infallible, io, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
@@ -9,10 +9,11 @@ use hyper_util::{
     server::{conn::auto, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
 };
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -24,9 +25,11 @@ use crate::causes;
 pub struct Limits {
     /// Maximum number of simultaneous connections. Further connections wait in the listen queue.
     pub connections: usize,
+    /// Maximum number of simultaneous connections of one address. Further connections are closed.
+    pub connections_per_address: usize,
     /// Maximum number of simultaneous requests on one HTTP/2 connection. Further requests wait at the client.
     pub streams: u32,
-    /// Timeout of the TLS handshake, and of the head of an HTTP/1.1 request. A slower client is disconnected.
+    /// Timeout of the TLS handshake, of the first request, and of the head of an HTTP/1.1 request. A slower client is disconnected.
     pub header_timeout: Duration,
     /// Interval of HTTP/2 pings. A peer that vanished is detected within this interval plus `keep_alive_timeout`.
     pub keep_alive_interval: Duration,
@@ -39,6 +42,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1024,
+            connections_per_address: 1024,
             streams: 256,
             header_timeout: Duration::from_secs(10),
             keep_alive_interval: Duration::from_secs(5),
@@ -75,6 +79,48 @@ impl Handshake for Cleartext {
     }
 }
 
+/// Numbers of open connections by address.
+#[derive(Clone, Debug, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection of an address, which counts until this is dropped.
+struct Counted {
+    addresses: Addresses,
+    address: IpAddr,
+}
+
+impl Addresses {
+    /// Counts a connection, unless its address has `limit` already.
+    fn count(&self, address: IpAddr, limit: usize) -> Option<Counted> {
+        let mut open = self.0.lock();
+        let count = open.entry(address).or_default();
+        (*count < limit).then(|| {
+            *count += 1;
+            let addresses = self.clone();
+            Counted { addresses, address }
+        })
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut open = self.addresses.0.lock();
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Returns when the time is over in which no request has arrived.
+async fn silence(first: &Notify, time: Duration) {
+    if tokio::time::timeout(time, first.notified()).await.is_ok() {
+        std::future::pending().await
+    }
+}
+
 /// Serves `service`, such as that of [`warp::service`], on `listener` until `shutdown` is cancelled, then waits for open requests for up to
 /// [`Limits::drain_timeout`]. Speaks HTTP/1.1 and HTTP/2 with prior knowledge on the same port.
 pub async fn serve<S, B, H>(listener: TcpListener, handshake: H, service: S, limits: Limits, shutdown: CancellationToken)
@@ -97,15 +143,16 @@ where
         .initial_connection_window_size(8 << 20)
         .max_concurrent_streams(limits.streams);
     let graceful = GracefulShutdown::new();
-    let slots = std::sync::Arc::new(Semaphore::new(limits.connections));
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    let addresses = Addresses::default();
     loop {
         let slot = tokio::select! {
             slot = slots.clone().acquire_owned() => slot.expect("the semaphore is never closed"),
             () = shutdown.cancelled() => break,
         };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // The process ran out of file descriptors, or the client disconnected: neither is a reason to stop serving.
                     tracing::warn!(%error, "failed to accept a connection");
@@ -115,11 +162,17 @@ where
             },
             () = shutdown.cancelled() => break,
         };
+        let Some(counted) = addresses.count(peer.ip().to_canonical(), limits.connections_per_address) else {
+            tracing::debug!(%peer, "connection closed: its address has too many");
+            continue;
+        };
         let _ = stream.set_nodelay(true);
         let (builder, handshake, service, watcher) = (builder.clone(), handshake.clone(), service.clone(), graceful.watcher());
         let header_timeout = limits.header_timeout;
         tokio::spawn(async move {
-            let _slot = slot;
+            let _counted = (slot, counted);
+            let request_arrived = Arc::new(Notify::new());
+            let first = Arc::clone(&request_arrived);
             let stream = match tokio::time::timeout(header_timeout, handshake.handshake(stream)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
@@ -127,6 +180,7 @@ where
             };
             let is_certified = H::is_certified(&stream);
             let service = service.map_request(move |mut request: http::Request<Incoming>| {
+                request_arrived.notify_one();
                 if is_certified {
                     request.extensions_mut().insert(Certified);
                 }
@@ -136,8 +190,11 @@ where
                 // A connection upgraded by a route (status 101) belongs to that route from then on and no longer occupies a slot.
                 .serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service))
                 .into_owned();
-            if let Err(error) = watcher.watch(connection).await {
-                tracing::debug!(error = %causes(&*error), "connection ended");
+            tokio::select! {
+                ended = watcher.watch(connection) => if let Err(error) = ended {
+                    tracing::debug!(error = %causes(&*error), "connection ended");
+                },
+                () = silence(&first, header_timeout) => tracing::debug!("no request arrived in time"),
             }
         });
     }
@@ -277,6 +334,33 @@ mod tests {
         stream.write_all(b"GET /hello HTTP/1.1\r\n").await.unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap();
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        silent.read_to_end(&mut answer).await.unwrap();
         shutdown.cancel();
+    }
+
+    #[tokio::test]
+    async fn connections_of_an_address_are_limited_and_room_is_made_by_their_end() {
+        let limits = Limits {
+            connections_per_address: 1,
+            ..Limits::default()
+        };
+        let (address, _server) = start(CancellationToken::new(), limits).await;
+        let request = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n";
+        let mut first = TcpStream::connect(address).await.unwrap();
+        first.write_all(request).await.unwrap();
+        assert_eq!(first.read_u8().await.unwrap(), b'H');
+        let mut second = TcpStream::connect(address).await.unwrap();
+        let _ = second.write_all(request).await;
+        assert!(second.read_u8().await.is_err());
+        drop(first);
+        loop {
+            let mut third = TcpStream::connect(address).await.unwrap();
+            let _ = third.write_all(request).await;
+            if let Ok(first) = third.read_u8().await {
+                assert_eq!(first, b'H');
+                break;
+            }
+        }
     }
 }
