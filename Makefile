@@ -42,7 +42,7 @@ test: ## Every test: unit, property, contracts of devices and control planes, si
 	$(MAKE) -j3 compile
 	@# The tests wait for timeouts much of the time, so three groups run at the same time, and the simulation uses the processors when they do.
 	@# Without optimisation it takes two minutes more, and its build almost five minutes less.
-	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" cuda="$(MAKE) cuda-programs-small" simulate="nice -n 19 $(MAKE) simulate SEEDS=200 SIMULATION=$(DEBUG)/sahasra-simulation"
+	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" cuda="$(MAKE) cuda-programs-small" simulate="nice -n 19 $(MAKE) simulate SEEDS=100 SIMULATION=$(DEBUG)/sahasra-simulation"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
@@ -169,7 +169,7 @@ debug:
 compile: tools compile-rust compile-python ## What the tests need, built: -j3 does the three parts at the same time
 compile-rust:
 	cargo build --workspace --bins
-	cargo test --workspace --no-run
+	cargo test --workspace --lib --bins --tests --no-run
 compile-python:
 	python/environment >/dev/null
 	crates/pjrt/plugin >/dev/null
