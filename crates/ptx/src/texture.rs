@@ -48,7 +48,7 @@ pub enum AddressMode {
     Clamp,
     Wrap,
     Mirror,
-    /// Texels outside are zero.
+    /// Texels outside have the [border's colour](Texture::border).
     Border,
 }
 
@@ -69,7 +69,10 @@ pub struct Texture {
     pub channel: Channel,
     /// Channels of a texel: 1, 2 or 4.
     pub channels: u8,
-    pub address_mode: AddressMode,
+    /// For each dimension.
+    pub address_modes: [AddressMode; 3],
+    /// What each channel is read as outside, where that is [`AddressMode::Border`]: bits of a float if texels are read as floats.
+    pub border: [u32; 4],
     /// Whether fetches interpolate between texels. Requires floats, or `normalized_values`.
     pub is_linear: bool,
     /// Whether coordinates are from 0 to 1, rather than in texels.
@@ -80,19 +83,34 @@ pub struct Texture {
 
 impl Texture {
     /// Size of a descriptor in bytes.
-    pub const DESCRIPTOR_BYTES: u64 = 48;
+    pub const DESCRIPTOR_BYTES: u64 = 64;
 
     /// Returns the descriptor to write to device memory, aligned to 8 bytes.
     pub fn descriptor(&self) -> [u8; Self::DESCRIPTOR_BYTES as usize] {
         let [width, height, depth] = self.extent.map(u64::from);
         let position = |found: Option<usize>| found.unwrap_or(0) as u64;
+        let modes = self
+            .address_modes
+            .map(|mode| position(MODES.iter().position(|known| *known == mode)));
         let format = position(CHANNELS.iter().position(|channel| *channel == self.channel))
             | u64::from(self.channels) << 8
-            | position(MODES.iter().position(|mode| *mode == self.address_mode)) << 16
+            | modes[0] << 16
+            | modes[1] << 18
+            | modes[2] << 20
             | u64::from(self.is_linear) << 24
             | u64::from(self.normalized_coordinates) << 25
             | u64::from(self.normalized_values) << 26;
-        let words = [MAGIC, self.address.0, width | height << 32, depth, self.row_bytes, format];
+        let border = self.border.map(u64::from);
+        let words = [
+            MAGIC,
+            self.address.0,
+            width | height << 32,
+            depth,
+            self.row_bytes,
+            format,
+            border[0] | border[1] << 32,
+            border[2] | border[3] << 32,
+        ];
         let mut bytes = [0; Self::DESCRIPTOR_BYTES as usize];
         for (target, word) in bytes.chunks_exact_mut(8).zip(words) {
             target.copy_from_slice(&word.to_le_bytes());
@@ -106,8 +124,8 @@ impl Texture {
     }
 
     /// Reads the words of a descriptor, or `None` if they are not one.
-    pub(crate) fn of_words(words: [u64; 6]) -> Option<Self> {
-        let [magic, address, plane, depth, row_bytes, format] = words;
+    pub(crate) fn of_words(words: [u64; 8]) -> Option<Self> {
+        let [magic, address, plane, depth, row_bytes, format, border @ ..] = words;
         let channels = (format >> 8) as u8;
         if magic != MAGIC || !matches!(channels, 1 | 2 | 4) {
             return None;
@@ -118,7 +136,8 @@ impl Texture {
             row_bytes,
             channel: *CHANNELS.get(format as usize & 0xff)?,
             channels,
-            address_mode: *MODES.get((format >> 16) as usize & 0xff)?,
+            address_modes: [16, 18, 20].map(|shift| MODES[(format >> shift) as usize & 3]),
+            border: [0, 1, 2, 3].map(|channel| (border[channel / 2] >> (32 * (channel % 2))) as u32),
             is_linear: format >> 24 & 1 != 0,
             normalized_coordinates: format >> 25 & 1 != 0,
             normalized_values: format >> 26 & 1 != 0,
@@ -189,8 +208,8 @@ pub(crate) fn fetch<E>(
     let is_linear = sampler.is_linear && texture.gives_floats();
     // For each axis: the lower index, the weight of the upper one, and the treatment of indices outside.
     let mut axes = [(0i64, 0f32, AddressMode::Clamp); 3];
-    for ((axis, coordinate), extent) in axes.iter_mut().zip(coordinates).zip(texture.extent) {
-        let mode = match sampler.address_mode {
+    for (((axis, coordinate), extent), mode) in axes.iter_mut().zip(coordinates).zip(texture.extent).zip(sampler.address_modes) {
+        let mode = match mode {
             AddressMode::Wrap | AddressMode::Mirror if !sampler.normalized_coordinates => AddressMode::Clamp,
             mode => mode,
         };
@@ -239,7 +258,7 @@ pub(crate) fn fetch<E>(
                     *value = texture.value(read(address, bytes)?);
                 }
             }
-            _ => texel = [0; 4],
+            _ => texel = sampler.border,
         }
         single = texel;
         for (sum, value) in sums.iter_mut().zip(texel) {
@@ -261,18 +280,19 @@ mod tests {
             row_bytes: 2560,
             channel: Channel::F16,
             channels: 2,
-            address_mode: AddressMode::Border,
+            address_modes: [AddressMode::Border, AddressMode::Mirror, AddressMode::Wrap],
+            border: [1, 2, 3, 1 << 31],
             is_linear: true,
             normalized_coordinates: false,
             normalized_values: true,
         };
         let bytes = texture.descriptor();
-        let mut words = [0; 6];
+        let mut words = [0; 8];
         for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
         }
         assert_eq!(Texture::of_words(words), Some(texture));
-        assert_eq!(Texture::of_words([words[0], 0, 0, 0, 0, 3 << 8]), None);
-        assert_eq!(Texture::of_words([0; 6]), None);
+        assert_eq!(Texture::of_words([words[0], 0, 0, 0, 0, 3 << 8, 0, 0]), None);
+        assert_eq!(Texture::of_words([0; 8]), None);
     }
 }

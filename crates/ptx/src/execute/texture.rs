@@ -38,7 +38,7 @@ impl Worker<'_> {
         let invalid = |_| (FaultKind::InvalidTexture { handle }, None);
         let first = self.read(lane, handle, 8).map_err(invalid)?;
         let start = if Texture::is_descriptor(first) { handle } else { first };
-        let mut words = [0; 6];
+        let mut words = [0; 8];
         for (word, offset) in words.iter_mut().zip((0..).step_by(8)) {
             *word = self.read(lane, start.wrapping_add(offset), 8).map_err(invalid)?;
         }

@@ -64,7 +64,8 @@ fn plain(width: u32, height: u32) -> Texture {
         row_bytes: u64::from(width) * 4,
         channel: Channel::F32,
         channels: 1,
-        address_mode: AddressMode::Clamp,
+        address_modes: [AddressMode::Clamp; 3],
+        border: [0; 4],
         is_linear: false,
         normalized_coordinates: false,
         normalized_values: false,
@@ -137,7 +138,7 @@ fn coordinates_outside_follow_the_address_mode() {
         (AddressMode::Wrap, false),
     ] {
         let texture = Texture {
-            address_mode: mode,
+            address_modes: [mode; 3],
             normalized_coordinates: normalized,
             ..plain(4, 1)
         };
@@ -159,6 +160,29 @@ fn coordinates_outside_follow_the_address_mode() {
                 "{mode:?} {thread}"
             );
         }
+    }
+}
+
+#[test]
+fn each_dimension_has_an_address_mode_and_the_border_a_colour() {
+    let device = Device::new();
+    let texture = Texture {
+        address_modes: [AddressMode::Wrap, AddressMode::Border, AddressMode::Clamp],
+        border: [9f32, 8.0, 7.0, 6.0].map(f32::to_bits),
+        normalized_coordinates: true,
+        ..plain(4, 2)
+    };
+    let handle = device.texture(texture, &floats((0..8).map(|value| value as f32)));
+    // Columns from -2 to 5, and rows from -1 to 3.
+    let body = "and.b32 %r5, %r9, 7; sub.s32 %r5, %r5, 2; shr.u32 %r6, %r9, 3; sub.s32 %r6, %r6, 1;
+                tex.2d.v4.f32.s32 {%r1, %r2, %r3, %r4}, [%rd1, {%r5, %r6}];";
+    for (thread, found) in device.run("", body, handle).expect("runs").iter().enumerate() {
+        let (column, row) = ((thread % 8 + 2) % 4, thread / 8);
+        let expected = match row {
+            1 | 2 => [(4 * (row - 1) + column) as f32, 0.0, 0.0, 1.0],
+            _ => [9.0, 8.0, 7.0, 6.0],
+        };
+        assert_eq!(found.map(f32::from_bits), expected, "thread {thread}");
     }
 }
 
