@@ -31,6 +31,8 @@ pub struct Properties {
     pub attributes: BTreeMap<u32, i32>,
     /// Whether the device loads cubins and fat binaries, besides PTX.
     pub takes_machine_code: bool,
+    /// Whether kernels take the address of a [`Texture`](crate::Texture)'s descriptor in memory as a texture or surface.
+    pub reads_descriptors: bool,
     /// Unit in which memory is mapped, in bytes. Memory of different queues must not be in one unit.
     pub page_bytes: u64,
     /// Call stack of a thread in bytes, unless a launch asks for another.

@@ -34,5 +34,5 @@ pub use image::{REMEDY, is_machine_code, texts};
 pub use local::{CPU_NAME, CPU_UUID, CpuDevice};
 pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, VariableDescription};
 pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region, SequenceId};
-pub use sahasra_ptx::{HostBlock, with_signals_blocked};
+pub use sahasra_ptx::{AddressMode, Channel, DevicePointer, HostBlock, Texture, with_signals_blocked};
 pub use sequences::{MAX_SEQUENCE_OPERATIONS, MAX_SEQUENCES, Sequences};

@@ -60,6 +60,7 @@ impl CpuDevice {
                 multiprocessors: u32::try_from(threads.get()).unwrap_or(u32::MAX),
                 attributes: BTreeMap::new(),
                 takes_machine_code: false,
+                reads_descriptors: true,
                 page_bytes: PAGE_BYTES,
                 stack_bytes: STACK_BYTES,
             },

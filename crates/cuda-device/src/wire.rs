@@ -183,6 +183,7 @@ impl From<&Properties> for cuda::DeviceProperties {
             placed_from: properties.placed_from,
             attributes: properties.attributes.clone(),
             takes_machine_code: properties.takes_machine_code,
+            reads_descriptors: properties.reads_descriptors,
             page_bytes: properties.page_bytes,
             stack_bytes: properties.stack_bytes,
         }
@@ -206,6 +207,7 @@ impl Properties {
             shares_host_memory: false,
             attributes: message.attributes,
             takes_machine_code: message.takes_machine_code,
+            reads_descriptors: message.reads_descriptors,
             page_bytes: or(message.page_bytes, crate::local::PAGE_BYTES),
             stack_bytes: or(message.stack_bytes, crate::local::STACK_BYTES),
         })

@@ -30,6 +30,8 @@ fn call(function: impl FnOnce() -> Result<(), Status>) -> Status {
     })
 }
 
+pub(crate) mod array;
+pub(crate) mod array_copy;
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;
@@ -53,4 +55,6 @@ pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod primary;
 pub(crate) mod stream;
+pub(crate) mod surface;
+pub(crate) mod texture;
 pub(crate) mod virtual_memory;

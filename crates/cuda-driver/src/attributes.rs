@@ -37,6 +37,79 @@ pub(crate) const CLOCK_RATE: i32 = 1_000_000;
 /// Maximum distance of rows in bytes.
 pub(crate) const MAX_PITCH: i32 = i32::MAX;
 
+/// Sizes that arrays have at most: width in texels, rows, and slices or layers.
+pub(crate) struct Limits {
+    texture: [u32; 3],
+    /// For arrays of which kernels make surfaces.
+    surface: [u32; 3],
+}
+
+impl Limits {
+    pub(crate) fn of(&self, is_surface: bool) -> [u32; 3] {
+        if is_surface { self.surface } else { self.texture }
+    }
+}
+
+/// Arrays of one dimension.
+pub(crate) const ROWS: Limits = Limits {
+    texture: [131_072, 1, 1],
+    surface: [32_768, 1, 1],
+};
+/// Arrays of two dimensions.
+pub(crate) const PLANES: Limits = Limits {
+    texture: [131_072, 65_536, 1],
+    surface: [131_072, 65_536, 1],
+};
+/// Arrays of three dimensions.
+pub(crate) const VOLUMES: Limits = Limits {
+    texture: [16_384; 3],
+    surface: [16_384; 3],
+};
+/// Arrays of layers of one dimension.
+pub(crate) const LAYERED_ROWS: Limits = Limits {
+    texture: [32_768, 1, 2048],
+    surface: [32_768, 1, 2048],
+};
+/// Arrays of layers of two dimensions.
+pub(crate) const LAYERED_PLANES: Limits = Limits {
+    texture: [32_768, 32_768, 2048],
+    surface: [32_768, 32_768, 2048],
+};
+/// Alignment of rows of arrays, and of rows of which programs make textures, in bytes.
+pub(crate) const ARRAY_PITCH: u64 = 32;
+/// Alignment of memory of which programs make textures, in bytes.
+pub(crate) const TEXTURE_ALIGNMENT: u64 = 512;
+/// Texels of a texture of memory without rows.
+pub(crate) const LINEAR_TEXELS: u32 = 1 << 28;
+/// Width in texels, and rows, of a texture of rows in memory.
+pub(crate) const LINEAR_PLANE: [u32; 2] = [131_072, 65_000];
+/// Distance of such rows in bytes.
+pub(crate) const LINEAR_PITCH: u32 = 2_097_120;
+
+/// Sizes of textures and surfaces (`CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE…`, `…_SURFACE…`), as of compute capability 8.0. There are no cubes, mipmaps
+/// and gathers, and no other limits for volumes.
+fn texture_limit(attribute: u32) -> Option<u32> {
+    Some(match attribute {
+        21 => ROWS.texture[0],
+        22 | 23 => PLANES.texture[attribute as usize - 22],
+        24..=26 => VOLUMES.texture[attribute as usize - 24],
+        27..=29 => LAYERED_PLANES.texture[attribute as usize - 27],
+        42 => LAYERED_ROWS.texture[0],
+        43 => LAYERED_ROWS.texture[2],
+        55 => ROWS.surface[0],
+        56 | 57 => PLANES.surface[attribute as usize - 56],
+        58..=60 => VOLUMES.surface[attribute as usize - 58],
+        61 => LAYERED_ROWS.surface[0],
+        62 => LAYERED_ROWS.surface[2],
+        63..=65 => LAYERED_PLANES.surface[attribute as usize - 63],
+        69 => LINEAR_TEXELS,
+        70 | 71 => LINEAR_PLANE[attribute as usize - 70],
+        72 => LINEAR_PITCH,
+        44..=49 | 52..=54 | 66..=68 | 73 | 74 | 77 => 0,
+        _ => return None,
+    })
+}
+
 /// Attributes that a GPU's driver knows, by their numbers: limits, sizes and rates. Others say what this library can do.
 const OF_HARDWARE: &[u32] = &[
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 36, 37, 38, 39, 51, 75, 76, 81, 82, 87, 97, 106, 111,
@@ -61,6 +134,9 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
     if let Some(value) = properties.attributes.get(&attribute).filter(|_| OF_HARDWARE.contains(&attribute)) {
         return Some(*value);
     }
+    if let Some(limit) = texture_limit(attribute) {
+        return Some(if properties.reads_descriptors { signed(limit) } else { 0 });
+    }
     Some(match attribute {
         // Blocks and grids.
         1..=3 => signed(BLOCK_THREADS),
@@ -82,8 +158,8 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         9 => CONSTANT_BYTES,
         // Memory of the device.
         11 => MAX_PITCH,
-        14 | 30 => 512,
-        51 => 32,
+        14 | 30 => TEXTURE_ALIGNMENT as i32,
+        51 => ARRAY_PITCH as i32,
         36 => CLOCK_RATE,
         37 => 64,
         38 => 4 << 20,
@@ -94,17 +170,6 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         40 => 1,
         // Unified addresses, virtual memory management, cooperative launches, memory pools, registration of host memory, preemption.
         41 | 90 | 95 | 99 | 102 | 115 => 1,
-        // Textures and surfaces, as of compute capability 8.0.
-        21 | 42 | 55 | 61 => 32_768,
-        22 | 23 | 27 | 28 | 45 | 46 | 52 | 53 | 63 | 64 | 66 | 67 => 32_768,
-        56 | 57 => 131_072,
-        24..=26 | 47..=49 | 58..=60 => 16_384,
-        29 | 43 | 54 | 62 | 65 | 68 => 2048,
-        69 => 1 << 28,
-        70 => 131_072,
-        71 => 65_000,
-        72 => 2_097_120,
-        73 | 74 | 77 => 32_768,
         // Position: domain, bus and device.
         33 => i32::from(PCI_BUS),
         34 | 50 => 0,
@@ -118,7 +183,7 @@ pub(crate) fn device(attribute: u32, properties: &Properties) -> Option<i32> {
         // Everything else that there is by that number is absent: peers, IPC, clusters, interoperation.
         // Kernels of one context run one after another.
         31 => 0,
-        17 | 18 | 20 | 32 | 35 | 44 | 84 | 86 | 88 | 92..=94 | 96 | 98 | 100 | 101 | 103..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
+        17 | 18 | 20 | 32 | 35 | 84 | 86 | 88 | 92..=94 | 96 | 98 | 100 | 101 | 103..=105 | 107..=110 | 112..=114 | 116..=130 => 0,
         132 | 133 | 135..=162 => 0,
         _ => return None,
     })
@@ -142,6 +207,7 @@ mod tests {
             shares_host_memory: true,
             attributes: BTreeMap::new(),
             takes_machine_code: false,
+            reads_descriptors: true,
             page_bytes: 512,
             stack_bytes: 8192,
         };
@@ -149,8 +215,14 @@ mod tests {
             assert!(device(attribute, &properties).is_some(), "{attribute}");
         }
         assert_eq!((device(75, &properties), device(76, &properties)), (Some(8), Some(0)));
+        assert_eq!(
+            [22, 52, 57, 71].map(|attribute| device(attribute, &properties)),
+            [131_072, 0, 65_536, 65_000].map(Some)
+        );
         assert_eq!(device(0, &properties), None);
         assert_eq!(device(1000, &properties), None);
+        properties.reads_descriptors = false;
+        assert_eq!(device(22, &properties), Some(0));
         properties.attributes = BTreeMap::from([(75, 9), (39, 1536), (120, 1)]);
         assert_eq!(
             (capability(&properties), size(39, &properties)),

@@ -1,5 +1,6 @@
 //! Copies between host and device, of one row or of boxes of rows.
 
+mod rows;
 mod volume;
 
 use std::sync::Arc;
@@ -11,10 +12,11 @@ use crate::context::Context;
 use crate::driver;
 use crate::graph::Work;
 use crate::lane::Lane;
-use crate::parameters::FillParameters;
+use crate::parameters::{ARRAY, Copy3d, FillParameters};
 use crate::ranges::Kind;
 use crate::status::Status;
 
+pub(crate) use rows::{Bytes, copy_bytes};
 pub(crate) use volume::sides;
 
 /// One side of a copy. The rows of a side in host memory have a host address.
@@ -77,11 +79,33 @@ pub(crate) enum Completion {
 /// Copies rows as the next work of a lane. Data from pageable host memory is taken before this returns, and data to it is there. Memory that
 /// host and device share is copied in the lane's order.
 pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion: Completion) -> Result<(), Status> {
+    copy_as(lane, to, from, extent, completion, || volume::parameters(to, from, &extent))
+}
+
+/// Copies what programs describe, as [`copy`].
+pub(crate) fn copy_box(lane: &Lane, copy: &Copy3d, completion: Completion) -> Result<(), Status> {
+    let (to, from, extent) = sides(copy)?;
+    let has_arrays = [copy.to.kind, copy.from.kind].contains(&ARRAY);
+    copy_as(lane, to, from, extent, completion, || match has_arrays {
+        true => Ok(*copy),
+        false => volume::parameters(to, from, &extent),
+    })
+}
+
+/// Copies rows, which a node of a graph describes with what `parameters` returns.
+fn copy_as(
+    lane: &Lane,
+    to: Side,
+    from: Side,
+    extent: Extent,
+    completion: Completion,
+    parameters: impl FnOnce() -> Result<Copy3d, Status>,
+) -> Result<(), Status> {
     if completion == Completion::Now {
         driver::get()?.captures.check_call()?;
     }
     let captured = || {
-        let copy = volume::parameters(to, from, &extent)?;
+        let copy = parameters()?;
         plan(&lane.context, to, from, extent)?;
         Ok(Work::Copy(Box::new(copy)))
     };

@@ -1,5 +1,6 @@
 //! The state of the process: the device, and every object by its handle.
 
+mod arrays;
 mod contexts;
 mod graphs;
 mod host;
@@ -16,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use sahasra_cuda_boundary::{log, process};
 use sahasra_cuda_device::Device;
 
+use crate::array::Array;
 use crate::boundary::Handle;
 use crate::capture::Captures;
 use crate::context::Context;
@@ -29,6 +31,7 @@ use crate::ranges::Ranges;
 use crate::status::Status;
 use crate::stream::{Event, Stream};
 use crate::table::Table;
+use crate::texture::{SurfaceObject, TextureObject};
 use crate::virtual_memory::{GRANULARITY, VirtualMemory};
 
 pub(crate) use host::DEVICE_MAP;
@@ -66,6 +69,11 @@ pub(crate) struct Driver {
     /// Device memory by address.
     pub(crate) ranges: Ranges,
     pub(crate) virtual_memory: Mutex<VirtualMemory>,
+    pub(crate) arrays: Table<Array>,
+    /// Texture objects by the addresses of their descriptors.
+    pub(crate) textures: Table<TextureObject>,
+    /// Surface objects by the addresses of their descriptors.
+    pub(crate) surfaces: Table<SurfaceObject>,
     /// Host memory that programs allocated or registered, or share with the device, by address.
     pub(crate) host: RwLock<BTreeMap<usize, HostRange>>,
     /// Bytes of device memory that are in use.
@@ -153,6 +161,9 @@ pub(crate) fn initialise() -> Result<(), Status> {
         current_pool: Mutex::new(default_pool),
         ranges,
         virtual_memory: Mutex::new(virtual_memory),
+        arrays: Table::default(),
+        textures: Table::default(),
+        surfaces: Table::default(),
         host: RwLock::default(),
         used: AtomicU64::new(0),
     });

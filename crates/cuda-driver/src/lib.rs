@@ -7,12 +7,14 @@
 //! ([`sahasra_cuda_boundary::redirected`]).
 //!
 //! `driver` is the state of the process: what there is by handle and by address, and how it comes and goes. `current` knows each thread's
-//! context, and a `lane` is where a call submits its work. Everything below (`context`, `stream`, `module`, `ranges`, `host`) knows nothing of the
-//! process.
+//! context, and a `lane` is where a call submits its work. Everything below (`context`, `stream`, `module`, `array`, `texture`, `ranges`,
+//! `host`) knows nothing of the process.
 //!
-//! Objects have numbers as handles, never addresses: a handle that was destroyed is found out.
+//! Objects have numbers as handles, never addresses: a handle that was destroyed is found out. Textures and surfaces, which kernels read by their
+//! handles, have addresses of the device.
 
 mod api;
+mod array;
 mod attributes;
 mod boundary;
 mod callbacks;
@@ -40,5 +42,6 @@ mod status;
 mod stream;
 mod symbols;
 mod table;
+mod texture;
 mod update;
 mod virtual_memory;

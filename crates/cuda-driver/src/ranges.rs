@@ -32,12 +32,21 @@ pub(crate) enum Kind {
     Virtual,
     /// Memory of a graph, which launches map.
     Graph,
+    /// A CUDA array.
+    Array,
+    /// What kernels read a texture or surface from. Its address is the handle.
+    Descriptor,
 }
 
 impl Kind {
     /// Whether the host can access it.
     pub(crate) fn is_shared(self) -> bool {
         matches!(self, Self::Mapped | Self::Managed)
+    }
+
+    /// Whether programs have pointers to it.
+    pub(crate) fn has_pointers(self) -> bool {
+        !matches!(self, Self::Array | Self::Descriptor)
     }
 
     /// Bytes of device memory that a range of `bytes` counts with.

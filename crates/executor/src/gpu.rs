@@ -146,6 +146,7 @@ impl GpuDevice {
                 shares_host_memory: false,
                 attributes,
                 takes_machine_code: true,
+                reads_descriptors: false,
                 page_bytes: page,
                 stack_bytes,
             },

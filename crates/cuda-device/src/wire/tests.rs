@@ -1,4 +1,5 @@
 use super::*;
+use crate::CpuDevice;
 
 /// Operations that sequences have.
 fn stored() -> Vec<Operation> {
@@ -154,4 +155,23 @@ fn descriptions_and_kinds_of_failures_come_back_as_they_were() {
         let kind = FailureKind::from(code);
         assert_eq!(FailureKind::from(FailureCode::from(kind)), kind, "{code}");
     }
+}
+
+#[test]
+fn a_session_has_the_properties_of_its_device_but_for_its_memory() {
+    let device = CpuDevice::new(1 << 30, std::num::NonZero::<usize>::MIN);
+    let device = crate::Device::properties(&device);
+    assert!(device.reads_descriptors);
+    let expected = Properties {
+        memory_bytes: 1 << 20,
+        shares_host_memory: false,
+        ..device.clone()
+    };
+    assert_eq!(Properties::of_session(device.into(), 1 << 20), Ok(expected));
+    // Executors of before do not say what they lack.
+    let before = cuda::DeviceProperties {
+        uuid: vec![0; 16].into(),
+        ..Default::default()
+    };
+    assert!(!Properties::of_session(before, 0).unwrap().reads_descriptors);
 }

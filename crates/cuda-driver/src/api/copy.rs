@@ -3,7 +3,7 @@
 use sahasra_cuda_device::Extent;
 
 use crate::boundary::{Handle, HostPointer, In};
-use crate::copy::{Completion, Side, copy, sides};
+use crate::copy::{Completion, Side, copy, copy_box};
 use crate::driver;
 use crate::lane::Lane;
 use crate::parameters::{Copy2d, Copy3d};
@@ -17,11 +17,6 @@ fn copy_2d(parameters: In<Copy2d>, stream: Handle, completion: Completion) -> Re
 fn copy_3d(parameters: In<Copy3d>, stream: Handle, completion: Completion) -> Result<(), Status> {
     let lane = Lane::of(stream)?;
     copy_box(&lane, &parameters.get()?, completion)
-}
-
-fn copy_box(lane: &Lane, parameters: &Copy3d, completion: Completion) -> Result<(), Status> {
-    let (to, from, extent) = sides(parameters)?;
-    copy(lane, to, from, extent, completion)
 }
 
 fn linear(to: Side, from: Side, bytes: usize) -> Result<(), Status> {

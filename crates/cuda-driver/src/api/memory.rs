@@ -63,7 +63,8 @@ exports! {
     }
 
     fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, address: u64) {
-        let range = driver::get()?.ranges.find(address).ok_or(Status::NOT_FOUND)?;
+        let found = driver::get()?.ranges.find(address).filter(|range| range.kind.has_pointers());
+        let range = found.ok_or(Status::NOT_FOUND)?;
         start.set_if_wanted(range.start);
         bytes.set_if_wanted(range.bytes as usize);
         Ok(())

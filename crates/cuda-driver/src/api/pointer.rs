@@ -21,7 +21,11 @@ enum Known {
 }
 
 fn known(driver: &Driver, address: u64) -> Known {
-    if let Some(range) = driver.ranges.find(address).filter(|range| range.kind != Kind::Mapped) {
+    if let Some(range) = driver
+        .ranges
+        .find(address)
+        .filter(|range| range.kind != Kind::Mapped && range.kind.has_pointers())
+    {
         return Known::Device(range);
     }
     match driver.host_range(address as usize) {

@@ -1,9 +1,9 @@
 //! Copies as `CUDA_MEMCPY3D` describes them.
 
-use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::{Extent, Region};
 
 use crate::boundary::{Handle, HostPointer};
+use crate::driver;
 use crate::parameters::{ARRAY, Copy3d, DEVICE, HOST, UNIFIED, Volume};
 use crate::status::Status;
 
@@ -40,7 +40,13 @@ fn side(volume: &Volume, [width, height, depth]: [usize; 3]) -> Result<Side, Sta
         HOST => Side::host(volume.host),
         DEVICE => Side::device(volume.device),
         UNIFIED => Side::anywhere(volume.device)?,
-        ARRAY => return refuse("copies from and to CUDA arrays"),
+        // A level of detail is one of mipmapped arrays.
+        ARRAY if volume.level != 0 => return Err(Status::INVALID_VALUE),
+        ARRAY => {
+            let array = driver::get()?.arrays.get(volume.array)?;
+            let part = array.part([volume.x_bytes, volume.y, volume.z], [width, height, depth])?;
+            return Ok(Side::Device(part));
+        }
         _ => return Err(Status::INVALID_VALUE),
     };
     // A distance of 0 is that of rows without gaps; one row has no distance.

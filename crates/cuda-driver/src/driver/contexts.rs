@@ -33,6 +33,9 @@ impl Driver {
         });
         self.streams.retain(|stream| stream.context_id != id);
         self.events.retain(|event| event.context_id != id);
+        self.textures.retain(|texture| texture.context_id != id);
+        self.surfaces.retain(|surface| surface.context_id != id);
+        self.arrays.retain(|array| array.context_id != id);
         for (kind, size) in self.ranges.remove_context(context) {
             self.discount(kind, size);
         }

@@ -40,10 +40,14 @@ impl Driver {
 
     /// Frees device memory, after everything that was submitted.
     pub(crate) fn free_memory(&self, address: u64) -> Result<(), Status> {
-        let is_meant = |kind| matches!(kind, Kind::Allocated | Kind::Pooled(_) | Kind::Managed);
         if self.ranges.find(address).is_some_and(|range| range.kind == Kind::Graph) {
             return self.free_graph_memory(address);
         }
+        self.free_range(address, |kind| matches!(kind, Kind::Allocated | Kind::Pooled(_) | Kind::Managed))
+    }
+
+    /// Frees device memory of one of the kinds that `is_meant` accepts, after everything that was submitted.
+    pub(super) fn free_range(&self, address: u64, is_meant: impl Fn(Kind) -> bool) -> Result<(), Status> {
         let found = self.ranges.retire(address, is_meant).ok_or(Status::INVALID_VALUE)?;
         let outcome = match found.context.upgrade() {
             Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),

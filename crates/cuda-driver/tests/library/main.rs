@@ -1,6 +1,8 @@
 //! The built library, opened as programs open it. Each test runs in a process of its own, because the library's state is that of a process.
 
 mod arguments;
+mod array_copies;
+mod arrays;
 mod callbacks;
 mod captures;
 mod contexts;
@@ -12,6 +14,9 @@ mod libraries;
 mod nodes;
 mod processes;
 mod programs;
+mod surfaces;
 mod symbols;
+mod texels;
+mod textures;
 mod updates;
 mod virtual_memory;
