@@ -2,3 +2,4 @@
 
 pub(crate) mod forms;
 pub(crate) mod graphs;
+pub(crate) mod textures;

@@ -1,6 +1,8 @@
 //! The exported functions that both versions of the CUDA runtime API have, by area. What each does is documented in NVIDIA's "CUDA Runtime
 //! API"; comments here say what differs.
 
+pub mod array;
+pub mod array_copy;
 pub mod capture;
 pub mod copy;
 pub mod device;
@@ -18,3 +20,4 @@ pub mod pool;
 pub mod register;
 pub mod stream;
 pub mod symbol;
+pub mod texture;

@@ -128,6 +128,23 @@ functions! {
     fn cuLaunchKernelEx(configuration: In<crate::api::launch::DriverConfiguration>, function: Handle, parameters: Pointer, extra: Pointer);
     fn cuLaunchHostFunc(stream: Handle, function: Pointer, data: Pointer);
 
+    fn cuArray3DCreate_v2(array: Out<Handle>, description: In<crate::api::array::DriverDescription>);
+    fn cuArray3DGetDescriptor_v2(description: Out<crate::api::array::DriverDescription>, array: Handle);
+    fn cuArrayDestroy(array: Handle);
+    fn cuArrayGetPlane(plane: Out<Handle>, array: Handle, index: c_uint);
+    fn cuArrayGetSparseProperties(properties: Pointer, array: Handle);
+    fn cuArrayGetMemoryRequirements(requirements: Pointer, array: Handle, device: c_int);
+    fn cuDeviceGetTexture1DLinearMaxWidth(texels: Out<usize>, format: c_uint, channels: c_uint, device: c_int);
+    fn cuTexObjectCreate(object: Out<u64>, resource: In<crate::api::texture::DriverResource>, sampling: In<crate::api::texture::DriverSampling>,
+        view: In<crate::api::texture::View>);
+    fn cuTexObjectDestroy(object: u64);
+    fn cuTexObjectGetResourceDesc(resource: Out<crate::api::texture::DriverResource>, object: u64);
+    fn cuTexObjectGetTextureDesc(sampling: Out<crate::api::texture::DriverSampling>, object: u64);
+    fn cuTexObjectGetResourceViewDesc(view: Out<crate::api::texture::View>, object: u64);
+    fn cuSurfObjectCreate(object: Out<u64>, resource: In<crate::api::texture::DriverResource>);
+    fn cuSurfObjectDestroy(object: u64);
+    fn cuSurfObjectGetResourceDesc(resource: Out<crate::api::texture::DriverResource>, object: u64);
+
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize);
     fn cuMemAllocPitch_v2(address: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element_bytes: c_uint);
@@ -165,6 +182,7 @@ functions! {
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
     fn cuMemcpy2DUnaligned_v2(parameters: In<crate::api::copy::DriverPlanes>);
     fn cuMemcpy2DAsync_v2(parameters: In<crate::api::copy::DriverPlanes>, stream: Handle);
+    fn cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize);
     fn cuMemcpy3D_v2(parameters: In<crate::api::copy::DriverVolumes>);
     fn cuMemcpy3DAsync_v2(parameters: In<crate::api::copy::DriverVolumes>, stream: Handle);
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize);

@@ -2,8 +2,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sahasra_cuda_boundary::missing::refuse;
-
+use super::array;
 use super::memory::{Extent, Pitched};
 use crate::boundary::{Handle, In, Pointer};
 use crate::driver::Driver;
@@ -12,6 +11,7 @@ use crate::{Error, context, exports};
 /// `CU_MEMORYTYPE_HOST` and the others.
 const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
+const ARRAY: c_uint = 3;
 const UNIFIED: c_uint = 4;
 
 /// `cudaMemcpyKind`.
@@ -25,6 +25,14 @@ impl Direction {
     const DEVICE_TO_HOST: Self = Self(2);
     const DEVICE_TO_DEVICE: Self = Self(3);
     const DEFAULT: Self = Self(4);
+
+    /// Refuses memory of the host.
+    pub(crate) fn check_on_device(self) -> Result<(), Error> {
+        match self {
+            Self::DEVICE_TO_DEVICE | Self::DEFAULT => Ok(()),
+            _ => Err(Error::INVALID_MEMCPY_DIRECTION),
+        }
+    }
 
     /// Kinds of memory from and to which it copies.
     fn kinds(self) -> Result<[c_uint; 2], Error> {
@@ -121,14 +129,35 @@ pub struct PeerVolumes {
     extent: Extent,
 }
 
+impl PeerVolumes {
+    /// The same copy on the only device.
+    fn on_one_device(&self) -> Result<Volumes, Error> {
+        context::of_device(self.from_device)?;
+        context::of_device(self.to_device)?;
+        Ok(Volumes {
+            from: self.from,
+            to: self.to,
+            extent: self.extent,
+            direction: Direction::DEVICE_TO_DEVICE,
+        })
+    }
+}
+
 impl Volumes {
     /// The same copy for the driver library.
     pub(crate) fn for_driver(&self) -> Result<DriverVolumes, Error> {
         let [from, to] = self.direction.kinds()?;
+        let (from, from_texel) = DriverVolume::new(from, &self.from)?;
+        let (to, to_texel) = DriverVolume::new(to, &self.to)?;
+        if from_texel.zip(to_texel).is_some_and(|(from, to)| from != to) {
+            return Err(Error::INVALID_VALUE);
+        }
+        // Widths of copies with arrays are in texels.
+        let unit = from_texel.or(to_texel).unwrap_or(1);
         Ok(DriverVolumes {
-            from: DriverVolume::new(from, &self.from)?,
-            to: DriverVolume::new(to, &self.to)?,
-            width: self.extent.width,
+            from,
+            to,
+            width: self.extent.width.checked_mul(unit).ok_or(Error::INVALID_VALUE)?,
             height: self.extent.height,
             depth: self.extent.depth,
         })
@@ -161,10 +190,15 @@ impl Volumes {
 
 impl DriverVolumes {
     /// The same copy for programs.
-    pub(crate) fn for_program(&self) -> Volumes {
-        let side = |side: &DriverVolume| Volume {
+    pub(crate) fn for_program(&self) -> Result<Volumes, Error> {
+        let texel = |side: &DriverVolume| match side.kind {
+            ARRAY => array::texel_bytes(side.array).map(Some),
+            _ => Ok(None),
+        };
+        let (from_texel, to_texel) = (texel(&self.from)?, texel(&self.to)?);
+        let side = |side: &DriverVolume, texel: Option<usize>| Volume {
             array: side.array,
-            position: [side.x_bytes, side.y, side.z],
+            position: [side.x_bytes / texel.unwrap_or(1), side.y, side.z],
             pointer: Pitched {
                 address: if side.kind == HOST { side.host } else { side.device },
                 pitch: side.pitch,
@@ -172,28 +206,48 @@ impl DriverVolumes {
                 height: side.height,
             },
         };
-        Volumes {
-            from: side(&self.from),
-            to: side(&self.to),
+        // Arrays are memory of the device.
+        let kinds = [self.from.kind, self.to.kind].map(|kind| if kind == ARRAY { DEVICE } else { kind });
+        Ok(Volumes {
+            from: side(&self.from, from_texel),
+            to: side(&self.to, to_texel),
             extent: Extent {
-                width: self.width,
+                width: self.width / from_texel.or(to_texel).unwrap_or(1),
                 height: self.height,
                 depth: self.depth,
             },
-            direction: match [self.from.kind, self.to.kind] {
+            direction: match kinds {
                 [HOST, HOST] => Direction::HOST_TO_HOST,
                 [HOST, DEVICE] => Direction::HOST_TO_DEVICE,
                 [DEVICE, HOST] => Direction::DEVICE_TO_HOST,
                 [DEVICE, DEVICE] => Direction::DEVICE_TO_DEVICE,
                 _ => Direction::DEFAULT,
             },
-        }
+        })
     }
 }
 
 const _: () = assert!(size_of::<Volumes>() == 160);
 
+/// The kind of memory that an array is, on a side of a copy to which its direction gives this kind.
+fn of_array(kind: c_uint) -> Result<c_uint, Error> {
+    match kind {
+        HOST => Err(Error::INVALID_MEMCPY_DIRECTION),
+        _ => Ok(ARRAY),
+    }
+}
+
 impl DriverPlane {
+    /// Rows of an array, from a byte of a row on.
+    fn of_array(kind: c_uint, array: Handle, x_bytes: usize, y: usize) -> Result<Self, Error> {
+        Ok(Self {
+            x_bytes,
+            y,
+            array,
+            ..Self::new(of_array(kind)?, 0, 0)
+        })
+    }
+
     fn new(kind: c_uint, address: u64, pitch: usize) -> Self {
         Self {
             x_bytes: 0,
@@ -208,61 +262,98 @@ impl DriverPlane {
 }
 
 impl DriverVolume {
-    fn new(kind: c_uint, side: &Volume) -> Result<Self, Error> {
-        if side.array != Handle::NULL {
-            return refuse("a copy from or to a CUDA array");
-        }
-        let [x_bytes, y, z] = side.position;
+    /// A side, and the size of its texels in bytes if it is an array.
+    fn new(kind: c_uint, side: &Volume) -> Result<(Self, Option<usize>), Error> {
+        let [x, y, z] = side.position;
         let address = side.pointer.address;
-        Ok(Self {
-            x_bytes,
+        let texel = match side.array {
+            Handle::NULL => None,
+            array if address == 0 => Some(array::texel_bytes(array)?),
+            _ => return Err(Error::INVALID_VALUE),
+        };
+        let kind = match texel {
+            None => kind,
+            Some(_) => of_array(kind)?,
+        };
+        let side = Self {
+            x_bytes: x.checked_mul(texel.unwrap_or(1)).ok_or(Error::INVALID_VALUE)?,
             y,
             z,
             level: 0,
             kind,
             host: if kind == HOST { address } else { 0 },
             device: if kind == HOST { 0 } else { address },
-            array: Handle::NULL,
+            array: side.array,
             reserved: 0,
             pitch: side.pointer.pitch,
             height: side.pointer.height,
-        })
+        };
+        Ok((side, texel))
     }
 }
 
-fn planes(to: Pitched, from: Pitched, width: usize, height: usize, direction: Direction) -> Result<Option<DriverPlanes>, Error> {
-    let [from_kind, to_kind] = direction.kinds()?;
-    if width > from.pitch || width > to.pitch {
-        return Err(Error::INVALID_PITCH_VALUE);
+/// One side of a copy of rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rows {
+    Memory {
+        address: u64,
+        pitch: usize,
+    },
+    /// Rows of an array, from a byte of a row on.
+    Array {
+        array: Handle,
+        x_bytes: usize,
+        y: usize,
+    },
+}
+
+impl Rows {
+    pub(crate) fn memory(address: u64, pitch: usize) -> Self {
+        Self::Memory { address, pitch }
     }
-    Ok((width > 0 && height > 0).then(|| DriverPlanes {
-        from: DriverPlane::new(from_kind, from.address, from.pitch),
-        to: DriverPlane::new(to_kind, to.address, to.pitch),
+
+    pub(crate) fn array(array: Handle, x_bytes: usize, y: usize) -> Self {
+        Self::Array { array, x_bytes, y }
+    }
+}
+
+/// Copies rows, now or as the next work of a stream.
+pub(crate) fn copy_rows(
+    to: Rows,
+    from: Rows,
+    [width, height]: [usize; 2],
+    direction: Direction,
+    stream: Option<Handle>,
+) -> Result<(), Error> {
+    let driver = context::ready()?;
+    let [from_kind, to_kind] = direction.kinds()?;
+    let side = |side: Rows, kind| match side {
+        Rows::Memory { pitch, .. } if width > pitch => Err(Error::INVALID_PITCH_VALUE),
+        Rows::Memory { address, pitch } => Ok(DriverPlane::new(kind, address, pitch)),
+        Rows::Array { array, x_bytes, y } => DriverPlane::of_array(kind, array, x_bytes, y),
+    };
+    let planes = DriverPlanes {
+        from: side(from, from_kind)?,
+        to: side(to, to_kind)?,
         width,
         height,
-    }))
-}
-
-fn rows(address: u64, pitch: usize) -> Pitched {
-    Pitched {
-        address,
-        pitch,
-        width: 0,
-        height: 0,
+    };
+    match stream {
+        _ if width == 0 || height == 0 => Ok(()),
+        None => driver.cuMemcpy2DUnaligned_v2(In::new(&raw const planes)),
+        Some(stream) => driver.cuMemcpy2DAsync_v2(In::new(&raw const planes), stream),
     }
 }
 
-fn volumes([from, to]: [&Volume; 2], extent: Extent, direction: Direction) -> Result<Option<DriverVolumes>, Error> {
-    let [from_kind, to_kind] = direction.kinds()?;
-    let (from, to) = (DriverVolume::new(from_kind, from)?, DriverVolume::new(to_kind, to)?);
-    let is_empty = [extent.width, extent.height, extent.depth].contains(&0);
-    Ok((!is_empty).then_some(DriverVolumes {
-        from,
-        to,
-        width: extent.width,
-        height: extent.height,
-        depth: extent.depth,
-    }))
+/// Copies what programs describe, now or as the next work of a stream.
+fn copy_volumes(copy: &Volumes, stream: Option<Handle>) -> Result<(), Error> {
+    let driver = context::ready()?;
+    let volumes = copy.for_driver()?;
+    match stream {
+        _ if [volumes.width, volumes.height, volumes.depth].contains(&0) => Ok(()),
+        None => driver.cuMemcpy3D_v2(In::new(&raw const volumes)),
+        Some(stream) => driver.cuMemcpy3DAsync_v2(In::new(&raw const volumes), stream),
+    }
 }
 
 /// Copies bytes, and waits as the direction asks for it.
@@ -314,11 +405,7 @@ exports! {
     }
 
     fn cudaMemcpy2D(to: u64, to_pitch: usize, from: u64, from_pitch: usize, width: usize, height: usize, direction: Direction) {
-        let driver = context::ready()?;
-        match planes(rows(to, to_pitch), rows(from, from_pitch), width, height, direction)? {
-            Some(planes) => driver.cuMemcpy2DUnaligned_v2(In::new(&raw const planes)),
-            None => Ok(()),
-        }
+        copy_rows(Rows::memory(to, to_pitch), Rows::memory(from, from_pitch), [width, height], direction, None)
     }
 
     fn cudaMemcpy2DAsync(
@@ -331,50 +418,22 @@ exports! {
         direction: Direction,
         stream: Handle,
     ) {
-        let driver = context::ready()?;
-        match planes(rows(to, to_pitch), rows(from, from_pitch), width, height, direction)? {
-            Some(planes) => driver.cuMemcpy2DAsync_v2(In::new(&raw const planes), stream),
-            None => Ok(()),
-        }
+        copy_rows(Rows::memory(to, to_pitch), Rows::memory(from, from_pitch), [width, height], direction, Some(stream))
     }
 
     fn cudaMemcpy3D(parameters: In<Volumes>) {
-        let driver = context::ready()?;
-        let Volumes { from, to, extent, direction } = parameters.get()?;
-        match volumes([&from, &to], extent, direction)? {
-            Some(volumes) => driver.cuMemcpy3D_v2(In::new(&raw const volumes)),
-            None => Ok(()),
-        }
+        copy_volumes(&parameters.get()?, None)
     }
 
     fn cudaMemcpy3DAsync(parameters: In<Volumes>, stream: Handle) {
-        let driver = context::ready()?;
-        let Volumes { from, to, extent, direction } = parameters.get()?;
-        match volumes([&from, &to], extent, direction)? {
-            Some(volumes) => driver.cuMemcpy3DAsync_v2(In::new(&raw const volumes), stream),
-            None => Ok(()),
-        }
+        copy_volumes(&parameters.get()?, Some(stream))
     }
 
     fn cudaMemcpy3DPeer(parameters: In<PeerVolumes>) {
-        let driver = context::ready()?;
-        let PeerVolumes { from, from_device, to, to_device, extent } = parameters.get()?;
-        context::of_device(from_device)?;
-        context::of_device(to_device)?;
-        match volumes([&from, &to], extent, Direction::DEVICE_TO_DEVICE)? {
-            Some(volumes) => driver.cuMemcpy3D_v2(In::new(&raw const volumes)),
-            None => Ok(()),
-        }
+        copy_volumes(&parameters.get()?.on_one_device()?, None)
     }
 
     fn cudaMemcpy3DPeerAsync(parameters: In<PeerVolumes>, stream: Handle) {
-        let driver = context::ready()?;
-        let PeerVolumes { from, from_device, to, to_device, extent } = parameters.get()?;
-        context::of_device(from_device)?;
-        context::of_device(to_device)?;
-        match volumes([&from, &to], extent, Direction::DEVICE_TO_DEVICE)? {
-            Some(volumes) => driver.cuMemcpy3DAsync_v2(In::new(&raw const volumes), stream),
-            None => Ok(()),
-        }
+        copy_volumes(&parameters.get()?.on_one_device()?, Some(stream))
     }
 }

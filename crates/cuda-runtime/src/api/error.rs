@@ -42,20 +42,6 @@ pub fn entry_point(name: Text, function: Out<usize>, version: c_int, flags: u64,
     Ok(())
 }
 
-/// `cudaChannelFormatDesc`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct ChannelDescription {
-    bits: [c_int; 4],
-    kind: c_uint,
-}
-
-/// Describes the elements of an array. Arrays themselves are not supported.
-#[unsafe(no_mangle)]
-pub extern "C" fn cudaCreateChannelDesc(x: c_int, y: c_int, z: c_int, w: c_int, kind: c_uint) -> ChannelDescription {
-    ChannelDescription { bits: [x, y, z, w], kind }
-}
-
 exports! {
     /// 0 if there is no driver library.
     fn cudaDriverGetVersion(version: Out<c_int>) {

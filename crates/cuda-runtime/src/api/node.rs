@@ -112,7 +112,7 @@ fn for_program(mut parameters: Parameters) -> Result<Parameters, Error> {
             within(&mut parameters, 0).set(launch)?;
         }
         COPY => {
-            let copy = within::<DriverVolumes>(&mut parameters, COPY_WORDS).get()?.for_program();
+            let copy = within::<DriverVolumes>(&mut parameters, COPY_WORDS).get()?.for_program()?;
             parameters.parameters = [0; 30];
             within(&mut parameters, COPY_WORDS).set(copy)?;
         }
@@ -232,7 +232,7 @@ exports! {
         let mut copy = std::mem::MaybeUninit::<DriverVolumes>::zeroed();
         context::ready()?.cuGraphMemcpyNodeGetParams(node, Out::new(copy.as_mut_ptr()))?;
         // SAFETY: numbers, of which zero is one.
-        parameters.set(unsafe { copy.assume_init() }.for_program())
+        parameters.set(unsafe { copy.assume_init() }.for_program()?)
     }
 
     fn cudaGraphMemcpyNodeSetParams(node: Handle, parameters: In<Volumes>) {

@@ -40,8 +40,13 @@ impl Folder {
 
     /// Compiles the program in C for a version. Returns its path.
     pub fn program(&self, version: u32) -> PathBuf {
-        let program = self.path().join(format!("program-{version}"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/library/program.c");
+        self.compile("program", version)
+    }
+
+    /// Compiles a program in C by its name. Returns its path.
+    pub fn compile(&self, name: &str, version: u32) -> PathBuf {
+        let program = self.path().join(format!("{name}-{version}"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/library/{name}.c"));
         let output = Command::new("cc")
             .args(["-Wall", "-Werror", "-O1", &format!("-DVERSION={version}"), "-o"])
             .args([&program, &source])

@@ -4,9 +4,14 @@ use crate::libraries::{CPU, Folder, VERSIONS, text};
 
 /// Runs a part of the program with each version of the runtime, and returns what it wrote to stderr.
 fn passes(part: &str) -> Vec<String> {
+    passes_in("program", part)
+}
+
+/// The same, of a program that is given by its name.
+fn passes_in(program: &str, part: &str) -> Vec<String> {
     let folder = Folder::new();
     let errors = VERSIONS.iter().map(|version| {
-        let output = folder.run(&folder.program(*version), part, CPU);
+        let output = folder.run(&folder.compile(program, *version), part, CPU);
         let (written, errors) = (text(&output.stdout), text(&output.stderr));
         assert!(
             output.status.success() && written.ends_with("done\n"),
@@ -32,6 +37,16 @@ fn memory_is_allocated_copied_and_filled() {
 #[test]
 fn graphs_are_captured_made_and_launched() {
     passes("graphs");
+}
+
+#[test]
+fn arrays_are_created_and_copied() {
+    passes_in("textures", "arrays");
+}
+
+#[test]
+fn textures_and_surfaces_are_read_and_written_by_kernels() {
+    passes_in("textures", "objects");
 }
 
 #[test]

@@ -1,0 +1,27 @@
+//! Texture and surface objects, whose resources got flags with version 13.
+
+use sahasra_cuda_runtime::api::texture::{
+    Resource, Sampling, View, create_surface, create_texture, resource_of_surface, resource_of_texture,
+};
+use sahasra_cuda_runtime::boundary::{In, Out};
+use sahasra_cuda_runtime::exports;
+
+exports! {
+    fn cudaCreateTextureObject(object: Out<u64>, resource: In<Resource>, sampling: In<Sampling>, view: In<View>) {
+        create_texture(object, &resource.get()?, 0, sampling, view)
+    }
+
+    fn cudaCreateSurfaceObject(object: Out<u64>, resource: In<Resource>) {
+        create_surface(object, &resource.get()?, 0)
+    }
+
+    fn cudaGetTextureObjectResourceDesc(resource: Out<Resource>, object: u64) {
+        resource.require()?;
+        resource.set(resource_of_texture(object)?)
+    }
+
+    fn cudaGetSurfaceObjectResourceDesc(resource: Out<Resource>, object: u64) {
+        resource.require()?;
+        resource.set(resource_of_surface(object)?)
+    }
+}
