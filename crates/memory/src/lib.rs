@@ -14,6 +14,7 @@
 
 mod block;
 mod pool;
+pub mod shared;
 
 use std::fmt;
 use std::mem::MaybeUninit;
