@@ -21,6 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(["."])
         .boxed(".sahasra.burst.ClientFrame.kind.open")
         .boxed(".sahasra.session.Welcome.cuda")
+        .boxed(".sahasra.session.Welcome.shared_memory")
         .message_attribute(".sahasra.grants.GrantId", "#[derive(PartialOrd, Ord)]")
         .compile_fds(messages)?;
     Ok(())

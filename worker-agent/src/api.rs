@@ -22,6 +22,7 @@ use guard::Guard;
 
 pub mod burst_stream;
 pub(crate) mod guard;
+pub mod memory_socket;
 mod relay;
 mod session_stream;
 

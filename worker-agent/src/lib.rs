@@ -42,7 +42,7 @@ pub mod session_executors;
 mod store;
 
 use agent::{Agent, AgentLimits, Identity, Parts};
-use api::guard::Guard;
+use api::{guard::Guard, memory_socket::MemorySocket};
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
 use child::sandbox_check;
@@ -179,6 +179,10 @@ pub async fn serve(
     let program = config.program.clone();
     let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
     let launcher = launcher.context("failed to spawn the thread that starts executors")?;
+    let memory_socket = MemorySocket::bind()
+        .inspect_err(|error| tracing::warn!(%error, "failed to listen on a Unix socket: clients on this machine share no memory with their sessions"))
+        .ok();
+    let launcher = launcher.with_memory_socket(memory_socket.as_ref().map(MemorySocket::name));
     let pool = ExecutorPool::start(config).await?;
     let gpu = pool.devices().iter().any(|device| device.kind.is_gpu());
     sandbox_check::check(&program, gpu, arguments.require_sandbox).await?;
@@ -204,6 +208,7 @@ pub async fn serve(
     let stop = CancellationToken::new();
     let expiry = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
     let sessions = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
+    let sharing = memory_socket.map(|socket| tokio::spawn(socket.serve(Arc::clone(&agent), stop.clone())));
     let guard = match &arguments.operator_token {
         Some(token) => Guard::Token(token.as_str().into()),
         None if arguments.client_ca_file.is_some() => Guard::Certificate,
@@ -239,6 +244,9 @@ pub async fn serve(
     server.await.context("server task failed")?;
     expiry.await.context("expiry task failed")?;
     sessions.await.context("session task failed")?;
+    if let Some(sharing) = sharing {
+        sharing.await.context("shared memory task failed")?;
+    }
     let registered = match registration {
         Some(registration) => registration.await.context("registration task failed")?,
         None => Ok(()),

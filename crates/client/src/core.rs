@@ -99,6 +99,8 @@ pub struct Core {
     /// Sequence numbers of the operations that may be compressed.
     candidates: VecDeque<u64>,
     mode: Mode,
+    /// Whether the client asks for shared memory.
+    shares_memory: bool,
     /// Decoding rate reported by the executor, in decoded bytes per second; 0 if it has decoded nothing.
     decodes: u64,
     sent: usize,
@@ -127,6 +129,12 @@ impl Core {
     /// Sets when this client compresses. With [`Mode::Never`], downloads are not compressed either.
     pub fn compressing(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self
+    }
+
+    /// Sets whether this client asks for shared memory.
+    pub fn sharing(mut self, shares_memory: bool) -> Self {
+        self.shares_memory = shares_memory;
         self
     }
 
@@ -223,6 +231,7 @@ impl Core {
             client: concat!("sahasra-client ", env!("CARGO_PKG_VERSION")).to_owned(),
             encodings: if self.mode == Mode::Never { Vec::new() } else { encodings() },
             spares_bytes: self.mode == Mode::Always,
+            shares_memory: self.shares_memory,
         };
         ClientFrame {
             sequence: 0,
@@ -379,7 +388,7 @@ impl Core {
                     Incoming::Nothing
                 }
             }
-            server_frame::Kind::Welcome(_) | server_frame::Kind::Refused(_) => {
+            server_frame::Kind::Welcome(_) | server_frame::Kind::Refused(_) | server_frame::Kind::Attached(_) => {
                 return Err(Error::protocol("duplicate greeting of the session"));
             }
             // [`Core::part`] handles parts before this `match`.

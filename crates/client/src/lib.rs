@@ -27,6 +27,7 @@ mod pending;
 mod rest;
 mod runtime;
 mod session;
+mod sharing;
 mod transport;
 
 pub use connection::{Connection, SERVER_NAME, Trust};
@@ -36,6 +37,7 @@ pub use error::{Error, Failure, Loss};
 pub use pending::Pending;
 pub use rest::{CudaSession, Gateway, condition, named, session_end};
 pub use runtime::spawn;
+pub use sahasra_memory::shared::{Slot, SlotPool};
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Format, RefusalCode, Shape, Stats, Welcome};

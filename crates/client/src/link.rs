@@ -9,11 +9,12 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use sahasra_wire::session::{FailureCode, RefusalCode, frame, server_frame::Kind};
+use sahasra_wire::session::{FailureCode, RefusalCode, SharedMemory, frame, server_frame::Kind};
 
 use crate::{
     Error, rest,
     session::{Options, Shared, Target},
+    sharing,
     transport::{self, Pulse, Reader, Route, Writer},
 };
 
@@ -244,6 +245,16 @@ async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> 
     }
 }
 
+/// Gets the memory that the session offers, unless this client has it from an earlier connection.
+async fn share(shared: &Shared, offer: Option<Box<SharedMemory>>) {
+    if let Some(offer) = offer.filter(|_| shared.options.shares_memory && shared.memory.get().is_none())
+        && let Some(memory) = sharing::attach(*offer).await
+    {
+        // No other task connects this session.
+        let _ = shared.memory.set(memory);
+    }
+}
+
 /// Sends the client's first frame, unless the peer has it already, and waits for the answer.
 async fn greet(shared: &Shared, connection: &mut Connection, target: &Target, hello: Option<Bytes>) -> Result<(), Error> {
     let broken = |error| Error::unreachable(target.peer.authority(), error);
@@ -256,7 +267,8 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target, he
                 return Err(Error::protocol("greeting with a payload"));
             }
             return match message.kind {
-                Some(Kind::Welcome(welcome)) => {
+                Some(Kind::Welcome(mut welcome)) => {
+                    let offer = welcome.shared_memory.take();
                     let first = {
                         let mut state = shared.lock();
                         state.core.welcomed(message.received, &welcome)?;
@@ -266,6 +278,7 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target, he
                         state.welcome = Some(welcome);
                         state.first.take()
                     };
+                    share(shared, offer).await;
                     if let Some(first) = first {
                         first.keep(Ok(()));
                     }

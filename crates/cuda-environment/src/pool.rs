@@ -15,6 +15,8 @@ use crate::{Description, MEMORY, bytes, read};
 const AUTHORITIES: &str = "SAHASRA_CA_FILE";
 /// Variable that is `1` if the session's worker is reached itself, from inside the cluster, instead of through the gateway.
 const DIRECT: &str = "SAHASRA_CUDA_DIRECT";
+/// Variable that is `0` if copies go over the connection even if the session is on this machine.
+const SHARED_MEMORY: &str = "SAHASRA_CUDA_SHARED_MEMORY";
 /// Variable with a file of CA certificates in PEM format, with which a worker's certificate is verified if it has one.
 const WORKER_AUTHORITIES: &str = "SAHASRA_WORKER_CA_FILE";
 /// Name for which the certificate of all workers is valid, unless [`WORKER_NAME`] has another.
@@ -79,7 +81,7 @@ impl Pool {
     }
 
     fn connect(&self, namespace: &str, name: &str) -> Result<RemoteDevice, String> {
-        RemoteDevice::connect(self.target(namespace, name)?)
+        RemoteDevice::connect(self.target(namespace, name)?, read(SHARED_MEMORY).as_deref() != Some("0"))
     }
 
     fn target(&self, namespace: &str, name: &str) -> Result<Target, String> {

@@ -45,13 +45,14 @@ pub struct RemoteDevice {
 }
 
 impl RemoteDevice {
-    /// Connects to a session.
+    /// Connects to a session. With `shares_memory`, copies go through shared memory if the session is on this machine.
     ///
     /// # Errors
     /// The reason why the session cannot be reached, or that its engine is another one.
-    pub fn connect(target: Target) -> Result<Self, String> {
+    pub fn connect(target: Target, shares_memory: bool) -> Result<Self, String> {
         let options = Options {
             grace: GRACE,
+            shares_memory,
             ..Options::default()
         };
         let text = |error: Error| causes(&error);
@@ -90,7 +91,11 @@ impl Device for RemoteDevice {
     fn summary(&self) -> Option<String> {
         let traffic = self.outbox.session().traffic();
         let (statistics, sent, received) = (self.outbox.statistics(), traffic.sent_bytes, traffic.received_bytes);
-        Some(format!("{statistics}, {sent} bytes sent, {received} received"))
+        let copied = match self.outbox.session().shared_memory() {
+            Some(_) => format!("{} bytes copied through shared memory", statistics.shared_bytes()),
+            None => "no shared memory".to_owned(),
+        };
+        Some(format!("{statistics}, {sent} bytes sent, {received} received, {copied}"))
     }
 
     fn close(&self) {

@@ -1,6 +1,8 @@
 //! A context at the far end of a session stream.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+mod slots;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -48,6 +50,8 @@ pub(crate) struct RemoteQueue {
     mirrors: Mirrors,
     /// Locked while a block is being shared.
     sharing: Mutex<()>,
+    /// Whether the last write that needed a slot of shared memory found none.
+    has_no_slots: AtomicBool,
 }
 
 impl RemoteQueue {
@@ -62,6 +66,7 @@ impl RemoteQueue {
             marks: Mutex::default(),
             mirrors: Mirrors::default(),
             sharing: Mutex::default(),
+            has_no_slots: AtomicBool::new(false),
         }
     }
 
@@ -139,8 +144,31 @@ impl RemoteQueue {
             from: from.into(),
             extent: extent.into(),
             request: 0,
+            slot: None,
         };
         self.outbox.ask_after_all(|session| session.cuda_read(read, bytes)).1
+    }
+
+    /// Reads rows that arrive in frames.
+    fn read_frames(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Error> {
+        // The pieces of a long row are on their way while earlier ones are copied.
+        let is_long = extent.height == 1 && extent.depth == 1 && into.len() > READ_BYTES;
+        let sent = Instant::now();
+        let asked: Vec<_> = match is_long {
+            false => vec![self.ask_for(from, extent)],
+            true => {
+                let starts = (from.address..).step_by(READ_BYTES);
+                let pieces = into.chunks(READ_BYTES).zip(starts);
+                let ask = |(piece, start): (&[u8], u64)| self.ask_for(Region::linear(start), Extent::linear(piece.len() as u64));
+                pieces.map(ask).collect()
+            }
+        };
+        let mut pieces = into.chunks_mut(if is_long { READ_BYTES } else { usize::MAX });
+        let asked = Asked { sent, answers: asked };
+        self.outbox.statistics().wait_for_all(asked, |_, array: Array| {
+            let piece = pieces.next().unwrap_or_default();
+            piece.copy_from_slice(&array.data);
+        })
     }
 
     /// Sends the blocks of this process's memory that the next operation may access. No other thread takes them back before the guard is
@@ -161,12 +189,12 @@ impl RemoteQueue {
             let mut ticket = self.last();
             for (piece, start) in bytes.chunks(PIECE_BYTES).zip((to.address..).step_by(PIECE_BYTES)) {
                 let extent = Extent::linear(piece.len() as u64);
-                ticket = self.write_frame(Region::linear(start), extent, Bytes::copy_from_slice(piece));
+                ticket = self.write_piece(Region::linear(start), extent, piece);
             }
             return ticket;
         }
         if bytes.len() <= MAX_PAYLOAD_BYTES {
-            return self.write_frame(to, extent, Bytes::copy_from_slice(bytes));
+            return self.write_piece(to, extent, bytes);
         }
         // Rows one by one, each in pieces.
         let mut ticket = self.last();
@@ -200,18 +228,30 @@ impl RemoteQueue {
         self.executed.load(Ordering::Acquire) >= ticket.0
     }
 
+    /// Sends a write through shared memory, if there is any, or with the frame.
+    fn write_piece(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
+        let shared = self.write_shared(to, extent, bytes);
+        shared.unwrap_or_else(|| self.write_frame(to, extent, Bytes::copy_from_slice(bytes)))
+    }
+
     /// Sends a write in a frame of its own.
     fn write_frame(&self, to: Region, extent: Extent, bytes: Bytes) -> Ticket {
+        self.send_write(to, extent, |session, write| session.cuda_write(write, bytes))
+    }
+
+    /// Calls `send` with a write, in the order of the queue.
+    fn send_write(&self, to: Region, extent: Extent, send: impl FnOnce(&Session, Write) -> Result<(), Error>) -> Ticket {
         let write = Write {
             context: self.context,
             to: to.into(),
             extent: extent.into(),
+            slot: None,
         };
         self.outbox.statistics().add_operation();
         self.outbox.statistics().add_frame();
         let send = |session: &Session, ticket| {
             // The queue reports the end of the session.
-            let _: Result<(), Error> = session.cuda_write(write, bytes);
+            let _: Result<(), Error> = send(session, write);
             ticket
         };
         self.outbox.after_all(|| self.count(), send)
@@ -241,7 +281,9 @@ impl Queue for RemoteQueue {
                 self.marks.lock().submit(mark, ticket);
                 ticket
             }),
-            Operation::Write { to, extent, bytes } if bytes.len() > LITTLE_BYTES && bytes.len() <= MAX_PAYLOAD_BYTES => {
+            Operation::Write { to, extent, bytes }
+                if bytes.len() > LITTLE_BYTES && bytes.len() <= MAX_PAYLOAD_BYTES && self.memory_for(bytes.len()).is_none() =>
+            {
                 let _guard = self.send_blocks();
                 self.write_frame(to, extent, bytes)
             }
@@ -275,7 +317,8 @@ impl Queue for RemoteQueue {
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
         let _guard = self.send_blocks();
         let is_row = extent.height == 1 && extent.depth == 1;
-        if is_row && bytes.len() >= LENT_BYTES && self.outbox.statistics().answers_within(LENDING_TRIP) {
+        let is_shared = self.memory_for(bytes.len()).is_some();
+        if is_row && !is_shared && bytes.len() >= LENT_BYTES && self.outbox.statistics().answers_within(LENDING_TRIP) {
             return self.write_lent(to.address, bytes);
         }
         self.write_rows(to, extent, bytes)
@@ -288,24 +331,10 @@ impl Queue for RemoteQueue {
         }
         drop(self.send_blocks());
         let before = self.last();
-        // The pieces of a long row are on their way while earlier ones are copied.
-        let is_long = extent.height == 1 && extent.depth == 1 && into.len() > READ_BYTES;
-        let sent = Instant::now();
-        let asked: Vec<_> = match is_long {
-            false => vec![self.ask_for(from, extent)],
-            true => {
-                let starts = (from.address..).step_by(READ_BYTES);
-                let pieces = into.chunks(READ_BYTES).zip(starts);
-                let ask = |(piece, start): (&[u8], u64)| self.ask_for(Region::linear(start), Extent::linear(piece.len() as u64));
-                pieces.map(ask).collect()
-            }
+        let read = match self.read_shared(from, extent, into) {
+            Some(read) => read,
+            None => self.read_frames(from, extent, into),
         };
-        let mut pieces = into.chunks_mut(if is_long { READ_BYTES } else { usize::MAX });
-        let asked = Asked { sent, answers: asked };
-        let read = self.outbox.statistics().wait_for_all(asked, |_, array: Array| {
-            let piece = pieces.next().unwrap_or_default();
-            piece.copy_from_slice(&array.data);
-        });
         read.map_err(|error| self.failed(&error))?;
         // The answers carry no times of marks, which a wait would not ask for any more.
         let known = self.marks.lock().before_outstanding(before);

@@ -12,6 +12,8 @@ use sahasra_client::{Error, Pending};
 pub(crate) struct Statistics {
     operations: AtomicU64,
     frames: AtomicU64,
+    /// Bytes copied through shared memory.
+    shared_bytes: AtomicU64,
     waits: AtomicU64,
     waited_nanoseconds: AtomicU64,
     /// Number of threads that wait for an answer.
@@ -35,6 +37,14 @@ impl Statistics {
         self.frames.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn add_shared(&self, bytes: usize) {
+        self.shared_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.shared_bytes.load(Ordering::Relaxed)
+    }
+
     /// Waits for an answer.
     pub(crate) fn wait<T>(&self, (sent, answer): (Instant, Pending<T>)) -> Result<T, Error> {
         let mut taken = None;
@@ -45,14 +55,21 @@ impl Statistics {
 
     /// Passes each answer to `take`. Answers that have not arrived yet cost one round trip, which is counted.
     pub(crate) fn wait_for_all<T>(&self, asked: Asked<T>, mut take: impl FnMut(usize, T)) -> Result<(), Error> {
-        let start = Instant::now();
         let waits = asked.answers.iter().any(|answer| !answer.is_there());
-        self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut answers = asked.answers.into_iter().enumerate();
-        let taken = answers.try_for_each(|(index, answer)| {
-            take(index, answer.wait()?);
-            Ok(())
-        });
+        self.wait_by(asked.sent, waits, || {
+            answers.try_for_each(|(index, answer)| {
+                take(index, answer.wait()?);
+                Ok(())
+            })
+        })
+    }
+
+    /// Calls `wait`, which waits for the answers to requests that were sent at `sent`. Counts a round trip if `waits`.
+    pub(crate) fn wait_by(&self, sent: Instant, waits: bool, wait: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let start = Instant::now();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let taken = wait();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if waits {
             self.waits.fetch_add(1, Ordering::Relaxed);
@@ -60,7 +77,7 @@ impl Statistics {
             self.waited_nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
         }
         if taken.is_ok() {
-            self.measure(asked.sent.elapsed());
+            self.measure(sent.elapsed());
         }
         taken
     }

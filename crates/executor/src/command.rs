@@ -20,6 +20,9 @@ use crate::process::end_on_panic;
 use crate::sandbox::{self, Inherited, reach::Reach};
 use crate::session::{self, Options};
 
+/// File with an identifier that the kernel chooses anew at each boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
 #[derive(Debug, Parser)]
 #[command(name = "executor")]
@@ -95,7 +98,8 @@ fn run(assigned: &Assigned) -> Result<ExitCode, ExitCode> {
     })
 }
 
-fn session(options: Options) -> Result<ExitCode, ExitCode> {
+fn session(mut options: Options) -> Result<ExitCode, ExitCode> {
+    options.kernel_boot_id = std::fs::read_to_string(BOOT_ID).ok().map(|id| id.trim().to_owned());
     let reach = Reach {
         gpu: options.assigned.backend.is_gpu(),
         plugin: options.plugin.clone(),

@@ -46,8 +46,8 @@ pub(crate) use self::cuda::ON_GPU;
 use self::answer::Answer;
 use self::connection::Connections;
 use self::cuda::CudaState;
-use self::engine::{Description, ENGINE_STACK, Engine, ptx::PtxEngine, xla::XlaEngine};
-use self::hub::{Hub, Input, Waiting};
+use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla::XlaEngine};
+use self::hub::{Hub, Input, Offer, Waiting};
 use self::payload::Payload;
 use self::state::{Callbacks, Malformed, State};
 use crate::assigned::Assigned;
@@ -85,8 +85,24 @@ pub(crate) struct Options {
     /// Private folder for temporary files.
     #[arg(long, value_name = "DIR")]
     pub scratch_dir: Option<PathBuf>,
+    /// Name of the agent's abstract Unix socket where clients of engine cuda on this machine get shared memory [default: none is shared].
+    #[arg(long, value_name = "NAME")]
+    pub shared_memory_socket: Option<String>,
     #[command(flatten)]
     pub assigned: Assigned,
+    /// Boot id of this machine's kernel, which cannot be read in the sandbox.
+    #[arg(skip)]
+    pub kernel_boot_id: Option<String>,
+}
+
+impl Options {
+    /// The offer of shared memory to clients.
+    fn offer(&self) -> Option<Offer> {
+        Some(Offer {
+            socket: self.shared_memory_socket.clone()?,
+            kernel_boot_id: self.kernel_boot_id.clone()?,
+        })
+    }
 }
 
 /// Limit for the host memory of an executor on a CPU device, in bytes: the stored tensors, as much again for data in transit, and a fixed
@@ -209,7 +225,8 @@ fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<A
                 },
             };
             let description = cuda::description(device.properties(), backend);
-            drive(status_page, description, limit_bytes, report, |hub| CudaState::new(device, hub));
+            let hub = Hub::new(status_page, description, limit_bytes).offering(options.offer());
+            drive(hub, report, |hub| CudaState::new(device, hub));
         }
         (names::Engine::Xla, backend) => {
             let Some(plugin) = &options.plugin else {
@@ -235,7 +252,8 @@ fn run<E: Engine, F: std::error::Error + 'static>(
         Ok(engine) => engine,
         Err(error) => return report(Err(causes(&error))),
     };
-    drive(status_page, engine.description(), limit_bytes, report, |hub| {
+    let hub = Hub::new(status_page, engine.description(), limit_bytes);
+    drive(hub, report, |hub| {
         let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), hub);
         let callbacks = Callbacks {
             execution_begins: Arc::new(move || begins.execution_begins()),
@@ -246,15 +264,9 @@ fn run<E: Engine, F: std::error::Error + 'static>(
     })
 }
 
-/// Reports the hub for an engine with this description, and runs the engine.
-fn drive<S: ClientState>(
-    status_page: StatusPage,
-    description: Description,
-    limit_bytes: u64,
-    report: impl FnOnce(Result<Arc<Hub>, String>),
-    state: impl FnOnce(Arc<Hub>) -> S,
-) -> ! {
-    let hub = Arc::new(Hub::new(status_page, description, limit_bytes));
+/// Reports the hub, and runs the engine.
+fn drive<S: ClientState>(hub: Hub, report: impl FnOnce(Result<Arc<Hub>, String>), state: impl FnOnce(Arc<Hub>) -> S) -> ! {
+    let hub = Arc::new(hub);
     let state = state(Arc::clone(&hub));
     report(Ok(Arc::clone(&hub)));
     work(&hub, state)

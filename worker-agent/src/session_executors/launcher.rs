@@ -27,6 +27,8 @@ pub struct Launcher {
     spawner: Spawner,
     plugin: Option<(PathBuf, PluginPlatform)>,
     cache: Option<ProgramCache>,
+    /// Name of the socket where clients on this machine get shared memory.
+    memory_socket: Option<String>,
 }
 
 impl Launcher {
@@ -51,7 +53,21 @@ impl Launcher {
             None => None,
         };
         let spawner = Spawner::start(program)?;
-        Ok(Self { spawner, plugin, cache })
+        Ok(Self {
+            spawner,
+            plugin,
+            cache,
+            memory_socket: None,
+        })
+    }
+
+    /// Sets the name of the [`MemorySocket`](crate::api::memory_socket::MemorySocket). Without it, executors share no memory with clients.
+    #[must_use]
+    pub fn with_memory_socket(self, name: Option<&str>) -> Self {
+        Self {
+            memory_socket: name.map(str::to_owned),
+            ..self
+        }
     }
 
     /// Returns the arguments that name the plugin and the folder of compiled programs: the one of the session's namespace, which no other
@@ -99,7 +115,12 @@ impl Launch for Launcher {
             // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
             let (more, needs_scratch) = match engine {
                 Engine::Ptx => (Vec::new(), false),
-                Engine::Cuda => (vec![format!("--context-bytes={}", device.context_bytes)], false),
+                Engine::Cuda => {
+                    let socket = self.memory_socket.iter();
+                    let socket = socket.map(|name| format!("--shared-memory-socket={name}"));
+                    let context = format!("--context-bytes={}", device.context_bytes);
+                    (socket.chain([context]).collect(), false)
+                }
                 Engine::Xla => (self.plugin_arguments(namespace), device.kind.is_gpu()),
             };
             let scratch = needs_scratch.then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());

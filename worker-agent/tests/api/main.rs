@@ -11,6 +11,7 @@ mod loss;
 mod programs;
 mod registration;
 mod sessions;
+mod shared_memory;
 mod shutdown;
 mod tls;
 mod unary;

@@ -58,6 +58,7 @@ fn round_trip(client: &mut Client, bytes: &'static [u8]) -> Vec<u8> {
         context: 1,
         to: region,
         extent,
+        slot: None,
     };
     client.send(Sent::CudaWrite(write), Bytes::from_static(bytes));
     let read = Read {
@@ -65,6 +66,7 @@ fn round_trip(client: &mut Client, bytes: &'static [u8]) -> Vec<u8> {
         from: region,
         extent,
         request: client.request(),
+        slot: None,
     };
     client.send(Sent::CudaRead(read), Bytes::new());
     assert!(matches!(client.answer(), Kind::Tensor(tensor) if tensor.bytes == bytes.len() as u64));

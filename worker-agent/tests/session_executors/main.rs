@@ -9,4 +9,5 @@ mod engines;
 mod harness;
 mod ptx;
 mod questions;
+mod shared_memory;
 mod xla;

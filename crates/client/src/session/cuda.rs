@@ -1,8 +1,9 @@
 //! Operations of a session of the engine `cuda`, as messages: [`sahasra_wire::cuda`] documents them.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
+use sahasra_memory::shared::{Slot, SlotPool};
 use sahasra_wire::{
     cuda::{Batch, Discard, Load, Loaded, Read, Wait, Waited, Write},
     session::client_frame::Kind,
@@ -14,6 +15,14 @@ use crate::{
     core::{Array, Wanted},
     pending::Pending,
 };
+
+/// The name of a slot in a message.
+fn named(slot: &Slot) -> Option<sahasra_wire::cuda::Slot> {
+    Some(sahasra_wire::cuda::Slot {
+        index: slot.index(),
+        serial: slot.serial(),
+    })
+}
 
 impl Session {
     /// Sends operations of a context, encoded as the payload of a [`Batch`]. Blocks while the queue is full. Fails with the error that
@@ -45,6 +54,29 @@ impl Session {
         let kind = |request| Kind::CudaRead(Read { request, ..read });
         self.shared()
             .ask(Wanted::Array(Some(bytes)), Waiting::Read, |_, request| kind(request))
+    }
+
+    /// Memory that this client shares with the session's executor, if there is any. What is in its slots reaches the device by
+    /// [`Self::cuda_write_shared`], and what is on the device reaches them by [`Self::cuda_read_shared`].
+    pub fn shared_memory(&self) -> Option<&Arc<SlotPool>> {
+        self.shared().memory.get()
+    }
+
+    /// Sends a write whose bytes are at the beginning of a slot, which the executor frees. [`Write::slot`] is set here. Blocks and fails like
+    /// [`Self::cuda_batch`].
+    pub fn cuda_write_shared(&self, write: Write, slot: Slot) -> Result<(), Error> {
+        let named = named(&slot);
+        // Before the executor can free it.
+        slot.lend();
+        self.cuda_submit(Kind::CudaWrite(Write { slot: named, ..write }), Bytes::new())
+    }
+
+    /// Requests rows, which are at the beginning of the slot once the answer has arrived. [`Read::request`] and [`Read::slot`] are set here. The slot
+    /// must not be dropped before the answer.
+    pub fn cuda_read_shared(&self, read: Read, slot: &Slot) -> Pending<()> {
+        let slot = named(slot);
+        let kind = |request| Kind::CudaRead(Read { request, slot, ..read });
+        self.shared().ask(Wanted::Done, Waiting::ReadShared, |_, request| kind(request))
     }
 
     /// Requests that texts be loaded. [`Load::request`] is set here.

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use sahasra_memory::shared::SlotPool;
 use sahasra_wire::cuda::{Loaded, Printed, Waited};
 use sahasra_wire::session::{Close, Compiled, Stats, Welcome, client_frame::Kind};
 use tokio::sync::Notify;
@@ -42,6 +43,8 @@ pub(crate) enum Waiting {
     Finished(Promise<()>),
     Stats(Promise<Stats>),
     Read(Promise<Array>),
+    /// Rows that come in a slot of shared memory.
+    ReadShared(Promise<()>),
     Loaded(Promise<Loaded>),
     Waited(Promise<Waited>),
 }
@@ -67,7 +70,7 @@ impl Waiting {
             Self::Array(promise) | Self::Read(promise) => keep!(promise, Event::Array(array) => array),
             Self::Loaded(promise) => keep!(promise, Event::Loaded(loaded) => loaded),
             Self::Waited(promise) => keep!(promise, Event::Waited(waited) => waited),
-            Self::Done(promise) | Self::Finished(promise) => keep!(promise, Event::Done => ()),
+            Self::Done(promise) | Self::Finished(promise) | Self::ReadShared(promise) => keep!(promise, Event::Done => ()),
             Self::Stats(promise) => keep!(promise, Event::Stats(stats) => stats),
         }
     }
@@ -140,7 +143,7 @@ impl State {
             Some(Waiting::Done(_)) if is_close => Some("close"),
             Some(Waiting::Done(_) | Waiting::Finished(_)) => Some("synchronise"),
             Some(Waiting::Stats(_)) => Some("load"),
-            Some(Waiting::Read(_)) => Some("read memory"),
+            Some(Waiting::Read(_) | Waiting::ReadShared(_)) => Some("read memory"),
             Some(Waiting::Loaded(_)) => Some("load a module"),
             Some(Waiting::Waited(_)) => Some("wait for operations"),
             None => None,
@@ -165,6 +168,8 @@ pub(crate) struct Shared {
     pub received: AtomicU64,
     /// Payload bytes sent, counted before compression.
     pub uploaded: AtomicU64,
+    /// Memory that this client shares with the session's executor.
+    pub memory: OnceLock<Arc<SlotPool>>,
     pub options: Options,
     /// Name (`session`) and location (`worker`) of the session, for error messages.
     session: String,
@@ -180,7 +185,8 @@ impl Shared {
                     frames: options.window_frames,
                     bytes: options.window_bytes,
                 })
-                .compressing(options.compression),
+                .compressing(options.compression)
+                .sharing(options.shares_memory),
                 first: Some(first),
                 ..State::default()
             }),
@@ -190,6 +196,7 @@ impl Shared {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             uploaded: AtomicU64::new(0),
+            memory: OnceLock::new(),
             options,
             session: target.session.clone(),
             worker: target.worker.clone(),

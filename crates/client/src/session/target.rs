@@ -93,6 +93,8 @@ pub struct Options {
     /// Tensor bytes that may wait to be processed by the executor before a call that adds more blocks. 256 MiB by default.
     pub queued_bytes: u64,
     pub compression: Compression,
+    /// Whether to share memory with a session on this machine, for CUDA copies. `false` by default.
+    pub shares_memory: bool,
 }
 
 impl Default for Options {
@@ -106,6 +108,7 @@ impl Default for Options {
             window_bytes: 64 << 20,
             queued_bytes: 256 << 20,
             compression: Compression::default(),
+            shares_memory: false,
         }
     }
 }

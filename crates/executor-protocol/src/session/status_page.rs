@@ -102,8 +102,17 @@ impl StatusPage {
     /// Returns whether a client may reconnect with this secret. The comparison takes constant time. While another secret is being written,
     /// neither the old nor the new one matches.
     pub fn is_secret(&self, secret: &[u8]) -> bool {
+        self.has_words(digest(secret))
+    }
+
+    /// Returns whether this is the [digest](secret_digest) of the secret. The comparison takes constant time.
+    pub fn is_secret_digest(&self, digest: &[u8]) -> bool {
+        digest.try_into().is_ok_and(|digest| self.has_words(words(digest)))
+    }
+
+    fn has_words(&self, words: [u64; 4]) -> bool {
         let shown: [u64; 4] = std::array::from_fn(|place| self.page.word(SECRET + place).load(Acquire));
-        let is_same: bool = shown.ct_eq(&digest(secret)).into();
+        let is_same: bool = shown.ct_eq(&words).into();
         shown != [0; 4] && is_same
     }
 
@@ -167,8 +176,16 @@ impl StatusPage {
     }
 }
 
+/// Digest of a secret, by which its holder can be known without the secret.
+pub fn secret_digest(secret: &[u8]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
 fn digest(secret: &[u8]) -> [u64; 4] {
-    let digest: [u8; 32] = Sha256::digest(secret).into();
+    words(secret_digest(secret))
+}
+
+fn words(digest: [u8; 32]) -> [u64; 4] {
     std::array::from_fn(|place| {
         let bytes = digest.iter().skip(8 * place).take(8);
         bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
@@ -228,8 +245,11 @@ mod tests {
         assert!(!words.windows(5).any(|five| five == b"first"));
         executor.set_secret(Some(b"second"));
         assert!(agent.is_secret(b"second") && !agent.is_secret(b"first"));
+        let digest = secret_digest(b"second");
+        assert!(agent.is_secret_digest(&digest) && !agent.is_secret_digest(&digest[..31]) && !agent.is_secret_digest(b"second"));
         executor.set_secret(None);
         assert!(!agent.is_secret(b"second") && !agent.is_secret(&[]));
+        assert!(!agent.is_secret_digest(&digest) && !agent.is_secret_digest(&[0; 32]));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use sahasra_executor_protocol::session::adoption::Adopted;
-use sahasra_wire::session::{RefusalCode, Refused, client_frame, keepalive::Keepalive};
+use sahasra_memory::shared;
+use sahasra_wire::session::{RefusalCode, Refused, ServerFrame, client_frame, frame, keepalive::Keepalive, server_frame};
 
 use self::reader::{HELLO_TIMEOUT, Reader};
 use self::writer::Writer;
@@ -132,6 +133,9 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
         return reader.reject(Refused::new(RefusalCode::Malformed, message));
     };
     let received = hello.received;
+    if let Some(client_frame::Kind::Attach(attach)) = &hello.kind {
+        return share(hub, stream, &mut reader, &attach.secret);
+    }
     let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
         let message = "invalid first frame: expected a Hello with number 0 and no payload";
         return reader.reject(Refused::new(RefusalCode::Malformed, message));
@@ -168,6 +172,22 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
         hub.wait_while_delegated(number);
     }
     Ok(())
+}
+
+/// Answers a client that asks for shared memory with its descriptor. The connection ends then.
+fn share(hub: &Hub, stream: &UnixStream, reader: &mut Reader, secret: &[u8]) -> io::Result<()> {
+    let Some(shared) = hub.share(secret) else {
+        let message = "no memory is shared with a client that has this secret";
+        return reader.reject(Refused::new(RefusalCode::Unknown, message));
+    };
+    let (attached, file) = shared?;
+    let frame = ServerFrame {
+        kind: Some(server_frame::Kind::Attached(attached)),
+        ..ServerFrame::default()
+    };
+    let mut bytes = BytesMut::new();
+    frame::encode(&frame, 0, &mut bytes).map_err(io::Error::other)?;
+    shared::send(stream, &bytes, &file)
 }
 
 /// Random secret that a client presents to resume.

@@ -12,7 +12,7 @@ use sahasra_cuda_device::{
     CpuDevice, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Properties, Queue, Region, Ticket, WatchedDevice,
     is_machine_code, wire,
 };
-use sahasra_memory::Filling;
+use sahasra_memory::{Filling, shared::SlotLoan};
 use sahasra_names::{self as names, Backend};
 use sahasra_wire::cuda::{Discard, Load, Printed, Read, Wait, Waited, Write};
 use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
@@ -27,6 +27,7 @@ use crate::gpu::{self, GpuDevice};
 use crate::process::end_process;
 
 mod context;
+mod held;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,7 @@ mod tests;
 pub(crate) use tests::ON_GPU;
 
 use context::{Context, MAX_CONTEXTS, NOTHING};
+use held::Held;
 
 /// Number under which contexts beyond the limit are kept.
 const BEYOND: u64 = u64::MAX;
@@ -45,30 +47,6 @@ const MAX_WAITS: usize = 4096;
 const MAX_DESCRIPTION_BYTES: usize = 960 << 10;
 /// Size of the pieces in which printed text is sent, in bytes.
 const PRINTED_BYTES: usize = 256 << 10;
-
-/// What later operations of the client wait for: a request whose result they may change, or operations for which a queue has no room.
-enum Held {
-    Read(Read),
-    Load { load: Load, images: Vec<Bytes> },
-    Batch { context: u64, rest: std::vec::IntoIter<Operation> },
-    Write(Write, Bytes),
-}
-
-impl Held {
-    fn context(&self) -> u64 {
-        match self {
-            Self::Read(read) => read.context,
-            Self::Load { load, .. } => load.context,
-            Self::Batch { context, .. } => *context,
-            Self::Write(write, _) => write.context,
-        }
-    }
-
-    /// Whether it waits for all operations of its context, rather than for room in the queue.
-    fn waits_for_all(&self) -> bool {
-        matches!(self, Self::Read(_) | Self::Load { .. })
-    }
-}
 
 /// The [state](self) of a client.
 pub(super) struct CudaState {
@@ -259,10 +237,21 @@ impl CudaState {
         }
     }
 
-    fn read(&mut self, sequence: u64, read: &Read) {
+    /// Reads rows into a slot, if there is one, or else into the answer.
+    fn read(&mut self, sequence: u64, read: &Read, slot: Option<SlotLoan>) {
         let (from, extent) = (Region::from(read.from), Extent::from(read.extent));
         let limit = self.device.properties().memory_bytes;
         let found = self.context(read.context).queue().cloned();
+        if let Some(mut slot) = slot {
+            let done = found.and_then(|queue| {
+                self.print(read.context, &*queue);
+                queue.read(from, extent, slot.target())
+            });
+            return match done {
+                Ok(()) => self.answers.push(Kind::Done(Done { request: read.request }).into()),
+                Err(failure) => self.fail(read.request, sequence, "read", &failure),
+            };
+        }
         let data = found.and_then(|queue| {
             let bytes = extent
                 .bytes()
@@ -405,7 +394,7 @@ impl ClientState for CudaState {
             && let Some((sequence, held)) = self.held.take()
         {
             match held {
-                Held::Read(read) => self.read(sequence, &read),
+                Held::Read(read, slot) => self.read(sequence, &read, slot),
                 Held::Load { load, images } => self.load(sequence, &load, &images),
                 Held::Batch { context, rest } => self.batch(context, rest),
                 Held::Write(write, bytes) => self.write(write, bytes),
@@ -434,7 +423,8 @@ impl ClientState for CudaState {
     fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Payload) -> Result<(), Malformed> {
         use client_frame::Kind as Operation;
         let malformed = |reason: String| Malformed { sequence, reason };
-        let carries = matches!(kind, Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaLoad(_));
+        let carries = matches!(kind, Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaLoad(_))
+            || matches!((&kind, &payload), (Operation::CudaRead(_), Payload::Slot(_)));
         if let Some(operation) = Self::misplaced(&kind) {
             self.misplaced.get_or_insert((sequence, operation));
             let request = match kind {
@@ -460,7 +450,13 @@ impl ClientState for CudaState {
                 self.batch(batch.context, operations.into_iter());
             }
             Operation::CudaWrite(write) => self.write(write, payload.into_bytes()),
-            Operation::CudaRead(read) => self.held = Some((sequence, Held::Read(read))),
+            Operation::CudaRead(read) => {
+                let slot = match payload {
+                    Payload::Slot(slot) => Some(slot),
+                    Payload::Shared(_) | Payload::InPlace(_) => None,
+                };
+                self.held = Some((sequence, Held::Read(read, slot)));
+            }
             Operation::CudaLoad(load) => {
                 let images = Self::images(&load, payload.into_bytes());
                 let images =

@@ -17,14 +17,17 @@ use sahasra_wire::session::{
 };
 
 use self::delegation::{Delegation, Waker};
+use self::memory::ClientMemory;
 use super::answer::Answer;
 use super::engine::Description;
 use super::link::{Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
 
 mod delegation;
+mod memory;
 mod peer;
 
+pub(crate) use self::memory::Offer;
 pub(crate) use self::peer::Peer;
 
 /// Maximum number of frames that a writer takes at once.
@@ -86,6 +89,8 @@ struct Inner {
     unwritten: Option<u64>,
     /// Whether the final message to a client was sent.
     is_ended: bool,
+    /// Memory that the client shares, if it has asked for it.
+    memory: Option<ClientMemory>,
     /// Secret on the status page that lets the agent admit a returning client without asking the API server.
     published_secret: Option<Bytes>,
 }
@@ -94,6 +99,7 @@ impl Inner {
     /// Discards the operations of the previous client. The client of `generation` begins, or none if it is 0.
     fn begin(&mut self, generation: u64) {
         self.inbox.clear();
+        self.memory = None;
         self.inbox.push_back(Input::Begin(generation));
         self.generation = generation;
     }
@@ -116,6 +122,8 @@ pub(crate) struct Hub {
     /// Status page that the agent reads.
     pub status_page: StatusPage,
     description: Description,
+    /// Offer of shared memory to clients that ask for it.
+    offer: Option<Offer>,
     /// Device memory that the session may use, in bytes.
     pub limit_bytes: u64,
 }
@@ -135,8 +143,14 @@ impl Hub {
             wake_at: AtomicI64::new(AWAKE),
             status_page,
             description,
+            offer: None,
             limit_bytes,
         }
+    }
+
+    /// Offers shared memory to clients.
+    pub(crate) fn offering(self, offer: Option<Offer>) -> Self {
+        Self { offer, ..self }
     }
 
     fn wake_engine(&self, inner: &mut Inner) {
@@ -183,7 +197,9 @@ impl Hub {
         self.publish_secret(&mut inner);
         self.status_page.set_connected(true);
         let here = &self.description;
+        let offer = self.offer.as_ref().filter(|_| hello.shares_memory);
         let welcome = Welcome {
+            shared_memory: offer.map(|offer| offer.to_client(&welcomed.resume)),
             version: VERSION,
             resume: welcomed.resume,
             resumed: welcomed.resumed,
@@ -233,12 +249,19 @@ impl Hub {
                 )),
             };
             match arrival {
-                Ok((Arrival::New, kind, bytes)) => inner.inbox.push_back(Input::Operation {
-                    sequence: frame.sequence,
-                    kind,
-                    payload,
-                    bytes,
-                }),
+                Ok((Arrival::New, kind, bytes)) => match inner.payload(&kind, payload) {
+                    Ok(payload) => inner.inbox.push_back(Input::Operation {
+                        sequence: frame.sequence,
+                        kind,
+                        payload,
+                        bytes,
+                    }),
+                    Err(reason) => {
+                        let reason = format!("operation {}: {reason}", frame.sequence);
+                        self.dismiss(&mut inner, connection, FailureCode::Malformed, &reason);
+                        return false;
+                    }
+                },
                 Ok((Arrival::Again, ..)) => {}
                 Ok((Arrival::Stale, ..)) => return false,
                 Err(reason) => {

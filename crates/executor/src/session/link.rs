@@ -419,7 +419,7 @@ impl Link {
 }
 
 /// Compares secrets in a time that does not depend on where they differ.
-fn same(secret: &[u8], shown: &[u8]) -> bool {
+pub(super) fn same(secret: &[u8], shown: &[u8]) -> bool {
     secret.len() == shown.len() && secret.iter().zip(shown).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 

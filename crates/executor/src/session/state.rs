@@ -221,6 +221,7 @@ impl<E: Engine> State<E> {
         }
         match kind {
             Operation::Hello(_) => return Err(malformed("duplicate Hello")),
+            Operation::Attach(_) => return Err(malformed("Attach on the stream of a session")),
             Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaDiscard(_) => {
                 self.fail(
                     sequence,

@@ -131,6 +131,7 @@ impl Bench {
             from: Region::linear(address).into(),
             extent: Extent::linear(bytes).into(),
             request: 300,
+            slot: None,
         };
         self.operation(client_frame::Kind::CudaRead(read), "").unwrap();
     }
@@ -339,6 +340,7 @@ fn what_no_client_may_send_is_malformed() {
         from: Region::linear(0).into(),
         extent: Extent::linear(bytes).into(),
         request: 1,
+        slot: None,
     };
     let load = |text_bytes| Load {
         context: 1,
@@ -412,6 +414,7 @@ fn writes_behind_a_kernel_that_never_ends_do_not_block_the_thread() {
             context: 1,
             to: Region::linear(bench.first).into(),
             extent: Extent::linear(bytes.len() as u64).into(),
+            slot: None,
         };
         if !bench.state.waiting().is_compiling {
             bench.operation(client_frame::Kind::CudaWrite(write), bytes.clone()).unwrap();

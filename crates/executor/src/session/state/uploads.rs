@@ -68,7 +68,6 @@ impl Gathered {
 
     fn push(&mut self, payload: Payload) -> Result<(), Fault> {
         let bytes = match payload {
-            Payload::Shared(bytes) => bytes,
             Payload::InPlace(bytes) if self.copied.is_none() => {
                 if self.in_place.is_empty() && bytes.begins(self.total) {
                     self.in_place = bytes;
@@ -80,7 +79,7 @@ impl Gathered {
                     Err(bytes) => bytes.into(),
                 }
             }
-            Payload::InPlace(bytes) => bytes.into(),
+            other => other.into_bytes(),
         };
         self.memory()?.extend_from_slice(&bytes);
         Ok(())

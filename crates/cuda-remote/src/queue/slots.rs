@@ -1,0 +1,131 @@
+//! Copies through the memory that this process shares with the session.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sahasra_client::{Error, Pending, Session, Slot, SlotPool};
+use sahasra_cuda_device::{Extent, Region, Ticket};
+use sahasra_wire::cuda::{Read, Write};
+
+use super::RemoteQueue;
+
+/// Size of rows in bytes from which they go through a slot. Smaller ones are not faster there.
+const LEAST_BYTES: usize = 64 << 10;
+/// Time for which a copy waits for a free slot before its bytes go over the connection: a kernel that runs holds up the writes behind it.
+const WAIT: Duration = Duration::from_millis(20);
+/// Time between two looks for a free slot: far less than the session takes to empty all of them.
+const PAUSE: Duration = Duration::from_micros(50);
+/// Number of pieces of a read that are asked for at a time: the session copies one while this process copies another.
+const IN_FLIGHT: usize = 4;
+
+/// A piece of a read that was asked for.
+struct Asked<'a> {
+    slot: Slot,
+    answer: Pending<()>,
+    into: &'a mut [u8],
+}
+
+impl RemoteQueue {
+    /// The shared memory for rows of this size.
+    pub(super) fn memory_for(&self, bytes: usize) -> Option<&Arc<SlotPool>> {
+        self.outbox.session().shared_memory().filter(|_| bytes >= LEAST_BYTES)
+    }
+
+    /// A slot for a write of this size. Waits for one, unless the last wait was in vain.
+    fn slot_for(&self, bytes: usize) -> Option<Slot> {
+        let memory = self.memory_for(bytes).filter(|memory| bytes <= memory.slot_bytes())?;
+        let mut slot = memory.take();
+        if slot.is_none() && !self.has_no_slots.load(Ordering::Relaxed) {
+            let until = Instant::now() + WAIT;
+            while slot.is_none() && Instant::now() < until {
+                thread::sleep(PAUSE);
+                slot = memory.take();
+            }
+        }
+        self.has_no_slots.store(slot.is_none(), Ordering::Relaxed);
+        slot
+    }
+
+    /// Sends a write in a slot. Returns `None` if there is no slot for it.
+    pub(super) fn write_shared(&self, to: Region, extent: Extent, bytes: &[u8]) -> Option<Ticket> {
+        let mut slot = self.slot_for(bytes.len())?;
+        slot.fill(bytes);
+        self.outbox.statistics().add_shared(bytes.len());
+        Some(self.send_write(to, extent, |session: &Session, write: Write| session.cuda_write_shared(write, slot)))
+    }
+
+    /// Reads rows through slots. Returns `None` if they do not fit: then nothing was read.
+    pub(super) fn read_shared(&self, from: Region, extent: Extent, into: &mut [u8]) -> Option<Result<(), Error>> {
+        let memory = self.memory_for(into.len())?;
+        let is_row = extent.height == 1 && extent.depth == 1;
+        let most = memory.slot_bytes();
+        if !is_row && into.len() > most {
+            return None;
+        }
+        let first = memory.take()?;
+        self.outbox.statistics().add_shared(into.len());
+        let starts = (from.address..).step_by(most);
+        let pieces = into.chunks_mut(most).zip(starts).map(|(piece, start)| match is_row {
+            true => (Region::linear(start), Extent::linear(piece.len() as u64), piece),
+            false => (from, extent, piece),
+        });
+        let read = || self.read_pieces(memory, first, pieces);
+        Some(self.outbox.statistics().wait_by(Instant::now(), true, read))
+    }
+
+    /// Reads pieces, the first of them through this slot.
+    fn read_pieces<'a>(
+        &self,
+        memory: &Arc<SlotPool>,
+        first: Slot,
+        pieces: impl Iterator<Item = (Region, Extent, &'a mut [u8])>,
+    ) -> Result<(), Error> {
+        let mut pieces = pieces.peekable();
+        let mut asked = VecDeque::new();
+        let mut spare = Some(first);
+        let mut outcome = Ok(());
+        loop {
+            while outcome.is_ok() && asked.len() < IN_FLIGHT && pieces.peek().is_some() {
+                let Some(slot) = spare.take().or_else(|| memory.take()) else {
+                    break;
+                };
+                asked.extend(pieces.next().map(|piece| self.ask_shared(slot, piece)));
+            }
+            if let Some(Asked { slot, answer, into }) = asked.pop_front() {
+                match answer.wait() {
+                    Ok(()) if outcome.is_ok() => slot.copy_to(into),
+                    Ok(()) => {}
+                    // The session has answered, and does not use the slot any more.
+                    Err(error @ Error::Failed(_)) => outcome = outcome.and(Err(error)),
+                    Err(error) => {
+                        slot.forget();
+                        outcome = outcome.and(Err(error));
+                    }
+                }
+            } else if outcome.is_ok()
+                && let Some((from, extent, into)) = pieces.next()
+            {
+                // Other threads have all slots.
+                let answer = self.ask_for(from, extent).wait();
+                outcome = answer.map(|array| into.copy_from_slice(&array.data));
+            } else {
+                return outcome;
+            }
+        }
+    }
+
+    fn ask_shared<'a>(&self, slot: Slot, (from, extent, into): (Region, Extent, &'a mut [u8])) -> Asked<'a> {
+        let read = Read {
+            context: self.context,
+            from: from.into(),
+            extent: extent.into(),
+            request: 0,
+            slot: None,
+        };
+        let (_, answer) = self.outbox.ask_after_all(|session| session.cuda_read_shared(read, &slot));
+        Asked { slot, answer, into }
+    }
+}
