@@ -56,12 +56,17 @@ impl Fixture {
 
     /// The test's CUDA program with these arguments, on a session that exists, reached at `url`.
     fn program(&self, url: &str, session: &str, arguments: &[&str]) -> Program {
+        Program::start(self.command(&format!("{url}/default/{session}"), arguments), &self.token)
+    }
+
+    /// Command of the test's CUDA program with these arguments, on this device.
+    fn command(&self, device: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.binaries.join("examples/cuda_program"));
         command
             .args(arguments)
-            .env("SAHASRA_CUDA", format!("{url}/default/{session}"))
+            .env("SAHASRA_CUDA", device)
             .env("LD_LIBRARY_PATH", self.libraries.path());
-        Program::start(command, &self.token)
+        command
     }
 
     /// `sahasra exec` of the test's CUDA program.
@@ -254,11 +259,25 @@ async fn copies_survive_connections_that_break_in_the_middle() {
     let mut fixture = Fixture::start().await;
     fixture.session("cut", "64Mi").await;
     let proxy = Proxy::start(&fixture.gateway.address()).await;
-    proxy.set(Some(Faults::new(11, 24 << 20)));
-    let mut copies = fixture.program(&proxy.url, "cut", &["copies", "12"]);
-    assert_eq!(copies.line().await, "copying");
-    proxy.cut();
-    assert_eq!(copies.succeeds().await, "12 copies are right");
+    // Through shared memory, only the frames without their bytes go over the connection.
+    for (shares, within, expected) in [
+        ("0", 24 << 20, "no shared memory"),
+        ("1", 24 << 10, "bytes copied through shared memory"),
+    ] {
+        proxy.set(Some(Faults::new(11, within)));
+        let url = format!("{}/default/cut", proxy.url);
+        let mut copies = fixture.command(&url, &["copies", "12"]);
+        copies.env("SAHASRA_CUDA_SHARED_MEMORY", shares).env("SAHASRA_CUDA_SUMMARY", "1");
+        let mut copies = Program::start(copies, &fixture.token);
+        assert_eq!(copies.line().await, "copying");
+        proxy.cut();
+        let (code, printed, told) = copies.end().await;
+        assert_eq!((code, printed.as_str()), (Some(0), "12 copies are right"), "{told}");
+        assert!(told.contains(expected), "{told}");
+        // 12 copies of 8 MiB in each direction.
+        let shared = told.contains(&format!("{} bytes copied", 12 * 2 * (8 << 20)));
+        assert_eq!(shared, shares == "1", "{told}");
+    }
     fixture.leaves_nothing(&["cut"]).await;
 }
 
