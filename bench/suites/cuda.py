@@ -1,4 +1,5 @@
-"""CUDA driver calls: in process, on a session at its worker, and through the gateway, with and without a delay; plain TCP beside them.
+"""CUDA driver calls: in process, on a session at its worker, and through the gateway, with and without a delay; plain TCP beside them. Copies at
+the worker are made over TCP (`direct`) and through shared memory (`shared`).
 
 `sahasra up` serves the pool. The client is crates/cuda-driver/examples/rates.rs on the driver library of this repository. Published figures
 of peers are in docs/benchmarks.md.
@@ -22,6 +23,9 @@ ROUNDS = 5
 # Goals on a session at its worker, in microseconds, and for copies as a share of plain TCP.
 GOALS = {"read 4 bytes": 15, "launch, 1000 in a row": 1, "launch, with all executed": 2, "allocate and free": 1, "attribute": 0.13}
 COPY_GOAL = 0.8
+# Goal of copies through shared memory, as a multiple of plain TCP.
+SHARED_GOAL = 3
+COPIES = ("copy to the device", "copy to the host")
 # Delay of a link in milliseconds, in each direction, and round trips over it: of a program's start, and of a loop of 100 steps that read a number each.
 DELAY, DELAYED_ROUNDS = 15, 3
 TRIP_GOALS = {"start": 3, "loop of 100 steps": 101}
@@ -109,8 +113,9 @@ def run(context):
         session = {"SAHASRA_CUDA": served.session("bench"), "SAHASRA_TOKEN": served.token, "LD_LIBRARY_PATH": libraries}
         ways = {
             "in process": {"SAHASRA_CUDA": "cpu:", "LD_LIBRARY_PATH": libraries},
-            "direct": {**session, "SAHASRA_CUDA_DIRECT": "1"},
-            "gateway": session,
+            "direct": {**session, "SAHASRA_CUDA_DIRECT": "1", "SAHASRA_CUDA_SHARED_MEMORY": "0"},
+            "gateway": {**session, "SAHASRA_CUDA_SHARED_MEMORY": "0"},
+            "shared": {**session, "SAHASRA_CUDA_DIRECT": "1"},
         }
         rounds = {way: [] for way in (*ways, "tcp")}
         for _ in range(ROUNDS):
@@ -133,8 +138,10 @@ def run(context):
             better = "higher" if units[name] == "GB/s" else "lower"
             if way == "direct":
                 goal = GOALS.get(name)
-                if name in ("copy to the device", "copy to the host"):
+                if name in COPIES:
                     goal, peer = COPY_GOAL * bulk.median, {"tcp": bulk.median}
                 if name in ("read 4 bytes", "fill and synchronise"):
                     peer = {"tcp": tcp.median}
+            if way == "shared" and name in COPIES:
+                goal, peer = SHARED_GOAL * bulk.median, {"tcp": bulk.median}
             yield Result.of_runs(f"{way}: {name}", measured, units[name], better=better, goal=goal, peer=peer)
