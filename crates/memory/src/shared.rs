@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub use self::transfer::{receive, send};
+pub use self::transfer::{receive, send, unread_bytes};
 
 /// Size of the slots' words in bytes.
 const HEAD_BYTES: usize = 4096;
@@ -33,6 +33,8 @@ const WORD_DISTANCE: usize = 64;
 pub const MAX_SLOTS: u32 = (HEAD_BYTES / WORD_DISTANCE) as u32;
 /// Maximum size of a slot in bytes.
 pub const MAX_SLOT_BYTES: u64 = 64 << 20;
+/// Type of the file system that ordinary memfds are in: linux/magic.h.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// Unit of a slot's size in bytes.
 const GRAIN_BYTES: u64 = 4096;
 
@@ -81,7 +83,9 @@ impl SharedMemory {
     /// Errors of the system calls, invalid numbers, a file of another size, or one that can be shrunk: an access to it could end this process.
     pub fn map(file: impl AsFd, slots: u32, slot_bytes: u64) -> io::Result<Self> {
         let bytes = file_bytes(slots, slot_bytes)?;
-        let is_sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        // Files of huge pages have seals too, and their pages can disappear.
+        let is_tmpfs = rustix::fs::fstatfs(&file)?.f_type == TMPFS_MAGIC;
+        let is_sealed = is_tmpfs && rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if rustix::fs::fstat(&file)?.st_size != bytes as i64 || !is_sealed {
             return Err(io::Error::other("shared memory has another size than announced, or can shrink"));
         }
@@ -130,7 +134,7 @@ impl SharedMemory {
     }
 
     /// Uses the first `bytes` bytes of a slot for the peer, as its message asks. Returns `None` if there is no such slot, if it is smaller, or
-    /// if the peer has lent it already.
+    /// if it has a [`SlotLoan`].
     pub fn loan(self: &Arc<Self>, slot: u32, serial: u64, bytes: u64) -> Option<SlotLoan> {
         let (slot, bytes) = (usize::try_from(slot).ok()?, usize::try_from(bytes).ok()?);
         let exists = slot < self.slots && bytes <= self.slot_bytes;
@@ -226,6 +230,11 @@ impl SlotPool {
         })
     }
 
+    /// Number of slots.
+    pub fn slots(&self) -> usize {
+        self.memory.slots
+    }
+
     /// Size of a slot in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.memory.slot_bytes
@@ -233,12 +242,21 @@ impl SlotPool {
 
     /// Takes the first free slot, which is the most likely to be in a cache. Returns `None` if there is none.
     pub fn take(self: &Arc<Self>) -> Option<Slot> {
+        self.take_leaving(0)
+    }
+
+    /// Takes a free slot like [`take`](Self::take), if at least `rest` others are free.
+    pub fn take_leaving(self: &Arc<Self>, rest: usize) -> Option<Slot> {
         let mut state = self.state.lock();
-        let index = (0..self.memory.slots).find(|slot| match state.uses[*slot] {
+        let mut free = (0..self.memory.slots).filter(|slot| match state.uses[*slot] {
             Use::Free => true,
             Use::Held => false,
             Use::Lent(serial) => self.memory.word(*slot).load(Ordering::Acquire) == serial,
-        })?;
+        });
+        let index = free.next()?;
+        if free.take(rest).count() < rest {
+            return None;
+        }
         state.uses[index] = Use::Held;
         state.serials += 1;
         Some(Slot {

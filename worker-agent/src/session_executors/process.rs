@@ -53,6 +53,8 @@ enum Body {
         child: Mutex<Child>,
         exit: AsyncFd<OwnedFd>,
         control: Arc<UnixStream>,
+        /// Locked while a connection is sent over `control`: a message can be several writes.
+        sending: Arc<Mutex<()>>,
     },
     /// A task of the agent's runtime, for simulations: it writes the same status page as a process.
     Task {
@@ -135,6 +137,7 @@ impl Process {
                 child: Mutex::new(started.child),
                 exit,
                 control: Arc::new(started.socket),
+                sending: Arc::default(),
             },
             status_page,
             stderr: Mutex::new(Some(stderr)),
@@ -156,12 +159,15 @@ impl Process {
     /// # Errors
     /// When the process is gone, or does not read the connection in time.
     pub async fn adopt(&self, connection: OwnedFd, already_read: bytes::Bytes) -> io::Result<()> {
-        let Body::Process { control, .. } = &self.body else {
+        let Body::Process { control, sending, .. } = &self.body else {
             return Err(io::Error::other("a task adopts no connections"));
         };
-        let control = Arc::clone(control);
-        let sending = tokio::task::spawn_blocking(move || adoption::send(&control, connection.as_fd(), &already_read));
-        sending.await.map_err(io::Error::other)?
+        let (control, sending) = (Arc::clone(control), Arc::clone(sending));
+        let sent = tokio::task::spawn_blocking(move || {
+            let _alone = sending.lock();
+            adoption::send(&control, connection.as_fd(), &already_read)
+        });
+        sent.await.map_err(io::Error::other)?
     }
 
     /// Waits until the process has exited. It stays a zombie until it is reaped.

@@ -33,8 +33,8 @@ fn sharing() -> Hello {
     }
 }
 
-/// Sends a request for memory over a connection, as the agent passes it on.
-fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, RefusalCode> {
+/// Sends a request for memory over a connection, as the agent passes it on. Returns the connection.
+fn request(executor: &Executor, secret: &[u8]) -> UnixStream {
     let request = ClientFrame {
         kind: Some(Sent::Attach(Attach {
             secret: Bytes::copy_from_slice(secret),
@@ -43,7 +43,12 @@ fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, RefusalCo
     };
     let mut bytes = BytesMut::new();
     frame::encode(&request, 0, &mut bytes).unwrap();
-    let stream: UnixStream = executor.connection(&bytes);
+    executor.connection(&bytes)
+}
+
+/// Gets memory.
+fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, RefusalCode> {
+    let stream = request(executor, secret);
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (answer, file) = shared::receive(&stream).unwrap();
     let mut decoder = frame::Decoder::default();
@@ -187,6 +192,23 @@ fn bytes_come_and_go_through_shared_memory() {
     sharer.ask(12_345, 10, None);
     assert!(matches!(sharer.client.answer(), Kind::Tensor(tensor) if tensor.bytes == 10));
     assert_eq!(sharer.client.next().expect("a part").1, b"some bytes".as_slice());
+}
+
+#[test]
+fn a_client_that_takes_no_descriptor_gets_no_others() {
+    let executor = executor();
+    let mut client = executor.client_saying(sharing());
+    let secret = secret(&client);
+    let untaken = request(&executor, &secret);
+    while rustix::io::ioctl_fionread(&untaken).unwrap() == 0 {
+        std::thread::yield_now();
+    }
+    // Waits until the executor has given up.
+    assert_eq!(attach(&executor, &secret).unwrap_err(), RefusalCode::Unknown);
+    let others: Vec<_> = (0..20).map(|_| attach(&executor, &secret)).collect();
+    assert!(others.iter().all(Result::is_err));
+    drop(untaken);
+    client.close();
 }
 
 #[test]

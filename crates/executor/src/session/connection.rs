@@ -11,7 +11,6 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use sahasra_executor_protocol::session::adoption::Adopted;
-use sahasra_memory::shared;
 use sahasra_wire::session::{RefusalCode, Refused, ServerFrame, client_frame, frame, keepalive::Keepalive, server_frame};
 
 use self::reader::{HELLO_TIMEOUT, Reader};
@@ -176,18 +175,20 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
 
 /// Answers a client that asks for shared memory with its descriptor. The connection ends then.
 fn share(hub: &Hub, stream: &UnixStream, reader: &mut Reader, secret: &[u8]) -> io::Result<()> {
-    let Some(shared) = hub.share(secret) else {
-        let message = "no memory is shared with a client that has this secret";
+    let is_sent = hub.send_memory(secret, stream, |attached| {
+        let frame = ServerFrame {
+            kind: Some(server_frame::Kind::Attached(attached)),
+            ..ServerFrame::default()
+        };
+        let mut bytes = BytesMut::new();
+        frame::encode(&frame, 0, &mut bytes).map_err(io::Error::other)?;
+        Ok(bytes.freeze())
+    })?;
+    if !is_sent {
+        let message = "no memory is shared with a client that has this secret, or one has not taken its memory";
         return reader.reject(Refused::new(RefusalCode::Unknown, message));
-    };
-    let (attached, file) = shared?;
-    let frame = ServerFrame {
-        kind: Some(server_frame::Kind::Attached(attached)),
-        ..ServerFrame::default()
-    };
-    let mut bytes = BytesMut::new();
-    frame::encode(&frame, 0, &mut bytes).map_err(io::Error::other)?;
-    shared::send(stream, &bytes, &file)
+    }
+    Ok(())
 }
 
 /// Random secret that a client presents to resume.

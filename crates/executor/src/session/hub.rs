@@ -124,6 +124,8 @@ pub(crate) struct Hub {
     description: Description,
     /// Offer of shared memory to clients that ask for it.
     offer: Option<Offer>,
+    /// Whether memory was sent that its client has not taken. Locked while it is sent.
+    is_memory_untaken: Mutex<bool>,
     /// Device memory that the session may use, in bytes.
     pub limit_bytes: u64,
 }
@@ -144,6 +146,7 @@ impl Hub {
             status_page,
             description,
             offer: None,
+            is_memory_untaken: Mutex::default(),
             limit_bytes,
         }
     }
@@ -393,6 +396,9 @@ impl Hub {
             let is_last = last.is_some();
             if let Some(last) = last {
                 inner.link.close(generation, last);
+                if inner.generation == generation {
+                    inner.memory = None;
+                }
                 self.publish_secret(&mut inner);
                 self.status_page.set_connected(inner.link.is_connected());
             }

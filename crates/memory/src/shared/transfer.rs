@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::cmsg_space;
 use rustix::io::retry_on_intr;
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
@@ -33,6 +34,17 @@ pub fn send(stream: &UnixStream, message: &[u8], file: impl AsFd) -> io::Result<
         true => Ok(()),
         false => Err(io::ErrorKind::WriteZero.into()),
     }
+}
+
+/// Number of bytes that the peer has not read.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn unread_bytes(stream: &UnixStream) -> io::Result<i32> {
+    /// `TIOCOUTQ` of asm-generic/ioctls.h.
+    const OUTPUT_QUEUE: Opcode = 0x5411;
+    // SAFETY: the kernel writes one `int`.
+    Ok(unsafe { ioctl(stream, Getter::<OUTPUT_QUEUE, i32>::new()) }?)
 }
 
 /// Receives a message that was sent by [`send`]. Returns it with the file, or without one if none was attached.

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_cuda_device::Extent;
 use sahasra_executor_protocol::session::status_page::secret_digest;
-use sahasra_memory::shared::SharedMemory;
+use sahasra_memory::shared::{self, SharedMemory};
 use sahasra_wire::cuda::{Read, Write};
 use sahasra_wire::session::{Attached, client_frame};
 
@@ -18,6 +20,12 @@ use crate::session::payload::Payload;
 /// Number and size of the slots: enough for both sides to copy at the same time, and so few that they stay in the processor's caches.
 const SLOTS: u32 = 16;
 const SLOT_BYTES: u64 = 1 << 20;
+
+/// Time in which a client must take the descriptor. One that is not taken counts against the limit of open files of the agent and all
+/// executors, which have one user.
+const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which the executor looks whether it was taken.
+const TAKE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Where clients get the memory.
 #[derive(Clone, Debug)]
@@ -82,8 +90,40 @@ impl Inner {
 }
 
 impl Hub {
+    /// Sends the memory of the client that has this secret, with the message that `message` makes of its description. Returns `false` if
+    /// there is no such client, or one has not taken its memory.
+    ///
+    /// # Errors
+    /// Errors of the operating system. If the client does not take the memory in time, the session shares none any more.
+    pub(crate) fn send_memory(
+        &self,
+        secret: &[u8],
+        stream: &UnixStream,
+        message: impl FnOnce(Attached) -> io::Result<Bytes>,
+    ) -> io::Result<bool> {
+        let Some(client) = self.share(secret) else { return Ok(false) };
+        let (attached, file) = client?;
+        let message = message(attached)?;
+        let mut is_untaken = self.is_memory_untaken.lock();
+        if *is_untaken {
+            return Ok(false);
+        }
+        shared::send(stream, &message, &file)?;
+        let end = Instant::now() + TAKE_TIMEOUT;
+        while shared::unread_bytes(stream)? > 0 {
+            if Instant::now() >= end {
+                *is_untaken = true;
+                return Err(io::Error::other(
+                    "a client did not take its memory: the session shares none any more",
+                ));
+            }
+            std::thread::sleep(TAKE_INTERVAL);
+        }
+        Ok(true)
+    }
+
     /// Returns the memory of the client that has this secret, which is created if there is none; `None` if there is no such client.
-    pub(crate) fn share(&self, secret: &[u8]) -> Option<io::Result<(Attached, OwnedFd)>> {
+    fn share(&self, secret: &[u8]) -> Option<io::Result<(Attached, OwnedFd)>> {
         self.offer.as_ref()?;
         let mut inner = self.inner.lock();
         let resume = inner.link.secret()?;
