@@ -269,16 +269,17 @@ async fn greet(shared: &Shared, connection: &mut Connection, target: &Target, he
             return match message.kind {
                 Some(Kind::Welcome(mut welcome)) => {
                     let offer = welcome.shared_memory.take();
-                    let first = {
+                    {
                         let mut state = shared.lock();
                         state.core.welcomed(message.received, &welcome)?;
                         if welcome.resumed {
                             state.resumed += 1;
                         }
                         state.welcome = Some(welcome);
-                        state.first.take()
-                    };
+                    }
                     share(shared, offer).await;
+                    // Taken last: this can be cancelled before, and the next connection answers then.
+                    let first = shared.lock().first.take();
                     if let Some(first) = first {
                         first.keep(Ok(()));
                     }
