@@ -311,6 +311,7 @@ async fn a_program_waits_for_the_network_once_for_each_answer_that_it_needs() {
     command
         .args(["train", "100"])
         .env("SAHASRA_CUDA", format!("{}/default/trips", fixture.gateway.url()))
+        .env("SAHASRA_CUDA_SHARED_MEMORY", "0")
         .env("SAHASRA_CUDA_SUMMARY", "1")
         .env("LD_LIBRARY_PATH", fixture.libraries.path());
     let (code, printed, told) = Program::start(command, &fixture.token).end().await;

@@ -16,7 +16,7 @@ use super::RemoteQueue;
 const LEAST_BYTES: usize = 64 << 10;
 /// Time for which a copy waits for a free slot before its bytes go over the connection: a kernel that runs holds up the writes behind it.
 const WAIT: Duration = Duration::from_millis(20);
-/// Time between two looks for a free slot: far less than the session takes to empty all of them.
+/// Poll interval for a free slot: far less than the session takes to empty all of them.
 const PAUSE: Duration = Duration::from_micros(50);
 /// Number of pieces of a read that are asked for at a time: the session copies one while this process copies another.
 const IN_FLIGHT: usize = 4;
@@ -37,12 +37,14 @@ impl RemoteQueue {
     /// A slot for a write of this size. Waits for one, unless the last wait was in vain.
     fn slot_for(&self, bytes: usize) -> Option<Slot> {
         let memory = self.memory_for(bytes).filter(|memory| bytes <= memory.slot_bytes())?;
-        let mut slot = memory.take();
+        // Reads do not wait for a slot, and the writes before them can have all others until a kernel has ended.
+        let rest = IN_FLIGHT.min(memory.slots() / 4);
+        let mut slot = memory.take_leaving(rest);
         if slot.is_none() && !self.has_no_slots.load(Ordering::Relaxed) {
             let until = Instant::now() + WAIT;
             while slot.is_none() && Instant::now() < until {
                 thread::sleep(PAUSE);
-                slot = memory.take();
+                slot = memory.take_leaving(rest);
             }
         }
         self.has_no_slots.store(slot.is_none(), Ordering::Relaxed);
@@ -66,7 +68,6 @@ impl RemoteQueue {
             return None;
         }
         let first = memory.take()?;
-        self.outbox.statistics().add_shared(into.len());
         let starts = (from.address..).step_by(most);
         let pieces = into.chunks_mut(most).zip(starts).map(|(piece, start)| match is_row {
             true => (Region::linear(start), Extent::linear(piece.len() as u64), piece),
@@ -96,7 +97,10 @@ impl RemoteQueue {
             }
             if let Some(Asked { slot, answer, into }) = asked.pop_front() {
                 match answer.wait() {
-                    Ok(()) if outcome.is_ok() => slot.copy_to(into),
+                    Ok(()) if outcome.is_ok() => {
+                        slot.copy_to(into);
+                        self.outbox.statistics().add_shared(into.len());
+                    }
                     Ok(()) => {}
                     // The session has answered, and does not use the slot any more.
                     Err(error @ Error::Failed(_)) => outcome = outcome.and(Err(error)),
@@ -108,7 +112,7 @@ impl RemoteQueue {
             } else if outcome.is_ok()
                 && let Some((from, extent, into)) = pieces.next()
             {
-                // Other threads have all slots.
+                // Other reads have all slots.
                 let answer = self.ask_for(from, extent).wait();
                 outcome = answer.map(|array| into.copy_from_slice(&array.data));
             } else {
