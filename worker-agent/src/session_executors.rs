@@ -8,7 +8,7 @@
 //!
 //! The executor of a session is one process. It starts when the first client connects: an unused session costs no process, and that client
 //! receives the error when the start fails. The agent authorises a client's connection and passes its file descriptor to the process, which
-//! from then on speaks to the client alone. The agent sees only what the process writes to the session's status page in shared memory.
+//! from then on speaks to the client alone. Of a stream, the agent sees only what the process writes to the session's status page in shared memory.
 //! TLS connections are the exception: the agent relays their bytes. A client on this machine gets memory that it shares with the process through the
 //! [`memory_socket`](crate::api::memory_socket).
 

@@ -1,7 +1,7 @@
 //! Entry of clients on this machine to the memory that they share with their session's executor: an abstract Unix socket.
 //!
 //! A client shows the digest of its stream's secret. The agent finds the session by it and passes the connection to the session's
-//! executor, which sends the memory's descriptor. Who does not know a digest learns nothing.
+//! executor, which sends the memory's descriptor. A client without a valid digest gets no answer.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -63,7 +63,7 @@ impl MemorySocket {
 
     /// Passes connections to the executors of the agent's sessions, until `stop`.
     pub async fn serve(self, agent: Arc<Agent>, stop: CancellationToken) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
@@ -71,7 +71,7 @@ impl MemorySocket {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+                    let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
                         continue;
                     };
                     let agent = Arc::clone(&agent);
@@ -79,12 +79,12 @@ impl MemorySocket {
                         if let Err(error) = pass_on(stream, &agent.sessions).await {
                             tracing::debug!(%error, "rejected a request for shared memory");
                         }
-                        drop(place);
+                        drop(permit);
                     });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a request for shared memory");
-                    tokio::time::sleep(PAUSE).await;
+                    let _ = timeout(PAUSE, stop.cancelled()).await;
                 }
             }
         }

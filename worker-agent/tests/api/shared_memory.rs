@@ -120,7 +120,10 @@ async fn a_client_on_this_machine_copies_through_shared_memory_and_no_other_clie
 
 /// Sends bytes to the agent's socket, and returns what it answers before it hangs up.
 fn ask(socket: &str, request: &[u8]) -> usize {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()).unwrap();
+    // Agents of other tests listen, too; they know no such secret either, and may be gone.
+    let Ok(stream) = UnixStream::connect_addr(&SocketAddr::from_abstract_name(socket).unwrap()) else {
+        return 0;
+    };
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let _ = std::io::Write::write_all(&mut &stream, request);
     let mut answer = Vec::new();
@@ -134,7 +137,7 @@ fn ask(socket: &str, request: &[u8]) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_know_a_secret_gets_nothing_from_the_agents_socket() {
+async fn a_client_without_a_secret_gets_nothing_from_the_agents_socket() {
     let place = place(&[]).await;
     let _mine = grant(&place, "mine").await;
     let session = connect(&place, "mine", true).await;
@@ -172,10 +175,7 @@ async fn who_does_not_know_a_secret_gets_nothing_from_the_agents_socket() {
         u64::MAX.to_le_bytes().to_vec(),
     ] {
         for name in &names {
-            // Agents of other tests listen, too; they know no such secret either, and may be gone.
-            if UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).is_ok() {
-                assert_eq!(ask(name, &request), 0);
-            }
+            assert_eq!(ask(name, &request), 0);
         }
     }
     // The session does not notice.
