@@ -163,12 +163,11 @@ build: ## The binaries, optimised
 
 .PHONY: debug
 debug:
-	cargo build --workspace --bins
+	cargo build --workspace --bins --example cuda_program
 
 .PHONY: compile compile-rust compile-python
 compile: tools compile-rust compile-python ## What the tests need, built: -j3 does the three parts at the same time
-compile-rust:
-	cargo build --workspace --bins
+compile-rust: debug
 	cargo test --workspace --lib --bins --tests --no-run
 compile-python:
 	python/environment >/dev/null
