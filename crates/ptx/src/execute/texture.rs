@@ -38,6 +38,9 @@ impl Worker<'_> {
         let invalid = |_| (FaultKind::InvalidTexture { handle }, None);
         let first = self.read(lane, handle, 8).map_err(invalid)?;
         let start = if Texture::is_descriptor(first) { handle } else { first };
+        if !start.is_multiple_of(8) {
+            return Err((FaultKind::InvalidTexture { handle }, None));
+        }
         let mut words = [0; 8];
         for (word, offset) in words.iter_mut().zip((0..).step_by(8)) {
             *word = self.read(lane, start.wrapping_add(offset), 8).map_err(invalid)?;

@@ -116,6 +116,17 @@ fn texels_are_fetched_by_integer_coordinates_through_every_kind_of_handle() {
         .run("", "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd2, {%r9}];", handle)
         .expect_err("not a handle");
     assert!(matches!(fault.kind, FaultKind::InvalidTexture { .. }), "{fault}");
+    let space = device.memory.allocate(Texture::DESCRIPTOR_BYTES + 8).expect("fits");
+    let unaligned = DevicePointer(space.0 + 4);
+    let texture = Texture {
+        address: device.out,
+        ..texture
+    };
+    device.memory.write(unaligned, &texture.descriptor()).expect("inside");
+    let fault = device
+        .run("", "tex.1d.v4.s32.s32 {%r1, %r2, %r3, %r4}, [%rd1, {%r9}];", unaligned)
+        .expect_err("a descriptor that is not aligned");
+    assert!(matches!(fault.kind, FaultKind::InvalidTexture { .. }), "{fault}");
 }
 
 #[test]
