@@ -136,11 +136,11 @@ functions! {
     fn cuArrayGetMemoryRequirements(requirements: Pointer, array: Handle, device: c_int);
     fn cuDeviceGetTexture1DLinearMaxWidth(texels: Out<usize>, format: c_uint, channels: c_uint, device: c_int);
     fn cuTexObjectCreate(object: Out<u64>, resource: In<crate::api::texture::DriverResource>, sampling: In<crate::api::texture::DriverSampling>,
-        view: In<crate::api::texture::View>);
+        view: In<crate::api::texture::DriverView>);
     fn cuTexObjectDestroy(object: u64);
     fn cuTexObjectGetResourceDesc(resource: Out<crate::api::texture::DriverResource>, object: u64);
     fn cuTexObjectGetTextureDesc(sampling: Out<crate::api::texture::DriverSampling>, object: u64);
-    fn cuTexObjectGetResourceViewDesc(view: Out<crate::api::texture::View>, object: u64);
+    fn cuTexObjectGetResourceViewDesc(view: Out<crate::api::texture::DriverView>, object: u64);
     fn cuSurfObjectCreate(object: Out<u64>, resource: In<crate::api::texture::DriverResource>);
     fn cuSurfObjectDestroy(object: u64);
     fn cuSurfObjectGetResourceDesc(resource: Out<crate::api::texture::DriverResource>, object: u64);

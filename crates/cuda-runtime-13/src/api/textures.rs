@@ -1,9 +1,9 @@
-//! Texture and surface objects, whose resources got flags with version 13.
+//! Texture and surface objects, whose resources got flags and whose views got reserved words with version 13.
 
 use std::ffi::c_uint;
 
 use sahasra_cuda_runtime::api::texture::{
-    Resource, Sampling, View, create_surface, create_texture, resource_of_surface, resource_of_texture,
+    DriverView, Resource, Sampling, create_surface, create_texture, resource_of_surface, resource_of_texture, view_of_texture,
 };
 use sahasra_cuda_runtime::boundary::{In, Out};
 use sahasra_cuda_runtime::exports;
@@ -33,8 +33,9 @@ impl FlaggedResource {
 }
 
 exports! {
-    fn cudaCreateTextureObject(object: Out<u64>, resource: In<FlaggedResource>, sampling: In<Sampling>, view: In<View>) {
+    fn cudaCreateTextureObject(object: Out<u64>, resource: In<FlaggedResource>, sampling: In<Sampling>, view: In<DriverView>) {
         let FlaggedResource { resource, flags, .. } = resource.get()?;
+        let view = if view.is_null() { None } else { Some(view.get()?) };
         create_texture(object, &resource, flags, sampling, view)
     }
 
@@ -46,6 +47,11 @@ exports! {
     fn cudaGetTextureObjectResourceDesc(resource: Out<FlaggedResource>, object: u64) {
         resource.require()?;
         resource.set(FlaggedResource::new(resource_of_texture(object)?))
+    }
+
+    fn cudaGetTextureObjectResourceViewDesc(view: Out<DriverView>, object: u64) {
+        view.require()?;
+        view.set(view_of_texture(object)?)
     }
 
     fn cudaGetSurfaceObjectResourceDesc(resource: Out<FlaggedResource>, object: u64) {

@@ -26,6 +26,8 @@ pub struct DriverDescription {
     flags: c_uint,
 }
 
+const _: () = assert!(size_of::<DriverDescription>() == 40);
+
 /// Types of channels: `cudaChannelFormatKind`, bits, and `CUarray_format`.
 const FORMATS: [(c_uint, c_int, c_uint); 8] = [
     (0, 8, 8),
@@ -40,7 +42,7 @@ const FORMATS: [(c_uint, c_int, c_uint); 8] = [
 /// Largest of `cudaChannelFormatKind`s of integers and floats.
 const LAST_PLAIN: c_uint = 3;
 /// Largest of all `cudaChannelFormatKind`s.
-const LAST: c_uint = 32;
+const LAST: c_uint = 45;
 
 impl ChannelDescription {
     /// Of what has no texels.
@@ -106,13 +108,13 @@ pub(crate) struct Rows {
     pub(crate) count: usize,
 }
 
-/// The rows of all slices or layers of an array.
+/// Rows of an array; of the first slice or layer, if it has several.
 pub(crate) fn rows(array: Handle) -> Result<Rows, Error> {
     let (texel, extent, _) = describe(array)?;
     Ok(Rows {
         texel_bytes: texel.bytes(),
         bytes: extent.width * texel.bytes(),
-        count: extent.height.max(1) * extent.depth.max(1),
+        count: extent.height.max(1),
     })
 }
 
@@ -201,6 +203,8 @@ mod tests {
             ([8, 0, 0, 0], 2, Err(Error::INVALID_CHANNEL_DESCRIPTOR)),
             ([0; 4], 3, Err(Error::INVALID_CHANNEL_DESCRIPTOR)),
             ([8, 0, 0, 0], 5, Err(Error::NOT_SUPPORTED)),
+            ([8, 8, 8, 0], 45, Err(Error::NOT_SUPPORTED)),
+            ([8, 0, 0, 0], 46, Err(Error::INVALID_CHANNEL_DESCRIPTOR)),
         ] {
             assert_eq!(texel(bits, kind).format(), format, "{bits:?} {kind}");
             if let Ok((format, channels)) = format {

@@ -17,6 +17,9 @@ struct Piece {
 
 /// Offset of a place in an array, in bytes.
 fn offset(rows: &array::Rows, x_bytes: usize, y: usize) -> Result<usize, Error> {
+    if x_bytes >= rows.bytes {
+        return Err(Error::INVALID_VALUE);
+    }
     let start = y.checked_mul(rows.bytes).and_then(|start| start.checked_add(x_bytes));
     start.ok_or(Error::INVALID_VALUE)
 }
@@ -215,5 +218,6 @@ mod tests {
         assert_eq!(of(2, 0, 40), None);
         assert_eq!((of(1, 0, 2), of(0, 0, 3)), (None, None));
         assert_eq!(of(usize::MAX, 1, 1), None);
+        assert_eq!((of(10, 0, 2), of(12, 0, 2)), (None, None), "beyond the row");
     }
 }

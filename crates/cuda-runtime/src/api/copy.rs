@@ -197,10 +197,14 @@ impl DriverVolumes {
         };
         let (from_texel, to_texel) = (texel(&self.from)?, texel(&self.to)?);
         let side = |side: &DriverVolume, texel: Option<usize>| Volume {
-            array: side.array,
+            array: if side.kind == ARRAY { side.array } else { Handle::NULL },
             position: [side.x_bytes / texel.unwrap_or(1), side.y, side.z],
             pointer: Pitched {
-                address: if side.kind == HOST { side.host } else { side.device },
+                address: match side.kind {
+                    ARRAY => 0,
+                    HOST => side.host,
+                    _ => side.device,
+                },
                 pitch: side.pitch,
                 width: side.pitch,
                 height: side.height,
@@ -229,7 +233,7 @@ impl DriverVolumes {
 
 const _: () = assert!(size_of::<Volumes>() == 160);
 
-/// The kind of memory that an array is, on a side of a copy to which its direction gives this kind.
+/// Kind of memory of an array in a copy of rows, whose direction gives this side `kind`.
 fn of_array(kind: c_uint) -> Result<c_uint, Error> {
     match kind {
         HOST => Err(Error::INVALID_MEMCPY_DIRECTION),
@@ -271,10 +275,8 @@ impl DriverVolume {
             array if address == 0 => Some(array::texel_bytes(array)?),
             _ => return Err(Error::INVALID_VALUE),
         };
-        let kind = match texel {
-            None => kind,
-            Some(_) => of_array(kind)?,
-        };
+        // Arrays are memory of the device, whatever the kind of the copy says.
+        let kind = if texel.is_some() { ARRAY } else { kind };
         let side = Self {
             x_bytes: x.checked_mul(texel.unwrap_or(1)).ok_or(Error::INVALID_VALUE)?,
             y,
@@ -435,5 +437,38 @@ exports! {
 
     fn cudaMemcpy3DPeerAsync(parameters: In<PeerVolumes>, stream: Handle) {
         copy_volumes(&parameters.get()?.on_one_device()?, Some(stream))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_in_memory_have_no_array_and_the_address_of_their_kind() {
+        let side = |kind| DriverVolume {
+            x_bytes: 3,
+            y: 2,
+            z: 1,
+            level: 0,
+            kind,
+            host: 0x1000,
+            device: 0x2000,
+            array: Handle(0x3000),
+            reserved: 0,
+            pitch: 64,
+            height: 4,
+        };
+        let copy = DriverVolumes {
+            from: side(HOST),
+            to: side(DEVICE),
+            width: 8,
+            height: 2,
+            depth: 1,
+        };
+        let found = copy.for_program().unwrap();
+        assert_eq!((found.from.array, found.to.array), (Handle::NULL, Handle::NULL));
+        assert_eq!((found.from.pointer.address, found.to.pointer.address), (0x1000, 0x2000));
+        assert_eq!((found.from.position, found.direction), ([3, 2, 1], Direction::HOST_TO_DEVICE));
     }
 }

@@ -1,4 +1,4 @@
-//! Texture and surface objects.
+//! Texture and surface objects. Handles are device addresses of descriptors.
 
 use std::ffi::{c_int, c_uint};
 
@@ -37,7 +37,7 @@ pub struct Sampling {
     is_cubemap_seamless: c_int,
 }
 
-/// `cudaResourceViewDesc` and `CUDA_RESOURCE_VIEW_DESC`, which are the same.
+/// `cudaResourceViewDesc`, as far as both versions have it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct View {
@@ -45,6 +45,13 @@ pub struct View {
     size: [usize; 3],
     levels: [c_uint; 2],
     layers: [c_uint; 2],
+}
+
+/// `CUDA_RESOURCE_VIEW_DESC`, and `cudaResourceViewDesc` of version 13.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct DriverView {
+    view: View,
     reserved: [c_uint; 16],
 }
 
@@ -74,7 +81,8 @@ pub struct DriverSampling {
 const _: () = {
     assert!(size_of::<Resource>() == 64);
     assert!(size_of::<Sampling>() == 72);
-    assert!(size_of::<View>() == 112);
+    assert!(size_of::<View>() == 48);
+    assert!(size_of::<DriverView>() == 112);
     assert!(size_of::<DriverResource>() == 144);
     assert!(size_of::<DriverSampling>() == 104);
 };
@@ -164,12 +172,31 @@ impl Sampling {
     }
 }
 
+impl DriverView {
+    /// Description of a view for the driver library.
+    pub fn new(view: View) -> Self {
+        Self { view, reserved: [0; 16] }
+    }
+
+    /// The view that the driver library describes.
+    pub fn view(self) -> View {
+        self.view
+    }
+}
+
 /// Creates a texture object of a resource with these flags.
-pub fn create_texture(object: Out<u64>, resource: &Resource, flags: c_uint, sampling: In<Sampling>, view: In<View>) -> Result<(), Error> {
+pub fn create_texture(
+    object: Out<u64>,
+    resource: &Resource,
+    flags: c_uint,
+    sampling: In<Sampling>,
+    view: Option<DriverView>,
+) -> Result<(), Error> {
     object.require()?;
     let driver = context::ready()?;
     let (resource, sampling) = (resource.for_driver(flags)?, sampling.get()?.for_driver()?);
-    driver.cuTexObjectCreate(object, In::new(&raw const resource), In::new(&raw const sampling), view)
+    let view = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    driver.cuTexObjectCreate(object, In::new(&raw const resource), In::new(&raw const sampling), In::new(view))
 }
 
 /// Creates a surface object of a resource with these flags.
@@ -192,6 +219,18 @@ pub fn resource_of_surface(object: u64) -> Result<Resource, Error> {
     let mut found = EMPTY;
     context::ready()?.cuSurfObjectGetResourceDesc(Out::new(&raw mut found), object)?;
     Resource::of(&found)
+}
+
+/// View of a texture object.
+pub fn view_of_texture(object: u64) -> Result<DriverView, Error> {
+    let mut found = DriverView::new(View {
+        format: 0,
+        size: [0; 3],
+        levels: [0; 2],
+        layers: [0; 2],
+    });
+    context::ready()?.cuTexObjectGetResourceViewDesc(Out::new(&raw mut found), object)?;
+    Ok(found)
 }
 
 /// Place for a description.
@@ -224,9 +263,5 @@ exports! {
         };
         context::ready()?.cuTexObjectGetTextureDesc(Out::new(&raw mut found), object)?;
         sampling.set(Sampling::of(&found))
-    }
-
-    fn cudaGetTextureObjectResourceViewDesc(view: Out<View>, object: u64) {
-        context::ready()?.cuTexObjectGetResourceViewDesc(view, object)
     }
 }

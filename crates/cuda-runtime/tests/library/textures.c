@@ -36,7 +36,14 @@ typedef struct {
     float levels[3];
     int is_optimization_disabled, is_seamless;
 } sampling;
-typedef struct { int format; size_t size[3]; unsigned levels[2], layers[2], reserved[16]; } view;
+typedef struct {
+    int format;
+    size_t size[3];
+    unsigned levels[2], layers[2];
+#if VERSION >= 13
+    unsigned reserved[16];
+#endif
+} view;
 
 channels cudaCreateChannelDesc(int, int, int, int, int);
 error_t_ cudaMallocArray(array_t *, const channels *, size_t, size_t, unsigned);
@@ -206,9 +213,6 @@ static void arrays(void) {
     RETURNS(1, cudaMemcpyToArray(array, 0, 4, source, 68, TO_DEVICE));
     copy.from.array = array;
     RETURNS(1, cudaMemcpy3D(&copy));
-    copy.from.array = NULL;
-    copy.kind = TO_HOST;
-    RETURNS(21, cudaMemcpy3D(&copy));
 
     OK(cudaFreeArray(array));
     OK(cudaFreeArray(other));
@@ -219,6 +223,91 @@ static void arrays(void) {
     RETURNS(400, cudaGetChannelDesc(&known, array));
     OK(cudaMemGetInfo(&after, &total));
     CHECK(before - after < 4096); /* The graph has what is left. */
+}
+
+/* Copies of boxes correct a kind by which an array would be in memory of the host. */
+static void corrected_kinds(void) {
+    unsigned char source[4 * 8 * 5 * 2], found[sizeof source];
+    fill(source, sizeof source);
+    const channels texel = cudaCreateChannelDesc(16, 16, 0, 0, SIGNED);
+    array_t volume;
+    void *memory, *target;
+    stream_t stream;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaMalloc3DArray(&volume, &texel, (extent){8, 5, 2}, 0));
+    OK(cudaMalloc(&memory, sizeof source));
+    OK(cudaMalloc(&target, sizeof source));
+    OK(cudaMemcpy(memory, source, sizeof source, TO_DEVICE));
+    const volumes in = {{NULL, {0, 0, 0}, {memory, 32, 32, 5}}, {volume, {0, 0, 0}, {NULL, 0, 0, 0}}, {8, 5, 2}, TO_HOST};
+    const volumes out = {{volume, {0, 0, 0}, {NULL, 0, 0, 0}}, {NULL, {0, 0, 0}, {target, 32, 32, 5}}, {8, 5, 2}, TO_DEVICE};
+    OK(cudaMemcpy3D(&in));
+    OK(cudaMemcpy3DAsync(&out, stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaMemcpy(found, target, sizeof found, TO_HOST));
+    CHECK(memcmp(found, source, sizeof source) == 0);
+    OK(cudaFreeArray(volume));
+    OK(cudaFree(memory));
+    OK(cudaFree(target));
+}
+
+/* Copies of bytes are within the first layer or slice, and copy nothing if they are refused. */
+static void first_layers(void) {
+    unsigned char source[4 * 8 * 6], found[4 * 8 * 3];
+    fill(source, sizeof source);
+    const channels texel = cudaCreateChannelDesc(32, 0, 0, 0, UNSIGNED);
+    for (int round = 0; round < 2; round++) {
+        array_t array;
+        OK(cudaMalloc3DArray(&array, &texel, (extent){8, 3, 2}, round ? LAYERED : 0));
+        RETURNS(1, cudaMemcpyToArray(array, 4, 2, source, 60, TO_DEVICE)); /* to the next layer */
+        RETURNS(1, cudaMemcpyToArray(array, 0, 0, source, sizeof source, TO_DEVICE));
+        RETURNS(1, cudaMemcpyToArray(array, 32, 0, source, 4, TO_DEVICE)); /* beyond the row */
+        RETURNS(1, cudaMemcpyFromArray(found, array, 0, 3, 4, TO_HOST));
+        OK(cudaMemcpyFromArray(found, array, 0, 0, sizeof found, TO_HOST));
+        for (size_t index = 0; index < sizeof found; index++) CHECK(found[index] == 0);
+        OK(cudaMemcpyToArray(array, 4, 1, source, 60, TO_DEVICE));
+        OK(cudaMemcpyFromArray(found, array, 0, 0, sizeof found, TO_HOST));
+        CHECK(memcmp(found + 36, source, 60) == 0 && found[32] == 0);
+        OK(cudaFreeArray(array));
+    }
+}
+
+static int is_untouched(const unsigned char *guard) {
+    for (int index = 0; index < 64; index++) if (guard[index] != 0xa5) return 0;
+    return 1;
+}
+
+/* Descriptions are as large as they are in this version. */
+static void descriptions(void) {
+    struct { resource known; unsigned char guard[64]; } resources;
+    struct { view known; unsigned char guard[64]; } views;
+    struct { sampling known; unsigned char guard[64]; } samplings;
+    memset(&resources, 0xa5, sizeof resources);
+    memset(&views, 0xa5, sizeof views);
+    memset(&samplings, 0xa5, sizeof samplings);
+    const channels byte = cudaCreateChannelDesc(8, 0, 0, 0, UNSIGNED);
+    const sampling plain = {.address_modes = {1, 1, 1}};
+    const view as_signed = {.format = 4, .size = {4, 4, 0}};
+    array_t array;
+    object_t texture, surface;
+    OK(cudaMallocArray(&array, &byte, 4, 4, SURFACE));
+    const resource of_array = {.kind = 0, .array = array};
+    OK(cudaCreateTextureObject(&texture, &of_array, &plain, &as_signed));
+    OK(cudaGetTextureObjectResourceDesc(&resources.known, texture));
+    OK(cudaGetTextureObjectResourceViewDesc(&views.known, texture));
+    OK(cudaGetTextureObjectTextureDesc(&samplings.known, texture));
+    CHECK(resources.known.array == array && views.known.format == 4 && views.known.size[1] == 4 && samplings.known.address_modes[2] == 1);
+    CHECK(is_untouched(resources.guard) && is_untouched(views.guard) && is_untouched(samplings.guard));
+#if VERSION >= 13
+    CHECK(views.known.reserved[0] == 0 && views.known.reserved[15] == 0);
+#endif
+    RETURNS(1, cudaGetTextureObjectResourceViewDesc(NULL, texture));
+    OK(cudaCreateSurfaceObject(&surface, &of_array));
+    memset(&resources, 0xa5, sizeof resources);
+    OK(cudaGetSurfaceObjectResourceDesc(&resources.known, surface));
+    CHECK(resources.known.array == array && is_untouched(resources.guard));
+    OK(cudaDestroySurfaceObject(surface));
+    OK(cudaDestroyTextureObject(texture));
+    OK(cudaFreeArray(array));
 }
 
 static void objects(void) {
@@ -339,9 +428,14 @@ static void objects(void) {
 
 int main(int count, char **arguments) {
     CHECK(count == 2);
-    if (strcmp(arguments[1], "arrays") == 0) arrays();
-    else if (strcmp(arguments[1], "objects") == 0) objects();
-    else return 2;
+    if (strcmp(arguments[1], "arrays") == 0) {
+        corrected_kinds();
+        first_layers();
+        arrays();
+    } else if (strcmp(arguments[1], "objects") == 0) {
+        descriptions();
+        objects();
+    } else return 2;
     printf("done\n");
     return 0;
 }
