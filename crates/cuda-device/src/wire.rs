@@ -191,7 +191,7 @@ impl From<&Properties> for cuda::DeviceProperties {
 }
 
 impl Properties {
-    /// Properties of the device of a session with this memory in bytes. Executors of before have none of the newer fields.
+    /// Properties of the device of a session with this memory in bytes. Earlier executors have none of the newer fields.
     ///
     /// # Errors
     /// What is wrong with the message.

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_is_told_from_what_is_not_supported() {
+    fn invalid_and_unsupported_arrays_have_different_errors() {
         let of = |format, channels, flags| {
             Layout::of(&Description {
                 format,

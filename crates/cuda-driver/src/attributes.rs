@@ -87,7 +87,7 @@ pub(crate) const LINEAR_PLANE: [u32; 2] = [131_072, 65_000];
 pub(crate) const LINEAR_PITCH: u32 = 2_097_120;
 
 /// Sizes of textures and surfaces (`CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE…`, `…_SURFACE…`), as of compute capability 8.0. There are no cubes, mipmaps
-/// and gathers, and no other limits for volumes.
+/// and gathers, and no alternate limits for 3D textures.
 fn texture_limit(attribute: u32) -> Option<u32> {
     Some(match attribute {
         21 => ROWS.texture[0],

@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Graph,
     /// A CUDA array.
     Array,
-    /// What kernels read a texture or surface from. Its address is the handle.
+    /// Descriptor of a texture or surface object. Its address is the handle.
     Descriptor,
 }
 

@@ -223,8 +223,8 @@ pub(crate) const READ_AS_INTEGER: c_uint = 1;
 pub(crate) const NORMALIZED_COORDINATES: c_uint = 2;
 /// `CU_TRSF_SRGB`.
 pub(crate) const SRGB: c_uint = 0x10;
-/// `CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION` and `CU_TRSF_SEAMLESS_CUBEMAP`, which concern levels of detail and cubes.
-const WITHOUT_EFFECT: c_uint = 0x20 | 0x40;
+/// `CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION`, which concerns levels of detail.
+const WITHOUT_EFFECT: c_uint = 0x20;
 
 /// Address modes in the order of `CUaddress_mode`.
 const MODES: [AddressMode; 4] = [AddressMode::Wrap, AddressMode::Clamp, AddressMode::Mirror, AddressMode::Border];
@@ -233,7 +233,8 @@ impl SamplingDescription {
     /// The texture with this sampling. Fetches from memory without rows are by texel, whatever the description says.
     fn sample(&self, texels: Texture, is_linear_memory: bool) -> Result<Texture, Status> {
         let known = READ_AS_INTEGER | NORMALIZED_COORDINATES | SRGB | WITHOUT_EFFECT;
-        if self.flags & !known != 0 || self.filter > 1 || self.level_filter > 1 {
+        // `CU_TRSF_SEAMLESS_CUBEMAP` is for cubemaps, which arrays are not.
+        if self.flags & !known != 0 || self.level_filter > 1 {
             return Err(Status::INVALID_VALUE);
         }
         if self.flags & SRGB != 0 {
@@ -246,6 +247,9 @@ impl SamplingDescription {
                 normalized_values,
                 ..texels
             });
+        }
+        if self.filter > 1 {
+            return Err(Status::INVALID_VALUE);
         }
         let mut address_modes = [AddressMode::Clamp; 3];
         for (mode, number) in address_modes.iter_mut().zip(self.address_modes) {

@@ -168,10 +168,10 @@ fn a_session_has_the_properties_of_its_device_but_for_its_memory() {
         ..device.clone()
     };
     assert_eq!(Properties::of_session(device.into(), 1 << 20), Ok(expected));
-    // Executors of before do not say what they lack.
-    let before = cuda::DeviceProperties {
+    // Earlier executors do not say what they lack.
+    let earlier = cuda::DeviceProperties {
         uuid: vec![0; 16].into(),
         ..Default::default()
     };
-    assert!(!Properties::of_session(before, 0).unwrap().reads_descriptors);
+    assert!(!Properties::of_session(earlier, 0).unwrap().reads_descriptors);
 }

@@ -15,7 +15,7 @@ fn create(array: Out<Handle>, description: Description) -> Result<(), Status> {
     array.set(driver::get()?.create_array(&current::context()?, description)?)
 }
 
-/// Refuses a question about what no array has here.
+/// Returns `INVALID_VALUE` for a property that arrays lack: planes, sparse or deferred mapping.
 fn without(array: Handle) -> Result<(), Status> {
     driver::get()?.arrays.get(array)?;
     Err(Status::INVALID_VALUE)
@@ -47,7 +47,7 @@ exports! {
     }
 
     /// No array is sparse.
-    fn cuArrayGetSparseProperties(_properties: Out<[u32; 10]>, array: Handle) {
+    fn cuArrayGetSparseProperties(_properties: Out<[u32; 12]>, array: Handle) {
         without(array)
     }
 

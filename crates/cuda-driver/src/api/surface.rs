@@ -1,4 +1,4 @@
-//! Surface objects. Their handles are addresses of what kernels read them from.
+//! Surface objects. Handles are device addresses of descriptors.
 
 use crate::boundary::{Handle, In, Out};
 use crate::current;
@@ -8,8 +8,9 @@ use crate::texture::ResourceDescription;
 
 exports! {
     fn cuSurfObjectCreate(object: Out<u64>, resource: In<ResourceDescription>) {
+        let driver = driver::get()?;
         object.require()?;
-        object.set(driver::get()?.create_surface(&current::context()?, resource.get()?)?)
+        object.set(driver.create_surface(&current::context()?, resource.get()?)?)
     }
 
     fn cuSurfObjectDestroy(object: u64) {

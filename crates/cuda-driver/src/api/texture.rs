@@ -1,4 +1,4 @@
-//! Texture objects. Their handles are addresses of what kernels read them from.
+//! Texture objects. Handles are device addresses of descriptors.
 
 use crate::boundary::{Handle, In, Out};
 use crate::current;
@@ -18,10 +18,11 @@ exports! {
         sampling: In<SamplingDescription>,
         view: In<ViewDescription>,
     ) {
+        let driver = driver::get()?;
         object.require()?;
         let view = if view.is_null() { None } else { Some(view.get()?) };
         let context = current::context()?;
-        object.set(driver::get()?.create_texture(&context, resource.get()?, sampling.get()?, view)?)
+        object.set(driver.create_texture(&context, resource.get()?, sampling.get()?, view)?)
     }
 
     fn cuTexObjectDestroy(object: u64) {

@@ -18,6 +18,10 @@ pub(crate) fn sides(copy: &Copy3d) -> Result<(Side, Side, Extent), Status> {
         height,
         depth,
     } = copy;
+    // Arrays of a copy have texels of one size.
+    if [from.kind, to.kind] == [ARRAY; 2] && texel_bytes(from)? != texel_bytes(to)? {
+        return Err(Status::INVALID_VALUE);
+    }
     let mut extent = Extent {
         width: *width as u64,
         height: *height as u64,
@@ -32,6 +36,11 @@ pub(crate) fn sides(copy: &Copy3d) -> Result<(Side, Side, Extent), Status> {
         extent = Extent::linear(extent.bytes().ok_or(Status::INVALID_VALUE)?);
     }
     Ok((to, from, extent))
+}
+
+/// Size of a texel of a side that is an array, in bytes.
+fn texel_bytes(volume: &Volume) -> Result<u64, Status> {
+    Ok(driver::get()?.arrays.get(volume.array)?.layout.format.bytes())
 }
 
 /// The rows of a side.

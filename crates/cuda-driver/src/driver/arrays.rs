@@ -27,7 +27,7 @@ impl Driver {
             address,
             context_id: context.id,
         };
-        self.arrays.insert(handle, Arc::new(array));
+        self.arrays.insert_in(context, handle, Arc::new(array))?;
         Ok(handle)
     }
 
@@ -95,7 +95,7 @@ impl Driver {
             view,
             context_id: context.id,
         };
-        self.textures.insert(Handle(address), Arc::new(object));
+        self.textures.insert_in(context, Handle(address), Arc::new(object))?;
         Ok(address)
     }
 
@@ -110,7 +110,7 @@ impl Driver {
             resource,
             context_id: context.id,
         };
-        self.surfaces.insert(Handle(address), Arc::new(object));
+        self.surfaces.insert_in(context, Handle(address), Arc::new(object))?;
         Ok(address)
     }
 
@@ -129,7 +129,7 @@ impl Driver {
     /// Writes a descriptor for work that is submitted later. Returns its address, which kernels take as the handle.
     fn create_descriptor(&self, context: &Arc<Context>, texture: &Texture) -> Result<u64, Status> {
         if !self.device.properties().reads_descriptors {
-            return refuse("a texture or surface on this device, which is no CPU engine,");
+            return refuse("a texture or surface object on a device whose kernels read no descriptors (a GPU, or an earlier executor)");
         }
         let address = self.allocate(context, Texture::DESCRIPTOR_BYTES, Kind::Descriptor)?;
         let written = context.submit(Operation::Write {

@@ -33,12 +33,13 @@ impl Driver {
         });
         self.streams.retain(|stream| stream.context_id != id);
         self.events.retain(|event| event.context_id != id);
-        self.textures.retain(|texture| texture.context_id != id);
-        self.surfaces.retain(|surface| surface.context_id != id);
-        self.arrays.retain(|array| array.context_id != id);
         for (kind, size) in self.ranges.remove_context(context) {
             self.discount(kind, size);
         }
+        // The context is marked as destroyed: other threads add none any more.
+        self.textures.retain(|texture| texture.context_id != id);
+        self.surfaces.retain(|surface| surface.context_id != id);
+        self.arrays.retain(|array| array.context_id != id);
         self.virtual_memory.lock().forget_context(id);
         self.host.write().retain(|_, range| !(range.is_managed() && range.context_id == id));
     }

@@ -1,12 +1,12 @@
 //! Copies of boxes, rows and bytes to and from CUDA arrays, in streams and in graphs.
 
-use crate::driver::{CPU, Copy2d, INVALID_HANDLE, INVALID_VALUE, Side, apart, cu, ok};
-use crate::texels::{ARRAY, Copy3d, DEVICE, F32, HOST, Plane, S16, U8, U32, Volume, image, program};
+use crate::driver::{CPU, Copy2d, INVALID_HANDLE, INVALID_VALUE, Program, Side, apart, cu, ok};
+use crate::texels::{ARRAY, Copy3d, DEVICE, F32, HOST, Plane, S16, U8, U32, Volume, image};
 
 #[test]
 fn boxes_are_copied_between_arrays_memory_and_the_host() {
     apart("array_copies::boxes_are_copied_between_arrays_memory_and_the_host", CPU, || {
-        let program = program();
+        let program = Program::new();
         let library = &program.library;
         // 9 texels of 4 bytes, 5 rows, 3 slices.
         let source = image(36 * 5 * 3);
@@ -70,7 +70,7 @@ fn boxes_are_copied_between_arrays_memory_and_the_host() {
 #[test]
 fn rows_are_copied_by_the_functions_for_two_dimensions() {
     apart("array_copies::rows_are_copied_by_the_functions_for_two_dimensions", CPU, || {
-        let program = program();
+        let program = Program::new();
         let library = &program.library;
         let source = image(40 * 6);
         let array = program.array([10, 6, 0], F32, 1, 0);
@@ -127,7 +127,7 @@ fn rows_are_copied_by_the_functions_for_two_dimensions() {
 #[test]
 fn bytes_of_an_array_follow_each_other_from_row_to_row() {
     apart("array_copies::bytes_of_an_array_follow_each_other_from_row_to_row", CPU, || {
-        let program = program();
+        let program = Program::new();
         let library = &program.library;
         let source = image(36 * 5);
         let array = program.array([9, 5, 0], U32, 1, 0);
@@ -171,9 +171,11 @@ fn bytes_of_an_array_follow_each_other_from_row_to_row() {
 #[test]
 fn copies_beyond_an_array_are_refused_and_copy_nothing() {
     apart("array_copies::copies_beyond_an_array_are_refused_and_copy_nothing", CPU, || {
-        let program = program();
+        let program = Program::new();
         let array = program.array([9, 5, 3], U32, 1, 0);
+        let of_bytes = program.array([36, 5, 3], U8, 1, 0);
         let source = image(36 * 6 * 4);
+        ok!(program.library, cuMemcpyHtoA_v2(of_bytes, 0usize, source.as_ptr(), 36usize * 5));
         let good = Copy3d {
             from: Volume::host(source.as_ptr(), 40, 6),
             to: Volume::array(array, [0; 3]),
@@ -197,6 +199,11 @@ fn copies_beyond_an_array_are_refused_and_copy_nothing() {
                 to: Volume { level: 1, ..good.to },
                 ..good
             },
+            // Texels of another size.
+            Copy3d {
+                from: Volume::array(of_bytes, [0; 3]),
+                ..good
+            },
         ] {
             assert_eq!(cu!(program.library, cuMemcpy3D_v2(&raw const wrong)), INVALID_VALUE, "{wrong:?}");
         }
@@ -212,7 +219,7 @@ fn copies_beyond_an_array_are_refused_and_copy_nothing() {
 #[test]
 fn captured_copies_of_arrays_are_nodes_with_the_arrays() {
     apart("array_copies::captured_copies_of_arrays_are_nodes_with_the_arrays", CPU, || {
-        let program = program();
+        let program = Program::new();
         let library = &program.library;
         let stream = program.stream();
         let (first, second) = (program.array([4, 2, 0], U32, 1, 0), program.array([4, 2, 0], U32, 1, 0));

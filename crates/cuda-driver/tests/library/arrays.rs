@@ -1,19 +1,18 @@
 //! CUDA arrays: what they are, whose they are, and what textures and surfaces are refused.
 
 use crate::driver::{CPU, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Program, apart, cu, ok};
-use crate::texels::{Copy3d, Description, F32, LAYERED, Plane, Resource, S16, SURFACE, Sampling, U8, U32, Volume, image, program};
-
-fn free(program: &Program) -> usize {
-    let (mut free, mut total) = (0usize, 0usize);
-    ok!(program.library, cuMemGetInfo_v2(&raw mut free, &raw mut total));
-    free
-}
+use crate::texels::{Copy3d, Description, F32, LAYERED, Plane, Resource, S16, SURFACE, Sampling, U8, U32, Volume, free, image, textured};
 
 #[test]
 fn arrays_say_what_they_are_and_count_as_memory() {
     apart("arrays::arrays_say_what_they_are_and_count_as_memory", CPU, || {
-        let program = program();
+        let program = Program::new();
         let library = &program.library;
+        // What other memory leaves behind.
+        let bytes = 100 * 8 * 600usize;
+        let used = program.allocate(bytes);
+        ok!(library, cuMemsetD8_v2(used, 0xa5u8, bytes));
+        ok!(library, cuMemFree_v2(used));
         let before = free(&program);
         let description = Description {
             size: [100, 20, 30],
@@ -65,9 +64,9 @@ fn arrays_say_what_they_are_and_count_as_memory() {
 }
 
 #[test]
-fn what_is_no_array_is_refused_and_takes_no_memory() {
-    apart("arrays::what_is_no_array_is_refused_and_takes_no_memory", CPU, || {
-        let program = program();
+fn invalid_arrays_are_refused_and_take_no_memory() {
+    apart("arrays::invalid_arrays_are_refused_and_take_no_memory", CPU, || {
+        let program = Program::new();
         let before = free(&program);
         let good = Description {
             size: [8, 8, 0],
@@ -140,7 +139,7 @@ fn arrays_of_a_context_end_with_it_and_are_no_textures_of_another() {
         "arrays::arrays_of_a_context_end_with_it_and_are_no_textures_of_another",
         CPU,
         || {
-            let program = program();
+            let Some(program) = textured() else { return };
             let library = &program.library;
             let source = image(16);
             let own = program.array([4, 1, 0], U32, 1, SURFACE);
@@ -182,7 +181,7 @@ fn textures_and_surfaces_of_what_kernels_could_not_read_are_refused() {
         "arrays::textures_and_surfaces_of_what_kernels_could_not_read_are_refused",
         CPU,
         || {
-            let program = program();
+            let Some(program) = textured() else { return };
             let memory = program.allocate(8192);
             let (integers, floats) = (program.array([4, 4, 0], U32, 1, 0), program.array([4, 4, 0], F32, 1, 0));
             let before = free(&program);
@@ -200,6 +199,8 @@ fn textures_and_surfaces_of_what_kernels_could_not_read_are_refused() {
                 ),
                 (array, Sampling { filter: 2, ..point }),
                 (array, Sampling { flags: 4, ..point }),
+                // No array is a cubemap.
+                (array, Sampling { flags: 0x40, ..point }),
                 // Integers have no values between them.
                 (Resource::array(integers), Sampling { filter: 1, ..point }),
                 (Resource::linear(memory + 4, F32, 1, 64), point),

@@ -30,6 +30,9 @@ const APART: &str = "SAHASRA_TEST_APART";
 /// Variable with a session of 64Mi on which the tests run instead of on this process's CPU, as a value of `SAHASRA_CUDA`.
 const SESSION: &str = "SAHASRA_TEST_SESSION";
 
+/// Variable that says that the device of the session is a GPU.
+const GPU: &str = "SAHASRA_TEST_GPU";
+
 /// The library that Cargo built with this test.
 pub fn path() -> PathBuf {
     let test = std::env::current_exe().expect("the test is a file");
@@ -116,7 +119,12 @@ pub fn is_on_session() -> bool {
 
 /// Whether a code refuses an ELF file that is cut: as machine code, or on a session of a GPU (`SAHASRA_TEST_GPU`) as a damaged image.
 pub fn refuses_machine_code(code: u32) -> bool {
-    code == NO_BINARY_FOR_GPU || (code == INVALID_IMAGE && std::env::var_os("SAHASRA_TEST_GPU").is_some())
+    code == NO_BINARY_FOR_GPU || (code == INVALID_IMAGE && std::env::var_os(GPU).is_some())
+}
+
+/// Whether kernels read textures and surfaces: not on a session of a GPU (`SAHASRA_TEST_GPU`).
+pub fn has_textures() -> bool {
+    !(is_on_session() && std::env::var_os(GPU).is_some())
 }
 
 /// Bytes as text.

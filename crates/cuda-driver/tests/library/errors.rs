@@ -11,6 +11,8 @@ fn without_a_device_the_program_is_told_what_to_set() {
         let library = open();
         let mut count = 0i32;
         assert_eq!(cu!(library, cuDeviceGetCount(&raw mut count)), NOT_INITIALIZED);
+        assert_eq!(cu!(library, cuTexObjectCreate(0u64, 0u64, 0u64, 0u64)), NOT_INITIALIZED);
+        assert_eq!(cu!(library, cuSurfObjectCreate(0u64, 0u64)), NOT_INITIALIZED);
         for _ in 0..2 {
             assert_eq!(cu!(library, cuInit(0u32)), NO_DEVICE);
         }

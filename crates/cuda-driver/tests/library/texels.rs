@@ -1,6 +1,6 @@
 //! Arrays, textures and surfaces as the tests describe them, and kernels that access them.
 
-use crate::driver::{Program, cu, ok, parameter};
+use crate::driver::{NOT_SUPPORTED, Program, cu, has_textures, ok, parameter};
 
 /// `CUarray_format`s.
 pub const U8: u32 = 1;
@@ -216,12 +216,33 @@ pub fn image(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index ^ ((index >> 8) * 31)) as u8).collect()
 }
 
-/// A program whose module has the kernels.
-pub fn program() -> Program {
+/// Free memory of the device in bytes.
+pub fn free(program: &Program) -> usize {
+    let (mut free, mut total) = (0usize, 0usize);
+    ok!(program.library, cuMemGetInfo_v2(&raw mut free, &raw mut total));
+    free
+}
+
+/// A program whose module has the kernels. If the device has no textures, checks that they are refused, and returns `None`.
+pub fn textured() -> Option<Program> {
     let mut program = Program::new();
-    let text = kernels();
-    ok!(program.library, cuModuleLoadData(&raw mut program.module, text.as_ptr()));
-    program
+    if has_textures() {
+        let text = kernels();
+        ok!(program.library, cuModuleLoadData(&raw mut program.module, text.as_ptr()));
+        return Some(program);
+    }
+    let array = Resource::array(program.array([4, 4, 0], F32, 1, SURFACE));
+    let linear = Resource::linear(program.allocate(1024), F32, 1, 1024);
+    let before = free(&program);
+    for resource in [array, linear] {
+        let refused = program.try_texture(&resource, &Sampling::default(), None);
+        assert_eq!(refused, Err(NOT_SUPPORTED), "{resource:?}");
+    }
+    assert_eq!(program.try_surface(&array), Err(NOT_SUPPORTED));
+    let mut width = -1i32;
+    ok!(program.library, cuDeviceGetAttribute(&raw mut width, 22u32, 0i32));
+    assert_eq!((width, free(&program)), (0, before));
+    None
 }
 
 impl Program {

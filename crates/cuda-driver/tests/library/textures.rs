@@ -1,7 +1,7 @@
 //! Textures of arrays, of rows in memory, and of memory without rows.
 
-use crate::driver::{CPU, INVALID_VALUE, SUCCESS, apart, cu, ok};
-use crate::texels::{AS_INTEGER, F16, F32, LAYERED, NORMALIZED, Resource, S8, S16, S32, Sampling, U8, U16, U32, View, bytes, program};
+use crate::driver::{CPU, ILLEGAL_ADDRESS, INVALID_VALUE, SUCCESS, apart, cu, ok, parameter};
+use crate::texels::{AS_INTEGER, F16, F32, LAYERED, NORMALIZED, Resource, S8, S16, S32, Sampling, U8, U16, U32, View, bytes, textured};
 
 const WRAP: u32 = 0;
 const CLAMP: u32 = 1;
@@ -30,7 +30,7 @@ fn places(size: [u32; 3]) -> Vec<[u32; 4]> {
 #[test]
 fn texels_of_every_format_are_fetched_as_they_are_in_the_array() {
     apart("textures::texels_of_every_format_are_fetched_as_they_are_in_the_array", CPU, || {
-        let program = program();
+        let Some(program) = textured() else { return };
         let half = [0x0000u16, 0x3c00, 0x4000, 0xc500, 0x3800];
         let half_values = [0.0f32, 1.0, 2.0, -5.0, 0.5];
         for channels in [1usize, 2, 4] {
@@ -79,7 +79,7 @@ fn small_integers_are_read_as_floats_unless_a_texture_says_otherwise() {
         "textures::small_integers_are_read_as_floats_unless_a_texture_says_otherwise",
         CPU,
         || {
-            let program = program();
+            let Some(program) = textured() else { return };
             for (format, texels, expected) in [
                 (U8, vec![0u8, 51, 102, 255], [0.0f32, 0.2, 0.4, 1.0]),
                 (S8, vec![0, 127, 0x81, 0x80], [0.0, 1.0, -1.0, -1.0]),
@@ -145,7 +145,7 @@ fn coordinates_and_filters_are_those_of_the_texture_for_each_dimension() {
         "textures::coordinates_and_filters_are_those_of_the_texture_for_each_dimension",
         CPU,
         || {
-            let program = program();
+            let Some(program) = textured() else { return };
             let size = [8usize, 4];
             let image: Vec<f32> = (0..32).map(|index| ((index * 7) % 32) as f32).collect();
             let texels = bytes(image.iter().copied(), f32::to_le_bytes);
@@ -196,7 +196,7 @@ fn coordinates_and_filters_are_those_of_the_texture_for_each_dimension() {
 #[test]
 fn rows_volumes_and_layers_are_fetched_along_their_dimensions() {
     apart("textures::rows_volumes_and_layers_are_fetched_along_their_dimensions", CPU, || {
-        let program = program();
+        let Some(program) = textured() else { return };
         let texels = bytes(0..60u32, u32::to_le_bytes);
         let numbers = |count: u32| (0..count).map(|texel| [texel, 0, 0, 1]).collect::<Vec<_>>();
         for (size, flags, kernel, all) in [
@@ -227,7 +227,7 @@ fn rows_volumes_and_layers_are_fetched_along_their_dimensions() {
 #[test]
 fn memory_without_rows_is_fetched_by_texel() {
     apart("textures::memory_without_rows_is_fetched_by_texel", CPU, || {
-        let program = program();
+        let Some(program) = textured() else { return };
         let texels = bytes((0..100u32).map(|texel| texel as f32), f32::to_le_bytes);
         let memory = program.memory(&texels);
         // Filters, address modes and normalised coordinates do not concern it.
@@ -242,15 +242,17 @@ fn memory_without_rows_is_fetched_by_texel() {
         let found = program.fetch("1d_s32", texture, &[[0; 4], [48, 0, 0, 0], [49, 0, 0, 0], [u32::MAX, 0, 0, 0]]);
         let found: Vec<_> = found.iter().map(|texel| texel.map(f32::from_bits)).collect();
         assert_eq!(found, [[0.0, 1.0, 0.0, 1.0], [96.0, 97.0, 0.0, 1.0], [0.0; 4], [0.0; 4]]);
-        let texture = program.texture(&Resource::linear(memory, U8, 1, 4), &sampling);
-        assert_eq!(program.fetch("1d_s32", texture, &[[0; 4]])[0][0], 0, "a float of 0");
+        let memory = program.memory(&[0xff; 4]);
+        let unknown_filter = Sampling { filter: 2, ..sampling };
+        let texture = program.texture(&Resource::linear(memory, U8, 1, 4), &unknown_filter);
+        assert_eq!(program.fetch("1d_s32", texture, &[[0; 4]])[0][0], 1f32.to_bits());
     });
 }
 
 #[test]
 fn a_texture_is_of_what_its_array_has_when_a_kernel_runs() {
     apart("textures::a_texture_is_of_what_its_array_has_when_a_kernel_runs", CPU, || {
-        let program = program();
+        let Some(program) = textured() else { return };
         let array = program.array_of([1, 0, 0], U32, 1, 0, &1u32.to_le_bytes());
         let texture = program.texture(&Resource::array(array), &POINT);
         for value in [1u32, 2, 3] {
@@ -261,9 +263,45 @@ fn a_texture_is_of_what_its_array_has_when_a_kernel_runs() {
 }
 
 #[test]
+fn submitted_work_precedes_the_destruction_of_textures() {
+    apart("textures::submitted_work_precedes_the_destruction_of_textures", CPU, || {
+        let Some(program) = textured() else { return };
+        let library = &program.library;
+        let texels = bytes(5..9u32, u32::to_le_bytes);
+        let array = program.array_of([4, 0, 0], U32, 1, 0, &texels);
+        let mut texture = program.texture(&Resource::array(array), &POINT);
+        let mut given = program.memory(&bytes([0u32, 0, 0, 0, 3, 0, 0, 0], u32::to_le_bytes));
+        let (mut out, mut count) = (program.allocate(32), 2u32);
+        let mut parameters = [
+            parameter(&mut texture),
+            parameter(&mut given),
+            parameter(&mut out),
+            parameter(&mut count),
+        ];
+        let (function, stream) = (program.function("fetch_1d_s32"), program.stream());
+        for _ in 0..50 {
+            assert_eq!(program.launch(function, 1, stream, &mut parameters), SUCCESS);
+        }
+        ok!(library, cuTexObjectDestroy(texture));
+        ok!(library, cuArrayDestroy(array));
+        ok!(library, cuStreamSynchronize(stream));
+        let mut found = [[0u32; 4]; 2];
+        ok!(library, cuMemcpyDtoH_v2(found.as_mut_ptr(), out, 32usize));
+        assert_eq!(found, [[5, 0, 0, 1], [8, 0, 0, 1]]);
+        // A texture outlives its array, whose memory is gone.
+        let array = program.array_of([4, 0, 0], U32, 1, 0, &texels);
+        let mut texture = program.texture(&Resource::array(array), &POINT);
+        parameters[0] = parameter(&mut texture);
+        ok!(library, cuArrayDestroy(array));
+        assert_eq!(program.launch(function, 1, stream, &mut parameters), SUCCESS);
+        assert_eq!(cu!(library, cuStreamSynchronize(stream)), ILLEGAL_ADDRESS);
+    });
+}
+
+#[test]
 fn views_have_another_format_or_a_part_of_the_layers() {
     apart("textures::views_have_another_format_or_a_part_of_the_layers", CPU, || {
-        let program = program();
+        let Some(program) = textured() else { return };
         let texels = bytes(0..24u32, u32::to_le_bytes);
         let array = program.array_of([2, 3, 4], U32, 1, LAYERED, &texels);
         let resource = Resource::array(array);
@@ -311,7 +349,7 @@ fn views_have_another_format_or_a_part_of_the_layers() {
 #[test]
 fn textures_say_what_they_were_made_of() {
     apart("textures::textures_say_what_they_were_made_of", CPU, || {
-        let program = program();
+        let Some(program) = textured() else { return };
         let memory = program.allocate(4096);
         let resource = Resource::plane(memory, F32, 4, [8, 4], 256);
         let sampling = Sampling {
