@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
 use crate::boundary::Handle;
-use crate::context::Context;
 use crate::status::Status;
 
 /// Returns a handle that no other object of the process has or had. Handles start above the values that the API gives a meaning (streams 1
@@ -59,9 +58,9 @@ impl<T> Table<T> {
 
     /// Adds an object of a context under a handle; [`Status::CONTEXT_IS_DESTROYED`] if another thread has destroyed the context. A context
     /// is marked as destroyed before its objects are removed, so that none is left behind.
-    pub(crate) fn insert_in(&self, context: &Context, handle: Handle, object: Arc<T>) -> Result<(), Status> {
+    pub(crate) fn insert_unless(&self, is_destroyed: &AtomicBool, handle: Handle, object: Arc<T>) -> Result<(), Status> {
         let mut objects = self.objects.write();
-        if context.is_destroyed.load(Ordering::Relaxed) {
+        if is_destroyed.load(Ordering::Relaxed) {
             return Err(Status::CONTEXT_IS_DESTROYED);
         }
         objects.insert(handle, object);
@@ -96,21 +95,19 @@ impl<T> Table<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZero;
-
-    use sahasra_cuda_device::CpuDevice;
-
     use super::*;
 
     #[test]
     fn a_destroyed_context_gets_no_objects() {
-        let device = CpuDevice::new(64 << 20, NonZero::<usize>::MIN);
-        let context = Context::open(&device, new_handle(), false, 0).unwrap();
+        let is_destroyed = AtomicBool::new(false);
         let table = Table::default();
         let (first, second) = (new_handle(), new_handle());
-        assert_eq!(table.insert_in(&context, first, Arc::new(1)), Ok(()));
-        context.is_destroyed.store(true, Ordering::Relaxed);
-        assert_eq!(table.insert_in(&context, second, Arc::new(2)), Err(Status::CONTEXT_IS_DESTROYED));
+        assert_eq!(table.insert_unless(&is_destroyed, first, Arc::new(1)), Ok(()));
+        is_destroyed.store(true, Ordering::Relaxed);
+        assert_eq!(
+            table.insert_unless(&is_destroyed, second, Arc::new(2)),
+            Err(Status::CONTEXT_IS_DESTROYED)
+        );
         assert_eq!((table.find(first), table.find(second)), (Some(Arc::new(1)), None));
     }
 }

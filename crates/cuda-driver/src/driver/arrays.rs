@@ -27,7 +27,7 @@ impl Driver {
             address,
             context_id: context.id,
         };
-        self.arrays.insert_in(context, handle, Arc::new(array))?;
+        self.arrays.insert_unless(&context.is_destroyed, handle, Arc::new(array))?;
         Ok(handle)
     }
 
@@ -95,7 +95,8 @@ impl Driver {
             view,
             context_id: context.id,
         };
-        self.textures.insert_in(context, Handle(address), Arc::new(object))?;
+        self.textures
+            .insert_unless(&context.is_destroyed, Handle(address), Arc::new(object))?;
         Ok(address)
     }
 
@@ -110,7 +111,8 @@ impl Driver {
             resource,
             context_id: context.id,
         };
-        self.surfaces.insert_in(context, Handle(address), Arc::new(object))?;
+        self.surfaces
+            .insert_unless(&context.is_destroyed, Handle(address), Arc::new(object))?;
         Ok(address)
     }
 
