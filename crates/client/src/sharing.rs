@@ -1,6 +1,5 @@
 //! Memory that the client shares with its session's executor, if both are on one machine: see `docs/adr/0049`.
 
-use std::fs;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -11,8 +10,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sahasra_memory::shared::{self, SharedMemory as Memory, SlotPool};
 use sahasra_wire::session::{Attach, ClientFrame, ServerFrame, SharedMemory, client_frame, frame, server_frame::Kind};
 
-/// File with an identifier that the kernel chooses anew at each boot.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Timeout for each step of the exchange, in which a machine that answers at all takes microseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -25,7 +22,7 @@ pub(crate) async fn attach(offer: SharedMemory) -> Option<Arc<SlotPool>> {
 }
 
 async fn try_attach(offer: SharedMemory) -> io::Result<Arc<SlotPool>> {
-    if fs::read_to_string(BOOT_ID)?.trim() != offer.kernel_boot_id {
+    if shared::kernel_boot_id()? != offer.kernel_boot_id {
         return Err(io::Error::other("the session is on another machine"));
     }
     let stream = tokio::net::UnixStream::from_std(connect(&offer.socket)?)?;
@@ -89,7 +86,7 @@ mod tests {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let offer = SharedMemory {
             socket: name.into(),
-            kernel_boot_id: fs::read_to_string(BOOT_ID).unwrap().trim().to_owned(),
+            kernel_boot_id: shared::kernel_boot_id().unwrap(),
             user: rustix::process::geteuid().as_raw(),
             secret: Bytes::from_static(b"secret"),
         };

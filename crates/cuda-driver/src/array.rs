@@ -64,7 +64,7 @@ const _: () = {
     assert!(size_of::<PlaneDescription>() == 24);
 };
 
-/// Type of texels.
+/// Format and number of the channels of a texel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
     pub(crate) channel: Channel,
@@ -147,7 +147,7 @@ impl Layout {
         Ok(Self { format, extent, pitch })
     }
 
-    /// Size in bytes.
+    /// Size of all rows in bytes, with their padding.
     pub(crate) fn bytes(&self) -> u64 {
         self.pitch * self.rows()
     }
@@ -163,7 +163,7 @@ impl Layout {
     }
 }
 
-/// An array.
+/// An array, whose memory is a range of its context.
 pub(crate) struct Array {
     pub(crate) description: Description,
     pub(crate) layout: Layout,

@@ -136,16 +136,21 @@ impl RemoteQueue {
         })
     }
 
-    /// Requests rows, after everything that was submitted before.
-    fn ask_for(&self, from: Region, extent: Extent) -> Pending<Array> {
-        let bytes = extent.bytes().unwrap_or(u64::MAX);
-        let read = Read {
+    /// Message that requests rows. The session sets the number of the request, and the slot if there is one.
+    fn read_message(&self, from: Region, extent: Extent) -> Read {
+        Read {
             context: self.context,
             from: from.into(),
             extent: extent.into(),
             request: 0,
             slot: None,
-        };
+        }
+    }
+
+    /// Requests rows, after everything that was submitted before.
+    fn ask_for(&self, from: Region, extent: Extent) -> Pending<Array> {
+        let bytes = extent.bytes().unwrap_or(u64::MAX);
+        let read = self.read_message(from, extent);
         self.outbox.ask_after_all(|session| session.cuda_read(read, bytes)).1
     }
 

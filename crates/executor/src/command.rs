@@ -20,9 +20,6 @@ use crate::process::end_on_panic;
 use crate::sandbox::{self, Inherited, reach::Reach};
 use crate::session::{self, Options};
 
-/// File with an identifier that the kernel chooses anew at each boot.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 /// Runs chunks on one device for one namespace, or holds one session. Started by the agent.
 #[derive(Debug, Parser)]
 #[command(name = "executor")]
@@ -99,7 +96,7 @@ fn run(assigned: &Assigned) -> Result<ExitCode, ExitCode> {
 }
 
 fn session(mut options: Options) -> Result<ExitCode, ExitCode> {
-    options.kernel_boot_id = std::fs::read_to_string(BOOT_ID).ok().map(|id| id.trim().to_owned());
+    options.kernel_boot_id = sahasra_memory::shared::kernel_boot_id().ok();
     let reach = Reach {
         gpu: options.assigned.backend.is_gpu(),
         plugin: options.plugin.clone(),

@@ -38,6 +38,15 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// Unit of a slot's size in bytes.
 const GRAIN_BYTES: u64 = 4096;
 
+/// Boot id of this machine's kernel, a UUID that is new at each boot: processes with the same one are on one machine.
+///
+/// # Errors
+/// Errors of reading `/proc/sys/kernel/random/boot_id`.
+pub fn kernel_boot_id() -> io::Result<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(id.trim().to_owned())
+}
+
 /// Mapping of the memory.
 #[derive(Debug)]
 pub struct SharedMemory {
@@ -218,7 +227,7 @@ pub struct SlotPool {
 }
 
 impl SlotPool {
-    /// The slots of memory that nobody uses.
+    /// The slots of memory, all of them free.
     pub fn new(memory: SharedMemory) -> Arc<Self> {
         let state = State {
             uses: vec![Use::Free; memory.slots],

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sahasra_client::{Error, Pending, Session, Slot, SlotPool};
 use sahasra_cuda_device::{Extent, Region, Ticket};
-use sahasra_wire::cuda::{Read, Write};
+use sahasra_wire::cuda::Write;
 
 use super::RemoteQueue;
 
@@ -122,13 +122,7 @@ impl RemoteQueue {
     }
 
     fn ask_shared<'a>(&self, slot: Slot, (from, extent, into): (Region, Extent, &'a mut [u8])) -> Asked<'a> {
-        let read = Read {
-            context: self.context,
-            from: from.into(),
-            extent: extent.into(),
-            request: 0,
-            slot: None,
-        };
+        let read = self.read_message(from, extent);
         let (_, answer) = self.outbox.ask_after_all(|session| session.cuda_read_shared(read, &slot));
         Asked { slot, answer, into }
     }
