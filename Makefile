@@ -13,7 +13,9 @@ E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$
 SIMULATION := cargo run --quiet --profile simulation --package sahasra-simulation --
 SEEDS := 1000
 FROM := 0
-# Commands name the whole workspace, so that dependencies get the same features everywhere and are built once a profile.
+# Commands name the whole workspace, so that dependencies get the same features everywhere and are built once a profile. The Python package has
+# none of its own, and is left to maturin, which builds its dependencies in another way.
+RUST := --workspace --exclude sahasra-python
 
 .PHONY: help
 help: ## List the targets
@@ -51,7 +53,7 @@ test: ## Every test: unit, property, contracts of devices and control planes, si
 LONG_TESTS := failover faults outages python session_faults
 TEST_PROGRAMS = $(shell cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; \
 	print(*sorted({target["name"] for package in json.load(sys.stdin)["packages"] for target in package["targets"] if "test" in target["kind"]}))')
-CARGO_TEST := SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test --workspace
+CARGO_TEST := SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test $(RUST)
 
 .PHONY: test-rust test-long
 test-rust: debug tools
@@ -78,13 +80,13 @@ sim-mutants: ## Take out guards one at a time: the model or the simulation must 
 
 .PHONY: e2e
 e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver and etcd
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) cargo test --workspace $(E2E_TESTS)
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) cargo test $(RUST) $(E2E_TESTS)
 
 .PHONY: soak
 soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions; an operator killed for two minutes (about 20 minutes)
 	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_OUTAGE=300s SAHASRA_E2E_SEED_COUNT=200 SAHASRA_E2E_DELETION_COUNT=200 \
-	cargo test --workspace --test session_faults -- --nocapture
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_KILL_COUNT=24 cargo test --workspace --test failover
+	cargo test $(RUST) --test session_faults -- --nocapture
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_E2E_KILL_COUNT=24 cargo test $(RUST) --test failover
 	@python=$$(python/environment); plugin=$$(crates/pjrt/plugin); [ -z "$$python" ] || { cd python; \
 	SAHASRA_E2E_SESSION_COUNT=1000 SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN="$$plugin" "$$python" -P -m pytest -q -s tests/test_faults.py; }
 
@@ -163,12 +165,12 @@ build: ## The binaries, optimised
 
 .PHONY: debug
 debug:
-	cargo build --workspace --bins --example cuda_program
+	cargo build $(RUST) --bins --lib --example cuda_program
 
 .PHONY: compile compile-rust compile-python
 compile: tools compile-rust compile-python ## What the tests need, built: -j3 does the three parts at the same time
 compile-rust: debug
-	cargo test --workspace --lib --bins --tests --no-run
+	cargo test $(RUST) --lib --bins --tests --no-run
 compile-python:
 	python/environment >/dev/null
 	crates/pjrt/plugin >/dev/null

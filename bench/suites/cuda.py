@@ -1,5 +1,6 @@
 """CUDA driver calls: in process, on a session at its worker, and through the gateway, with and without a delay; plain TCP beside them. Copies at
-the worker are made over TCP (`direct`) and through shared memory (`shared`).
+the worker are made over TCP (`direct`) and through shared memory (`shared`). The last part kills workers and measures when their programs have
+the error.
 
 `sahasra up` serves the pool. The client is crates/cuda-driver/examples/rates.rs on the driver library of this repository. Published figures
 of peers are in docs/benchmarks.md.
@@ -29,13 +30,15 @@ COPIES = ("copy to the device", "copy to the host")
 # Delay of a link in milliseconds, in each direction, and round trips over it: of a program's start, and of a loop of 100 steps that read a number each.
 DELAY, DELAYED_ROUNDS = 15, 3
 TRIP_GOALS = {"start": 3, "loop of 100 steps": 101}
+# Milliseconds from the end of a worker until a call of its program has returned the error.
+LOST_GOAL = 100
 
 
 class Pool:
-    """A pool of `sahasra up`, with a session of engine cuda."""
+    """A pool of `sahasra up`, for sessions of engine cuda."""
 
-    def __init__(self, url, token):
-        self.url, self.token = url, token
+    def __init__(self, process, url, token):
+        self.process, self.url, self.token = process, url, token
 
     def session(self, name):
         body = json.dumps({"metadata": {"name": name}, "spec": {"engine": "cuda", "vram": "1Gi"}}).encode()
@@ -61,7 +64,7 @@ def pool(binary):
             found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
             if found is None:
                 raise RuntimeError("sahasra up does not come up")
-            yield Pool(f"http://{found.group()}", open(token).read().strip())
+            yield Pool(process, f"http://{found.group()}", open(token).read().strip())
         finally:
             process.send_signal(signal.SIGINT)
             process.communicate()
@@ -104,6 +107,26 @@ def trips(context, program, session):
         yield Result.of_runs(f"delayed {2 * DELAY} ms: {name}", added[name], "round trips", goal=goal * 1.1)
 
 
+def lost(program, binary, libraries):
+    """Yields the time from SIGKILL for a pool, and so for its worker, until a program on it has the error."""
+    measured = []
+    for _ in range(ROUNDS):
+        with pool(binary) as served:
+            session = {"SAHASRA_CUDA": served.session("lost"), "SAHASRA_TOKEN": served.token, "SAHASRA_CUDA_DIRECT": "1"}
+            variables = {**os.environ, **session, "LD_LIBRARY_PATH": libraries}
+            with subprocess.Popen([program, "--until-lost"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables) as user:
+                if user.stdout.readline() != "running\n":
+                    raise RuntimeError("the program does not start")
+                time.sleep(0.2)
+                killed = time.monotonic()
+                served.process.kill()
+                error = user.stdout.readline().strip()
+                measured.append((time.monotonic() - killed) * 1e3)
+            if error != "CUDA_ERROR_DEVICE_UNAVAILABLE":
+                raise RuntimeError(f"a program whose worker was killed got {error or 'nothing'}")
+    yield Result.of_runs("worker killed: error", measured, "ms", goal=LOST_GOAL)
+
+
 def run(context):
     cargo = context.require("cargo")
     context.check([cargo, "build", "--quiet", "--release", "--bin", "sahasra"])
@@ -127,6 +150,7 @@ def run(context):
                 time.sleep(0.2)
             rounds["tcp"].append(measure(context, program, "--tcp"))
         over_link = list(trips(context, program, session))
+    losses = list(lost(program, release / "sahasra", libraries))
     values = {way: {name: [run[name]["value"] for run in runs] for name in runs[0]} for way, runs in rounds.items()}
     units = {name: line["unit"] for runs in rounds.values() for name, line in runs[0].items()}
     tcp = Result.of_runs("tcp: round trip", values["tcp"]["round trip"], "us")
@@ -134,6 +158,7 @@ def run(context):
     yield tcp
     yield bulk
     yield from over_link
+    yield from losses
     for way in ways:
         for name, measured in values[way].items():
             goal, peer = None, {}

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! With `--json` each line is a JSON object with the name, the value and its unit. With `--tcp` it measures plain TCP on loopback instead, with
-//! `--training` the start of a program and a loop of 100 steps, each of two uploads, 20 launches and a number that is read back.
+//! `--training` the start of a program and a loop of 100 steps, each of two uploads, 20 launches and a number that is read back. With
+//! `--until-lost` it prints `running`, uses the device until a call fails, and prints the error.
 
 use std::ffi::c_void;
 use std::io::{self, Read, Write};
@@ -159,6 +160,25 @@ fn training() {
     print("loop of 100 steps", began.elapsed().as_secs_f64() * 1e3, "ms");
 }
 
+/// Fills memory and waits for it until the device is lost.
+fn until_lost() {
+    start();
+    let mut word = 0;
+    // SAFETY: the driver writes an address.
+    unsafe { check(sys::cuMemAlloc_v2(&mut word, 4)) };
+    println!("running");
+    loop {
+        // SAFETY: the memory has four bytes.
+        let filled = unsafe { sys::cuMemsetD32_v2(word, 1, 1) };
+        // SAFETY: the context is current.
+        let done = unsafe { sys::cuCtxSynchronize() };
+        if let Some(error) = [filled, done].into_iter().find(|result| *result != CUresult::CUDA_SUCCESS) {
+            println!("{error:?}");
+            return;
+        }
+    }
+}
+
 fn main() {
     let is_asked_for = |option: &str| std::env::args().any(|argument| argument == option);
     if is_asked_for("--tcp") {
@@ -166,6 +186,9 @@ fn main() {
     }
     if is_asked_for("--training") {
         return training();
+    }
+    if is_asked_for("--until-lost") {
+        return until_lost();
     }
     let function = start();
     let launch = || launch(function);
