@@ -22,9 +22,9 @@ COUNTED = ("read", "write", "close")
 LIMIT_SECONDS = 300
 
 
-def trace(report: pathlib.Path, python: str, line: str) -> list[str]:
-    """The command that counts the system calls of a line, also those of its threads, and the time in them."""
-    return ["strace", "-f", "-c", "-o", str(report), "-e", "trace=read,write,open,close,%network", python, "-c", line]
+def traced(report: pathlib.Path, command: list[str]) -> list[str]:
+    """The command that counts the system calls of a command, also those of its threads, and the time in them."""
+    return ["strace", "-f", "-c", "-o", str(report), "-e", "trace=read,write,open,close,%network", *command]
 
 
 def counts(report: pathlib.Path) -> list[str]:
@@ -49,7 +49,7 @@ def main() -> None:
     python, libraries, sahasra = sys.argv[1:]
     plain = {name: value for name, value in os.environ.items() if name not in ("SAHASRA_CUDA", "LD_LIBRARY_PATH", "LD_PRELOAD")}
     library = {"LD_LIBRARY_PATH": libraries, "LD_PRELOAD": f"{libraries}/libcudart.so.13"}
-    # Only the program that is counted gets the libraries: neither strace nor the pool.
+    # Only the counted program gets the libraries: neither strace nor the pool.
     inside = ["env", *(f"{name}={value}" for name, value in library.items())]
     pool = [str(ROOT / "examples" / "with-pool"), sahasra, "0"]
     ways = {
@@ -62,9 +62,7 @@ def main() -> None:
         for way, (before, within, lines) in ways.items():
             with tempfile.TemporaryDirectory() as folder:
                 report = pathlib.Path(folder, "report")
-                command = trace(report, python, lines[name])
-                at = command.index(python)
-                command[at:at] = within
+                command = traced(report, [*within, python, "-c", lines[name]])
                 subprocess.run([*before, *command], env=plain, check=True, timeout=LIMIT_SECONDS, stdout=subprocess.DEVNULL)
                 reads, writes, closes, sockets, milliseconds = counts(report)
             print(f"{name:34} {way:22} {reads:>6} {writes:>6} {closes:>6} {sockets:>12} {milliseconds:>10}", flush=True)
