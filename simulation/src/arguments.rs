@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, num::NonZeroUsize, process::ExitCode, time::Instant};
 
 use clap::Parser;
-use sahasra_simulation::{model::Bounds, plan::Plan, run::Outcome};
+use sahasra_ledger_model::Bounds;
+use sahasra_simulation::{plan::Plan, run::Outcome};
 
 use crate::{
     isolation::{self, Child},

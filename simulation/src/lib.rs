@@ -9,8 +9,6 @@
 //! Operators and agents are the real ones. Only three things differ from production: the transports of their messages ([`network`],
 //! [`api`], [`store`]), the launchers of executors ([`executor`], [`session_executor`]), and the clock, which is that of a paused Tokio
 //! runtime. Everything follows from the seed: the same seed gives the same trace.
-//!
-//! [`model`] visits every state that two coordinators, two agents and three leases can reach, with the agents' real ledger.
 
 use std::{cell::Cell, time::Duration};
 
@@ -24,7 +22,6 @@ pub mod explained;
 pub mod faults;
 pub mod kernel;
 pub mod maxima;
-pub mod model;
 pub mod network;
 pub mod part;
 pub mod parts;

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use futures::future::OptionFuture;
 use parking_lot::Mutex;
+use sahasra_ledger::{Device, Effect, Ledger, Load, SHUTDOWN_MESSAGE, Totals};
 use sahasra_names::{Backend, BootId, ClassName, DeviceName, OwnerUid, WorkerName};
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
@@ -25,10 +26,8 @@ pub mod sessions;
 
 pub use crate::dispatch::Parts;
 use crate::{
-    SHUTDOWN_MESSAGE,
     classes::ClassTable,
     dispatch::Burst,
-    ledger::{Device, Effect, Ledger, Load, Totals},
     session_executors::{launch::Launch, registry::Sessions},
 };
 

@@ -21,6 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use sahasra_ledger::SHUTDOWN_MESSAGE;
 use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::{
@@ -32,7 +33,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    SHUTDOWN_MESSAGE,
     burst_executors::{OutstandingChunks, ProgramSpec},
     metrics::SUCCEEDED,
 };

@@ -7,7 +7,7 @@
 //!  API server ◄─ registration                    GpuWorker, heartbeat
 //! ```
 //!
-//! [`agent::Agent`] is the core. It alone changes the [`ledger`], which is a pure state machine, and applies the effects that the ledger
+//! [`agent::Agent`] is the core. It alone changes the [ledger](sahasra_ledger), which is a pure state machine, and applies the effects that the ledger
 //! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`burst_executors`].
 //! [`registration`] reports the worker to the API server; no other module depends on it.
 
@@ -35,7 +35,6 @@ mod child;
 pub mod classes;
 pub mod devices;
 mod dispatch;
-pub mod ledger;
 pub mod metrics;
 pub mod registration;
 pub mod session_executors;
@@ -50,8 +49,6 @@ use registration::{Occupied, Registration, RegistrationConfig};
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use session_executors::launcher::Launcher;
 
-/// Message of rejections, failures and the worker's condition during shutdown.
-const SHUTDOWN_MESSAGE: &str = "the agent is shutting down";
 /// Threads of the Tokio runtime. Two suffice because executors do the work, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
 /// Limit of bursts that run on this agent at the same time: each has a stream, and an operator opens all of its streams on one connection.

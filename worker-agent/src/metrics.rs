@@ -2,13 +2,11 @@
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use sahasra_executor_protocol::session::status_page::Stats;
+use sahasra_ledger::{Load, Totals};
 use sahasra_service::metrics::{registered, registered_with};
 use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
 
-use crate::{
-    burst_executors::DeviceLoad,
-    ledger::{Load, Totals},
-};
+use crate::burst_executors::DeviceLoad;
 
 /// Value of the label `outcome` for chunks that succeeded.
 pub(crate) const SUCCEEDED: &str = "Succeeded";

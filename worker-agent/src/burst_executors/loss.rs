@@ -7,12 +7,12 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use sahasra_executor_protocol::burst::status_page::{Activity, Slot, StatusPage};
+use sahasra_ledger::SHUTDOWN_MESSAGE;
 use sahasra_wire::burst::FailureCode;
 
 use super::entry::{Cause, Entry};
 use super::outstanding::Stage;
 use super::run::Event;
-use crate::SHUTDOWN_MESSAGE;
 
 /// Number of consecutive processes that may end with nothing in flight before their chunks are charged an attempt.
 const FREE_LOSSES: u32 = 2;

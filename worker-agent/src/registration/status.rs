@@ -5,9 +5,10 @@ use sahasra_crds::{
     conditions,
     gpu_worker::{DeviceHealth, DeviceStatus, GpuWorkerStatus, WorkerSummary},
 };
+use sahasra_ledger::SHUTDOWN_MESSAGE;
 use sahasra_names::Engine;
 
-use crate::{SHUTDOWN_MESSAGE, agent::Agent};
+use crate::agent::Agent;
 
 /// Condition reason of an agent that accepts no more work and sends no more heartbeats.
 pub(super) const SHUTTING_DOWN: &str = "ShuttingDown";

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sahasra_worker::ledger::{Device, Effect, Ledger};
+use sahasra_ledger::{Device, Effect, Ledger};
 
 use super::{DEVICE, LEASES, ROOM, SLICE_BYTES, TICK, boot_id};
 

@@ -1,7 +1,7 @@
 //! Model of grants: visits every state that terms, grants, renewals and expiry can reach with two coordinators, two agents and three
 //! leases.
 //!
-//! The agents' state is the real [`Ledger`](sahasra_worker::ledger::Ledger), so the model finds a guard that is missing in the ledger. The
+//! The agents' state is the real [`Ledger`](sahasra_ledger::Ledger), so the model finds a guard that is missing in the ledger. The
 //! model simulates what the ledger must withstand: two coordinators of different terms that know nothing of each other; messages that are
 //! delayed, reordered, repeated and lost; lost responses; agents that restart; and kernels that end at any time or hang. Each of these is
 //! bounded ([`Bounds`]), so that every path ends. All slices must be free at its end, which proves that slices become free by time alone.

@@ -48,6 +48,9 @@ pub const MAX_GRANTS: usize = 65_536;
 /// Limit of the time to live and of the grace of a grant: 30 days.
 pub const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// Message of rejections during shutdown.
+pub const SHUTDOWN_MESSAGE: &str = "the agent is shutting down";
+
 /// Interval at which a kill is requested again while the executor has not ended.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
@@ -81,7 +84,7 @@ impl OwnerState {
     }
 }
 
-/// State of all grants of an agent, see the [module](self).
+/// State of all grants of an agent, see the [crate](self).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ledger {
     boot_id: BootId,

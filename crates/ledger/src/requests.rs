@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use sahasra_names::OwnerUid;
 use sahasra_wire::grants::{AcquireRequest, Grant, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner};
 
-use super::{Holding, Ledger, MAX_DURATION, MAX_GRANTS, MAX_SILENT_OWNERS, OwnerState, TERM_MEMORY};
-use crate::SHUTDOWN_MESSAGE;
+use super::{Holding, Ledger, MAX_DURATION, MAX_GRANTS, MAX_SILENT_OWNERS, OwnerState, SHUTDOWN_MESSAGE, TERM_MEMORY};
 
 impl Ledger {
     /// Applies fencing: records the term of a coordinator, or rejects it as stale. Every request for an owner starts here.

@@ -1,6 +1,6 @@
 //! The properties of the model of grants hold in every state that it can reach.
 
-use sahasra_simulation::model::Bounds;
+use sahasra_ledger_model::Bounds;
 
 #[test]
 fn grants_hold_their_properties_for_two_coordinators_and_any_network() {
