@@ -155,7 +155,14 @@ async fn find_binaries() -> Result<PathBuf, ToolError> {
     let (target, profile) = target_and_profile()?;
     let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
     // `--workspace` selects the same features of dependencies as `cargo test --workspace`, so that nothing is built twice.
-    let status = Command::new(&cargo)
+    let mut build = Command::new(&cargo);
+    // The description of a package that Cargo passes to tests would make build scripts that read it run again.
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        if name.starts_with("CARGO_MANIFEST_") || name.starts_with("CARGO_PKG_") {
+            build.env_remove(name);
+        }
+    }
+    let status = build
         .args(["build", "--quiet", "--workspace"])
         .args(BINARIES.iter().flat_map(|program| ["--bin", program]))
         .args(["--profile", if profile == "debug" { "dev" } else { &profile }])
