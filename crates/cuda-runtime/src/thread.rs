@@ -1,24 +1,13 @@
-//! What the runtime keeps for each thread: its last error, its device, and the configurations of launches that it has begun.
+//! What the runtime keeps for each thread: its last error and its device.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Error;
-use crate::boundary::{Dimensions, Handle};
-
-/// Configuration of a launch, between the brackets of `<<<…>>>` and the call of the kernel's stub.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Configuration {
-    pub(crate) grid: Dimensions,
-    pub(crate) block: Dimensions,
-    pub(crate) shared_bytes: usize,
-    pub(crate) stream: Handle,
-}
 
 thread_local! {
     static LAST: Cell<(Error, u32)> = const { Cell::new((Error::SUCCESS, 0)) };
     static DEVICE: Cell<i32> = const { Cell::new(0) };
-    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Number of resets of a device: a sticky error does not outlive the next.
@@ -60,16 +49,6 @@ pub(crate) fn device() -> i32 {
 /// Chooses a device for the thread.
 pub(crate) fn set_device(device: i32) {
     DEVICE.set(device);
-}
-
-/// Begins a launch.
-pub(crate) fn push(configuration: Configuration) {
-    CONFIGURATIONS.with_borrow_mut(|configurations| configurations.push(configuration));
-}
-
-/// The configuration of the launch that was begun last.
-pub(crate) fn pop() -> Result<Configuration, Error> {
-    CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(Error::MISSING_CONFIGURATION)
 }
 
 #[cfg(test)]

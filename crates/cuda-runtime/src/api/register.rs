@@ -1,12 +1,12 @@
 //! What compilers emit beside the documented API: registration of images, kernels and variables before `main`, and the configurations of
 //! launches, as LLVM's code generator for CUDA uses them.
 
+use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 
 use super::launch::{Launch, launch};
 use crate::boundary::{Dimensions, Handle, In, Out, Pointer, Text};
 use crate::registry;
-use crate::thread::{self, Configuration};
 use crate::{Error, exports};
 
 /// First word of `__fatBinC_Wrapper_t`.
@@ -20,6 +20,20 @@ pub struct Wrapper {
     version: c_uint,
     image: usize,
     rest: usize,
+}
+
+/// Configuration of a launch, between the brackets of `<<<…>>>` and the call of the kernel's stub.
+#[derive(Clone, Copy, Debug)]
+struct Configuration {
+    grid: Dimensions,
+    block: Dimensions,
+    shared_bytes: usize,
+    stream: Handle,
+}
+
+thread_local! {
+    /// Configurations of the launches that the thread has begun.
+    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs a registration, which has no way to report an error: one is reported by the first launch.
@@ -137,7 +151,7 @@ pub extern "C" fn __cudaPushCallConfiguration(grid: Dimensions, block: Dimension
         stream,
     };
     let pushed = sahasra_cuda_boundary::call::<Error>(|| {
-        thread::push(configuration);
+        CONFIGURATIONS.with_borrow_mut(|configurations| configurations.push(configuration));
         Ok(())
     });
     pushed.0
@@ -145,7 +159,7 @@ pub extern "C" fn __cudaPushCallConfiguration(grid: Dimensions, block: Dimension
 
 exports! {
     fn __cudaPopCallConfiguration(grid: Out<Dimensions>, block: Out<Dimensions>, shared_bytes: Out<usize>, stream: Out<Handle>) {
-        let configuration = thread::pop()?;
+        let configuration = CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(Error::MISSING_CONFIGURATION)?;
         grid.set(configuration.grid)?;
         block.set(configuration.block)?;
         shared_bytes.set(configuration.shared_bytes)?;
