@@ -79,10 +79,3 @@ pub fn reset() -> Result<(), Error> {
     driver.cuCtxSetCurrent(Handle::NULL)?;
     result
 }
-
-/// Number of the current context, which no other context has or had.
-pub(crate) fn id(driver: &Driver) -> Result<u64, Error> {
-    let mut id = 0;
-    driver.cuCtxGetId(Handle::NULL, Out::new(&raw mut id))?;
-    Ok(id)
-}

@@ -12,7 +12,6 @@ use sahasra_cuda_boundary::log;
 
 use crate::Error;
 use crate::boundary::{Handle, Out, Pointer, Text};
-use crate::context;
 use crate::driver::Driver;
 
 /// What a program registered under an address of the host.
@@ -108,7 +107,7 @@ pub(crate) fn check_function(address: usize) -> Result<(), Error> {
 
 /// The function in the current context of a registered address, or of a kernel of a library.
 pub(crate) fn function(driver: &Driver, address: usize) -> Result<Handle, Error> {
-    let context = context::id(driver)?;
+    let context = context_id(driver)?;
     if let Some(loaded) = LOADED.read().as_ref()
         && let Some(function) = loaded.functions.get(&(context, address))
     {
@@ -141,7 +140,7 @@ pub(crate) fn function(driver: &Driver, address: usize) -> Result<Handle, Error>
 
 /// Address and bytes in the current context of a registered variable.
 pub(crate) fn variable(driver: &Driver, address: usize) -> Result<(u64, usize), Error> {
-    let context = context::id(driver)?;
+    let context = context_id(driver)?;
     let entry = REGISTRY
         .read()
         .as_ref()
@@ -167,6 +166,13 @@ pub(crate) fn address_of(function: Handle) -> u64 {
         .filter(|(_, known)| **known == function)
         .map(|((_, address), _)| *address as u64);
     address.last().unwrap_or(function.0)
+}
+
+/// Number of the current context, which no other context has or had.
+fn context_id(driver: &Driver) -> Result<u64, Error> {
+    let mut id = 0;
+    driver.cuCtxGetId(Handle::NULL, Out::new(&raw mut id))?;
+    Ok(id)
 }
 
 fn missing_name(error: Error, name_error: Error) -> Error {
