@@ -9,6 +9,13 @@ use sahasra_cuda_boundary::{log, process};
 use crate::Error;
 use crate::boundary::{Handle, In, Out, Pointer, Text, is_stream_of_thread};
 
+pub mod structures;
+
+use structures::{
+    DriverConfiguration, DriverDescription, DriverLaunch, DriverPlanes, DriverResource, DriverSampling, DriverView, DriverVolumes,
+    NodeParameters,
+};
+
 /// Name of the driver library.
 const LIBRARY: &CStr = c"libcuda.so.1";
 
@@ -119,31 +126,30 @@ functions! {
     fn cuFuncGetParamCount(function: Handle, count: Out<usize>);
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: Out<c_int>, function: Handle, threads: c_int, shared_bytes: usize, flags: c_uint);
     fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Handle, blocks: c_int, threads: c_int);
-    fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Handle, configuration: In<crate::api::launch::DriverConfiguration>);
-    fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Handle, configuration: In<crate::api::launch::DriverConfiguration>);
+    fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Handle, configuration: In<DriverConfiguration>);
+    fn cuOccupancyMaxPotentialClusterSize(size: Out<c_int>, function: Handle, configuration: In<DriverConfiguration>);
     fn cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: Handle, parameters: Pointer, extra: Pointer);
     fn cuLaunchCooperativeKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared_bytes: c_uint, stream: Handle, parameters: Pointer);
-    fn cuLaunchKernelEx(configuration: In<crate::api::launch::DriverConfiguration>, function: Handle, parameters: Pointer, extra: Pointer);
+    fn cuLaunchKernelEx(configuration: In<DriverConfiguration>, function: Handle, parameters: Pointer, extra: Pointer);
     fn cuLaunchHostFunc(stream: Handle, function: Pointer, data: Pointer);
 
-    fn cuArray3DCreate_v2(array: Out<Handle>, description: In<crate::api::array::DriverDescription>);
-    fn cuArray3DGetDescriptor_v2(description: Out<crate::api::array::DriverDescription>, array: Handle);
+    fn cuArray3DCreate_v2(array: Out<Handle>, description: In<DriverDescription>);
+    fn cuArray3DGetDescriptor_v2(description: Out<DriverDescription>, array: Handle);
     fn cuArrayDestroy(array: Handle);
     fn cuArrayGetPlane(plane: Out<Handle>, array: Handle, index: c_uint);
     fn cuArrayGetSparseProperties(properties: Pointer, array: Handle);
     fn cuArrayGetMemoryRequirements(requirements: Pointer, array: Handle, device: c_int);
     fn cuDeviceGetTexture1DLinearMaxWidth(texels: Out<usize>, format: c_uint, channels: c_uint, device: c_int);
-    fn cuTexObjectCreate(object: Out<u64>, resource: In<crate::api::texture::DriverResource>, sampling: In<crate::api::texture::DriverSampling>,
-        view: In<crate::api::texture::DriverView>);
+    fn cuTexObjectCreate(object: Out<u64>, resource: In<DriverResource>, sampling: In<DriverSampling>, view: In<DriverView>);
     fn cuTexObjectDestroy(object: u64);
-    fn cuTexObjectGetResourceDesc(resource: Out<crate::api::texture::DriverResource>, object: u64);
-    fn cuTexObjectGetTextureDesc(sampling: Out<crate::api::texture::DriverSampling>, object: u64);
-    fn cuTexObjectGetResourceViewDesc(view: Out<crate::api::texture::DriverView>, object: u64);
-    fn cuSurfObjectCreate(object: Out<u64>, resource: In<crate::api::texture::DriverResource>);
+    fn cuTexObjectGetResourceDesc(resource: Out<DriverResource>, object: u64);
+    fn cuTexObjectGetTextureDesc(sampling: Out<DriverSampling>, object: u64);
+    fn cuTexObjectGetResourceViewDesc(view: Out<DriverView>, object: u64);
+    fn cuSurfObjectCreate(object: Out<u64>, resource: In<DriverResource>);
     fn cuSurfObjectDestroy(object: u64);
-    fn cuSurfObjectGetResourceDesc(resource: Out<crate::api::texture::DriverResource>, object: u64);
+    fn cuSurfObjectGetResourceDesc(resource: Out<DriverResource>, object: u64);
 
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>);
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize);
@@ -180,11 +186,11 @@ functions! {
     fn cuMemcpyDtoHAsync_v2(to: Pointer, from: u64, bytes: usize, stream: Handle);
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize);
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: Handle);
-    fn cuMemcpy2DUnaligned_v2(parameters: In<crate::api::copy::DriverPlanes>);
-    fn cuMemcpy2DAsync_v2(parameters: In<crate::api::copy::DriverPlanes>, stream: Handle);
+    fn cuMemcpy2DUnaligned_v2(parameters: In<DriverPlanes>);
+    fn cuMemcpy2DAsync_v2(parameters: In<DriverPlanes>, stream: Handle);
     fn cuMemcpyAtoA_v2(to: Handle, to_offset: usize, from: Handle, from_offset: usize, bytes: usize);
-    fn cuMemcpy3D_v2(parameters: In<crate::api::copy::DriverVolumes>);
-    fn cuMemcpy3DAsync_v2(parameters: In<crate::api::copy::DriverVolumes>, stream: Handle);
+    fn cuMemcpy3D_v2(parameters: In<DriverVolumes>);
+    fn cuMemcpy3DAsync_v2(parameters: In<DriverVolumes>, stream: Handle);
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize);
     fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Handle);
     fn cuMemsetD2D8_v2(to: u64, pitch: usize, value: u8, width: usize, height: usize);
@@ -239,18 +245,18 @@ functions! {
     fn cuGraphRemoveDependencies_v2(graph: Handle, from: Pointer, to: Pointer, edges: Pointer, count: usize);
     fn cuGraphDestroyNode(node: Handle);
     fn cuGraphDebugDotPrint(graph: Handle, path: Text, flags: c_uint);
-    fn cuGraphAddKernelNode_v2(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<crate::api::node::Launch>);
-    fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: Out<crate::api::node::Launch>);
-    fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: In<crate::api::node::Launch>);
-    fn cuGraphExecKernelNodeSetParams_v2(executable: Handle, node: Handle, parameters: In<crate::api::node::Launch>);
+    fn cuGraphAddKernelNode_v2(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<DriverLaunch>);
+    fn cuGraphKernelNodeGetParams_v2(node: Handle, parameters: Out<DriverLaunch>);
+    fn cuGraphKernelNodeSetParams_v2(node: Handle, parameters: In<DriverLaunch>);
+    fn cuGraphExecKernelNodeSetParams_v2(executable: Handle, node: Handle, parameters: In<DriverLaunch>);
     fn cuGraphKernelNodeCopyAttributes(to: Handle, from: Handle);
     fn cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_uint, value: Pointer);
     fn cuGraphKernelNodeSetAttribute(node: Handle, attribute: c_uint, value: Pointer);
-    fn cuGraphAddMemcpyNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<crate::api::copy::DriverVolumes>,
+    fn cuGraphAddMemcpyNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<DriverVolumes>,
         context: Handle);
-    fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: Out<crate::api::copy::DriverVolumes>);
-    fn cuGraphMemcpyNodeSetParams(node: Handle, parameters: In<crate::api::copy::DriverVolumes>);
-    fn cuGraphExecMemcpyNodeSetParams(executable: Handle, node: Handle, parameters: In<crate::api::copy::DriverVolumes>, context: Handle);
+    fn cuGraphMemcpyNodeGetParams(node: Handle, parameters: Out<DriverVolumes>);
+    fn cuGraphMemcpyNodeSetParams(node: Handle, parameters: In<DriverVolumes>);
+    fn cuGraphExecMemcpyNodeSetParams(executable: Handle, node: Handle, parameters: In<DriverVolumes>, context: Handle);
     fn cuGraphAddMemsetNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: Pointer, context: Handle);
     fn cuGraphMemsetNodeGetParams(node: Handle, parameters: Pointer);
     fn cuGraphMemsetNodeSetParams(node: Handle, parameters: Pointer);
@@ -275,11 +281,10 @@ functions! {
     fn cuGraphMemAllocNodeGetParams(node: Handle, parameters: Pointer);
     fn cuGraphAddMemFreeNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, address: u64);
     fn cuGraphMemFreeNodeGetParams(node: Handle, address: Out<u64>);
-    fn cuGraphAddNode_v2(node: Out<Handle>, graph: Handle, before: Pointer, edges: Pointer, count: usize,
-        parameters: Out<crate::api::node::Parameters>);
-    fn cuGraphNodeSetParams(node: Handle, parameters: Out<crate::api::node::Parameters>);
-    fn cuGraphNodeGetParams(node: Handle, parameters: Out<crate::api::node::Parameters>);
-    fn cuGraphExecNodeSetParams(executable: Handle, node: Handle, parameters: Out<crate::api::node::Parameters>);
+    fn cuGraphAddNode_v2(node: Out<Handle>, graph: Handle, before: Pointer, edges: Pointer, count: usize, parameters: Out<NodeParameters>);
+    fn cuGraphNodeSetParams(node: Handle, parameters: Out<NodeParameters>);
+    fn cuGraphNodeGetParams(node: Handle, parameters: Out<NodeParameters>);
+    fn cuGraphExecNodeSetParams(executable: Handle, node: Handle, parameters: Out<NodeParameters>);
     fn cuGraphInstantiateWithFlags(executable: Out<Handle>, graph: Handle, flags: u64);
     fn cuGraphInstantiateWithParams(executable: Out<Handle>, graph: Handle, parameters: Pointer);
     fn cuGraphExecGetFlags(executable: Handle, flags: Out<u64>);

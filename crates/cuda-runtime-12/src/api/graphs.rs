@@ -4,8 +4,9 @@ use std::ffi::c_uint;
 use std::ptr::null_mut;
 
 use sahasra_cuda_runtime::api::capture::{self, Answers};
-use sahasra_cuda_runtime::api::node::{self, Parameters};
+use sahasra_cuda_runtime::api::node;
 use sahasra_cuda_runtime::boundary::{Handle, Out, Pointer};
+use sahasra_cuda_runtime::driver::structures::NodeParameters;
 use sahasra_cuda_runtime::{context, exports};
 
 fn no_edges() -> Pointer {
@@ -98,7 +99,7 @@ exports! {
         context::ready()?.cuGraphRemoveDependencies_v2(graph, from, to, edges, count)
     }
 
-    fn cudaGraphAddNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: Out<Parameters>) {
+    fn cudaGraphAddNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: Out<NodeParameters>) {
         node::add(node, graph, before, no_edges(), count, parameters)
     }
 
@@ -108,7 +109,7 @@ exports! {
         before: Pointer,
         edges: Pointer,
         count: usize,
-        parameters: Out<Parameters>,
+        parameters: Out<NodeParameters>,
     ) {
         node::add(node, graph, before, edges, count, parameters)
     }

@@ -1,9 +1,10 @@
 //! Texture and surface objects, whose resources got flags and whose views got reserved words with version 13.
 
 use sahasra_cuda_runtime::api::texture::{
-    DriverView, Resource, Sampling, View, create_surface, create_texture, resource_of_surface, resource_of_texture, view_of_texture,
+    Resource, Sampling, create_surface, create_texture, resource_of_surface, resource_of_texture, view_of_texture,
 };
 use sahasra_cuda_runtime::boundary::{In, Out};
+use sahasra_cuda_runtime::driver::structures::{DriverView, View};
 use sahasra_cuda_runtime::exports;
 
 exports! {

@@ -3,8 +3,9 @@
 use std::ffi::c_uint;
 
 use sahasra_cuda_runtime::api::capture::{self, Answers};
-use sahasra_cuda_runtime::api::node::{self, Parameters};
+use sahasra_cuda_runtime::api::node;
 use sahasra_cuda_runtime::boundary::{Handle, Out, Pointer};
+use sahasra_cuda_runtime::driver::structures::NodeParameters;
 use sahasra_cuda_runtime::{context, exports};
 
 exports! {
@@ -50,7 +51,7 @@ exports! {
         before: Pointer,
         edges: Pointer,
         count: usize,
-        parameters: Out<Parameters>,
+        parameters: Out<NodeParameters>,
     ) {
         node::add(node, graph, before, edges, count, parameters)
     }
@@ -75,7 +76,7 @@ exports! {
         context::ready()?.cuGraphNodeGetToolsId(node, id)
     }
 
-    fn cudaGraphNodeGetParams(node: Handle, parameters: Out<Parameters>) {
+    fn cudaGraphNodeGetParams(node: Handle, parameters: Out<NodeParameters>) {
         node::get(node, parameters)
     }
 }

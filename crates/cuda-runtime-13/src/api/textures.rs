@@ -3,9 +3,10 @@
 use std::ffi::c_uint;
 
 use sahasra_cuda_runtime::api::texture::{
-    DriverView, Resource, Sampling, create_surface, create_texture, resource_of_surface, resource_of_texture, view_of_texture,
+    Resource, Sampling, create_surface, create_texture, resource_of_surface, resource_of_texture, view_of_texture,
 };
 use sahasra_cuda_runtime::boundary::{In, Out};
+use sahasra_cuda_runtime::driver::structures::DriverView;
 use sahasra_cuda_runtime::exports;
 
 /// Words of `cudaResourceDesc` between what version 12 has and the flags.

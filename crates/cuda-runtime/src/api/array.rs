@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint};
 
 use sahasra_cuda_boundary::missing::refuse;
 
-use super::memory::Extent;
 use crate::boundary::{Handle, In, Out, Pointer};
+use crate::driver::structures::{DriverDescription, Extent};
 use crate::{Error, context, exports};
 
 /// `cudaChannelFormatDesc`.
@@ -15,18 +15,6 @@ pub struct ChannelDescription {
     bits: [c_int; 4],
     kind: c_uint,
 }
-
-/// `CUDA_ARRAY3D_DESCRIPTOR`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverDescription {
-    extent: Extent,
-    format: c_uint,
-    channels: c_uint,
-    flags: c_uint,
-}
-
-const _: () = assert!(size_of::<DriverDescription>() == 40);
 
 /// Types of channels: `cudaChannelFormatKind`, bits, and `CUarray_format`.
 const FORMATS: [(c_uint, c_int, c_uint); 8] = [

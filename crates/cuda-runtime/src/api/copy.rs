@@ -3,9 +3,10 @@
 use std::ffi::{c_int, c_uint};
 
 use super::array;
-use super::memory::{Extent, Pitched};
+use super::memory::Pitched;
 use crate::boundary::{Handle, In, Pointer};
 use crate::driver::Driver;
+use crate::driver::structures::{DriverPlane, DriverPlanes, DriverVolume, DriverVolumes, Extent};
 use crate::{Error, context, exports};
 
 /// `CU_MEMORYTYPE_HOST` and the others.
@@ -45,57 +46,6 @@ impl Direction {
             _ => Err(Error::INVALID_MEMCPY_DIRECTION),
         }
     }
-}
-
-/// One side of `CUDA_MEMCPY2D`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverPlane {
-    x_bytes: usize,
-    y: usize,
-    kind: c_uint,
-    host: u64,
-    device: u64,
-    array: Handle,
-    pitch: usize,
-}
-
-/// `CUDA_MEMCPY2D`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverPlanes {
-    from: DriverPlane,
-    to: DriverPlane,
-    width: usize,
-    height: usize,
-}
-
-/// One side of `CUDA_MEMCPY3D`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverVolume {
-    x_bytes: usize,
-    y: usize,
-    z: usize,
-    level: usize,
-    kind: c_uint,
-    host: u64,
-    device: u64,
-    array: Handle,
-    reserved: u64,
-    pitch: usize,
-    height: usize,
-}
-
-/// `CUDA_MEMCPY3D`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverVolumes {
-    from: DriverVolume,
-    to: DriverVolume,
-    width: usize,
-    height: usize,
-    depth: usize,
 }
 
 /// One side of `cudaMemcpy3DParms`.

@@ -3,13 +3,11 @@
 use std::ffi::c_uint;
 
 use super::copy::{Direction, Volumes};
-use super::node::{Launch, ProgramLaunch, for_driver};
+use super::node::for_driver;
 use super::symbol::place;
 use crate::boundary::{Handle, In, Out, Pointer};
+use crate::driver::structures::{DriverLaunch, NodeParameters, ProgramLaunch};
 use crate::{Error, context, exports};
-
-/// `cudaGraphNodeParams`.
-type Parameters = super::node::Parameters;
 
 /// Replaces the copy of a node.
 fn set_copy(executable: Handle, node: Handle, copy: &Volumes) -> Result<(), Error> {
@@ -59,7 +57,7 @@ exports! {
     }
 
     fn cudaGraphExecKernelNodeSetParams(executable: Handle, node: Handle, parameters: In<ProgramLaunch>) {
-        let launch = Launch::new(&parameters.get()?)?;
+        let launch = DriverLaunch::new(&parameters.get()?)?;
         context::ready()?.cuGraphExecKernelNodeSetParams_v2(executable, node, In::new(&raw const launch))
     }
 
@@ -106,7 +104,7 @@ exports! {
         context::ready()?.cuGraphExecMemsetNodeSetParams(executable, node, parameters, Handle::NULL)
     }
 
-    fn cudaGraphExecNodeSetParams(executable: Handle, node: Handle, parameters: Out<Parameters>) {
+    fn cudaGraphExecNodeSetParams(executable: Handle, node: Handle, parameters: Out<NodeParameters>) {
         let mut parameters = for_driver(parameters)?;
         context::ready()?.cuGraphExecNodeSetParams(executable, node, Out::new(&raw mut parameters))
     }

@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 
-use super::memory::{Extent, Pitched};
+use super::memory::Pitched;
 use crate::boundary::Handle;
 use crate::driver::Driver;
+use crate::driver::structures::Extent;
 use crate::{Error, context, exports};
 
 /// Fills a plane, on a stream or at once.

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use crate::boundary::{Dimensions, Handle, In, Out, Pointer};
 use crate::driver::Driver;
+use crate::driver::structures::DriverConfiguration;
 use crate::registry;
 use crate::{Error, context, exports};
 
@@ -14,18 +15,6 @@ pub struct Configuration {
     grid: Dimensions,
     block: Dimensions,
     shared_bytes: usize,
-    stream: Handle,
-    attributes: usize,
-    attribute_count: c_uint,
-}
-
-/// `CUlaunchConfig`. Its attributes are those of `cudaLaunchConfig_t`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverConfiguration {
-    grid: Dimensions,
-    block: Dimensions,
-    shared_bytes: c_uint,
     stream: Handle,
     attributes: usize,
     attribute_count: c_uint,

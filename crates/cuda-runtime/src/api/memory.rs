@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use crate::boundary::{Handle, In, Out, Pointer};
+use crate::driver::structures::Extent;
 use crate::{Error, context, exports};
 
 /// `cudaPitchedPtr`.
@@ -15,15 +16,6 @@ pub struct Pitched {
     pub(crate) width: usize,
     /// Rows of a slice.
     pub(crate) height: usize,
-}
-
-/// `cudaExtent`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Extent {
-    pub(crate) width: usize,
-    pub(crate) height: usize,
-    pub(crate) depth: usize,
 }
 
 /// `cudaPointerAttributes`, as far as both versions have it.

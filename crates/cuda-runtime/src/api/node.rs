@@ -2,41 +2,11 @@
 
 use std::ffi::c_uint;
 
-use super::copy::{Direction, DriverVolumes, Volumes};
+use super::copy::{Direction, Volumes};
 use super::symbol::place;
-use crate::boundary::{Dimensions, Handle, In, Out, Pointer};
+use crate::boundary::{Handle, In, Out, Pointer};
+use crate::driver::structures::{DriverLaunch, DriverVolumes, NodeParameters, ProgramLaunch};
 use crate::{Error, context, exports, registry};
-
-/// `cudaKernelNodeParams`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct ProgramLaunch {
-    /// Address of the kernel in the program, or a kernel of a library.
-    function: u64,
-    grid: Dimensions,
-    block: Dimensions,
-    shared_bytes: c_uint,
-    parameters: Pointer,
-    extra: Pointer,
-}
-
-/// `CUDA_KERNEL_NODE_PARAMS`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Launch {
-    launch: ProgramLaunch,
-    kernel: Handle,
-    context: Handle,
-}
-
-/// `cudaGraphNodeParams`, and `CUgraphNodeParams`: a type, and the parameters of that type.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Parameters {
-    kind: c_uint,
-    reserved: [c_uint; 3],
-    parameters: [u64; 30],
-}
 
 /// Numbers of types of nodes.
 const KERNEL: c_uint = 0;
@@ -49,7 +19,7 @@ const FILL_WORDS: usize = 5;
 const HOST_WORDS: usize = 2;
 const COPY_WORDS: usize = 2;
 
-impl Launch {
+impl DriverLaunch {
     /// A launch with the driver's function.
     pub(crate) fn new(launch: &ProgramLaunch) -> Result<Self, Error> {
         let function = registry::function(context::ready()?, launch.function as usize)?;
@@ -78,19 +48,19 @@ impl Launch {
 }
 
 /// A structure within the parameters, at a word.
-fn within<T: Copy>(parameters: &mut Parameters, word: usize) -> Out<T> {
+fn within<T: Copy>(parameters: &mut NodeParameters, word: usize) -> Out<T> {
     Out::new(parameters.parameters[word..].as_mut_ptr().cast())
 }
 
 /// The same parameters for the driver library.
-pub(crate) fn for_driver(parameters: Out<Parameters>) -> Result<Parameters, Error> {
+pub(crate) fn for_driver(parameters: Out<NodeParameters>) -> Result<NodeParameters, Error> {
     let mut given = parameters.get()?;
-    let mut result = Parameters {
+    let mut result = NodeParameters {
         parameters: [0; 30],
         ..given
     };
     match given.kind {
-        KERNEL => within::<Launch>(&mut result, 0).set(Launch::new(&within::<ProgramLaunch>(&mut given, 0).get()?)?)?,
+        KERNEL => within::<DriverLaunch>(&mut result, 0).set(DriverLaunch::new(&within::<ProgramLaunch>(&mut given, 0).get()?)?)?,
         COPY => {
             let copy = within::<Volumes>(&mut given, COPY_WORDS).get()?.for_driver()?;
             within(&mut result, COPY_WORDS).set(copy)?;
@@ -104,10 +74,10 @@ pub(crate) fn for_driver(parameters: Out<Parameters>) -> Result<Parameters, Erro
 }
 
 /// The same parameters for programs.
-fn for_program(mut parameters: Parameters) -> Result<Parameters, Error> {
+fn for_program(mut parameters: NodeParameters) -> Result<NodeParameters, Error> {
     match parameters.kind {
         KERNEL => {
-            let launch = within::<Launch>(&mut parameters, 0).get()?.for_program();
+            let launch = within::<DriverLaunch>(&mut parameters, 0).get()?.for_program();
             parameters.parameters = [0; 30];
             within(&mut parameters, 0).set(launch)?;
         }
@@ -128,7 +98,7 @@ pub fn add(
     before: Pointer,
     edges: Pointer,
     count: usize,
-    parameters: Out<Parameters>,
+    parameters: Out<NodeParameters>,
 ) -> Result<(), Error> {
     let mut given = for_driver(parameters)?;
     context::ready()?.cuGraphAddNode_v2(node, graph, before, edges, count, Out::new(&raw mut given))?;
@@ -140,9 +110,9 @@ pub fn add(
 }
 
 /// Writes the parameters of a node of any type.
-pub fn get(node: Handle, parameters: Out<Parameters>) -> Result<(), Error> {
+pub fn get(node: Handle, parameters: Out<NodeParameters>) -> Result<(), Error> {
     parameters.require()?;
-    let mut found = Parameters {
+    let mut found = NodeParameters {
         kind: 0,
         reserved: [0; 3],
         parameters: [0; 30],
@@ -163,20 +133,20 @@ fn set_copy(node: Handle, copy: &Volumes) -> Result<(), Error> {
 
 exports! {
     fn cudaGraphAddKernelNode(node: Out<Handle>, graph: Handle, before: Pointer, count: usize, parameters: In<ProgramLaunch>) {
-        let launch = Launch::new(&parameters.get()?)?;
+        let launch = DriverLaunch::new(&parameters.get()?)?;
         context::ready()?.cuGraphAddKernelNode_v2(node, graph, before, count, In::new(&raw const launch))
     }
 
     fn cudaGraphKernelNodeGetParams(node: Handle, parameters: Out<ProgramLaunch>) {
         parameters.require()?;
-        let mut launch = std::mem::MaybeUninit::<Launch>::zeroed();
+        let mut launch = std::mem::MaybeUninit::<DriverLaunch>::zeroed();
         context::ready()?.cuGraphKernelNodeGetParams_v2(node, Out::new(launch.as_mut_ptr()))?;
         // SAFETY: numbers and addresses, of which zero is one.
         parameters.set(unsafe { launch.assume_init() }.for_program())
     }
 
     fn cudaGraphKernelNodeSetParams(node: Handle, parameters: In<ProgramLaunch>) {
-        let launch = Launch::new(&parameters.get()?)?;
+        let launch = DriverLaunch::new(&parameters.get()?)?;
         context::ready()?.cuGraphKernelNodeSetParams_v2(node, In::new(&raw const launch))
     }
 
@@ -269,7 +239,7 @@ exports! {
         context::ready()?.cuGraphAddMemsetNode(node, graph, before, count, parameters, Handle::NULL)
     }
 
-    fn cudaGraphNodeSetParams(node: Handle, parameters: Out<Parameters>) {
+    fn cudaGraphNodeSetParams(node: Handle, parameters: Out<NodeParameters>) {
         let mut parameters = for_driver(parameters)?;
         context::ready()?.cuGraphNodeSetParams(node, Out::new(&raw mut parameters))
     }

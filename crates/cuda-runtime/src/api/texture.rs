@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use super::array::ChannelDescription;
 use crate::boundary::{In, Out};
+use crate::driver::structures::{DriverResource, DriverSampling, DriverView, View};
 use crate::{Error, context, exports};
 
 /// `cudaResourceDesc`, as far as both versions have it.
@@ -37,54 +38,9 @@ pub struct Sampling {
     is_cubemap_seamless: c_int,
 }
 
-/// `cudaResourceViewDesc`, as far as both versions have it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct View {
-    format: c_uint,
-    size: [usize; 3],
-    levels: [c_uint; 2],
-    layers: [c_uint; 2],
-}
-
-/// `CUDA_RESOURCE_VIEW_DESC`, and `cudaResourceViewDesc` of version 13.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverView {
-    view: View,
-    reserved: [c_uint; 16],
-}
-
-/// `CUDA_RESOURCE_DESC`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverResource {
-    kind: c_uint,
-    parts: [u64; 16],
-    flags: c_uint,
-}
-
-/// `CUDA_TEXTURE_DESC`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct DriverSampling {
-    address_modes: [c_uint; 3],
-    filter: c_uint,
-    flags: c_uint,
-    most_anisotropy: c_uint,
-    level_filter: c_uint,
-    levels: [f32; 3],
-    border: [u32; 4],
-    reserved: [c_int; 12],
-}
-
 const _: () = {
     assert!(size_of::<Resource>() == 64);
     assert!(size_of::<Sampling>() == 72);
-    assert!(size_of::<View>() == 48);
-    assert!(size_of::<DriverView>() == 112);
-    assert!(size_of::<DriverResource>() == 144);
-    assert!(size_of::<DriverSampling>() == 104);
 };
 
 /// `cudaResourceTypeLinear` and `cudaResourceTypePitch2D`, which describe their texels.
@@ -169,18 +125,6 @@ impl Sampling {
             is_trilinear_optimization_disabled: is_disabled,
             is_cubemap_seamless: is_seamless,
         }
-    }
-}
-
-impl DriverView {
-    /// Description of a view for the driver library.
-    pub fn new(view: View) -> Self {
-        Self { view, reserved: [0; 16] }
-    }
-
-    /// The view that the driver library describes.
-    pub fn view(self) -> View {
-        self.view
     }
 }
 
