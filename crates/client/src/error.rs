@@ -2,7 +2,9 @@
 
 use std::{fmt, io, sync::Arc};
 
+use http::StatusCode;
 use sahasra_wire::session::{Failed, FailureCode, RefusalCode, Refused, frame::FrameError};
+use serde_json::Value;
 
 /// Error of a call to a session or a gateway. Cheap to clone, because the error that ends a session is returned to every caller.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -114,6 +116,30 @@ impl Error {
         Self::Unreachable { peer, source }
     }
 
+    /// Returns the error for an HTTP error status. The body is a `metav1.Status` or a plain message.
+    pub(crate) fn http(status: StatusCode, body: &[u8]) -> Self {
+        let parsed: Option<Value> = serde_json::from_slice(body).ok();
+        let field = |name: &str| parsed.as_ref().and_then(|value| value[name].as_str()).map(str::to_owned);
+        let sentence = || {
+            let text = String::from_utf8_lossy(body).trim().to_owned();
+            if text.is_empty() {
+                status.canonical_reason().unwrap_or("refused").to_owned()
+            } else {
+                text
+            }
+        };
+        let mut message = field("message").unwrap_or_else(sentence);
+        // The API server's complete message, which does not contain the reason.
+        if status == StatusCode::UNAUTHORIZED && message == "Unauthorized" {
+            message = "invalid or expired token".to_owned();
+        }
+        Self::Http {
+            status: status.as_u16(),
+            message,
+            reason: field("reason").unwrap_or_default(),
+        }
+    }
+
     pub fn chain(&self) -> String {
         sahasra_error_chain::causes(self)
     }
@@ -156,5 +182,28 @@ impl From<Failed> for Failure {
             },
             message: failed.message,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_contain_the_gateways_message() {
+        let body = br#"{"kind":"Status","message":"gpusessions is forbidden","reason":"Forbidden","code":403}"#;
+        let Error::Http { status, message, reason } = Error::http(StatusCode::FORBIDDEN, body) else {
+            panic!("an error of HTTP was expected");
+        };
+        assert_eq!(
+            (status, message.as_str(), reason.as_str()),
+            (403, "gpusessions is forbidden", "Forbidden")
+        );
+        assert!(Error::http(StatusCode::BAD_GATEWAY, b"").to_string().contains("Bad Gateway"));
+        assert!(
+            Error::http(StatusCode::BAD_GATEWAY, b"no worker\n")
+                .to_string()
+                .starts_with("no worker")
+        );
     }
 }

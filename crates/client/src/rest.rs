@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, header};
+use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -244,7 +244,7 @@ impl Gateway {
         let broken = |error| Error::unreachable(self.peer.authority(), io::Error::other(error));
         let answer = answer.map_err(broken)?.to_bytes();
         if !status.is_success() {
-            return Err(status_error(status, &answer));
+            return Err(Error::http(status, &answer));
         }
         Ok(answer)
     }
@@ -271,30 +271,6 @@ pub fn named(name: Option<&str>, prefix: &str) -> Value {
     match name {
         Some(name) => json!({"name": name}),
         None => json!({"generateName": format!("{prefix}-")}),
-    }
-}
-
-/// Returns the error for an HTTP error status. The body is a `metav1.Status` or a plain message.
-pub(crate) fn status_error(status: StatusCode, body: &[u8]) -> Error {
-    let parsed: Option<Value> = serde_json::from_slice(body).ok();
-    let field = |name: &str| parsed.as_ref().and_then(|value| value[name].as_str()).map(str::to_owned);
-    let sentence = || {
-        let text = String::from_utf8_lossy(body).trim().to_owned();
-        if text.is_empty() {
-            status.canonical_reason().unwrap_or("refused").to_owned()
-        } else {
-            text
-        }
-    };
-    let mut message = field("message").unwrap_or_else(sentence);
-    // The API server's complete message, which does not contain the reason.
-    if status == StatusCode::UNAUTHORIZED && message == "Unauthorized" {
-        message = "invalid or expired token".to_owned();
-    }
-    Error::Http {
-        status: status.as_u16(),
-        message,
-        reason: field("reason").unwrap_or_default(),
     }
 }
 
@@ -371,24 +347,6 @@ fn segment(name: &str) -> Result<String, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn errors_contain_the_gateways_message() {
-        let body = br#"{"kind":"Status","message":"gpusessions is forbidden","reason":"Forbidden","code":403}"#;
-        let Error::Http { status, message, reason } = status_error(StatusCode::FORBIDDEN, body) else {
-            panic!("an error of HTTP was expected");
-        };
-        assert_eq!(
-            (status, message.as_str(), reason.as_str()),
-            (403, "gpusessions is forbidden", "Forbidden")
-        );
-        assert!(status_error(StatusCode::BAD_GATEWAY, b"").to_string().contains("Bad Gateway"));
-        assert!(
-            status_error(StatusCode::BAD_GATEWAY, b"no worker\n")
-                .to_string()
-                .starts_with("no worker")
-        );
-    }
 
     #[test]
     fn a_failed_session_names_its_cause() {

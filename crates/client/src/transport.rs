@@ -29,7 +29,7 @@ use tokio_tungstenite::{
 use tokio_util::io::{InspectReader, StreamReader};
 use url::Url;
 
-use crate::{Error, credentials::Token, rest::status_error};
+use crate::{Error, credentials::Token};
 
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -268,7 +268,7 @@ async fn direct(peer: &Peer, stream: Box<dyn Io>, path: &str, headers: Headers, 
     };
     let upgraded = sahasra_upgrade::upgrade(stream, request).await.map_err(|error| match error {
         UpgradeError::Request(error) => Error::Configuration(error.to_string()),
-        UpgradeError::Rejected { status, body } => status_error(status, &body),
+        UpgradeError::Rejected { status, body } => Error::http(status, &body),
         UpgradeError::Connection(error) => Error::unreachable(authority.clone(), io::Error::other(error)),
         UpgradeError::Timeout => Error::unreachable(authority.clone(), io::ErrorKind::TimedOut.into()),
         error @ UpgradeError::Protocol => Error::unreachable(authority.clone(), io::Error::other(error)),
@@ -315,7 +315,7 @@ async fn web_socket(peer: &Peer, stream: Box<dyn Io>, path: &str, sent: Headers)
         }
         Err(tungstenite::Error::Http(response)) => {
             let status = response.status();
-            Err(status_error(status, response.body().as_deref().unwrap_or_default()))
+            Err(Error::http(status, response.body().as_deref().unwrap_or_default()))
         }
         Err(error) => Err(Error::unreachable(peer.authority(), broken(error))),
     }
