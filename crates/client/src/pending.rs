@@ -84,6 +84,16 @@ pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
     (Promise(cell.clone()), Pending(cell))
 }
 
+/// Runs a request to completion, whether or not its answer is awaited. Fails if the system provides no thread.
+pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<Pending<T>, Error> {
+    let (promise, answer) = pending();
+    runtime::start(async move {
+        let outcome = tokio::spawn(request).await;
+        promise.keep(outcome.unwrap_or_else(|error| Err(Error::Configuration(format!("the request ended without a response: {error}")))));
+    })?;
+    Ok(answer)
+}
+
 impl<T> Promise<T> {
     pub(crate) fn keep(self, answer: Result<T, Error>) {
         let (waker, sleeping) = {

@@ -27,10 +27,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{
-    Error,
-    pending::{Pending, pending},
-};
+use crate::Error;
 
 /// Time without a wait after which the background thread continues. Longer than a loop computes between two steps, and too short to be
 /// noticed by a request whose answer is not awaited.
@@ -132,16 +129,6 @@ pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result
     let task = driver.runtime.spawn(future);
     driver.call();
     Ok(task)
-}
-
-/// Runs a request to completion, whether or not its answer is awaited. Fails if the system provides no thread.
-pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<Pending<T>, Error> {
-    let (promise, answer) = pending();
-    start(async move {
-        let outcome = tokio::spawn(request).await;
-        promise.keep(outcome.unwrap_or_else(|error| Err(Error::Configuration(format!("the request ended without a response: {error}")))));
-    })?;
-    Ok(answer)
 }
 
 /// Lets the background thread run the runtime, for waits without a [`Wait`].
@@ -316,6 +303,7 @@ impl Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pending::{Pending, spawn};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
