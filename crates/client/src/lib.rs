@@ -28,6 +28,8 @@ mod rest;
 mod runtime;
 mod session;
 mod sharing;
+mod state;
+mod target;
 mod transport;
 
 pub use connection::{Connection, SERVER_NAME, Trust};
@@ -40,6 +42,7 @@ pub use sahasra_memory::shared::{Slot, SlotPool};
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Format, RefusalCode, Shape, Stats, Welcome};
-pub use session::{Argument, Options, Program, Session, Target, Tensor, Traffic};
+pub use session::{Argument, Program, Session, Tensor, Traffic};
+pub use target::{Options, Target};
 
 pub use crate::core::Array;

@@ -12,9 +12,9 @@ use bytes::{Bytes, BytesMut};
 use sahasra_wire::session::{FailureCode, RefusalCode, SharedMemory, frame, server_frame::Kind};
 
 use crate::{
-    Error, rest,
-    session::{Options, Shared, Target},
-    sharing,
+    Error, rest, sharing,
+    state::Shared,
+    target::{Options, Target},
     transport::{self, Pulse, Reader, Route, Writer},
 };
 

@@ -19,21 +19,18 @@ use crate::{
     link,
     pending::{Pending, Promise, pending},
     runtime,
+    state::{Shared, Waiting},
+    target::{Options, Target},
 };
 
 mod cuda;
 mod handles;
-mod shared;
-mod target;
 #[cfg(test)]
 mod tests;
 
 pub use handles::{Argument, Program, Tensor};
-pub(crate) use shared::Shared;
-pub use target::{Options, Target};
 
 use handles::Named;
-use shared::Waiting;
 
 /// Bytes transferred on a session's connections, without greetings and transport overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::broken;
 use crate::{
     Error,
     core::{Core, Incoming, Taking},
-    session::Shared,
+    state::Shared,
     transport::Reader,
 };
 

@@ -12,7 +12,7 @@ use sahasra_wire::session::{Encoder, PART_BYTES, compression::Compression};
 use super::{broken, silence_timeout};
 use crate::{
     Error,
-    session::Shared,
+    state::Shared,
     transport::{Pulse, Writer},
 };
 

@@ -9,11 +9,12 @@ use sahasra_wire::{
     session::client_frame::Kind,
 };
 
-use super::{Session, shared::Waiting};
+use super::Session;
 use crate::{
     Error,
     core::{Array, Wanted},
     pending::Pending,
+    state::Waiting,
 };
 
 /// The name of a slot in a message.

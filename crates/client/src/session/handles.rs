@@ -4,11 +4,11 @@ use std::{fmt, sync::Arc};
 
 use sahasra_wire::session::{Download, client_frame::Kind};
 
-use super::shared::{Shared, Waiting};
 use crate::{
     core::{Array, Core, Wanted},
     pending::Pending,
     runtime,
+    state::{Shared, Waiting},
 };
 
 /// Argument of a kernel launch.

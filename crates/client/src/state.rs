@@ -17,12 +17,12 @@ use sahasra_wire::cuda::{Loaded, Printed, Waited};
 use sahasra_wire::session::{Close, Compiled, Stats, Welcome, client_frame::Kind};
 use tokio::sync::Notify;
 
-use super::{Options, Target};
 use crate::{
     Error, Failure,
     core::{Array, Core, Event, Wanted, Window},
     pending::{Pending, Promise, pending},
     runtime,
+    target::{Options, Target},
 };
 
 /// Payload bytes in the queue up to which the thread of the caller writes them itself.
@@ -39,7 +39,7 @@ pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
     Done(Promise<()>),
-    /// Answer to [`Session::finish`](super::Session::finish), otherwise like `Done`.
+    /// Answer to [`Session::finish`](crate::Session::finish), otherwise like `Done`.
     Finished(Promise<()>),
     Stats(Promise<Stats>),
     Read(Promise<Array>),
@@ -51,7 +51,7 @@ pub(crate) enum Waiting {
 
 impl Waiting {
     /// Returns whether the caller checks the outcome of work. Statistics are independent of work, and `Finished` leaves the end of a
-    /// session to [`Session::unreported_end`](super::Session::unreported_end).
+    /// session to [`Session::unreported_end`](crate::Session::unreported_end).
     fn checks_work(&self) -> bool {
         !matches!(self, Self::Finished(_) | Self::Stats(_))
     }
@@ -178,7 +178,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Creates the state before the first connection, which resolves `first`.
-    pub(super) fn new(options: Options, first: Promise<()>, target: &Target) -> Self {
+    pub(crate) fn new(options: Options, first: Promise<()>, target: &Target) -> Self {
         Self {
             state: Mutex::new(State {
                 core: Core::new(Window {
@@ -288,7 +288,7 @@ impl Shared {
     }
 
     /// Calls `submit` as soon as the queue has space for an operation.
-    pub(super) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
+    pub(crate) fn submit<R>(&self, submit: impl FnOnce(&mut State) -> R) -> Result<R, Error> {
         let submitted = self.submit_into(
             |operations, bytes| self.has_room(operations, bytes),
             |state| {
@@ -307,7 +307,7 @@ impl Shared {
     }
 
     /// Blocks for at most `time` until an operation could be submitted without blocking. Returns whether it could.
-    pub(super) fn room_within(&self, time: Duration) -> bool {
+    pub(crate) fn room_within(&self, time: Duration) -> bool {
         let waits = |state: &mut State| {
             let (operations, bytes) = state.core.queued();
             state.ended.is_none() && state.closing.is_none() && !self.has_room(operations, bytes)
@@ -371,7 +371,7 @@ impl Shared {
 
     /// Submits a request. It is queued behind uploads even if they fill the queue, instead of blocking: callers such as the Python package
     /// hold more than their own thread while they block.
-    pub(super) fn ask<T>(
+    pub(crate) fn ask<T>(
         &self,
         wanted: Wanted,
         waiting: fn(Promise<T>) -> Waiting,
@@ -381,7 +381,7 @@ impl Shared {
     }
 
     /// Submits a request like [`Self::ask`], with a payload.
-    pub(super) fn ask_with<T>(
+    pub(crate) fn ask_with<T>(
         &self,
         wanted: Wanted,
         waiting: fn(Promise<T>) -> Waiting,
@@ -403,7 +403,7 @@ impl Shared {
     }
 
     /// Closes the session. Does not wait for space in the queue, because there is only one `Close`, and dropping a session must not block.
-    pub(super) fn close(&self) -> Pending<()> {
+    pub(crate) fn close(&self) -> Pending<()> {
         let (answer, refused) = self.request(usize::MAX, Wanted::Done, Waiting::Done, |state, request| {
             state.core.submit(Kind::Close(Close { request }), Bytes::new());
             state.closing = Some(request);
