@@ -126,7 +126,7 @@ verify-rust: $(CARGO_DENY)
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	$(CARGO_DENY) check bans licenses sources
 	crates/verify
-	docs/module-circles crates/cuda-boundary/src crates/cuda-device/src crates/cuda-driver/src crates/cuda-environment/src crates/cuda-remote/src crates/nvml/src crates/error-chain/src crates/executor-protocol/src crates/executor/src crates/ledger/src crates/ledger/model/src crates/ranges/src operator/src gateway/src worker-agent/src
+	docs/module-circles crates/client/src crates/cuda-boundary/src crates/cuda-device/src crates/cuda-driver/src crates/cuda-environment/src crates/cuda-remote/src crates/cuda-runtime/src crates/nvml/src crates/error-chain/src crates/executor-protocol/src crates/executor/src crates/ledger/src crates/ledger/model/src crates/ranges/src operator/src gateway/src worker-agent/src
 	simulation/mutants --check
 
 .PHONY: generate
