@@ -150,7 +150,7 @@ impl Lane {
         Ok(ticket)
     }
 
-    /// Notes an operation that was submitted as the lane's.
+    /// Notes an operation that was submitted as the lane's, or that the lane waits for.
     pub(crate) fn note(&self, ticket: Ticket) {
         if let Some(stream) = &self.stream {
             stream.last.fetch_max(ticket.0, Ordering::Relaxed);
@@ -165,9 +165,11 @@ impl Lane {
         }
     }
 
-    /// Lets work of the lane wait for what an event stands for: both are in one queue, or the event's context is waited for.
+    /// Lets the lane wait for what an event stands for: both are in one queue, or the event's context is waited for.
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), Status> {
-        if event.context_id != self.context.id {
+        if event.context_id == self.context.id {
+            self.note(event.ticket());
+        } else {
             event.wait()?;
         }
         self.context.check()

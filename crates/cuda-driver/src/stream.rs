@@ -115,7 +115,8 @@ impl Event {
         self.is_recorded.store(true, Ordering::Release);
     }
 
-    fn ticket(&self) -> Ticket {
+    /// The operation that the event waits for; before a record, none.
+    pub(crate) fn ticket(&self) -> Ticket {
         Ticket(self.ticket.load(Ordering::Relaxed))
     }
 

@@ -14,6 +14,7 @@ mod libraries;
 mod nodes;
 mod processes;
 mod programs;
+mod streams;
 mod surfaces;
 mod symbols;
 mod texels;
