@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) callbacks: Callbacks,
     /// Functions that end objects of the program, for which no call waits.
     pub(crate) destructors: Callbacks,
+    /// The last operation of the legacy default stream, after which blocking streams go on.
+    pub(crate) legacy_last: AtomicU64,
     /// The last function of a default stream, after which all streams go on.
     pub(crate) default_function: AtomicU64,
     /// Whether its memory is gone and none may be added. Changes under the lock of the table of ranges.
@@ -61,6 +63,7 @@ impl Context {
             bank_size: AtomicU32::new(0),
             callbacks: Callbacks::new(Arc::clone(&queue)),
             destructors: Callbacks::new(Arc::clone(&queue)),
+            legacy_last: AtomicU64::new(0),
             default_function: AtomicU64::new(0),
             queue,
             is_destroyed: AtomicBool::new(false),

@@ -152,17 +152,25 @@ impl Lane {
 
     /// Notes an operation that was submitted as the lane's, or that the lane waits for.
     pub(crate) fn note(&self, ticket: Ticket) {
-        if let Some(stream) = &self.stream {
-            stream.last.fetch_max(ticket.0, Ordering::Relaxed);
-        }
+        let last = match &self.stream {
+            Some(stream) => &stream.last,
+            None if self.is_legacy => &self.context.legacy_last,
+            None => return,
+        };
+        last.fetch_max(ticket.0, Ordering::Relaxed);
     }
 
-    /// The lane's last operation.
+    /// The last operation that is done before the lane is: that of a stream, and of the legacy stream if it waits for that one; or that of all
+    /// streams.
     pub(crate) fn last(&self) -> Ticket {
-        match &self.stream {
-            Some(stream) => Ticket(stream.last.load(Ordering::Relaxed)),
-            None => self.context.queue.last(),
-        }
+        let Some(stream) = &self.stream else {
+            return self.context.queue.last();
+        };
+        let own = stream.last.load(Ordering::Relaxed);
+        Ticket(match stream.is_blocking() {
+            true => own.max(self.context.legacy_last.load(Ordering::Relaxed)),
+            false => own,
+        })
     }
 
     /// Lets the lane wait for what an event stands for: both are in one queue, or the event's context is waited for.
@@ -172,7 +180,15 @@ impl Lane {
         } else {
             event.wait()?;
         }
+        self.join();
         self.context.check()
+    }
+
+    /// Lets blocking streams wait for those for which the legacy stream waits, as after any work in it.
+    fn join(&self) {
+        if self.is_legacy {
+            self.note(self.last());
+        }
     }
 
     /// Waits for the lane's work.
@@ -197,6 +213,7 @@ impl Lane {
             Some(mark) => self.submit(Operation::Mark(mark))?,
             None => {
                 self.begin()?;
+                self.join();
                 self.last()
             }
         });

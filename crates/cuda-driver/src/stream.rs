@@ -48,7 +48,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Whether the legacy stream waits for it.
+    /// Whether the legacy stream waits for it, and it for the legacy stream.
     pub(crate) fn is_blocking(&self) -> bool {
         self.flags & NON_BLOCKING == 0
     }

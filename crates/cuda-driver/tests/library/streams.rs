@@ -18,6 +18,13 @@ const SLOW: &str = ".version 7.0 .target sm_70 .address_size 64
 /// Flag of events.
 const WITHOUT_TIMES: u32 = 2;
 
+/// Stream with which the legacy default stream is in order.
+fn blocking_stream(program: &Program) -> u64 {
+    let mut stream = 0u64;
+    ok!(program.library, cuStreamCreate(&raw mut stream, 0u32));
+    stream
+}
+
 fn event(program: &Program, flags: u32) -> u64 {
     let mut event = 0u64;
     ok!(program.library, cuEventCreate(&raw mut event, flags));
@@ -133,5 +140,51 @@ fn a_stream_waits_for_the_events_of_a_graph_that_it_launches() {
         ok!(library, cuEventRecord(waited, first));
         ok!(library, cuGraphLaunch(executable, second));
         assert!(!is_ready(&program, second));
+    });
+}
+
+#[test]
+fn a_blocking_stream_is_not_done_before_the_legacy_stream() {
+    apart("streams::a_blocking_stream_is_not_done_before_the_legacy_stream", CPU, || {
+        let program = Program::new();
+        let (blocking, other) = (blocking_stream(&program), program.stream());
+        assert_eq!(seen_by_a_function(&program, 0, || (), blocking), 7);
+        spin(&program, 0);
+        assert!(!is_ready(&program, blocking));
+        assert!(!records_what_is_done(&program, blocking));
+        assert!(is_ready(&program, other), "a stream that does not wait for the legacy stream");
+        assert!(records_what_is_done(&program, other));
+    });
+}
+
+#[test]
+fn the_legacy_stream_is_not_done_before_blocking_streams_and_lets_others_wait_for_them() {
+    apart(
+        "streams::the_legacy_stream_is_not_done_before_blocking_streams_and_lets_others_wait_for_them",
+        CPU,
+        || {
+            let program = Program::new();
+            let library = &program.library;
+            let [first, second] = [(); 2].map(|()| blocking_stream(&program));
+            assert_eq!(seen_by_a_function(&program, first, || (), 0), 7);
+            spin(&program, first);
+            assert!(is_ready(&program, second));
+            assert!(!is_ready(&program, 0));
+            // Not work, yet in the order of the legacy stream.
+            let recorded = event(&program, WITHOUT_TIMES);
+            ok!(library, cuEventRecord(recorded, 0u64));
+            assert!(!is_ready(&program, second));
+        },
+    );
+}
+
+#[test]
+fn the_default_stream_of_a_thread_is_not_waited_for() {
+    apart("streams::the_default_stream_of_a_thread_is_not_waited_for", CPU, || {
+        let program = Program::new();
+        let blocking = blocking_stream(&program);
+        spin(&program, 2);
+        assert!(is_ready(&program, blocking));
+        assert!(!is_ready(&program, 2));
     });
 }
