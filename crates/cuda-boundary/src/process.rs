@@ -1,10 +1,11 @@
-//! Processes that fork after a library was initialised.
+//! Processes that fork after a library's initialisation began.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ResultCode;
 
-/// Whether this process is the child of a process that had initialised the library: the library's threads exist in the parent only.
+/// Whether this process is the child of a process in which the library's initialisation had begun: its threads exist in the parent only, and
+/// its locks may have been held there.
 static IS_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Runs when the process is forked, in the child.
@@ -12,10 +13,22 @@ extern "C" fn after_fork_in_child() {
     IS_FORKED_CHILD.store(true, Ordering::Relaxed);
 }
 
-/// Makes [`check`] refuse children that are forked from now on. Returns false if the system cannot do that.
+/// Whether the system calls [`after_fork_in_child`].
+static REFUSES_CHILDREN: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`check`] refuse children that are forked from now on, also if the initialisation that follows fails. Called before a library takes a
+/// lock or starts a thread. Returns false if the system cannot do that.
 pub fn refuse_children() -> bool {
+    if REFUSES_CHILDREN.load(Ordering::Acquire) {
+        return true;
+    }
+    // Two threads may both register the function, which only sets the flag twice. A lock might be held in a child that is not refused.
     // SAFETY: the handler is a function without state that is safe to run in a child: it sets a flag.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child as unsafe extern "C" fn())) == 0 }
+    let is_registered = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child as unsafe extern "C" fn())) == 0 };
+    if is_registered {
+        REFUSES_CHILDREN.store(true, Ordering::Release);
+    }
+    is_registered
 }
 
 /// Refuses a forked child. Whatever takes a lock calls this first: another thread may have held it when the process was forked.

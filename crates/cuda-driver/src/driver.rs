@@ -110,10 +110,13 @@ extern "C" fn close() {
     });
 }
 
-/// Initialises the process. A second call does nothing; a failed one can be made again.
+/// Initialises the process. A second call does nothing; a failed one can be made again. Children that are forked meanwhile or later are refused.
 pub(crate) fn initialise() -> Result<(), Status> {
     static INITIALISING: Mutex<()> = Mutex::new(());
     process::check::<Status>()?;
+    if !process::refuse_children() {
+        return Err(Status::OPERATING_SYSTEM);
+    }
     let _one_at_a_time = INITIALISING.lock();
     if DRIVER.get().is_some() {
         return Ok(());
@@ -125,10 +128,6 @@ pub(crate) fn initialise() -> Result<(), Status> {
         });
         Status::NO_DEVICE
     })?;
-    if !process::refuse_children() {
-        device.close();
-        return Err(Status::OPERATING_SYSTEM);
-    }
     let addresses = device.properties().addresses.clone();
     // The upper quarter is for programs that manage their addresses.
     let reserved = addresses.end - (addresses.end - addresses.start) / 4;

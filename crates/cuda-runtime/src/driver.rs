@@ -326,12 +326,12 @@ pub fn get() -> Result<&'static Driver, Error> {
     static INITIALISING: Mutex<()> = Mutex::new(());
     let driver = library()?;
     if INITIALISED.get().is_none() {
+        if !process::refuse_children() {
+            return Err(Error::OPERATING_SYSTEM);
+        }
         let _one_at_a_time = INITIALISING.lock();
         if INITIALISED.get().is_none() {
             driver.cuInit(0)?;
-            if !process::refuse_children() {
-                return Err(Error::OPERATING_SYSTEM);
-            }
             INITIALISED.get_or_init(|| ());
         }
     }

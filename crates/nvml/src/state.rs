@@ -21,13 +21,15 @@ struct State {
 
 static STATE: Mutex<State> = Mutex::new(State { users: 0, device: None });
 
-/// Initialises the library. Each time that succeeds takes one [`shut_down`].
+/// Initialises the library. Each time that succeeds takes one [`shut_down`]. Children that are forked meanwhile or later are refused.
 pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
     process::check::<Status>()?;
+    if !process::refuse_children() {
+        return Err(Status::OPERATING_SYSTEM);
+    }
     let mut state = STATE.lock();
     if state.device.is_none() {
         match sahasra_cuda_environment::describe() {
-            Ok(_) if !process::refuse_children() => return Err(Status::UNKNOWN),
             Ok(device) => state.device = Some(device),
             Err(reason) => {
                 log::once(match crate::symbols::EXPORTS.searched() {
@@ -46,6 +48,7 @@ pub(crate) fn initialise(flags: u32) -> Result<(), Status> {
 
 /// Ends what one [`initialise`] began.
 pub(crate) fn shut_down() -> Result<(), Status> {
+    process::check::<Status>()?;
     let mut state = STATE.lock();
     state.users = state.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if state.users == 0 {

@@ -1,8 +1,9 @@
 //! Processes that fork or end.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 
-use crate::driver::{CPU, NOT_INITIALIZED, Program, SUCCESS, apart, cu, ok, open};
+use crate::driver::{CPU, NO_DEVICE, NOT_INITIALIZED, Program, SUCCESS, apart, cu, ok, open};
 
 /// Runs a function in a forked child. Returns the exit status of the child.
 fn forked(child: impl FnOnce() -> i32) -> i32 {
@@ -10,6 +11,8 @@ fn forked(child: impl FnOnce() -> i32) -> i32 {
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
+            // A child that hangs ends with SIGALRM.
+            libc::alarm(20);
             libc::_exit(child());
         }
         let mut status = 0;
@@ -46,6 +49,38 @@ fn a_child_of_a_process_that_was_not_initialised_may_be() {
         let library = open();
         assert_eq!(forked(|| cu!(library, cuInit(0u32)) as i32), 0);
         ok!(library, cuInit(0u32));
+    });
+}
+
+#[test]
+fn a_child_of_a_process_whose_initialisation_failed_is_refused() {
+    let test = "processes::a_child_of_a_process_whose_initialisation_failed_is_refused";
+    apart(test, &[("SAHASRA_CUDA", "127.0.0.1:1")], || {
+        let library = open();
+        assert_eq!(cu!(library, cuInit(0u32)), NO_DEVICE);
+        // The client's threads exist in the parent only.
+        assert_eq!(forked(|| cu!(library, cuInit(0u32)) as i32), NOT_INITIALIZED as i32);
+        assert_eq!(cu!(library, cuInit(0u32)), NO_DEVICE);
+    });
+}
+
+#[test]
+fn a_child_that_is_forked_during_an_initialisation_is_refused() {
+    let test = "processes::a_child_that_is_forked_during_an_initialisation_is_refused";
+    apart(test, &[], || {
+        let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: called before the library is opened, so that no thread of the library reads the environment.
+        unsafe { std::env::set_var("SAHASRA_CUDA", gateway.local_addr().unwrap().to_string()) };
+        let library = open();
+        std::thread::scope(|scope| {
+            let initialised = scope.spawn(|| cu!(library, cuInit(0u32)));
+            // The library waits for the answer to its request.
+            let (connection, _) = gateway.accept().unwrap();
+            let status = forked(|| cu!(library, cuInit(0u32)) as i32);
+            drop((connection, gateway));
+            assert_eq!(status, NOT_INITIALIZED as i32);
+            assert_eq!(initialised.join().unwrap(), NO_DEVICE);
+        });
     });
 }
 

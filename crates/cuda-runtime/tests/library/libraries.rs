@@ -48,7 +48,7 @@ impl Folder {
         let program = self.path().join(format!("{name}-{version}"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/library/{name}.c"));
         let output = Command::new("cc")
-            .args(["-Wall", "-Werror", "-O1", &format!("-DVERSION={version}"), "-o"])
+            .args(["-Wall", "-Werror", "-O1", "-pthread", &format!("-DVERSION={version}"), "-o"])
             .args([&program, &source])
             .arg("-L")
             .arg(self.path())

@@ -50,6 +50,11 @@ fn textures_and_surfaces_are_read_and_written_by_kernels() {
 }
 
 #[test]
+fn a_child_that_is_forked_during_an_initialisation_is_refused() {
+    passes_in("forks", "");
+}
+
+#[test]
 fn errors_have_the_documented_codes() {
     for errors in passes("errors") {
         assert_eq!(

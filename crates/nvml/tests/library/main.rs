@@ -1,6 +1,7 @@
 //! The built library, opened as programs open it. Each test runs in a process of its own, because the library's state is that of a process.
 
 use std::ffi::{CStr, c_char};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -273,4 +274,56 @@ fn without_a_device_the_program_is_told_what_to_set() {
         let errors = text(&output.stderr);
         assert_eq!(errors.matches("set SAHASRA_CUDA=cpu:").count(), 1, "{errors}");
     }
+}
+
+/// Runs a function in a forked child. Returns the exit status of the child.
+fn forked(child: impl FnOnce() -> u32) -> u32 {
+    // SAFETY: the child calls the library, which is what is tested, and ends without running anything of the test.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            // A child that hangs ends with SIGALRM.
+            libc::alarm(20);
+            libc::_exit(child() as i32);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+        assert!(libc::WIFEXITED(status), "{status}");
+        libc::WEXITSTATUS(status) as u32
+    }
+}
+
+#[test]
+fn a_forked_child_is_not_initialised() {
+    apart("a_forked_child_is_not_initialised", CPU, || {
+        let library = open();
+        assert_eq!(forked(|| call!(library, nvmlInit_v2())), 0, "before the parent is initialised");
+        ok!(library, nvmlInit_v2());
+        let mut count = 0u32;
+        assert_eq!(forked(|| call!(library, nvmlInit_v2())), UNINITIALIZED);
+        assert_eq!(forked(|| call!(library, nvmlDeviceGetCount_v2(&raw mut count))), UNINITIALIZED);
+        assert_eq!(forked(|| call!(library, nvmlShutdown())), UNINITIALIZED);
+        ok!(library, nvmlShutdown());
+    });
+}
+
+#[test]
+fn a_child_that_is_forked_during_an_initialisation_is_refused() {
+    apart("a_child_that_is_forked_during_an_initialisation_is_refused", &[], || {
+        let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
+        let session = format!("http://{}/team/mine", gateway.local_addr().unwrap());
+        // SAFETY: called before the library is opened, so that no thread of the library reads the environment.
+        unsafe { std::env::set_var("SAHASRA_CUDA", session) };
+        let library = open();
+        std::thread::scope(|scope| {
+            let initialised = scope.spawn(|| call!(library, nvmlInit_v2()));
+            // The library waits for the answer to its request.
+            let (connection, _) = gateway.accept().unwrap();
+            let statuses = [forked(|| call!(library, nvmlInit_v2())), forked(|| call!(library, nvmlShutdown()))];
+            drop((connection, gateway));
+            assert_eq!(statuses, [UNINITIALIZED; 2]);
+            assert_eq!(initialised.join().unwrap(), DRIVER_NOT_LOADED);
+        });
+        assert_eq!(forked(|| call!(library, nvmlInit_v2())), UNINITIALIZED, "the initialisation failed");
+    });
 }
