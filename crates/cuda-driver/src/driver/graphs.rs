@@ -17,7 +17,7 @@ use crate::status::Status;
 
 use super::Driver;
 
-/// Memory of graphs by address: addresses that nodes have, and whether a launch has mapped them.
+/// Memory of graphs by address: addresses that nodes have, and whether they are mapped.
 #[derive(Default)]
 pub(crate) struct GraphMemory {
     ranges: BTreeMap<u64, Memory>,
@@ -26,13 +26,29 @@ pub(crate) struct GraphMemory {
     pub(crate) most_used: u64,
 }
 
+/// Whether memory of a graph is mapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mapped {
+    No,
+    /// A thread maps or unmaps it, for which it waits while the queue is full. Others must not: theirs might come first.
+    Changing,
+    Yes,
+}
+
 struct Memory {
     bytes: u64,
     context: Weak<Context>,
     context_id: u64,
     /// Number of graphs and executable graphs that have the node.
     owners: u32,
-    is_mapped: bool,
+    mapped: Mapped,
+}
+
+impl GraphMemory {
+    /// The memory at an address, unless it is another context's by now.
+    fn of_context(&mut self, address: u64, context_id: u64) -> Option<&mut Memory> {
+        self.ranges.get_mut(&address).filter(|memory| memory.context_id == context_id)
+    }
 }
 
 impl Driver {
@@ -199,7 +215,7 @@ impl Driver {
         let mut freed = 0;
         memory.ranges.retain(|_, range| {
             let is_kept = range.context_id != context_id;
-            if !is_kept && range.is_mapped {
+            if !is_kept && range.mapped != Mapped::No {
                 freed += counted(range.bytes).unwrap_or(0);
             }
             is_kept
@@ -220,7 +236,7 @@ impl Driver {
             context: Arc::downgrade(context),
             context_id: context.id,
             owners: 1,
-            is_mapped: false,
+            mapped: Mapped::No,
         };
         self.graph_memory.lock().ranges.insert(address, memory);
         Ok(address)
@@ -241,9 +257,10 @@ impl Driver {
             .is_some_and(|memory| memory.owners > 1)
     }
 
-    /// Whether a launch has mapped the memory, and nothing has freed it since.
+    /// Whether a launch has mapped the memory, and nothing has unmapped it since.
     pub(crate) fn is_graph_memory_mapped(&self, address: u64) -> bool {
-        self.graph_memory.lock().ranges.get(&address).is_some_and(|memory| memory.is_mapped)
+        let graphs = self.graph_memory.lock();
+        graphs.ranges.get(&address).is_some_and(|memory| memory.mapped != Mapped::No)
     }
 
     /// Maps memory of a graph.
@@ -254,40 +271,48 @@ impl Driver {
             let context = memory.context.upgrade().ok_or(Status::CONTEXT_IS_DESTROYED)?;
             context.check()?;
             let bytes = counted(memory.bytes).ok_or(Status::OUT_OF_MEMORY)?;
-            if memory.is_mapped {
+            if memory.mapped != Mapped::No {
                 return Err(Status::INVALID_VALUE);
             }
             self.charge(bytes)?;
-            memory.is_mapped = true;
+            memory.mapped = Mapped::Changing;
             graphs.used += bytes;
             graphs.most_used = graphs.most_used.max(graphs.used);
             (context, bytes)
         };
         // Unlocked, because a full queue lets it wait. Refused only after a fault: the memory ends with the context.
-        context.submit(Operation::Map { address, bytes }).map(|_| ())
+        let outcome = context.submit(Operation::Map { address, bytes }).map(|_| ());
+        if let Some(memory) = self.graph_memory.lock().of_context(address, context.id) {
+            memory.mapped = Mapped::Yes;
+        }
+        outcome
     }
 
     /// Frees memory of a graph, after everything that was submitted.
     pub(crate) fn free_graph_memory(&self, address: u64) -> Result<(), Status> {
-        let (context, bytes) = {
+        let (context, context_id) = {
             let mut graphs = self.graph_memory.lock();
-            let memory = graphs.ranges.get_mut(&address).filter(|memory| memory.is_mapped);
+            let memory = graphs.ranges.get_mut(&address).filter(|memory| memory.mapped == Mapped::Yes);
             let memory = memory.ok_or(Status::INVALID_VALUE)?;
-            memory.is_mapped = false;
-            let (context, is_unused) = (memory.context.upgrade(), memory.owners == 0);
-            let bytes = counted(memory.bytes).unwrap_or(0);
-            graphs.used -= bytes;
-            if is_unused {
-                self.forget_graph_memory(&mut graphs, address);
-            }
-            (context, bytes)
+            memory.mapped = Mapped::Changing;
+            (memory.context.upgrade(), memory.context_id)
         };
         // Unlocked, because a full queue lets it wait.
         let outcome = match context {
             Some(context) => context.submit(Operation::Unmap { address }).map(|_| ()),
             None => Ok(()),
         };
-        self.release(bytes);
+        let mut graphs = self.graph_memory.lock();
+        // Unless it has ended with its context, which counted it as free.
+        if let Some(memory) = graphs.of_context(address, context_id) {
+            memory.mapped = Mapped::No;
+            let (bytes, is_unused) = (counted(memory.bytes).unwrap_or(0), memory.owners == 0);
+            graphs.used -= bytes;
+            if is_unused {
+                self.forget_graph_memory(&mut graphs, address);
+            }
+            self.release(bytes);
+        }
         outcome
     }
 
@@ -296,7 +321,7 @@ impl Driver {
         let mut graphs = self.graph_memory.lock();
         let Some(memory) = graphs.ranges.get_mut(&address) else { return };
         memory.owners = memory.owners.saturating_sub(1);
-        if memory.owners == 0 && !memory.is_mapped {
+        if memory.owners == 0 && memory.mapped == Mapped::No {
             self.forget_graph_memory(&mut graphs, address);
         }
     }

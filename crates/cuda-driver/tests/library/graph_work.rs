@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::driver::{
-    CPU, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open, text,
+    CPU, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, text,
 };
 use crate::nodes::{Allocation, Call};
 
@@ -363,39 +363,6 @@ fn no_call_waits_for_the_end_of_an_object() {
         assert_eq!(cu!(library, cuStreamQuery(0u64)), NOT_READY);
         assert_eq!(ENDED.load(Ordering::SeqCst), 0);
     });
-}
-
-#[test]
-fn a_full_queue_does_not_hold_other_calls_about_memory_of_graphs() {
-    apart(
-        "graph_work::a_full_queue_does_not_hold_other_calls_about_memory_of_graphs",
-        CPU,
-        || {
-            let program = Program::new();
-            let library = &program.library;
-            let (stream, address, mut temporary) = (program.stream(), program.allocate(64), 0u64);
-            let mut graph = 0u64;
-            ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
-            ok!(library, cuMemAllocAsync(&raw mut temporary, 64usize, stream));
-            ok!(library, cuStreamEndCapture(stream, &raw mut graph));
-            let executable = program.instantiate(graph);
-            assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
-            // As many operations as may wait. The last one waits until the kernel runs.
-            for _ in 0..4096 {
-                ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
-            }
-            std::thread::spawn(move || {
-                let library = open();
-                cu!(library, cuGraphLaunch(executable, stream));
-            });
-            let mut used = 0u64;
-            while used == 0 {
-                ok!(library, cuDeviceGetGraphMemAttribute(0i32, 0u32, &raw mut used));
-            }
-            assert_eq!(used, 512);
-            ok!(library, cuDeviceGetGraphMemAttribute(0i32, 0u32, &raw mut used));
-        },
-    );
 }
 
 #[test]

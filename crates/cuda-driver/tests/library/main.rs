@@ -8,6 +8,7 @@ mod captures;
 mod contexts;
 mod driver;
 mod errors;
+mod graph_memory;
 mod graph_work;
 mod graphs;
 mod libraries;

@@ -1,0 +1,91 @@
+//! Memory of graphs while the queue is full.
+
+use crate::driver::{CPU, INVALID_VALUE, Program, SUCCESS, apart, cu, ok, open};
+
+#[test]
+fn a_full_queue_does_not_hold_other_calls_about_memory_of_graphs() {
+    apart(
+        "graph_memory::a_full_queue_does_not_hold_other_calls_about_memory_of_graphs",
+        CPU,
+        || {
+            let program = Program::new();
+            let library = &program.library;
+            let (stream, address, mut temporary) = (program.stream(), program.allocate(64), 0u64);
+            let mut graph = 0u64;
+            ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
+            ok!(library, cuMemAllocAsync(&raw mut temporary, 64usize, stream));
+            ok!(library, cuStreamEndCapture(stream, &raw mut graph));
+            let executable = program.instantiate(graph);
+            assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
+            // As many operations as may wait. The last one waits until the kernel runs.
+            for _ in 0..4096 {
+                ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
+            }
+            std::thread::spawn(move || {
+                let library = open();
+                cu!(library, cuGraphLaunch(executable, stream));
+            });
+            let mut used = 0u64;
+            while used == 0 {
+                ok!(library, cuDeviceGetGraphMemAttribute(0i32, 0u32, &raw mut used));
+            }
+            assert_eq!(used, 512);
+            ok!(library, cuDeviceGetGraphMemAttribute(0i32, 0u32, &raw mut used));
+        },
+    );
+}
+
+/// Waits until a thread of this process sleeps, by its number.
+fn wait_until_asleep(thread: i32, meanwhile: impl Fn()) {
+    let state = || {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("the thread lives");
+        let state = status.lines().find_map(|line| line.strip_prefix("State:")).map(str::trim);
+        state.expect("Linux has it").starts_with('S')
+    };
+    while !state() {
+        meanwhile();
+    }
+    meanwhile();
+}
+
+#[test]
+fn addresses_of_graphs_are_not_free_before_their_memory_is_unmapped() {
+    apart(
+        "graph_memory::addresses_of_graphs_are_not_free_before_their_memory_is_unmapped",
+        CPU,
+        || {
+            let program = Program::new();
+            let library = &program.library;
+            let (stream, address, mut temporary) = (program.stream(), program.allocate(64), 0u64);
+            let mut graph = 0u64;
+            ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
+            ok!(library, cuMemAllocAsync(&raw mut temporary, 64usize, stream));
+            ok!(library, cuStreamEndCapture(stream, &raw mut graph));
+            let executable = program.instantiate(graph);
+            ok!(library, cuGraphLaunch(executable, stream));
+            ok!(library, cuStreamSynchronize(stream));
+            // The memory stays without its graph.
+            ok!(library, cuGraphExecDestroy(executable));
+            ok!(library, cuGraphDestroy(graph));
+            assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
+            // As many operations as may wait. The next one waits until the kernel ends.
+            for _ in 0..4096 {
+                ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
+            }
+            let (tell, thread) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let library = open();
+                // SAFETY: only makes a system call.
+                tell.send(unsafe { libc::gettid() }).expect("the test receives");
+                cu!(library, cuMemFree_v2(temporary));
+            });
+            let is_taken = || {
+                let mut start = 0u64;
+                ok!(library, cuPointerGetAttribute(&raw mut start, 11u32, temporary));
+                assert_eq!(start, temporary);
+            };
+            wait_until_asleep(thread.recv().unwrap(), is_taken);
+            assert_eq!(cu!(library, cuMemFree_v2(temporary)), INVALID_VALUE, "being freed");
+        },
+    );
+}
