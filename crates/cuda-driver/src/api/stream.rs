@@ -8,8 +8,14 @@ use crate::current;
 use crate::driver;
 use crate::graph::Work;
 use crate::lane::Lane;
+use crate::ranges::Kind;
 use crate::status::Status;
 use crate::stream::{EXTERNAL, Event, NON_BLOCKING, Stream};
+
+/// `CU_MEM_ATTACH_GLOBAL`, `CU_MEM_ATTACH_HOST` and `CU_MEM_ATTACH_SINGLE`.
+const ATTACH_GLOBAL: c_uint = 1;
+const ATTACH_HOST: c_uint = 2;
+const ATTACH_SINGLE: c_uint = 4;
 
 fn create(out: Out<Handle>, flags: c_uint, priority: c_int) -> Result<(), Status> {
     out.require()?;
@@ -156,10 +162,16 @@ exports! {
         })
     }
 
-    fn cuStreamAttachMemAsync(stream: Handle, _address: u64, _bytes: usize, _flags: c_uint) {
-        Lane::of(stream)?;
-        // There is no managed memory to attach.
-        Err(Status::INVALID_VALUE)
+    /// Managed memory is accessible to all streams and to the host as far as it ever is.
+    fn cuStreamAttachMemAsync(stream: Handle, address: u64, bytes: usize, flags: c_uint) {
+        let lane = Lane::of(stream)?;
+        lane.refuse_capture()?;
+        lane.context.check()?;
+        let range = driver::get()?.ranges.find(address).filter(|range| range.kind == Kind::Managed);
+        let range = range.ok_or(Status::INVALID_VALUE)?;
+        let is_whole = bytes == 0 || (address == range.start && bytes as u64 == range.bytes);
+        let is_known = matches!(flags, ATTACH_GLOBAL | ATTACH_HOST) || (flags == ATTACH_SINGLE && !lane.is_legacy);
+        if is_whole && is_known { Ok(()) } else { Err(Status::INVALID_VALUE) }
     }
 
     fn cuStreamCopyAttributes(to: Handle, from: Handle) {

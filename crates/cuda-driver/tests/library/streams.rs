@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::driver::{CPU, NOT_READY, Program, SUCCESS, apart, cu, ok, parameter};
+use crate::driver::{CPU, INVALID_VALUE, NOT_READY, Program, SUCCESS, apart, cu, ok, parameter};
 
 /// Kernel that counts to a number, and then writes 7.
 const SLOW: &str = ".version 7.0 .target sm_70 .address_size 64
@@ -186,5 +186,31 @@ fn the_default_stream_of_a_thread_is_not_waited_for() {
         spin(&program, 2);
         assert!(is_ready(&program, blocking));
         assert!(!is_ready(&program, 2));
+    });
+}
+
+#[test]
+fn managed_memory_is_attached_to_streams() {
+    apart("streams::managed_memory_is_attached_to_streams", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (stream, memory, mut managed, mut graph) = (program.stream(), program.allocate(64), 0u64, 0u64);
+        ok!(library, cuMemAllocManaged(&raw mut managed, 64usize, 1u32));
+        let attach = |stream: u64, address: u64, bytes: usize, flags: u32| {
+            cu!(library, cuStreamAttachMemAsync(stream, address, bytes, flags))
+        };
+        for (bytes, flags) in [(0, 1), (0, 2), (0, 4), (64, 4)] {
+            assert_eq!(attach(stream, managed, bytes, flags), SUCCESS, "{bytes} {flags}");
+        }
+        assert_eq!(attach(0, managed, 0, 1), SUCCESS);
+        assert_eq!(attach(0, managed, 0, 4), INVALID_VALUE, "to the legacy stream alone");
+        assert_eq!(attach(stream, managed, 32, 4), INVALID_VALUE, "a part");
+        assert_eq!(attach(stream, managed, 0, 3), INVALID_VALUE);
+        assert_eq!(attach(stream, memory, 0, 4), INVALID_VALUE, "memory of the device");
+        ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
+        assert_eq!(attach(stream, managed, 0, 4), 900, "in a capture");
+        assert_eq!(cu!(library, cuStreamEndCapture(stream, &raw mut graph)), 901);
+        ok!(library, cuMemFree_v2(managed));
+        assert_eq!(attach(stream, managed, 0, 4), INVALID_VALUE, "freed");
     });
 }
