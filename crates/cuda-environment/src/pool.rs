@@ -128,7 +128,7 @@ impl OwnSession {
         let namespace = read(NAMESPACE).unwrap_or_else(|| "default".to_owned());
         let wait = match read(WAIT) {
             None => SESSION_WAIT,
-            Some(text) => Duration::from_secs(text.parse().map_err(|_| format!("{WAIT}={text:?} is not a number of seconds"))?),
+            Some(text) => seconds(&text)?,
         };
         let session = CudaSession {
             prefix: "cuda",
@@ -174,6 +174,14 @@ impl Device for OwnSession {
     fn close(&self) {
         self.device.close();
         delete(&self.pool.gateway, &self.namespace, &self.name);
+    }
+}
+
+/// Time to wait for a device, from the value of [`WAIT`]. No more seconds than can be added to the present time.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<u32>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
+        Err(_) => Err(format!("{WAIT}={text:?} is not a number of seconds, at most {}", u32::MAX)),
     }
 }
 
@@ -254,6 +262,17 @@ fn certificates(variable: &str) -> Result<Option<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_to_wait_has_an_end() {
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        let longest = seconds("4294967295").unwrap();
+        assert!(std::time::Instant::now().checked_add(longest + ANSWER).is_some());
+        for wrong in ["4294967296", "18446744073709551615", "-1", "1.5", "5m", ""] {
+            let reason = seconds(wrong).unwrap_err();
+            assert!(reason.contains(WAIT) && reason.contains("4294967295"), "{reason}");
+        }
+    }
 
     #[test]
     fn a_pool_is_a_gateway_and_perhaps_a_session() {

@@ -24,6 +24,20 @@ fn without_a_device_the_program_is_told_what_to_set() {
 }
 
 #[test]
+fn a_time_to_wait_without_end_is_refused_before_a_session_is_created() {
+    let test = "errors::a_time_to_wait_without_end_is_refused_before_a_session_is_created";
+    let variables = [
+        ("SAHASRA_CUDA", "127.0.0.1:1"),
+        ("SAHASRA_CUDA_WAIT_SECONDS", "18446744073709551615"),
+    ];
+    let output = apart(test, &variables, || assert_eq!(cu!(open(), cuInit(0u32)), NO_DEVICE));
+    if let Some(output) = output {
+        let errors = text(&output.stderr);
+        assert!(errors.contains("SAHASRA_CUDA_WAIT_SECONDS"), "{errors}");
+    }
+}
+
+#[test]
 fn memory_beyond_the_device_is_refused() {
     apart("errors::memory_beyond_the_device_is_refused", CPU, || {
         let program = Program::new();
