@@ -199,6 +199,14 @@ fn sizes_beyond_all_memory_are_refused() {
             cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut count, function, 32i32, usize::MAX)
         );
         assert_eq!(count, 0);
+        for threads in [1025, i32::MAX] {
+            count = 9;
+            ok!(
+                library,
+                cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut count, function, threads, 0usize)
+            );
+            assert_eq!(count, 0, "{threads}");
+        }
         ok!(library, cuCtxSynchronize());
     });
 }
