@@ -91,8 +91,13 @@ impl VirtualMemory {
 
     /// Whether an address was ever reserved, or is one of this process that is.
     pub(crate) fn has_reserved(&self, address: u64) -> bool {
+        (self.addresses.start..self.highest).contains(&address) || self.is_reserved(address)
+    }
+
+    /// Whether an address is reserved.
+    pub(crate) fn is_reserved(&self, address: u64) -> bool {
         let below = self.reservations.range(..=address).next_back();
-        (self.addresses.start..self.highest).contains(&address) || below.is_some_and(|(start, bytes)| address - start < *bytes)
+        below.is_some_and(|(start, bytes)| address - start < *bytes)
     }
 
     /// Reserves addresses, those that the caller wants if they are free.

@@ -40,7 +40,7 @@ fn known(driver: &Driver, address: u64) -> Known {
 }
 
 /// Writes an attribute. Returns false if the pointer has none of this number.
-fn write(known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Result<bool, Status> {
+fn write(driver: &Driver, known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Result<bool, Status> {
     let is_device = matches!(known, Known::Device(_));
     let is_known = !matches!(known, Known::Nothing);
     let is_managed = matches!(known, Known::Device(range) if range.kind == Kind::Managed);
@@ -67,7 +67,7 @@ fn write(known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Res
         3 if is_device || is_mapped => value.set(address)?,
         4 if is_managed || is_known && !is_device => value.set(address)?,
         6 if is_device => value.cast::<u8>().set(0)?,
-        8 => value.cast::<u8>().set(u8::from(is_managed))?,
+        8 if is_known => value.cast::<u8>().set(u8::from(is_managed))?,
         9 if is_known => value.cast::<c_int>().set(0)?,
         10 | 15 if is_known => value.cast::<u8>().set(0)?,
         11 | 12 => {
@@ -78,7 +78,14 @@ fn write(known: &Known, address: u64, attribute: c_uint, value: Out<u64>) -> Res
             };
             value.set(if attribute == 11 { start } else { bytes })?;
         }
-        13 => value.cast::<u8>().set(u8::from(is_known))?,
+        13 if is_known => value.cast::<u8>().set(1)?,
+        13 => {
+            let memory = driver.virtual_memory.lock();
+            if !memory.is_reserved(address) {
+                return Ok(false);
+            }
+            value.cast::<u8>().set(u8::from(memory.mapping_at(address).is_ok()))?;
+        }
         14 if is_known => value.set(0)?,
         16 if is_known => value.cast::<c_uint>().set(3)?,
         _ => return Ok(false),
@@ -100,19 +107,20 @@ fn write_nothing(attribute: c_uint, value: Out<u64>) -> Result<(), Status> {
 exports! {
     fn cuPointerGetAttribute(value: Out<u64>, attribute: c_uint, address: u64) {
         value.require()?;
-        let known = known(driver::get()?, address);
-        match write(&known, address, attribute, value)? {
+        let driver = driver::get()?;
+        match write(driver, &known(driver, address), address, attribute, value)? {
             true => Ok(()),
             false => Err(Status::INVALID_VALUE),
         }
     }
 
     fn cuPointerGetAttributes(count: c_uint, attributes: In<c_uint>, values: In<Out<u64>>, address: u64) {
-        let known = known(driver::get()?, address);
+        let driver = driver::get()?;
+        let known = known(driver, address);
         for index in 0..count as usize {
             let (attribute, value) = (attributes.at(index)?, values.at(index)?);
             value.require()?;
-            if !write(&known, address, attribute, value)? {
+            if !write(driver, &known, address, attribute, value)? {
                 write_nothing(attribute, value)?;
             }
         }

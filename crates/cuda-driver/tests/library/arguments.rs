@@ -227,3 +227,47 @@ fn compilations_write_both_logs() {
         assert!(!error.is_empty());
     });
 }
+
+#[test]
+fn pointers_without_memory_have_no_attributes() {
+    apart("arguments::pointers_without_memory_have_no_attributes", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let (memory, freed, local, unit) = (program.allocate(64), program.allocate(64), 7u32, 2usize << 20);
+        ok!(library, cuMemFree_v2(freed));
+        let attribute = |attribute: u32, address: u64| {
+            let mut value = 0xffu64;
+            match cu!(library, cuPointerGetAttribute(&raw mut value, attribute, address)) {
+                SUCCESS => Ok(value as u8),
+                error => Err(error),
+            }
+        };
+        // Whether it is managed, and whether it is mapped.
+        assert_eq!([8, 13].map(|number| attribute(number, memory)), [Ok(0), Ok(1)]);
+        for unknown in [freed, 16, (&raw const local) as u64] {
+            for number in 1..=17 {
+                assert_eq!(attribute(number, unknown), Err(INVALID_VALUE), "{number}");
+            }
+            let (mut managed, mut mapped, mut kind) = (9u8, 9u8, 9u32);
+            let places = [(&raw mut managed).cast::<u32>(), (&raw mut mapped).cast(), &raw mut kind];
+            let numbers = [8u32, 13, 2];
+            ok!(
+                library,
+                cuPointerGetAttributes(3u32, numbers.as_ptr(), places.as_ptr(), unknown)
+            );
+            assert_eq!((managed, mapped, kind), (0, 0, 0));
+        }
+        let (mut reserved, mut physical) = (0u64, 0u64);
+        ok!(library, cuMemAddressReserve(&raw mut reserved, unit, 0usize, 0u64, 0u64));
+        assert_eq!(attribute(13, reserved), Ok(0));
+        ok!(
+            library,
+            cuMemCreate(&raw mut physical, unit, [1u32, 0, 1, 0, 0, 0, 0, 0].as_ptr(), 0u64)
+        );
+        ok!(library, cuMemMap(reserved, unit, 0usize, physical, 0u64));
+        assert_eq!(attribute(13, reserved), Ok(1));
+        ok!(library, cuMemUnmap(reserved, unit));
+        ok!(library, cuMemAddressFree(reserved, unit));
+        assert_eq!(attribute(13, reserved), Err(INVALID_VALUE));
+    });
+}
