@@ -11,7 +11,7 @@ use pool::Pool;
 
 /// Version of CUDA that the libraries offer: 1000 × major + 10 × minor.
 pub const CUDA_VERSION: i32 = 12_080;
-/// Compute capability of the device, major and minor: its limits are those within which compilers emit what the PTX engine runs.
+/// Compute capability of the PTX engine, major and minor: its limits are those within which compilers emit what the PTX engine runs.
 pub const CAPABILITY: (i32, i32) = (8, 0);
 /// Bus of the device's position, in PCI domain 0. It is no device of this machine's bus; programs ask all the same.
 pub const PCI_BUS: u8 = 1;
@@ -38,6 +38,8 @@ pub struct Description {
     pub name: String,
     /// Identifier that programs see.
     pub uuid: [u8; 16],
+    /// Compute capability, major and minor.
+    pub capability: (i32, i32),
     /// Memory in bytes.
     pub memory_bytes: u64,
     /// Memory that is in use by all processes, in bytes, as far as it is known.
@@ -58,7 +60,8 @@ pub fn device() -> Result<Box<dyn Device>, String> {
     connected.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
 }
 
-/// Describes the device that the environment names. A session is described by its gateway: only one program at a time can connect to it.
+/// Describes the device that the environment names. A session is described by its gateway: only one program at a time can connect to it. The
+/// gateway does not know what device it has; name, identifier and capability are those of the CPU engine until a program has connected.
 ///
 /// # Errors
 /// The reason why there is none, with the variable to set.
@@ -70,6 +73,7 @@ pub fn describe() -> Result<Description, String> {
         return Ok(Description {
             name: properties.name.clone(),
             uuid: properties.uuid,
+            capability: CAPABILITY,
             memory_bytes: properties.memory_bytes,
             used_bytes: 0,
         });

@@ -9,7 +9,7 @@ use sahasra_cuda_remote::RemoteDevice;
 use sahasra_error_chain::causes;
 use serde_json::Value;
 
-use crate::{Description, MEMORY, bytes, read};
+use crate::{CAPABILITY, Description, MEMORY, bytes, read};
 
 /// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
 const AUTHORITIES: &str = "SAHASRA_CA_FILE";
@@ -75,6 +75,7 @@ impl Pool {
         Ok(Description {
             name: CPU_NAME.to_owned(),
             uuid: CPU_UUID,
+            capability: CAPABILITY,
             memory_bytes: bytes(&memory).ok_or_else(|| format!("{memory:?} is not an amount of memory such as 8Gi"))?,
             used_bytes,
         })

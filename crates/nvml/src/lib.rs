@@ -7,7 +7,7 @@
 
 mod api;
 mod boundary;
+mod driver;
 mod state;
 mod status;
 mod symbols;
-mod used;

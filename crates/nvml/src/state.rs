@@ -5,6 +5,7 @@ use sahasra_cuda_boundary::{log, process};
 use sahasra_cuda_environment::Description;
 
 use crate::boundary::Handle;
+use crate::driver;
 use crate::status::Status;
 
 /// Handle of the only device.
@@ -77,9 +78,12 @@ pub(crate) fn check() -> Result<(), Status> {
     with_device(|_| Ok(()))
 }
 
-/// Description of the device of a handle; [`Status::INVALID_ARGUMENT`] for other handles.
+/// Description of the device of a handle; [`Status::INVALID_ARGUMENT`] for other handles. If this process has opened the device, its driver
+/// library knows what it is.
 pub(crate) fn description(handle: Handle) -> Result<Description, Status> {
-    with_device(|device| device.filter(|_| handle == DEVICE).cloned().ok_or(Status::INVALID_ARGUMENT))
+    let mut description = with_device(|device| device.filter(|_| handle == DEVICE).cloned().ok_or(Status::INVALID_ARGUMENT))?;
+    driver::identify(&mut description);
+    Ok(description)
 }
 
 /// Answer to a question about what the device does not have.

@@ -2,14 +2,12 @@
 
 use std::ffi::{c_int, c_uint};
 
-use sahasra_cuda_environment::CAPABILITY;
-
 use crate::boundary::{Handle, Out, exports};
 use crate::state;
 use crate::status::Status;
 
-/// `NVML_DEVICE_ARCH_AMPERE`: that of compute capability 8.0.
-const ARCHITECTURE: c_uint = 7;
+/// `NVML_DEVICE_ARCH_UNKNOWN`.
+const UNKNOWN_ARCHITECTURE: c_uint = u32::MAX;
 /// `NVML_P2P_STATUS_NOT_SUPPORTED`.
 const NO_PEERS: c_uint = 5;
 
@@ -26,6 +24,22 @@ pub struct FieldValue {
     value: u64,
 }
 
+/// Architecture (`nvmlDeviceArchitecture_t`) of a compute capability, from Kepler to Blackwell.
+fn architecture(capability: (c_int, c_int)) -> c_uint {
+    match capability {
+        (3, _) => 2,
+        (5, _) => 3,
+        (6, _) => 4,
+        (7, 0..=4) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10..=12, _) => 10,
+        _ => UNKNOWN_ARCHITECTURE,
+    }
+}
+
 /// Writes a number that says the same of every device.
 fn constant(device: Handle, out: Out<c_uint>, value: c_uint) -> Result<(), Status> {
     state::description(device)?;
@@ -34,13 +48,13 @@ fn constant(device: Handle, out: Out<c_uint>, value: c_uint) -> Result<(), Statu
 
 exports! {
     fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<c_int>, minor: Out<c_int>) {
-        state::description(device)?;
-        major.set(CAPABILITY.0)?;
-        minor.set(CAPABILITY.1)
+        let capability = state::description(device)?.capability;
+        major.set(capability.0)?;
+        minor.set(capability.1)
     }
 
-    fn nvmlDeviceGetArchitecture(device: Handle, architecture: Out<c_uint>) {
-        constant(device, architecture, ARCHITECTURE)
+    fn nvmlDeviceGetArchitecture(device: Handle, number: Out<c_uint>) {
+        number.set(architecture(state::description(device)?.capability))
     }
 
     /// `NVML_BRAND_UNKNOWN`.

@@ -133,8 +133,8 @@ exports! {
 
     fn nvmlDeviceGetHandleByUUID(text: Text, device: Out<Handle>) {
         let text = text.get()?;
-        let exists = state::with_device(|known| Ok(known.is_some_and(|known| identifier(&known.uuid) == text)))?;
-        if !exists {
+        let is_known = state::with_device(|known| Ok(known.is_some()))?;
+        if !is_known || identifier(&state::description(DEVICE)?.uuid) != text {
             return Err(Status::NOT_FOUND);
         }
         device.set(DEVICE)

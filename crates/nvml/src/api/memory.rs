@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_ulonglong};
 
 use crate::boundary::{Handle, Out, exports};
 use crate::status::Status;
-use crate::{state, used};
+use crate::{driver, state};
 
 /// `nvmlMemory_t`.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ const VERSION: c_uint = 2 << 24 | size_of::<MemoryWithReserve>() as c_uint;
 
 fn memory(device: Handle) -> Result<Memory, Status> {
     let total = state::description(device)?.memory_bytes;
-    let used = used::bytes().unwrap_or_else(state::used_bytes).min(total);
+    let used = driver::used_bytes().unwrap_or_else(state::used_bytes).min(total);
     Ok(Memory {
         total,
         free: total - used,

@@ -153,6 +153,45 @@ fn the_device_is_that_of_the_driver_library() {
     });
 }
 
+/// Compiles a library that is open under the name of the driver library once it is loaded.
+fn driver_of_a_gpu() -> libloading::Library {
+    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libcuda-{}.so", std::process::id()));
+    let output = Command::new("cc")
+        .args(["-Wall", "-Werror", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&library, &PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/library/driver.c")])
+        .output()
+        .expect("cc links Rust programs, so it is there");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // SAFETY: the library has no initialisers.
+    let driver = unsafe { libloading::Library::new(&library).expect("it was compiled") };
+    std::fs::remove_file(library).expect("it was compiled");
+    driver
+}
+
+#[test]
+fn the_device_is_the_one_that_the_driver_library_has_opened() {
+    apart("the_device_is_the_one_that_the_driver_library_has_opened", CPU, || {
+        let (library, device) = device();
+        let driver = driver_of_a_gpu();
+        let capability = || {
+            let (mut major, mut minor, mut architecture) = (0i32, 0i32, 0u32);
+            ok!(library, nvmlDeviceGetCudaComputeCapability(device, &raw mut major, &raw mut minor));
+            ok!(library, nvmlDeviceGetArchitecture(device, &raw mut architecture));
+            (major, minor, architecture)
+        };
+        assert_eq!(text_of!(library, nvmlDeviceGetName(device)), "Sahasra CPU", "not initialised");
+        assert_eq!(capability(), (8, 0, 7));
+        ok!(driver, cuInit(0u32));
+        assert_eq!(text_of!(library, nvmlDeviceGetName(device)), "Example GPU");
+        assert_eq!(capability(), (8, 9, 8));
+        let uuid = text_of!(library, nvmlDeviceGetUUID(device));
+        assert_eq!(uuid, "GPU-abababab-abab-abab-abab-abababababab");
+        let (uuid, mut found) = (std::ffi::CString::new(uuid).unwrap(), 0u64);
+        ok!(library, nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &raw mut found));
+        assert_eq!(found, device);
+    });
+}
+
 #[test]
 fn memory_in_use_is_that_of_this_process() {
     apart("memory_in_use_is_that_of_this_process", CPU, || {

@@ -1,6 +1,11 @@
-//! Memory of the device that is in use by this process, whose driver library counts it.
+//! What the driver library of this process knows: the device that it has opened, and how much memory of it is in use.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use sahasra_cuda_environment::Description;
+
+/// Length of the name of a device, with its zero byte.
+const NAME_BYTES: usize = 256;
 
 /// The driver library, as far as this process has loaded it.
 struct Driver(*mut c_void);
@@ -35,8 +40,37 @@ macro_rules! function {
     }};
 }
 
+/// Sets name, identifier and compute capability in a description to those of the device that this process has opened, if it has.
+pub(crate) fn identify(description: &mut Description) {
+    if let Some((name, uuid, capability)) = identity() {
+        description.name = name;
+        description.uuid = uuid;
+        description.capability = capability;
+    }
+}
+
+/// Name, identifier and compute capability of the device; `None` before the driver library is initialised.
+fn identity() -> Option<(String, [u8; 16], (i32, i32))> {
+    let driver = Driver::loaded()?;
+    let name_of = function!(driver, c"cuDeviceGetName", fn(*mut c_char, c_int, c_int));
+    let uuid_of = function!(driver, c"cuDeviceGetUuid_v2", fn(*mut [u8; 16], c_int));
+    let capability_of = function!(driver, c"cuDeviceComputeCapability", fn(*mut c_int, *mut c_int, c_int));
+    let mut name = [0 as c_char; NAME_BYTES];
+    let (mut uuid, mut major, mut minor) = ([0; 16], 0, 0);
+    // SAFETY: each call gets pointers to what it writes.
+    let is_known = unsafe {
+        name_of(name.as_mut_ptr(), NAME_BYTES as c_int, 0) == 0
+            && uuid_of(&raw mut uuid, 0) == 0
+            && capability_of(&raw mut major, &raw mut minor, 0) == 0
+    };
+    name[NAME_BYTES - 1] = 0;
+    // SAFETY: the text has a zero byte at its end.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    is_known.then(|| (name.to_string_lossy().into_owned(), uuid, (major, minor)))
+}
+
 /// Bytes of device memory that this process has allocated; `None` if it did not use the device yet.
-pub(crate) fn bytes() -> Option<u64> {
+pub(crate) fn used_bytes() -> Option<u64> {
     let driver = Driver::loaded()?;
     let state = function!(driver, c"cuDevicePrimaryCtxGetState", fn(c_int, *mut c_uint, *mut c_int));
     let retain = function!(driver, c"cuDevicePrimaryCtxRetain", fn(*mut *mut c_void, c_int));
