@@ -12,7 +12,7 @@ use sahasra_client::{Array, Error, Pending, Session};
 use sahasra_cuda_device::{
     Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
 };
-use sahasra_wire::cuda::{Load, Read, Waited, Write};
+use sahasra_wire::cuda::{Load, MARKS_AT_ONCE, Read, Waited, Write};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
 use crate::failure;
@@ -24,8 +24,6 @@ use crate::statistics::Asked;
 
 /// Largest write that is part of a batch, in bytes.
 const LITTLE_BYTES: usize = 16 << 10;
-/// Marks in one answer from which there may be more.
-const MARKS_AT_ONCE: usize = 16_384;
 /// Size of the pieces in which a long row is read, in bytes.
 const READ_BYTES: usize = 4 << 20;
 /// Size of a row in bytes from which it is sent from the caller's memory, if a round trip takes at most [`LENDING_TRIP`]: a part of the time that

@@ -46,6 +46,9 @@ pub mod burst;
 /// Operations and answers of a session of the engine `cuda`.
 pub mod cuda {
     include!(concat!(env!("OUT_DIR"), "/sahasra.cuda.rs"));
+
+    /// Maximum number of marks in a [`Waited`], which keeps it far below the limit of a message. One with as many may have left marks out.
+    pub const MARKS_AT_ONCE: usize = 16_384;
 }
 pub mod frame;
 pub mod grants;

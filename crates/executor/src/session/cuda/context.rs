@@ -5,14 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use sahasra_cuda_device::{Failure, FailureKind, Operation, Queue, Ticket, WatchedDevice};
-use sahasra_wire::cuda::Mark;
+use sahasra_wire::cuda::{MARKS_AT_ONCE, Mark};
 
 use crate::session::hub::Hub;
 
 /// Maximum number of contexts of a client: each has a thread.
 pub(super) const MAX_CONTEXTS: usize = 64;
-/// Maximum number of marks in one answer, which keeps it far below the limit of a message.
-const MARKS_AT_ONCE: usize = 16_384;
 /// Value of [`Context::awaited`] while no answer waits for an operation.
 pub(super) const NOTHING: u64 = u64::MAX;
 
