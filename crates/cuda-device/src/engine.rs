@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Ends the running launch and all later ones.
+    /// Ends the running operation, if it can take long, and all such operations after it: launches, replays, copies and fills.
     pub fn cancel(&self) {
         self.cancel.cancel();
     }
@@ -124,9 +124,7 @@ impl Engine {
         let operations = self.sequences.lock().operations(sequence)?;
         let mut outcome = Ok(());
         for operation in &*operations {
-            if self.cancel.is_cancelled() {
-                return Err(Failure::new(FailureKind::Lost, "the launch of a graph was cancelled"));
-            }
+            self.check_cancelled("the launch of a graph")?;
             let executed = self.execute(operation);
             if executed.as_ref().is_err_and(Failure::is_sticky) {
                 return executed;
@@ -134,6 +132,13 @@ impl Engine {
             outcome = outcome.and(executed);
         }
         outcome
+    }
+
+    fn check_cancelled(&self, what: &str) -> Result<(), Failure> {
+        match self.cancel.is_cancelled() {
+            true => Err(Failure::new(FailureKind::Lost, format!("{what} was cancelled"))),
+            false => Ok(()),
+        }
     }
 
     fn map(&self, address: u64, bytes: u64) -> Result<(), Failure> {
@@ -203,6 +208,7 @@ impl Engine {
             return Ok(());
         }
         for (row, slice) in extent.rows() {
+            self.check_cancelled("a copy")?;
             self.memory
                 .copy(address(&from, row, slice)?, address(&to, row, slice)?, extent.width)?;
         }
@@ -218,12 +224,14 @@ impl Engine {
         }
         if element.iter().all(|byte| *byte == element[0]) {
             for (row, slice) in extent.rows() {
+                self.check_cancelled("a fill")?;
                 self.memory.fill(address(&to, row, slice)?, element[0], extent.width)?;
             }
             return Ok(());
         }
         let piece = element.repeat(FILL_PIECE / element.len());
         for (row, slice) in extent.rows() {
+            self.check_cancelled("a fill")?;
             let mut target = address(&to, row, slice)?;
             let mut left = extent.width;
             while left > 0 {
@@ -319,4 +327,44 @@ fn address(region: &Region, row: u64, slice: u64) -> Result<DevicePointer, Failu
     address
         .map(DevicePointer)
         .ok_or_else(|| Failure::new(FailureKind::IllegalAddress, "a row is beyond the address space"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_and_fills_of_many_rows_end_when_they_are_cancelled() {
+        let engine = Engine::new(Memory::new(1 << 40), NonZero::<usize>::MIN);
+        let address = 1 << 30;
+        engine.execute(&Operation::Map { address, bytes: 512 }).unwrap();
+        let region = Region::linear(address);
+        let rows = |width, height| Extent { width, height, depth: 1 };
+        let copy = |extent| Operation::Copy {
+            from: region,
+            to: region,
+            extent,
+        };
+        let fill = |extent, element_bytes| Operation::Fill {
+            to: region,
+            extent,
+            value: 0x0201,
+            element_bytes,
+        };
+        let running = std::thread::scope(|scope| {
+            // Without an end in the time of a test.
+            let running = scope.spawn(|| engine.execute(&copy(rows(1, 1 << 39))));
+            engine.cancel();
+            running.join().unwrap()
+        });
+        let few = rows(2, 1000);
+        for outcome in [
+            running,
+            engine.execute(&copy(few)),
+            engine.execute(&fill(few, 1)),
+            engine.execute(&fill(few, 2)),
+        ] {
+            assert_eq!(outcome.unwrap_err().kind, FailureKind::Lost);
+        }
+    }
 }

@@ -22,6 +22,8 @@ const MAX_WAITING: usize = 4096;
 const MAX_PAYLOAD: usize = 256 << 20;
 /// Bytes from which a write waits for the queue and is then made from the caller's memory, rather than from a copy of it.
 const DIRECT_WRITE: usize = 1 << 20;
+/// Number of rows from which a copy or fill runs beside its caller: they take longer than the change to another thread.
+const MANY_ROWS: u64 = 1 << 16;
 
 struct State {
     waiting: VecDeque<Operation>,
@@ -192,6 +194,14 @@ impl Shared {
     }
 }
 
+/// Whether an operation may take any time, so that its caller expects it to run beside the caller's own work.
+fn may_take_long(operation: &Operation) -> bool {
+    match operation {
+        Operation::Copy { extent, .. } | Operation::Fill { extent, .. } => extent.height.saturating_mul(extent.depth) >= MANY_ROWS,
+        operation => operation.runs_kernels(),
+    }
+}
+
 impl Queue for CpuQueue {
     fn has_room(&self) -> bool {
         let state = self.shared.state.lock();
@@ -206,8 +216,7 @@ impl Queue for CpuQueue {
         }
         state.submitted += 1;
         let ticket = Ticket(state.submitted);
-        // A launch may take any time, and its caller expects it to run beside the caller's own work.
-        if !state.is_busy && state.waiting.is_empty() && !operation.runs_kernels() {
+        if !state.is_busy && state.waiting.is_empty() && !may_take_long(&operation) {
             shared.run(&mut state, &operation);
             return ticket;
         }

@@ -31,6 +31,23 @@ fn an_endless_kernel_runs_beside_its_caller_and_ends_with_its_queue() {
 }
 
 #[test]
+fn a_copy_of_very_many_rows_runs_beside_its_caller_and_ends_with_its_queue() {
+    let device = CpuDevice::new(1 << 40, NonZero::new(2).unwrap());
+    let queue = device.open().unwrap();
+    let address = device.properties().addresses.start;
+    queue.submit(Operation::Map { address, bytes: 512 });
+    let region = Region::linear(address);
+    let (width, height, depth) = (1, 1 << 20, 1 << 19);
+    let ticket = queue.submit(Operation::Copy {
+        from: region,
+        to: region,
+        extent: Extent { width, height, depth },
+    });
+    assert!(!queue.is_done(ticket).unwrap());
+    drop(queue);
+}
+
+#[test]
 fn a_launch_with_much_local_memory_uses_fewer_threads() {
     let device = CpuDevice::new(1 << 20, NonZero::new(64).unwrap());
     let queue = device.open().unwrap();
