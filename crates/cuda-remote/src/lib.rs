@@ -16,6 +16,8 @@ mod mirrors;
 mod outbox;
 mod queue;
 mod statistics;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -35,6 +35,10 @@ impl Filling {
         self.asked.is_some_and(|asked| asked.elapsed() < LINGER)
     }
 
+    fn is_full(&self) -> bool {
+        self.batch.len() >= BATCH_BYTES
+    }
+
     fn take(&mut self) -> Option<(u64, Bytes)> {
         (!self.batch.is_empty()).then(|| (self.context, self.batch.split().freeze()))
     }
@@ -81,10 +85,11 @@ impl Outbox {
         self.filled.notify_all();
     }
 
-    /// Adds an operation of a context. `count` is called while the order is fixed. Sends the batch if it is full.
+    /// Adds an operation of a context. `count` is called while the order is fixed. Sends the batch if it is full: it is larger than that by
+    /// one operation at most, whatever the number of threads that add some.
     pub(crate) fn add<T>(&self, context: u64, operation: Operation, count: impl FnOnce() -> T) -> T {
         let mut filling = self.filling.lock();
-        while filling.context != context && !filling.batch.is_empty() {
+        while filling.is_full() || (filling.context != context && !filling.batch.is_empty()) {
             drop(filling);
             self.flush();
             filling = self.filling.lock();
@@ -93,7 +98,7 @@ impl Outbox {
         wire::encode(operation, &mut filling.batch);
         let counted = count();
         self.statistics.add_operation();
-        let is_full = filling.batch.len() >= BATCH_BYTES;
+        let is_full = filling.is_full();
         let wakes = !is_full && std::mem::take(&mut filling.is_sender_asleep);
         drop(filling);
         if is_full {
@@ -150,5 +155,56 @@ impl Outbox {
                 filling.is_sender_asleep = false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use sahasra_cuda_device::{Extent, Region};
+    use sahasra_wire::session::client_frame::Kind;
+
+    use super::*;
+    use crate::tests::Far;
+
+    #[test]
+    fn a_batch_does_not_grow_with_the_number_of_threads_while_it_cannot_be_sent() {
+        const THREADS: usize = 100;
+        const BYTES: usize = 16 << 10;
+        let (session, mut far) = Far::connect();
+        let outbox = Outbox::start(session).unwrap();
+        let added = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let sending = outbox.sending.lock();
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    let write = Operation::Write {
+                        to: Region::linear(0),
+                        extent: Extent::linear(BYTES as u64),
+                        bytes: Bytes::from(vec![0; BYTES]),
+                    };
+                    outbox.add(1, write, || added.fetch_add(1, Ordering::Relaxed));
+                });
+            }
+            while !outbox.filling.lock().is_full() {
+                thread::yield_now();
+            }
+            // Time for the others, which must not add anything.
+            for _ in 0..10_000 {
+                thread::yield_now();
+            }
+            drop(sending);
+        });
+        outbox.close();
+        let mut arrived = 0;
+        while arrived < THREADS {
+            let (kind, batch) = far.next();
+            assert!(matches!(kind, Kind::CudaBatch(_)), "{kind:?}");
+            assert!(batch.len() < BATCH_BYTES + BYTES + 64, "{}", batch.len());
+            arrived += batch.len() / BYTES;
+        }
+        assert_eq!(arrived, added.load(Ordering::Relaxed));
     }
 }
