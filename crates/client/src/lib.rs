@@ -43,6 +43,7 @@ pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Format, RefusalCode, Shape, Stats, Welcome};
 pub use session::{Argument, Program, Session, Tensor, Traffic};
+pub use state::Arrived;
 pub use target::{Options, Target};
 
 pub use crate::core::Array;

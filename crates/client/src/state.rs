@@ -35,6 +35,9 @@ const QUEUED_OPERATIONS: usize = 16_384;
 /// for the answer rather than for space in the queue.
 const QUEUED_QUESTIONS: usize = 4 * QUEUED_OPERATIONS;
 
+/// Called with the answer to a [`Wait`](sahasra_wire::cuda::Wait) when it arrives, in the order of the answers. It must not block.
+pub type Arrived = Arc<dyn Fn(&Waited) + Send + Sync>;
+
 pub(crate) enum Waiting {
     Compiled(u64, Promise<Compiled>),
     Array(Promise<Array>),
@@ -46,7 +49,7 @@ pub(crate) enum Waiting {
     /// Rows that come in a slot of shared memory.
     ReadShared(Promise<()>),
     Loaded(Promise<Loaded>),
-    Waited(Promise<Waited>),
+    Waited(Arrived, Promise<Waited>),
 }
 
 impl Waiting {
@@ -69,7 +72,7 @@ impl Waiting {
             Self::Compiled(_, promise) => keep!(promise, Event::Compiled(compiled) => compiled),
             Self::Array(promise) | Self::Read(promise) => keep!(promise, Event::Array(array) => array),
             Self::Loaded(promise) => keep!(promise, Event::Loaded(loaded) => loaded),
-            Self::Waited(promise) => keep!(promise, Event::Waited(waited) => waited),
+            Self::Waited(_, promise) => keep!(promise, Event::Waited(waited) => waited),
             Self::Done(promise) | Self::Finished(promise) | Self::ReadShared(promise) => keep!(promise, Event::Done => ()),
             Self::Stats(promise) => keep!(promise, Event::Stats(stats) => stats),
         }
@@ -145,7 +148,7 @@ impl State {
             Some(Waiting::Stats(_)) => Some("load"),
             Some(Waiting::Read(_) | Waiting::ReadShared(_)) => Some("read memory"),
             Some(Waiting::Loaded(_)) => Some("load a module"),
-            Some(Waiting::Waited(_)) => Some("wait for operations"),
+            Some(Waiting::Waited(..)) => Some("wait for operations"),
             None => None,
         };
         match (what, &self.run) {
@@ -261,6 +264,9 @@ impl Shared {
             state.work.answer(request, shows_end);
             (waiting, state.closing == Some(request))
         };
+        if let (Some(Waiting::Waited(arrived, _)), Ok(Event::Waited(waited))) = (&waiting, &answer) {
+            arrived(waited);
+        }
         // The session must have ended before `close` returns.
         if closed {
             self.end(Error::Closed);
@@ -353,7 +359,7 @@ impl Shared {
         &self,
         limit: usize,
         wanted: Wanted,
-        waiting: fn(Promise<T>) -> Waiting,
+        waiting: impl FnOnce(Promise<T>) -> Waiting,
         submit: impl FnOnce(&mut State, u64),
     ) -> (Pending<T>, Option<(Waiting, Error)>) {
         let (promise, answer) = pending();
@@ -374,7 +380,7 @@ impl Shared {
     pub(crate) fn ask<T>(
         &self,
         wanted: Wanted,
-        waiting: fn(Promise<T>) -> Waiting,
+        waiting: impl FnOnce(Promise<T>) -> Waiting,
         kind: impl FnOnce(&mut Core, u64) -> Kind,
     ) -> Pending<T> {
         self.ask_with(wanted, waiting, Bytes::new(), kind)
@@ -384,7 +390,7 @@ impl Shared {
     pub(crate) fn ask_with<T>(
         &self,
         wanted: Wanted,
-        waiting: fn(Promise<T>) -> Waiting,
+        waiting: impl FnOnce(Promise<T>) -> Waiting,
         payload: Bytes,
         kind: impl FnOnce(&mut Core, u64) -> Kind,
     ) -> Pending<T> {

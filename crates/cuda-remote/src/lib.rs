@@ -14,6 +14,7 @@ mod lent;
 mod marks;
 mod mirrors;
 mod outbox;
+mod progress;
 mod queue;
 mod statistics;
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! A context at the far end of a session stream.
 
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sahasra_client::{Array, Error, Pending, Session};
+use sahasra_client::{Arrived, Array, Error, Pending, Session};
 use sahasra_cuda_device::{
     Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
 };
-use sahasra_wire::cuda::{Load, MARKS_AT_ONCE, Read, Waited, Write};
+use sahasra_wire::cuda::{Load, Read, Waited, Write};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
 use crate::failure;
 use crate::lent;
-use crate::marks::Marks;
 use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
+use crate::progress::{self, Progress};
 use crate::statistics::Asked;
 
 /// Largest write that is part of a batch, in bytes.
@@ -38,13 +40,13 @@ pub(crate) struct RemoteQueue {
     outbox: Arc<Outbox>,
     context: u64,
     submitted: AtomicU64,
-    /// Number of operations that are known to have been executed.
-    executed: AtomicU64,
+    progress: Arc<Progress>,
+    /// Passes answers to waits to the progress.
+    arrived: Arrived,
     /// Number of operations whose failure is known, too, if they have failed.
     settled: AtomicU64,
     /// The sticky failure.
     failure: OnceLock<Failure>,
-    marks: Mutex<Marks>,
     mirrors: Mirrors,
     /// Locked while a block is being shared.
     sharing: Mutex<()>,
@@ -54,14 +56,16 @@ pub(crate) struct RemoteQueue {
 
 impl RemoteQueue {
     pub(crate) fn new(outbox: Arc<Outbox>, context: u64) -> Self {
+        let progress = Arc::<Progress>::default();
+        let of_answers = Arc::clone(&progress);
         Self {
             outbox,
             context,
             submitted: AtomicU64::new(0),
-            executed: AtomicU64::new(0),
+            progress,
+            arrived: Arc::new(move |waited| of_answers.arrive(waited)),
             settled: AtomicU64::new(0),
             failure: OnceLock::new(),
-            marks: Mutex::default(),
             mirrors: Mirrors::default(),
             sharing: Mutex::default(),
             has_no_slots: AtomicBool::new(false),
@@ -99,22 +103,21 @@ impl RemoteQueue {
     fn ask_in_any_case(&self, ticket: Ticket) -> Result<(), Failure> {
         let mut ticket = ticket;
         loop {
-            let answer = self.outbox.ask_after_all(|session| session.cuda_wait(self.context, ticket.0));
-            let Waited { executed, marks, .. } = self.outbox.statistics().wait(answer).map_err(|error| self.failed(&error))?;
-            if !marks.is_empty() {
-                let mut known = self.marks.lock();
-                for mark in &marks {
-                    known.arrive(mark.mark, Duration::from_nanos(mark.nanoseconds), Ticket(executed));
-                }
-            }
-            self.executed.fetch_max(executed, Ordering::Release);
+            let answer = self.outbox.statistics().wait(self.ask_progress(ticket));
+            let waited = answer.map_err(|error| self.failed(&error))?;
             self.settled.fetch_max(ticket.0, Ordering::Release);
-            if marks.len() < MARKS_AT_ONCE {
+            if progress::is_complete(&waited) {
                 return Ok(());
             }
-            // There may be more.
             ticket = Ticket(0);
         }
+    }
+
+    /// Requests an answer once the operation of a ticket has been executed, and the times of marks. The progress has both when the answer has
+    /// arrived, whether somebody takes it or not.
+    fn ask_progress(&self, ticket: Ticket) -> (Instant, Pending<Waited>) {
+        self.outbox
+            .ask_after_all(|session| session.cuda_wait(self.context, ticket.0, Arc::clone(&self.arrived)))
     }
 
     /// Waits for everything, and copies the blocks that kernels may have written back.
@@ -228,7 +231,7 @@ impl RemoteQueue {
     }
 
     fn is_known_done(&self, ticket: Ticket) -> bool {
-        self.executed.load(Ordering::Acquire) >= ticket.0
+        self.progress.executed() >= ticket
     }
 
     /// Sends a write through shared memory, if there is any, or with the frame.
@@ -281,7 +284,7 @@ impl Queue for RemoteQueue {
             }
             Operation::Mark(mark) => self.outbox.add(self.context, operation, || {
                 let ticket = self.count();
-                self.marks.lock().submit(mark, ticket);
+                self.progress.submit(mark, ticket);
                 ticket
             }),
             Operation::Write { to, extent, bytes }
@@ -339,9 +342,8 @@ impl Queue for RemoteQueue {
             None => self.read_frames(from, extent, into),
         };
         read.map_err(|error| self.failed(&error))?;
-        // The answers carry no times of marks, which a wait would not ask for any more.
-        let known = self.marks.lock().before_outstanding(before);
-        self.executed.fetch_max(known.0, Ordering::Release);
+        // A wait asks for the times of marks that have not arrived.
+        let known = self.progress.arrive_without_marks(before);
         self.settled.fetch_max(known.0, Ordering::Release);
         Ok(())
     }
@@ -389,7 +391,7 @@ impl Queue for RemoteQueue {
             self.ask(Ticket(0))?;
         }
         self.check()?;
-        Ok(Ticket(self.executed.load(Ordering::Acquire)))
+        Ok(self.progress.executed())
     }
 
     fn is_done(&self, ticket: Ticket) -> Result<bool, Failure> {
@@ -421,11 +423,11 @@ impl Queue for RemoteQueue {
     }
 
     fn marked(&self, mark: u64) -> Option<Duration> {
-        self.marks.lock().time(mark)
+        self.progress.time(mark)
     }
 
     fn forget(&self, mark: u64) {
-        self.marks.lock().forget(mark);
+        self.progress.forget(mark);
     }
 
     fn printed(&self) -> Vec<u8> {

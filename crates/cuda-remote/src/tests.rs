@@ -93,6 +93,12 @@ impl Far {
         self.stream.write_all(&bytes).unwrap();
     }
 
+    /// Sends an answer.
+    pub(crate) fn send(&mut self, kind: server_frame::Kind) {
+        self.sent += 1;
+        self.write(self.sent, kind, &[]);
+    }
+
     /// The next operation, which is confirmed with the next answer.
     pub(crate) fn next(&mut self) -> (Kind, Bytes) {
         loop {

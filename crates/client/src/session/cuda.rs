@@ -14,7 +14,7 @@ use crate::{
     Error,
     core::{Array, Wanted},
     pending::Pending,
-    state::Waiting,
+    state::{Arrived, Waiting},
 };
 
 /// The name of a slot in a message.
@@ -87,8 +87,9 @@ impl Session {
             .ask_with(Wanted::Loaded, Waiting::Loaded, texts, |_, request| kind(request))
     }
 
-    /// Waits for the first `operations` operations of a context.
-    pub fn cuda_wait(&self, context: u64, operations: u64) -> Pending<Waited> {
+    /// Waits for the first `operations` operations of a context. `arrived` is called with the answer before anybody can take it, because an
+    /// answer has no marks that one before had: a thread that takes an answer can be faster than one that takes an earlier one.
+    pub fn cuda_wait(&self, context: u64, operations: u64, arrived: Arrived) -> Pending<Waited> {
         let kind = |request| {
             Kind::CudaWait(Wait {
                 context,
@@ -96,7 +97,8 @@ impl Session {
                 request,
             })
         };
-        self.shared().ask(Wanted::Waited, Waiting::Waited, |_, request| kind(request))
+        let waiting = |promise| Waiting::Waited(arrived, promise);
+        self.shared().ask(Wanted::Waited, waiting, |_, request| kind(request))
     }
 
     /// Removes and returns what kernels of a context printed.

@@ -1,0 +1,55 @@
+use std::thread;
+
+use sahasra_wire::cuda::{Mark, Wait};
+use sahasra_wire::session::client_frame::Kind;
+use sahasra_wire::session::server_frame;
+
+use super::*;
+use crate::tests::Far;
+
+fn queue() -> (Arc<RemoteQueue>, Far) {
+    let (session, far) = Far::connect();
+    let outbox = Outbox::start(session).unwrap();
+    (Arc::new(RemoteQueue::new(outbox, 1)), far)
+}
+
+/// The next request for progress, after operations.
+fn next_wait(far: &mut Far) -> Wait {
+    loop {
+        match far.next().0 {
+            Kind::CudaBatch(_) | Kind::CudaWrite(_) => {}
+            Kind::CudaWait(wait) => return wait,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn waited(request: u64, executed: u64, marks: &[(u64, u64)]) -> server_frame::Kind {
+    server_frame::Kind::CudaWaited(Waited {
+        request,
+        executed,
+        marks: marks.iter().map(|(mark, nanoseconds)| Mark { mark: *mark, nanoseconds: *nanoseconds }).collect(),
+    })
+}
+
+#[test]
+fn a_time_is_there_after_a_wait_though_another_thread_has_not_taken_the_answer_that_had_it() {
+    let (queue, mut far) = queue();
+    let ticket = queue.submit(Operation::Mark(7));
+    // The request of a thread that does not run when its answer arrives.
+    let slow = queue.ask_progress(ticket);
+    let request = next_wait(&mut far).request;
+    let waiting = {
+        let queue = Arc::clone(&queue);
+        thread::spawn(move || {
+            queue.wait(ticket)?;
+            Ok::<_, Failure>((queue.is_done(ticket)?, queue.marked(7)))
+        })
+    };
+    let second = next_wait(&mut far);
+    assert_eq!(second.operations, 1);
+    far.send(waited(request, 1, &[(7, 100)]));
+    far.send(waited(second.request, 1, &[]));
+    assert_eq!(waiting.join().unwrap(), Ok((true, Some(Duration::from_nanos(100)))));
+    drop(slow);
+}
