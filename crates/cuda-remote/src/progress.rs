@@ -1,6 +1,6 @@
 //! Which operations of a context have been executed, and when its marks were recorded, as far as answers that have arrived say.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -9,18 +9,35 @@ use sahasra_wire::cuda::{MARKS_AT_ONCE, Waited};
 
 use crate::marks::Marks;
 
+/// Number of marks after which their times are requested though nobody waits, so that the session does not keep those of ever more events that
+/// the program has destroyed. Less than an answer can have, so that answers keep up.
+const MARKS_BEFORE_REQUEST: usize = MARKS_AT_ONCE / 4;
+
 /// [Progress](self) of a context.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Number of operations that are known to have been executed. The times of the marks among them have arrived.
     executed: AtomicU64,
     marks: Mutex<Marks>,
+    /// Number of marks that were submitted since the last request.
+    unrequested: AtomicUsize,
 }
 
 impl Progress {
     /// A mark was submitted, perhaps again.
     pub(crate) fn submit(&self, mark: u64, ticket: Ticket) {
         self.marks.lock().submit(mark, ticket);
+        self.unrequested.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the times of marks should be requested.
+    pub(crate) fn is_request_due(&self) -> bool {
+        self.unrequested.load(Ordering::Relaxed) >= MARKS_BEFORE_REQUEST
+    }
+
+    /// The times of marks are requested.
+    pub(crate) fn request(&self) {
+        self.unrequested.store(0, Ordering::Relaxed);
     }
 
     /// An answer to a wait arrived. Called in the order of the answers, each of which has the marks that none before had, whichever threads

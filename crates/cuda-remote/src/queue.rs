@@ -116,6 +116,7 @@ impl RemoteQueue {
     /// Requests an answer once the operation of a ticket has been executed, and the times of marks. The progress has both when the answer has
     /// arrived, whether somebody takes it or not.
     fn ask_progress(&self, ticket: Ticket) -> (Instant, Pending<Waited>) {
+        self.progress.request();
         self.outbox
             .ask_after_all(|session| session.cuda_wait(self.context, ticket.0, Arc::clone(&self.arrived)))
     }
@@ -282,11 +283,18 @@ impl Queue for RemoteQueue {
                 let address = self.mirrors.remove(address).unwrap_or(address);
                 self.add(Operation::Unmap { address })
             }
-            Operation::Mark(mark) => self.outbox.add(self.context, operation, || {
-                let ticket = self.count();
-                self.progress.submit(mark, ticket);
+            Operation::Mark(mark) => {
+                let ticket = self.outbox.add(self.context, operation, || {
+                    let ticket = self.count();
+                    self.progress.submit(mark, ticket);
+                    ticket
+                });
+                if self.progress.is_request_due() {
+                    // Nobody waits for the answer.
+                    drop(self.ask_progress(Ticket(0)));
+                }
                 ticket
-            }),
+            }
             Operation::Write { to, extent, bytes }
                 if bytes.len() > LITTLE_BYTES && bytes.len() <= MAX_PAYLOAD_BYTES && self.memory_for(bytes.len()).is_none() =>
             {

@@ -53,3 +53,18 @@ fn a_time_is_there_after_a_wait_though_another_thread_has_not_taken_the_answer_t
     assert_eq!(waiting.join().unwrap(), Ok((true, Some(Duration::from_nanos(100)))));
     drop(slow);
 }
+
+#[test]
+fn times_of_marks_are_requested_though_nobody_waits() {
+    let (queue, mut far) = queue();
+    for round in 1..=3 {
+        // Fewer than an answer can have.
+        for mark in 0..5000 {
+            queue.submit(Operation::Mark(mark));
+            queue.forget(mark);
+        }
+        let wait = next_wait(&mut far);
+        assert_eq!(wait.operations, 0, "round {round}");
+        far.send(waited(wait.request, 0, &[]));
+    }
+}
