@@ -47,6 +47,8 @@ pub(crate) struct RemoteQueue {
     settled: AtomicU64,
     /// The sticky failure.
     failure: OnceLock<Failure>,
+    /// A failure that is not sticky and met a call that reports none: the next one that waits does.
+    unreported: Mutex<Option<Failure>>,
     mirrors: Mirrors,
     /// Locked while a block is being shared.
     sharing: Mutex<()>,
@@ -66,6 +68,7 @@ impl RemoteQueue {
             arrived: Arc::new(move |waited| of_answers.arrive(waited)),
             settled: AtomicU64::new(0),
             failure: OnceLock::new(),
+            unreported: Mutex::default(),
             mirrors: Mirrors::default(),
             sharing: Mutex::default(),
             has_no_slots: AtomicBool::new(false),
@@ -91,6 +94,11 @@ impl RemoteQueue {
 
     fn check(&self) -> Result<(), Failure> {
         self.failure().map_or(Ok(()), Err)
+    }
+
+    /// Reports the failure that no call has reported.
+    fn check_unreported(&self) -> Result<(), Failure> {
+        self.unreported.lock().take().map_or(Ok(()), Err)
     }
 
     /// Asks which operations have been executed, once the operation of `ticket` has.
@@ -136,6 +144,21 @@ impl RemoteQueue {
             let overwritten = statistics.wait_for_all(asked, |index, array| blocks[index].overwrite(&array.data));
             overwritten.map_err(|error| self.failed(&error))
         })
+    }
+
+    /// Copies the blocks back before one of them is unmapped.
+    fn take_back_before_unmap(&self) {
+        let Err(failure) = self.take_back() else { return };
+        if failure.is_sticky() {
+            return;
+        }
+        self.unreported.lock().get_or_insert(failure);
+        // The failure of an operation was reported in place of a block, once. Now the blocks come.
+        if let Err(failure) = self.take_back()
+            && !failure.is_sticky()
+        {
+            self.unreported.lock().get_or_insert(failure);
+        }
     }
 
     /// Message that requests rows. The session sets the number of the request, and the slot if there is one.
@@ -277,8 +300,7 @@ impl Queue for RemoteQueue {
         match operation {
             Operation::Unmap { address } => {
                 if self.mirrors.is_on_device(address) {
-                    // A failure is reported by the next call that waits.
-                    let _ = self.take_back();
+                    self.take_back_before_unmap();
                 }
                 let address = self.mirrors.remove(address).unwrap_or(address);
                 self.add(Operation::Unmap { address })
@@ -319,6 +341,7 @@ impl Queue for RemoteQueue {
             let message = "memory of the host that kernels access must not be within 256 bytes of other such memory";
             return Err(Failure::new(FailureKind::OutOfMemory, message));
         }
+        self.check_unreported()?;
         let (address, bytes) = mirrors::span(block);
         let ticket = self.add(Operation::Map { address, bytes });
         self.ask(ticket).inspect_err(|_| {
@@ -343,6 +366,7 @@ impl Queue for RemoteQueue {
         if extent.bytes() != Some(into.len() as u64) {
             return Err(Failure::new(FailureKind::Protocol, "the target does not have the size of the rows"));
         }
+        self.check_unreported()?;
         drop(self.send_blocks());
         let before = self.last();
         let read = match self.read_shared(from, extent, into) {
@@ -363,6 +387,7 @@ impl Queue for RemoteQueue {
             let message = format!("a module of {bytes} bytes exceeds the limit of {MAX_PAYLOAD_BYTES}");
             return Err(LoadFailure::Unsupported(message));
         }
+        self.check_unreported()?;
         let load = Load {
             context: self.context,
             module: module.0,
@@ -386,12 +411,13 @@ impl Queue for RemoteQueue {
 
     fn wait(&self, ticket: Ticket) -> Result<(), Failure> {
         if self.mirrors.are_on_device() {
-            return self.take_back();
+            self.take_back()?;
+        } else if self.settled.load(Ordering::Acquire) >= ticket.0 {
+            self.check()?;
+        } else {
+            self.ask(ticket)?;
         }
-        if self.settled.load(Ordering::Acquire) >= ticket.0 {
-            return self.check();
-        }
-        self.ask(ticket)
+        self.check_unreported()
     }
 
     fn executed(&self) -> Result<Ticket, Failure> {

@@ -13,7 +13,7 @@ use sahasra_cuda_device::{CpuDevice, Device};
 use sahasra_wire::session::client_frame::Kind;
 use sahasra_wire::session::frame::{self, Decoder};
 use sahasra_wire::session::{
-    ClientFrame, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, ServerFrame, VERSION, Welcome, server_frame,
+    ClientFrame, Failed, FailureCode, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Part, ServerFrame, Tensor, VERSION, Welcome, server_frame,
 };
 
 /// Timeout for a machine under load.
@@ -97,6 +97,28 @@ impl Far {
     pub(crate) fn send(&mut self, kind: server_frame::Kind) {
         self.sent += 1;
         self.write(self.sent, kind, &[]);
+    }
+
+    /// Answers that a request failed because memory is used up.
+    pub(crate) fn send_out_of_memory(&mut self, request: u64, message: &str) {
+        self.send(server_frame::Kind::Failed(Failed {
+            request,
+            code: FailureCode::OutOfMemory.into(),
+            message: message.to_owned(),
+            ..Failed::default()
+        }));
+    }
+
+    /// Answers a read.
+    pub(crate) fn send_rows(&mut self, request: u64, bytes: &[u8]) {
+        self.send(server_frame::Kind::Tensor(Tensor {
+            request,
+            element_type: "u8".to_owned(),
+            dimensions: vec![bytes.len() as i64],
+            bytes: bytes.len() as u64,
+        }));
+        self.sent += 1;
+        self.write(self.sent, server_frame::Kind::Part(Part::raw(bytes.len(), 1)), bytes);
     }
 
     /// The next operation, which is confirmed with the next answer.

@@ -1,5 +1,6 @@
 use std::thread;
 
+use sahasra_cuda_device::SequenceId;
 use sahasra_wire::cuda::{Mark, Wait};
 use sahasra_wire::session::client_frame::Kind;
 use sahasra_wire::session::server_frame;
@@ -13,14 +14,27 @@ fn queue() -> (Arc<RemoteQueue>, Far) {
     (Arc::new(RemoteQueue::new(outbox, 1)), far)
 }
 
-/// The next request for progress, after operations.
-fn next_wait(far: &mut Far) -> Wait {
+/// The next request, after operations.
+fn next_request(far: &mut Far) -> Kind {
     loop {
         match far.next().0 {
             Kind::CudaBatch(_) | Kind::CudaWrite(_) => {}
-            Kind::CudaWait(wait) => return wait,
-            other => panic!("{other:?}"),
+            request => return request,
         }
+    }
+}
+
+fn next_wait(far: &mut Far) -> Wait {
+    match next_request(far) {
+        Kind::CudaWait(wait) => wait,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn next_read(far: &mut Far) -> Read {
+    match next_request(far) {
+        Kind::CudaRead(read) => read,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -67,4 +81,37 @@ fn times_of_marks_are_requested_though_nobody_waits() {
         assert_eq!(wait.operations, 0, "round {round}");
         far.send(waited(wait.request, 0, &[]));
     }
+}
+
+#[test]
+fn an_unmapped_block_comes_back_and_a_failure_before_is_reported_by_the_next_wait() {
+    let (queue, mut far) = queue();
+    let block = Arc::new(HostBlock::new(8, 256).unwrap());
+    let address = block.pointer() as u64;
+    let program = {
+        let (queue, block) = (Arc::clone(&queue), Arc::clone(&block));
+        thread::spawn(move || {
+            queue.share(&block).unwrap();
+            // Kernels may write to the block from here on.
+            queue.submit(Operation::Replay(SequenceId(1)));
+            let unmapped = queue.submit(Operation::Unmap { address });
+            (block.to_vec(), queue.wait(unmapped), queue.wait(unmapped))
+        })
+    };
+    let shared = next_wait(&mut far);
+    far.send(waited(shared.request, 1, &[]));
+    // The failure of an operation before is reported by the first request, once.
+    let (failed, wait) = (next_read(&mut far), next_wait(&mut far));
+    far.send_out_of_memory(failed.request, "no room");
+    far.send(waited(wait.request, wait.operations, &[]));
+    let (read, wait) = (next_read(&mut far), next_wait(&mut far));
+    assert_eq!((read.from.address, read.extent.width), (address, 8));
+    far.send_rows(read.request, b"computed");
+    far.send(waited(wait.request, wait.operations, &[]));
+    let last = next_wait(&mut far);
+    far.send(waited(last.request, last.operations, &[]));
+    let (bytes, first, second) = program.join().unwrap();
+    assert_eq!(bytes, b"computed");
+    assert_eq!(first, Err(Failure::new(FailureKind::OutOfMemory, "no room")));
+    assert_eq!(second, Ok(()));
 }
