@@ -10,6 +10,7 @@
 //! that waits sends the batch itself. Tickets count operations on both sides, so that a wait names the operation it waits for.
 
 mod addresses;
+mod contexts;
 mod lent;
 mod marks;
 mod mirrors;
@@ -21,13 +22,13 @@ mod statistics;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sahasra_client::{Error, Options, Session, Target};
 use sahasra_cuda_device::{Device, Failure, FailureKind, KeptAddresses, Properties, Queue};
 use sahasra_error_chain::causes;
 
+use contexts::Contexts;
 use outbox::Outbox;
 use queue::RemoteQueue;
 
@@ -42,7 +43,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct RemoteDevice {
     properties: Properties,
     outbox: Arc<Outbox>,
-    contexts: AtomicU64,
+    contexts: Arc<Contexts>,
     /// Addresses of the device.
     _kept: Option<KeptAddresses>,
 }
@@ -74,7 +75,7 @@ impl RemoteDevice {
         Ok(Self {
             properties,
             outbox,
-            contexts: AtomicU64::new(1),
+            contexts: Arc::default(),
             _kept: kept,
         })
     }
@@ -109,8 +110,12 @@ impl Device for RemoteDevice {
         if let Some(error) = self.outbox.session().ended() {
             return Err(failure(&error));
         }
-        let context = self.contexts.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(RemoteQueue::new(Arc::clone(&self.outbox), context)))
+        let context = self.contexts.add()?;
+        Ok(Arc::new(RemoteQueue::new(
+            Arc::clone(&self.outbox),
+            Arc::clone(&self.contexts),
+            context,
+        )))
     }
 }
 

@@ -17,6 +17,7 @@ use sahasra_cuda_device::{
 use sahasra_wire::cuda::{Load, Read, Waited, Write};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
+use crate::contexts::Contexts;
 use crate::failure;
 use crate::lent;
 use crate::mirrors::{self, Guard, Mirrors};
@@ -38,6 +39,8 @@ const PIECE_BYTES: usize = 1 << 20;
 /// A [context](self).
 pub(crate) struct RemoteQueue {
     outbox: Arc<Outbox>,
+    contexts: Arc<Contexts>,
+    /// Number of the context.
     context: u64,
     submitted: AtomicU64,
     progress: Arc<Progress>,
@@ -57,11 +60,13 @@ pub(crate) struct RemoteQueue {
 }
 
 impl RemoteQueue {
-    pub(crate) fn new(outbox: Arc<Outbox>, context: u64) -> Self {
+    /// The context with this number, which is counted.
+    pub(crate) fn new(outbox: Arc<Outbox>, contexts: Arc<Contexts>, context: u64) -> Self {
         let progress = Arc::<Progress>::default();
         let of_answers = Arc::clone(&progress);
         Self {
             outbox,
+            contexts,
             context,
             submitted: AtomicU64::new(0),
             progress,
@@ -292,6 +297,7 @@ impl Drop for RemoteQueue {
     fn drop(&mut self) {
         // After the end of the session there is nothing to free.
         let _: Result<(), Error> = self.outbox.after_all(|| (), |session, ()| session.cuda_discard(self.context));
+        self.contexts.remove();
     }
 }
 

@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sahasra_client::{Options, Session, Target, Token};
-use sahasra_cuda_device::{CpuDevice, Device};
+use sahasra_cuda_device::{CpuDevice, Device, FailureKind};
+use sahasra_wire::cuda::MAX_CONTEXTS;
 use sahasra_wire::session::client_frame::Kind;
 use sahasra_wire::session::frame::{self, Decoder};
 use sahasra_wire::session::{
     ClientFrame, Failed, FailureCode, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Part, ServerFrame, Tensor, VERSION, Welcome, server_frame,
 };
+
+use crate::RemoteDevice;
 
 /// Timeout for a machine under load.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -143,5 +146,22 @@ fn read(mut stream: TcpStream, frames: &Sender<(ClientFrame, Bytes)>) {
             // The test may have ended.
             let _ = frames.send(frame);
         }
+    }
+}
+
+#[test]
+fn contexts_beyond_the_limit_of_a_session_are_refused_until_others_have_gone() {
+    let (target, far) = Far::listen();
+    let device = RemoteDevice::connect(target, false).unwrap();
+    let mut far = far.join().unwrap();
+    let mut queues: Vec<_> = (0..MAX_CONTEXTS).map(|_| device.open().unwrap()).collect();
+    for _ in 0..2 {
+        let refused = device.open().err().unwrap();
+        assert_eq!(refused.kind, FailureKind::OutOfMemory);
+        assert!(refused.message.contains("at most 64"), "{refused}");
+        queues.pop();
+        let (kind, _) = far.next();
+        assert!(matches!(kind, Kind::CudaDiscard(_)), "{kind:?}");
+        queues.push(device.open().unwrap());
     }
 }

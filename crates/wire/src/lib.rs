@@ -47,6 +47,8 @@ pub mod burst;
 pub mod cuda {
     include!(concat!(env!("OUT_DIR"), "/sahasra.cuda.rs"));
 
+    /// Maximum number of contexts of a client at a time.
+    pub const MAX_CONTEXTS: usize = 64;
     /// Maximum number of marks in a [`Waited`], which keeps it far below the limit of a message. One with as many may have left marks out.
     pub const MARKS_AT_ONCE: usize = 16_384;
 }

@@ -10,8 +10,9 @@ use crate::tests::Far;
 
 fn queue() -> (Arc<RemoteQueue>, Far) {
     let (session, far) = Far::connect();
-    let outbox = Outbox::start(session).unwrap();
-    (Arc::new(RemoteQueue::new(outbox, 1)), far)
+    let (outbox, contexts) = (Outbox::start(session).unwrap(), Arc::<Contexts>::default());
+    let context = contexts.add().unwrap();
+    (Arc::new(RemoteQueue::new(outbox, contexts, context)), far)
 }
 
 /// The next request, after operations.

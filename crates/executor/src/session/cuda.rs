@@ -1,7 +1,6 @@
 //! State of a client of the engine `cuda`: contexts, each an ordered queue of operations on the device. Operations have no answers. Answers
 //! are given when what they wait for has been executed, in any order.
 
-use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,17 +27,16 @@ use crate::process::end_process;
 
 mod context;
 mod held;
+mod kind;
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 pub(crate) use tests::ON_GPU;
 
-use context::{Context, MAX_CONTEXTS, NOTHING};
+use context::{Context, Contexts, MAX_REFUSED, NOTHING};
 use held::Held;
 
-/// Number under which contexts beyond the limit are kept.
-const BEYOND: u64 = u64::MAX;
 /// Maximum size of a batch in bytes: its operations are decoded at once.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 /// Number of waiting requests at which later operations wait.
@@ -52,7 +50,7 @@ const PRINTED_BYTES: usize = 256 << 10;
 pub(super) struct CudaState {
     device: Box<dyn WatchedDevice>,
     hub: Arc<Hub>,
-    contexts: HashMap<u64, Context>,
+    contexts: Contexts,
     waits: Vec<(u64, Wait)>,
     held: Option<(u64, Held)>,
     answers: Vec<Answer>,
@@ -112,7 +110,7 @@ impl CudaState {
         Self {
             device,
             hub,
-            contexts: HashMap::new(),
+            contexts: Contexts::default(),
             waits: Vec::new(),
             held: None,
             answers: Vec::new(),
@@ -124,15 +122,7 @@ impl CudaState {
 
     /// The context with this number, which is created if there is none.
     fn context(&mut self, number: u64) -> &mut Context {
-        let count = self.contexts.len();
-        // All contexts beyond the limit are one, which has no queue.
-        let number = if count < MAX_CONTEXTS || self.contexts.contains_key(&number) {
-            number
-        } else {
-            BEYOND
-        };
-        let (device, hub) = (&*self.device, &self.hub);
-        self.contexts.entry(number).or_insert_with(|| Context::open(device, hub, count))
+        self.contexts.get_or_open(number, &*self.device, &self.hub)
     }
 
     fn submit(&mut self, number: u64, operation: Operation) {
@@ -191,7 +181,7 @@ impl CudaState {
     }
 
     fn discard(&mut self, discard: &Discard) {
-        self.contexts.remove(&discard.context);
+        self.contexts.remove(discard.context);
         let is_of_context = |(_, wait): &(u64, Wait)| wait.context == discard.context;
         let (ended, waiting) = std::mem::take(&mut self.waits).into_iter().partition(is_of_context);
         self.waits = waiting;
@@ -312,13 +302,13 @@ impl CudaState {
 
     /// Records for which tickets answers wait, so that their execution wakes the engine's thread.
     fn watch(&self) {
-        for (number, context) in &self.contexts {
+        for (number, context) in self.contexts.iter() {
             let waits = self
                 .waits
                 .iter()
-                .filter(|(_, wait)| wait.context == *number)
+                .filter(|(_, wait)| wait.context == number)
                 .map(|(_, wait)| wait.operations);
-            let held = self.held.iter().filter(|(_, held)| held.context() == *number);
+            let held = self.held.iter().filter(|(_, held)| held.context() == number);
             let held = held.map(|(_, held)| if held.waits_for_all() { context.operations } else { 0 });
             context.awaited.store(waits.chain(held).min().unwrap_or(NOTHING), Ordering::SeqCst);
         }
@@ -327,7 +317,7 @@ impl CudaState {
     /// Whether what holds later operations back can go on.
     fn is_held_ready(&self) -> bool {
         let Some((_, held)) = &self.held else { return false };
-        let Some(context) = self.contexts.get(&held.context()) else {
+        let Some(context) = self.contexts.get(held.context()) else {
             return true;
         };
         match &context.queue {
@@ -337,21 +327,8 @@ impl CudaState {
     }
 
     fn is_ready(&self, wait: &Wait) -> bool {
-        let context = self.contexts.get(&wait.context);
+        let context = self.contexts.get(wait.context);
         context.is_none_or(|context| context.has_executed(wait.operations.min(context.operations)))
-    }
-
-    /// Whether the engine's thread refuses an operation of another engine. Returns the operation's name then.
-    fn misplaced(kind: &client_frame::Kind) -> Option<&'static str> {
-        use client_frame::Kind as Operation;
-        match kind {
-            Operation::Upload(_) | Operation::Part(_) => Some("an upload"),
-            Operation::Allocate(_) => Some("an allocation of a tensor"),
-            Operation::Compile(_) => Some("a compilation"),
-            Operation::Execute(_) | Operation::Launch(_) => Some("an execution"),
-            Operation::Download(_) => Some("a download"),
-            _ => None,
-        }
     }
 
     fn refuse(&mut self, request: u64, sequence: u64, operation: &str) {
@@ -371,7 +348,7 @@ impl ClientState for CudaState {
     }
 
     fn stored(&self) -> (u64, u64) {
-        let allocations = self.contexts.values().map(|context| context.allocations).sum();
+        let allocations = self.contexts.iter().map(|(_, context)| context.allocations).sum();
         (allocations, self.device.used_bytes())
     }
 
@@ -425,7 +402,7 @@ impl ClientState for CudaState {
         let malformed = |reason: String| Malformed { sequence, reason };
         let carries = matches!(kind, Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaLoad(_))
             || matches!((&kind, &payload), (Operation::CudaRead(_), Payload::Slot(_)));
-        if let Some(operation) = Self::misplaced(&kind) {
+        if let Some(operation) = kind::misplaced(&kind) {
             self.misplaced.get_or_insert((sequence, operation));
             let request = match kind {
                 Operation::Compile(compile) => compile.request,
@@ -439,6 +416,11 @@ impl ClientState for CudaState {
         }
         if !payload.is_empty() && !carries {
             return Err(malformed("unexpected payload".to_owned()));
+        }
+        if kind::context(&kind).is_some_and(|number| !self.contexts.takes(number)) {
+            return Err(malformed(format!(
+                "more than {MAX_REFUSED} contexts that were refused: discard them"
+            )));
         }
         match kind {
             Operation::CudaBatch(batch) => {

@@ -1,16 +1,16 @@
-//! A context of a client of the engine `cuda`.
+//! Contexts of a client of the engine `cuda`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use sahasra_cuda_device::{Failure, FailureKind, Operation, Queue, Ticket, WatchedDevice};
-use sahasra_wire::cuda::{MARKS_AT_ONCE, Mark};
+use sahasra_wire::cuda::{MARKS_AT_ONCE, MAX_CONTEXTS, Mark};
 
 use crate::session::hub::Hub;
 
-/// Maximum number of contexts of a client: each has a thread.
-pub(super) const MAX_CONTEXTS: usize = 64;
+/// Maximum number of contexts without a queue. A client that heeds failures discards them.
+pub(super) const MAX_REFUSED: usize = 1024;
 /// Value of [`Context::awaited`] while no answer waits for an operation.
 pub(super) const NOTHING: u64 = u64::MAX;
 
@@ -28,11 +28,46 @@ pub(super) struct Context {
     pub(super) allocations: u64,
 }
 
+/// Contexts of the client, by the numbers that it chose.
+#[derive(Default)]
+pub(super) struct Contexts(HashMap<u64, Context>);
+
+impl Contexts {
+    pub(super) fn get(&self, number: u64) -> Option<&Context> {
+        self.0.get(&number)
+    }
+
+    /// The context with this number, which is created if there is none. Each has a thread: beyond their maximum number it has no queue, and
+    /// stays so until it is discarded.
+    pub(super) fn get_or_open(&mut self, number: u64, device: &dyn WatchedDevice, hub: &Arc<Hub>) -> &mut Context {
+        let has_room = self.0.contains_key(&number) || self.0.values().filter(|context| context.queue.is_ok()).count() < MAX_CONTEXTS;
+        self.0.entry(number).or_insert_with(|| Context::open(device, hub, has_room))
+    }
+
+    /// Whether an operation may name this number: it is known, or there is room for another one.
+    pub(super) fn takes(&self, number: u64) -> bool {
+        self.0.contains_key(&number) || self.0.len() < MAX_CONTEXTS + MAX_REFUSED
+    }
+
+    pub(super) fn remove(&mut self, number: u64) {
+        self.0.remove(&number);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Numbers and contexts.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Context)> {
+        self.0.iter().map(|(number, context)| (*number, context))
+    }
+}
+
 impl Context {
-    /// Opens a context of a client that has `count` others.
-    pub(super) fn open(device: &dyn WatchedDevice, hub: &Arc<Hub>, count: usize) -> Self {
+    /// Opens a context, without a queue if there is no room for one.
+    fn open(device: &dyn WatchedDevice, hub: &Arc<Hub>, has_room: bool) -> Self {
         let awaited = Arc::new(AtomicU64::new(NOTHING));
-        let queue = if count < MAX_CONTEXTS {
+        let queue = if has_room {
             let (hub, awaited) = (Arc::clone(hub), Arc::clone(&awaited));
             device.open_watched(Arc::new(move |operation, ticket| {
                 if operation.runs_kernels() {

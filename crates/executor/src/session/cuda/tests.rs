@@ -8,7 +8,8 @@ use sahasra_wire::session::{self, Synchronise};
 
 mod sequences;
 
-use super::context::MAX_CONTEXTS;
+use sahasra_wire::cuda::MAX_CONTEXTS;
+
 use super::*;
 
 /// Variable that lets these tests run on the first GPU instead of the PTX engine.
@@ -400,6 +401,40 @@ fn a_context_beyond_the_limit_is_refused() {
     let (code, message) = bench.failure();
     assert_eq!(code, FailureCode::OutOfMemory);
     assert!(message.contains("too many contexts"), "{message}");
+    // Others go, and the number stays refused: its operations have not been executed.
+    for context in 0..2 {
+        bench.operation(client_frame::Kind::CudaDiscard(Discard { context }), "").unwrap();
+    }
+    bench.batch(MAX_CONTEXTS as u64, [Operation::Mark(1)]);
+    bench.wait(MAX_CONTEXTS as u64, 2);
+    assert_eq!(bench.failure().0, FailureCode::OutOfMemory);
+    // A number that is used after its end is a new context.
+    for (context, operations) in [(MAX_CONTEXTS as u64, 1), (0, 1)] {
+        bench.operation(client_frame::Kind::CudaDiscard(Discard { context }), "").unwrap();
+        bench.batch(context, [Operation::Mark(1)]);
+        bench.wait(context, operations);
+        let answers = bench.answers();
+        assert!(matches!(answers[0].kind, Kind::CudaWaited(_)), "{answers:?}");
+    }
+}
+
+#[test]
+fn a_client_that_does_not_heed_the_limit_of_contexts_loses_its_session() {
+    let mut bench = Bench::new();
+    let contexts = (MAX_CONTEXTS + MAX_REFUSED) as u64;
+    for context in 0..contexts {
+        bench.batch(context, []);
+    }
+    let wait = |context| {
+        client_frame::Kind::CudaWait(Wait {
+            context,
+            operations: 0,
+            request: 1,
+        })
+    };
+    bench.operation(wait(contexts - 1), "").unwrap();
+    assert_eq!(bench.failure().0, FailureCode::OutOfMemory);
+    assert!(bench.operation(wait(contexts), "").is_err());
 }
 
 #[test]
