@@ -1,5 +1,6 @@
 //! A context at the far end of a session stream.
 
+mod rows;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -10,16 +11,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sahasra_client::{Arrived, Array, Error, Pending, Session};
+use sahasra_client::{Arrived, Error, Pending};
 use sahasra_cuda_device::{
     Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
 };
-use sahasra_wire::cuda::{Load, Read, Waited, Write};
+use sahasra_wire::cuda::{Load, Waited};
 use sahasra_wire::session::frame::MAX_PAYLOAD_BYTES;
 
 use crate::contexts::Contexts;
 use crate::failure;
-use crate::lent;
 use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
 use crate::progress::{self, Progress};
@@ -27,14 +27,10 @@ use crate::statistics::Asked;
 
 /// Largest write that is part of a batch, in bytes.
 const LITTLE_BYTES: usize = 16 << 10;
-/// Size of the pieces in which a long row is read, in bytes.
-const READ_BYTES: usize = 4 << 20;
 /// Size of a row in bytes from which it is sent from the caller's memory, if a round trip takes at most [`LENDING_TRIP`]: a part of the time that
 /// copying the row would take.
 const LENT_BYTES: usize = 2 << 20;
 const LENDING_TRIP: Duration = Duration::from_micros(200);
-/// Size of the pieces in which a long row is written, in bytes: small enough that sending a piece overlaps with copying the next one.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// A [context](self).
 pub(crate) struct RemoteQueue {
@@ -166,46 +162,6 @@ impl RemoteQueue {
         }
     }
 
-    /// Message that requests rows. The session sets the number of the request, and the slot if there is one.
-    fn read_message(&self, from: Region, extent: Extent) -> Read {
-        Read {
-            context: self.context,
-            from: from.into(),
-            extent: extent.into(),
-            request: 0,
-            slot: None,
-        }
-    }
-
-    /// Requests rows, after everything that was submitted before.
-    fn ask_for(&self, from: Region, extent: Extent) -> Pending<Array> {
-        let bytes = extent.bytes().unwrap_or(u64::MAX);
-        let read = self.read_message(from, extent);
-        self.outbox.ask_after_all(|session| session.cuda_read(read, bytes)).1
-    }
-
-    /// Reads rows that arrive in frames.
-    fn read_frames(&self, from: Region, extent: Extent, into: &mut [u8]) -> Result<(), Error> {
-        // The pieces of a long row are on their way while earlier ones are copied.
-        let is_long = extent.height == 1 && extent.depth == 1 && into.len() > READ_BYTES;
-        let sent = Instant::now();
-        let asked: Vec<_> = match is_long {
-            false => vec![self.ask_for(from, extent)],
-            true => {
-                let starts = (from.address..).step_by(READ_BYTES);
-                let pieces = into.chunks(READ_BYTES).zip(starts);
-                let ask = |(piece, start): (&[u8], u64)| self.ask_for(Region::linear(start), Extent::linear(piece.len() as u64));
-                pieces.map(ask).collect()
-            }
-        };
-        let mut pieces = into.chunks_mut(if is_long { READ_BYTES } else { usize::MAX });
-        let asked = Asked { sent, answers: asked };
-        self.outbox.statistics().wait_for_all(asked, |_, array: Array| {
-            let piece = pieces.next().unwrap_or_default();
-            piece.copy_from_slice(&array.data);
-        })
-    }
-
     /// Sends the blocks of this process's memory that the next operation may access. No other thread takes them back before the guard is
     /// dropped, after that operation was submitted.
     fn send_blocks(&self) -> Option<Guard<'_>> {
@@ -215,81 +171,8 @@ impl RemoteQueue {
         })
     }
 
-    fn write_rows(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
-        if bytes.len() <= LITTLE_BYTES {
-            let bytes = Bytes::copy_from_slice(bytes);
-            return self.add(Operation::Write { to, extent, bytes });
-        }
-        if extent.height == 1 && extent.depth == 1 {
-            let mut ticket = self.last();
-            for (piece, start) in bytes.chunks(PIECE_BYTES).zip((to.address..).step_by(PIECE_BYTES)) {
-                let extent = Extent::linear(piece.len() as u64);
-                ticket = self.write_piece(Region::linear(start), extent, piece);
-            }
-            return ticket;
-        }
-        if bytes.len() <= MAX_PAYLOAD_BYTES {
-            return self.write_piece(to, extent, bytes);
-        }
-        // Rows one by one, each in pieces.
-        let mut ticket = self.last();
-        let width = usize::try_from(extent.width).unwrap_or(usize::MAX);
-        for ((row, slice), bytes) in extent.rows().zip(bytes.chunks(width)) {
-            // A row beyond the address space is outside every allocation, like the address 0.
-            let address = to.row(row, slice).unwrap_or(0);
-            ticket = self.write_rows(Region::linear(address), Extent::linear(extent.width), bytes);
-        }
-        ticket
-    }
-
-    /// Sends a row from the caller's memory, and waits until the session has it. A failure is reported by the next call that waits for the
-    /// write itself.
-    fn write_lent(&self, address: u64, bytes: &[u8]) -> Ticket {
-        lent::lend(bytes, |bytes| {
-            let mut ticket = self.last();
-            for start in (0..bytes.len()).step_by(PIECE_BYTES) {
-                let piece = bytes.slice(start..bytes.len().min(start + PIECE_BYTES));
-                let extent = Extent::linear(piece.len() as u64);
-                ticket = self.write_frame(Region::linear(address + start as u64), extent, piece);
-            }
-            // The answer confirms all frames before it, which are then sent no more. Another thread may have learned of a failure: the
-            // session confirms the frames all the same.
-            let _ = self.ask_in_any_case(Ticket(0));
-            ticket
-        })
-    }
-
     fn is_known_done(&self, ticket: Ticket) -> bool {
         self.progress.executed() >= ticket
-    }
-
-    /// Sends a write through shared memory, if there is any, or with the frame.
-    fn write_piece(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
-        let shared = self.write_shared(to, extent, bytes);
-        shared.unwrap_or_else(|| self.write_frame(to, extent, Bytes::copy_from_slice(bytes)))
-    }
-
-    /// Sends a write in a frame of its own.
-    fn write_frame(&self, to: Region, extent: Extent, bytes: Bytes) -> Ticket {
-        self.send_write(to, extent, |session, write| session.cuda_write(write, bytes))
-    }
-
-    /// Calls `send` with a write, in the order of the queue.
-    fn send_write(&self, to: Region, extent: Extent, send: impl FnOnce(&Session, Write) -> Result<(), Error>) -> Ticket {
-        let write = Write {
-            context: self.context,
-            to: to.into(),
-            extent: extent.into(),
-            slot: None,
-        };
-        self.outbox.statistics().add_operation();
-        self.outbox.statistics().add_frame();
-        let send = |session: &Session, ticket| {
-            // The queue reports the end of the session.
-            let _: Result<(), Error> = send(session, write);
-            ticket
-        };
-        self.outbox.after_all(|| self.count(), send)
     }
 }
 

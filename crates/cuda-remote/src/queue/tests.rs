@@ -1,7 +1,7 @@
 use std::thread;
 
 use sahasra_cuda_device::SequenceId;
-use sahasra_wire::cuda::{Mark, Wait};
+use sahasra_wire::cuda::{Mark, Read, Wait};
 use sahasra_wire::session::client_frame::Kind;
 use sahasra_wire::session::server_frame;
 
