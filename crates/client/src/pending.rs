@@ -111,6 +111,13 @@ impl<T> Promise<T> {
 }
 
 impl<T> Pending<T> {
+    /// An answer that nobody was asked for.
+    pub fn ready(answer: Result<T, Error>) -> Self {
+        let (promise, pending) = pending();
+        promise.keep(answer);
+        pending
+    }
+
     pub fn wait(self) -> Result<T, Error> {
         match self.block(None) {
             Some(answer) => answer,

@@ -32,6 +32,7 @@ macro_rules! for_each_part {
             a_module_is_not_replaced_by_another_of_its_number,
             a_module_that_was_unloaded_is_unknown,
             a_sequence_is_replayed_as_one_operation,
+            a_queue_that_was_closed_executes_nothing_more,
         }
     };
 }
@@ -486,4 +487,21 @@ pub fn a_sequence_is_replayed_as_one_operation(device: &dyn Device) {
     assert_eq!(String::from_utf8_lossy(&queue.printed()).matches("hello\n").count(), 11);
     queue.submit(Operation::Replay(sequence));
     assert_eq!(queue.wait(queue.last()).unwrap_err().kind, FailureKind::Protocol);
+}
+
+/// A queue that other threads still have when it is closed.
+pub fn a_queue_that_was_closed_executes_nothing_more(device: &dyn Device) {
+    let (address, queue) = open(device);
+    queue.submit(Operation::Map { address, bytes: 4096 });
+    queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
+    for _ in 0..2 {
+        queue.close();
+        let ticket = queue.submit(launch(0, &address.to_le_bytes()));
+        assert_eq!(queue.wait(ticket).unwrap_err(), Failure::closed());
+        assert_eq!(word(&*queue, address).unwrap_err(), Failure::closed());
+        assert_eq!(queue.executed(), Err(Failure::closed()));
+        assert_eq!(queue.failure(), Some(Failure::closed()));
+        let refused = queue.load(ModuleId(2), &[KERNELS.as_bytes()]).unwrap_err();
+        assert_eq!(refused, LoadFailure::Failed(Failure::closed()));
+    }
 }

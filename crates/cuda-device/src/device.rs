@@ -56,7 +56,7 @@ pub trait Device: Send + Sync {
     /// Frees everything and ends the use of the device, before the process ends. Nothing may be called afterwards.
     fn close(&self) {}
 
-    /// Opens a queue with memory of its own. Dropping it frees everything.
+    /// Opens a queue with memory of its own. [Closing](Queue::close) or dropping it frees everything.
     ///
     /// # Errors
     /// [`FailureKind::Lost`] if the device cannot be reached, [`FailureKind::OutOfMemory`] if it has no addresses left.
@@ -162,6 +162,11 @@ pub trait Queue: Send + Sync {
 
     /// Forgets a mark, after everything that was submitted.
     fn forget(&self, mark: u64);
+
+    /// Frees everything of the queue, before what is submitted to other queues from now on, though there may be further references to it. Nothing is
+    /// executed any more then, and every call that can fail returns [`FailureKind::Lost`](crate::FailureKind::Lost), unless the queue had failed
+    /// before. Closing it again has no effect.
+    fn close(&self);
 
     /// Removes and returns what kernels printed, as far as it has arrived. It arrives before the answer of a call that waits for the kernel.
     fn printed(&self) -> Vec<u8>;

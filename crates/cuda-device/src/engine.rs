@@ -73,6 +73,13 @@ impl Engine {
         self.cancel.cancel();
     }
 
+    /// Frees everything. Nothing may be executed any more.
+    pub fn clear(&self) {
+        self.modules.lock().clear();
+        *self.sequences.lock() = Sequences::default();
+        self.memory.free_all();
+    }
+
     /// Executes an operation.
     ///
     /// # Errors

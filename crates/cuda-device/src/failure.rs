@@ -48,6 +48,11 @@ impl Failure {
         }
     }
 
+    /// Failure of everything in a queue that was [closed](crate::Queue::close).
+    pub fn closed() -> Self {
+        Self::new(FailureKind::Lost, "the context was destroyed")
+    }
+
     /// Whether the queue executes nothing more: the memory may hold anything. A launch that was not begun and memory that was not mapped
     /// changed nothing.
     pub fn is_sticky(&self) -> bool {

@@ -82,6 +82,9 @@ impl Context {
 
     /// Code of a failure, which is logged once.
     pub(crate) fn failed(&self, failure: &Failure) -> Status {
+        if self.is_destroyed.load(Ordering::Relaxed) {
+            return Status::CONTEXT_IS_DESTROYED;
+        }
         if !failure.is_sticky() || !self.has_logged_failure.swap(true, Ordering::Relaxed) {
             log::line(&failure.message);
         }

@@ -85,18 +85,18 @@ impl Outbox {
         self.filled.notify_all();
     }
 
-    /// Adds an operation of a context. `count` is called while the order is fixed. Sends the batch if it is full: it is larger than that by
-    /// one operation at most, whatever the number of threads that add some.
-    pub(crate) fn add<T>(&self, context: u64, operation: Operation, count: impl FnOnce() -> T) -> T {
+    /// Adds an operation of a context. `count` is called while the order is fixed: nothing is added if it returns `None`. Sends the batch
+    /// if it is full: it is larger than that by one operation at most, whatever the number of threads that add some.
+    pub(crate) fn add<T>(&self, context: u64, operation: Operation, count: impl FnOnce() -> Option<T>) -> Option<T> {
         let mut filling = self.filling.lock();
         while filling.is_full() || (filling.context != context && !filling.batch.is_empty()) {
             drop(filling);
             self.flush();
             filling = self.filling.lock();
         }
+        let counted = count()?;
         filling.context = context;
         wire::encode(operation, &mut filling.batch);
-        let counted = count();
         self.statistics.add_operation();
         let is_full = filling.is_full();
         let wakes = !is_full && std::mem::take(&mut filling.is_sender_asleep);
@@ -106,7 +106,7 @@ impl Outbox {
         } else if wakes {
             self.filled.notify_one();
         }
-        counted
+        Some(counted)
     }
 
     /// Calls `ask`, which requests an answer, like [`after_all`](Self::after_all). Returns the answer and the time of the request.
@@ -185,7 +185,7 @@ mod tests {
                         extent: Extent::linear(BYTES as u64),
                         bytes: Bytes::from(vec![0; BYTES]),
                     };
-                    outbox.add(1, write, || added.fetch_add(1, Ordering::Relaxed));
+                    outbox.add(1, write, || Some(added.fetch_add(1, Ordering::Relaxed)));
                 });
             }
             while !outbox.filling.lock().is_full() {

@@ -112,7 +112,10 @@ mod tests {
         assert_eq!(progress.executed(), Ticket(1));
         assert_eq!(progress.arrive_without_marks(Ticket(count)), Ticket(1));
         let mut second = waited(2..=2);
-        second.marks.push(Mark { mark: count, nanoseconds: count });
+        second.marks.push(Mark {
+            mark: count,
+            nanoseconds: count,
+        });
         progress.arrive(&second);
         assert_eq!(progress.executed(), Ticket(count));
         assert!((1..=count).all(|mark| progress.time(mark) == Some(Duration::from_nanos(mark))));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sahasra_client::{Arrived, Error, Pending};
+use sahasra_client::{Arrived, Error, FailureCode, Pending, Session};
 use sahasra_cuda_device::{
     Extent, Failure, FailureKind, HostBlock, LoadFailure, ModuleDescription, ModuleId, Operation, Queue, Region, Ticket,
 };
@@ -44,6 +44,8 @@ pub(crate) struct RemoteQueue {
     arrived: Arrived,
     /// Number of operations whose failure is known, too, if they have failed.
     settled: AtomicU64,
+    /// Whether the session was told that the context is gone. Changes while the order is fixed.
+    is_closed: AtomicBool,
     /// The sticky failure.
     failure: OnceLock<Failure>,
     /// A failure that is not sticky and met a call that reports none: the next one that waits does.
@@ -68,6 +70,7 @@ impl RemoteQueue {
             progress,
             arrived: Arc::new(move |waited| of_answers.arrive(waited)),
             settled: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
             failure: OnceLock::new(),
             unreported: Mutex::default(),
             mirrors: Mirrors::default(),
@@ -76,8 +79,22 @@ impl RemoteQueue {
         }
     }
 
-    fn count(&self) -> Ticket {
-        Ticket(self.submitted.fetch_add(1, Ordering::Relaxed) + 1)
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operation while the order is fixed, or returns `None` if the queue is closed: the session would take it for one of a new context.
+    fn count(&self) -> Option<Ticket> {
+        (!self.is_closed()).then(|| Ticket(self.submitted.fetch_add(1, Ordering::Relaxed) + 1))
+    }
+
+    /// Calls `ask`, which requests an answer, after everything that was submitted. Returns the answer and the time of the request. If the queue is
+    /// closed, the answer is that.
+    fn request<T>(&self, ask: impl FnOnce(&Session) -> Pending<T>) -> (Instant, Pending<T>) {
+        self.outbox.ask_after_all(|session| match self.is_closed() {
+            true => Pending::ready(Err(closed())),
+            false => ask(session),
+        })
     }
 
     /// The failure for an error of the session, which is kept if it is sticky.
@@ -90,7 +107,9 @@ impl RemoteQueue {
     }
 
     fn add(&self, operation: Operation) -> Ticket {
-        self.outbox.add(self.context, operation, || self.count())
+        self.outbox
+            .add(self.context, operation, || self.count())
+            .unwrap_or_else(|| self.last())
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -126,8 +145,7 @@ impl RemoteQueue {
     /// arrived, whether somebody takes it or not.
     fn ask_progress(&self, ticket: Ticket) -> (Instant, Pending<Waited>) {
         self.progress.request();
-        self.outbox
-            .ask_after_all(|session| session.cuda_wait(self.context, ticket.0, Arc::clone(&self.arrived)))
+        self.request(|session| session.cuda_wait(self.context, ticket.0, Arc::clone(&self.arrived)))
     }
 
     /// Waits for everything, and copies the blocks that kernels may have written back.
@@ -176,11 +194,19 @@ impl RemoteQueue {
     }
 }
 
+/// Answer to requests of a queue that was closed.
+fn closed() -> Error {
+    Error::Failed(sahasra_client::Failure {
+        code: FailureCode::Ended,
+        sequence: 0,
+        operation: "a request of a context".to_owned(),
+        message: Failure::closed().message,
+    })
+}
+
 impl Drop for RemoteQueue {
     fn drop(&mut self) {
-        // After the end of the session there is nothing to free.
-        let _: Result<(), Error> = self.outbox.after_all(|| (), |session, ()| session.cuda_discard(self.context));
-        self.contexts.remove();
+        self.close();
     }
 }
 
@@ -196,15 +222,15 @@ impl Queue for RemoteQueue {
             }
             Operation::Mark(mark) => {
                 let ticket = self.outbox.add(self.context, operation, || {
-                    let ticket = self.count();
+                    let ticket = self.count()?;
                     self.progress.submit(mark, ticket);
-                    ticket
+                    Some(ticket)
                 });
                 if self.progress.is_request_due() {
                     // Nobody waits for the answer.
                     drop(self.ask_progress(Ticket(0)));
                 }
-                ticket
+                ticket.unwrap_or_else(|| self.last())
             }
             Operation::Write { to, extent, bytes }
                 if bytes.len() > LITTLE_BYTES && bytes.len() <= MAX_PAYLOAD_BYTES && self.memory_for(bytes.len()).is_none() =>
@@ -284,7 +310,7 @@ impl Queue for RemoteQueue {
             request: 0,
         };
         let images = Bytes::from(images.concat());
-        let answer = self.outbox.ask_after_all(|session| session.cuda_load(load, images));
+        let answer = self.request(|session| session.cuda_load(load, images));
         match self.outbox.statistics().wait(answer) {
             Ok(loaded) => Ok(loaded.into()),
             Err(Error::Failed(failed)) => {
@@ -351,6 +377,18 @@ impl Queue for RemoteQueue {
 
     fn forget(&self, mark: u64) {
         self.progress.forget(mark);
+    }
+
+    fn close(&self) {
+        self.failure.get_or_init(Failure::closed);
+        let close = || self.is_closed.swap(true, Ordering::Relaxed);
+        self.outbox.after_all(close, |session, was_closed| {
+            if !was_closed {
+                // After the end of the session there is nothing to free.
+                let _: Result<(), Error> = session.cuda_discard(self.context);
+                self.contexts.remove();
+            }
+        });
     }
 
     fn printed(&self) -> Vec<u8> {

@@ -14,7 +14,8 @@ use sahasra_wire::cuda::MAX_CONTEXTS;
 use sahasra_wire::session::client_frame::Kind;
 use sahasra_wire::session::frame::{self, Decoder};
 use sahasra_wire::session::{
-    ClientFrame, Failed, FailureCode, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Part, ServerFrame, Tensor, VERSION, Welcome, server_frame,
+    ClientFrame, Failed, FailureCode, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Part, ServerFrame, Tensor, VERSION, Welcome,
+    server_frame,
 };
 
 use crate::RemoteDevice;

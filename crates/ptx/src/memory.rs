@@ -342,6 +342,16 @@ impl Memory {
         Ok(())
     }
 
+    /// Frees all allocations.
+    pub fn free_all(&self) {
+        let freed = {
+            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut table.allocations)
+        };
+        let counted = freed.values().map(|allocation| allocation.counted).sum();
+        self.used.fetch_sub(counted, Ordering::Relaxed);
+    }
+
     /// Finds the allocation that contains `address`, or that ends right before it.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
@@ -437,8 +447,6 @@ impl Drop for Reservation {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let counted = table.allocations.values().map(|allocation| allocation.counted).sum();
-        self.used.fetch_sub(counted, Ordering::Relaxed);
+        self.free_all();
     }
 }

@@ -158,6 +158,9 @@ impl Shared {
     }
 
     fn fail(&self, state: &mut State, failure: Failure) {
+        if self.has_failed.load(Ordering::Acquire) {
+            return;
+        }
         let is_sticky = failure.is_sticky();
         if is_sticky || state.failure.is_none() {
             state.failure = Some(failure);
@@ -295,6 +298,18 @@ impl Queue for CpuQueue {
             let submitted = state.submitted;
             state.forgotten.push_back((submitted, mark));
         }
+    }
+
+    fn close(&self) {
+        let shared = &*self.shared;
+        let mut state = shared.state.lock();
+        // Operations that wait are not executed after a failure.
+        shared.fail(&mut state, Failure::closed());
+        shared.engine.cancel();
+        while state.is_busy {
+            shared.ended.wait(&mut state);
+        }
+        shared.engine.clear();
     }
 
     fn printed(&self) -> Vec<u8> {

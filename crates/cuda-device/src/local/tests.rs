@@ -113,3 +113,20 @@ fn operations_within_waiting_operations_take_room_of_the_queue() {
     // 256 bytes each are 256 MiB.
     assert!(!queue.has_room());
 }
+
+#[test]
+fn a_queue_that_is_closed_ends_its_kernel_and_frees_everything_though_there_are_references_to_it() {
+    let (device, queue) = queue();
+    let address = device.properties().addresses.start;
+    queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
+    queue.submit(Operation::Map { address, bytes: 4096 });
+    queue.submit(Operation::Extend {
+        sequence: SequenceId(1),
+        operations: vec![launch(2, &[])],
+    });
+    let ticket = queue.submit(Operation::Replay(SequenceId(1)));
+    assert!(!queue.is_done(ticket).unwrap() && device.used_bytes() > 4096);
+    queue.close();
+    assert_eq!(device.used_bytes(), 0);
+    assert_eq!(queue.wait(ticket), Err(Failure::closed()));
+}

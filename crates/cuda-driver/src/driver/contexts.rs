@@ -33,6 +33,8 @@ impl Driver {
         });
         self.streams.retain(|stream| stream.context_id != id);
         self.events.retain(|event| event.context_id != id);
+        // Before other contexts get its addresses: a thread for functions of the program, or a call, may still have the queue.
+        context.queue.close();
         for (kind, size) in self.ranges.remove_context(context) {
             self.discount(kind, size);
         }

@@ -113,3 +113,31 @@ fn a_callback_gets_the_fault_before_it_and_a_host_function_does_not_run() {
         },
     );
 }
+
+unsafe extern "C" fn nothing(_data: *mut c_void) {}
+
+#[test]
+fn memory_of_a_destroyed_context_is_free_at_once_though_a_function_ran_in_it() {
+    let variables = &[
+        ("SAHASRA_CUDA", "cpu:"),
+        ("SAHASRA_CUDA_MEMORY", "1Gi"),
+        ("SAHASRA_CUDA_THREADS", "2"),
+    ];
+    apart(
+        "callbacks::memory_of_a_destroyed_context_is_free_at_once_though_a_function_ran_in_it",
+        variables,
+        || {
+            let program = Program::new();
+            let library = &program.library;
+            for _ in 0..200 {
+                let (mut context, mut address) = (0u64, 0u64);
+                ok!(library, cuCtxCreate_v2(&raw mut context, 0u32, 0i32));
+                let null = std::ptr::null_mut::<c_void>();
+                ok!(library, cuLaunchHostFunc(0u64, nothing as unsafe extern "C" fn(*mut c_void), null));
+                ok!(library, cuMemAlloc_v2(&raw mut address, 1000usize << 20));
+                ok!(library, cuCtxSynchronize());
+                ok!(library, cuCtxDestroy_v2(context));
+            }
+        },
+    );
+}

@@ -33,7 +33,7 @@ impl RemoteQueue {
     pub(super) fn ask_for(&self, from: Region, extent: Extent) -> Pending<Array> {
         let bytes = extent.bytes().unwrap_or(u64::MAX);
         let read = self.read_message(from, extent);
-        self.outbox.ask_after_all(|session| session.cuda_read(read, bytes)).1
+        self.request(|session| session.cuda_read(read, bytes)).1
     }
 
     /// Reads rows that arrive in frames.
@@ -97,7 +97,10 @@ impl RemoteQueue {
             }
             // The answer confirms all frames before it, which are then sent no more. Another thread may have learned of a failure: the
             // session confirms the frames all the same.
-            let _ = self.ask_in_any_case(Ticket(0));
+            if self.ask_in_any_case(Ticket(0)).is_err() {
+                // Also where the queue was closed, whose context is not asked any more.
+                let _ = self.outbox.ask_after_all(Session::load).1.wait();
+            }
             ticket
         })
     }
@@ -123,11 +126,13 @@ impl RemoteQueue {
         };
         self.outbox.statistics().add_operation();
         self.outbox.statistics().add_frame();
-        let send = |session: &Session, ticket| {
-            // The queue reports the end of the session.
-            let _: Result<(), Error> = send(session, write);
+        let send = |session: &Session, ticket: Option<Ticket>| {
+            if ticket.is_some() {
+                // The queue reports the end of the session.
+                let _: Result<(), Error> = send(session, write);
+            }
             ticket
         };
-        self.outbox.after_all(|| self.count(), send)
+        self.outbox.after_all(|| self.count(), send).unwrap_or_else(|| self.last())
     }
 }

@@ -123,7 +123,7 @@ impl RemoteQueue {
 
     fn ask_shared<'a>(&self, slot: Slot, (from, extent, into): (Region, Extent, &'a mut [u8])) -> Asked<'a> {
         let read = self.read_message(from, extent);
-        let (_, answer) = self.outbox.ask_after_all(|session| session.cuda_read_shared(read, &slot));
+        let (_, answer) = self.request(|session| session.cuda_read_shared(read, &slot));
         Asked { slot, answer, into }
     }
 }

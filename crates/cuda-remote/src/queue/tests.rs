@@ -3,7 +3,7 @@ use std::thread;
 use sahasra_cuda_device::SequenceId;
 use sahasra_wire::cuda::{Mark, Read, Wait};
 use sahasra_wire::session::client_frame::Kind;
-use sahasra_wire::session::server_frame;
+use sahasra_wire::session::{Load, Stats, server_frame};
 
 use super::*;
 use crate::tests::Far;
@@ -43,7 +43,13 @@ fn waited(request: u64, executed: u64, marks: &[(u64, u64)]) -> server_frame::Ki
     server_frame::Kind::CudaWaited(Waited {
         request,
         executed,
-        marks: marks.iter().map(|(mark, nanoseconds)| Mark { mark: *mark, nanoseconds: *nanoseconds }).collect(),
+        marks: marks
+            .iter()
+            .map(|(mark, nanoseconds)| Mark {
+                mark: *mark,
+                nanoseconds: *nanoseconds,
+            })
+            .collect(),
     })
 }
 
@@ -115,4 +121,42 @@ fn an_unmapped_block_comes_back_and_a_failure_before_is_reported_by_the_next_wai
     assert_eq!(bytes, b"computed");
     assert_eq!(first, Err(Failure::new(FailureKind::OutOfMemory, "no room")));
     assert_eq!(second, Ok(()));
+}
+
+#[test]
+fn a_queue_that_is_closed_sends_nothing_more_though_there_are_references_to_it() {
+    let (queue, mut far) = queue();
+    let reference = Arc::clone(&queue);
+    queue.submit(Operation::Mark(1));
+    queue.close();
+    assert!(matches!(far.next().0, Kind::CudaBatch(_)));
+    assert!(matches!(far.next().0, Kind::CudaDiscard(discard) if discard.context == 1));
+    let ticket = reference.submit(Operation::Mark(2));
+    assert_eq!(ticket, Ticket(1), "not counted");
+    reference.write(Region::linear(0), Extent::linear(3 << 20), &vec![0; 3 << 20]);
+    assert_eq!(reference.wait(ticket), Err(Failure::closed()));
+    assert_eq!(
+        reference.read(Region::linear(0), Extent::linear(1), &mut [0]),
+        Err(Failure::closed())
+    );
+    // Calls that found the queue open before it was closed.
+    assert!(reference.ask_in_any_case(ticket).is_err());
+    assert!(reference.read_frames(Region::linear(0), Extent::linear(1), &mut [0]).is_err());
+    let lending = {
+        let reference = Arc::clone(&reference);
+        thread::spawn(move || reference.write_lent(0, &[0; 1 << 10]))
+    };
+    // A request of no context, whose answer confirms frames that were sent from the caller's memory before.
+    let (kind, _) = far.next();
+    let Kind::Load(Load { request }) = kind else { panic!("{kind:?}") };
+    far.send(server_frame::Kind::Stats(Stats {
+        request,
+        ..Stats::default()
+    }));
+    assert_eq!(lending.join().unwrap(), ticket);
+    let outbox = Arc::clone(&queue.outbox);
+    queue.close();
+    drop((queue, reference));
+    let _request = outbox.ask_after_all(Session::load);
+    assert!(matches!(far.next().0, Kind::Load(_)), "no second discard");
 }

@@ -436,6 +436,12 @@ impl Queue for GpuQueue {
         }
     }
 
+    /// The memory is freed with the queue, which the session drops to discard a context.
+    fn close(&self) {
+        self.shared.fail(&mut self.shared.state.lock(), Failure::closed());
+        self.shared.context.cancel();
+    }
+
     fn printed(&self) -> Vec<u8> {
         self.shared.printed.take()
     }
