@@ -251,10 +251,7 @@ fn pointers_without_memory_have_no_attributes() {
             let (mut managed, mut mapped, mut kind) = (9u8, 9u8, 9u32);
             let places = [(&raw mut managed).cast::<u32>(), (&raw mut mapped).cast(), &raw mut kind];
             let numbers = [8u32, 13, 2];
-            ok!(
-                library,
-                cuPointerGetAttributes(3u32, numbers.as_ptr(), places.as_ptr(), unknown)
-            );
+            ok!(library, cuPointerGetAttributes(3u32, numbers.as_ptr(), places.as_ptr(), unknown));
             assert_eq!((managed, mapped, kind), (0, 0, 0));
         }
         let (mut reserved, mut physical) = (0u64, 0u64);

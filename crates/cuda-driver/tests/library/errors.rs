@@ -30,7 +30,10 @@ fn a_time_to_wait_without_end_is_refused_before_a_session_is_created() {
         ("SAHASRA_CUDA", "127.0.0.1:1"),
         ("SAHASRA_CUDA_WAIT_SECONDS", "18446744073709551615"),
     ];
-    let output = apart(test, &variables, || assert_eq!(cu!(open(), cuInit(0u32)), NO_DEVICE));
+    let output = apart(test, &variables, || {
+        let library = open();
+        assert_eq!(cu!(library, cuInit(0u32)), NO_DEVICE);
+    });
     if let Some(output) = output {
         let errors = text(&output.stderr);
         assert!(errors.contains("SAHASRA_CUDA_WAIT_SECONDS"), "{errors}");

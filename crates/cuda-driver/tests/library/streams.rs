@@ -196,9 +196,8 @@ fn managed_memory_is_attached_to_streams() {
         let library = &program.library;
         let (stream, memory, mut managed, mut graph) = (program.stream(), program.allocate(64), 0u64, 0u64);
         ok!(library, cuMemAllocManaged(&raw mut managed, 64usize, 1u32));
-        let attach = |stream: u64, address: u64, bytes: usize, flags: u32| {
-            cu!(library, cuStreamAttachMemAsync(stream, address, bytes, flags))
-        };
+        let attach =
+            |stream: u64, address: u64, bytes: usize, flags: u32| cu!(library, cuStreamAttachMemAsync(stream, address, bytes, flags));
         for (bytes, flags) in [(0, 1), (0, 2), (0, 4), (64, 4)] {
             assert_eq!(attach(stream, managed, bytes, flags), SUCCESS, "{bytes} {flags}");
         }
