@@ -5,27 +5,31 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use sahasra_executor_protocol::session::{adoption, status_page::StatusPage};
+use sahasra_executor_protocol::session::{adoption::Handover, status_page::StatusPage};
 use tempfile::TempDir;
-use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::io::{Interest, unix::AsyncFd};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::child::{Child, spawn::Started, stderr};
 
-/// Timeout for an executor to read a connection that is handed over.
-const HAND_OVER: Duration = Duration::from_secs(5);
+/// Timeout for an executor to read a connection that is handed over, which it does once its engine is open.
+const HAND_OVER: Duration = Duration::from_secs(60);
+/// Maximum number of connections that wait until an executor reads them; others are closed.
+const MAX_PENDING: usize = 64;
 /// Timeout for an executor to send its client the reason of the end before it is killed.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// Timeout for reading the rest of the stderr of a process that has exited.
@@ -52,9 +56,12 @@ enum Body {
     Process {
         child: Mutex<Child>,
         exit: AsyncFd<OwnedFd>,
-        control: Arc<UnixStream>,
+        control: UnixStream,
         /// Locked while a connection is sent over `control`: a message can be several writes.
-        sending: Arc<Mutex<()>>,
+        sending: tokio::sync::Mutex<()>,
+        pending: Semaphore,
+        /// Whether `control` was shut down.
+        is_closed: AtomicBool,
     },
     /// A task of the agent's runtime, for simulations: it writes the same status page as a process.
     Task {
@@ -110,24 +117,21 @@ impl Process {
     /// `started` comes last, so that on an error the process is killed before its scratch folder is removed.
     pub(super) fn new(status_page: StatusPage, scratch: Option<TempDir>, started: Started) -> io::Result<Self> {
         let id = started.id;
-        started.socket.set_write_timeout(Some(HAND_OVER))?;
+        started.socket.set_nonblocking(true)?;
+        let control = UnixStream::from_std(started.socket)?;
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| io::Error::other("process id not found"))?;
         // The process has not been reaped yet, so no other process can have its id.
         let exit = pidfd_open(pid, PidfdFlags::empty())?;
         // SAFETY: the wrapper owns the descriptor until it is dropped, and nothing here takes the descriptor out or closes it.
-        let exit = unsafe { AsyncFd::register_with_interest(exit, tokio::io::Interest::READABLE) };
+        let exit = unsafe { AsyncFd::register_with_interest(exit, Interest::READABLE) };
         let exit = exit.map_err(io::Error::from)?;
         let log_tail = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&log_tail);
         let stderr = tokio::spawn(async move {
             stderr::follow(started.stderr, |line| {
                 tracing::info!(process = id, line, "session executor stderr");
-                let mut kept = kept.lock();
-                if kept.len() == KEPT_LINES {
-                    kept.pop_front();
-                }
-                kept.push_back(line.to_owned());
+                keep(&kept, line);
             })
             .await;
         });
@@ -136,8 +140,10 @@ impl Process {
             body: Body::Process {
                 child: Mutex::new(started.child),
                 exit,
-                control: Arc::new(started.socket),
-                sending: Arc::default(),
+                control,
+                sending: tokio::sync::Mutex::default(),
+                pending: Semaphore::new(MAX_PENDING),
+                is_closed: AtomicBool::new(false),
             },
             status_page,
             stderr: Mutex::new(Some(stderr)),
@@ -154,20 +160,65 @@ impl Process {
         &self.status_page
     }
 
-    /// Hands a client's connection over, with the bytes already read from it.
+    /// Hands a client's connection over, with the bytes already read from it. Not cancel safe: a message that was sent in part makes the
+    /// control socket unusable.
     ///
     /// # Errors
-    /// When the process is gone, or does not read the connection in time.
+    /// When too many connections wait for the executor, the process is gone, or it does not read the connection in time. Unless the control
+    /// socket is as before, the executor is ended, and the end of the process has the reason.
     pub async fn adopt(&self, connection: OwnedFd, already_read: bytes::Bytes) -> io::Result<()> {
-        let Body::Process { control, sending, .. } = &self.body else {
+        let Body::Process {
+            control, sending, pending, ..
+        } = &self.body
+        else {
             return Err(io::Error::other("a task adopts no connections"));
         };
-        let (control, sending) = (Arc::clone(control), Arc::clone(sending));
-        let sent = tokio::task::spawn_blocking(move || {
-            let _alone = sending.lock();
-            adoption::send(&control, connection.as_fd(), &already_read)
+        let _pending = pending
+            .try_acquire()
+            .map_err(|_| io::Error::other(format!("{MAX_PENDING} connections wait until the executor reads them")))?;
+        let mut handover = Handover::new(connection.as_fd(), &already_read)?;
+        let passed = async {
+            let _alone = sending.lock().await;
+            control.async_io(Interest::WRITABLE, || handover.send(control)).await
+        };
+        let passed = timeout(HAND_OVER, passed).await.unwrap_or_else(|_| {
+            let message = format!("the executor did not read it within {} s", HAND_OVER.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, message))
         });
-        sent.await.map_err(io::Error::other)?
+        if let Err(error) = &passed {
+            use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut};
+            if handover.is_begun() || matches!(error.kind(), BrokenPipe | ConnectionReset | TimedOut) {
+                self.break_off(error).await;
+            }
+        }
+        passed
+    }
+
+    /// Ends an executor whose control socket cannot be used any more.
+    async fn break_off(&self, error: &io::Error) {
+        if self.close() {
+            keep(&self.log_tail, &format!("failed to pass a connection: {error}"));
+        }
+        self.kill_unless_ended().await;
+    }
+
+    /// Shuts the control socket down. Returns `false` if it was shut down before.
+    fn close(&self) -> bool {
+        let Body::Process { control, is_closed, .. } = &self.body else {
+            return false;
+        };
+        // An error means that the executor has closed its end.
+        let _ = shutdown(control, Shutdown::Both);
+        !is_closed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Kills an executor that does not exit in time.
+    async fn kill_unless_ended(&self) {
+        if let Body::Process { child, .. } = &self.body
+            && timeout(END_TIMEOUT, self.ended()).await.is_err()
+        {
+            child.lock().kill();
+        }
     }
 
     /// Waits until the process has exited. It stays a zombie until it is reaped.
@@ -183,12 +234,10 @@ impl Process {
     /// not exit in time. Returns how it ended, with its log tail.
     pub async fn end(&self) -> String {
         match &self.body {
-            Body::Process { child, control, .. } => {
+            Body::Process { .. } => {
                 self.status_page.set_over();
-                let _ = control.shutdown(Shutdown::Both);
-                if tokio::time::timeout(END_TIMEOUT, self.ended()).await.is_err() {
-                    child.lock().kill();
-                }
+                self.close();
+                self.kill_unless_ended().await;
             }
             Body::Task { killed, .. } => killed.cancel(),
         }
@@ -200,26 +249,33 @@ impl Process {
     pub async fn reap(&self) -> String {
         let status = match &self.body {
             Body::Process { child, .. } => {
-                let child = {
-                    let mut child = child.lock();
-                    // Child processes of the executor may still run: kill its whole process group.
-                    child.kill();
-                    child.0.take()
-                };
-                match child {
-                    Some(mut child) => tokio::task::spawn_blocking(move || child.wait().ok()).await.ok().flatten(),
-                    None => None,
+                let mut child = child.lock();
+                // Child processes of the executor may still run: kill its whole process group.
+                child.kill();
+                let status = child.0.as_mut().and_then(|child| child.try_wait().ok().flatten());
+                if status.is_some() {
+                    child.0 = None;
                 }
+                status
             }
             Body::Task { ended, .. } => *ended.borrow(),
         };
         let stderr = self.stderr.lock().take();
         if let Some(stderr) = stderr {
-            let _ = tokio::time::timeout(STDERR_AFTER_END, stderr).await;
+            let _ = timeout(STDERR_AFTER_END, stderr).await;
         }
         let said = self.log_tail.lock();
         describe(status, said.iter().map(String::as_str))
     }
+}
+
+/// Adds a line to a log tail.
+fn keep(log_tail: &Mutex<VecDeque<String>>, line: &str) {
+    let mut kept = log_tail.lock();
+    if kept.len() == KEPT_LINES {
+        kept.pop_front();
+    }
+    kept.push_back(line.to_owned());
 }
 
 /// Describes the end of an executor by its exit status and its log tail.
@@ -243,16 +299,4 @@ fn describe<'a>(status: Option<ExitStatus>, said: impl Iterator<Item = &'a str>)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_says_how_and_what_was_said_last() {
-        let end = describe(Some(ExitStatus::from_raw(9)), ["one", "two"].into_iter());
-        assert_eq!(end, "its executor was killed by signal 9: one / two");
-        let end = describe(Some(ExitStatus::from_raw(3 << 8)), std::iter::empty());
-        assert_eq!(end, "its executor exited with status 3");
-        let long = "é".repeat(TEXT);
-        assert!(describe(None, [long.as_str()].into_iter()).len() <= TEXT);
-    }
-}
+mod tests;

@@ -28,38 +28,72 @@ pub struct Adopted {
     pub already_read: Vec<u8>,
 }
 
+/// Message that hands a connection over to the executor. The caller may close its own descriptor after it was sent.
+#[derive(Debug)]
+pub struct Handover<'a> {
+    connection: BorrowedFd<'a>,
+    length: [u8; 4],
+    already_read: &'a [u8],
+    sent: usize,
+}
+
+impl<'a> Handover<'a> {
+    /// Creates the message for a connection and the bytes that were read from it.
+    ///
+    /// # Errors
+    /// When these are more than [`MAX_ALREADY_READ`] bytes.
+    pub fn new(connection: BorrowedFd<'a>, already_read: &'a [u8]) -> io::Result<Self> {
+        let length = u32::try_from(already_read.len())
+            .ok()
+            .filter(|_| already_read.len() <= MAX_ALREADY_READ);
+        let length = length.ok_or_else(|| io::Error::other("too many bytes read from the connection"))?;
+        Ok(Self {
+            connection,
+            length: length.to_le_bytes(),
+            already_read,
+            sent: 0,
+        })
+    }
+
+    /// Whether a part has been sent. The control socket can then be used for nothing but the rest.
+    pub fn is_begun(&self) -> bool {
+        self.sent > 0
+    }
+
+    /// Sends what has not been sent yet.
+    ///
+    /// # Errors
+    /// Errors of the operating system: [`io::ErrorKind::BrokenPipe`] when the executor is gone, [`io::ErrorKind::WouldBlock`] when a
+    /// non-blocking socket has no room or the write timeout of a blocking one has passed. A later call sends the rest.
+    pub fn send(&mut self, control: impl AsFd) -> io::Result<()> {
+        let control = control.as_fd();
+        while self.sent < self.length.len() + self.already_read.len() {
+            let descriptors = [self.connection];
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+            let mut attached = SendAncillaryBuffer::new(&mut space);
+            // The descriptor is sent once, with the first byte.
+            if self.sent == 0 && !attached.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+                return Err(io::Error::other("failed to attach the file descriptor"));
+            }
+            let head = &self.length[self.sent.min(self.length.len())..];
+            let body = &self.already_read[self.sent.saturating_sub(self.length.len())..];
+            let slices = [IoSlice::new(head), IoSlice::new(body)];
+            match retry_on_intr(|| sendmsg(control, &slices, &mut attached, SendFlags::NOSIGNAL))? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                bytes => self.sent += bytes,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Hands a connection over to the executor. The caller may close its own descriptor afterwards.
 ///
 /// # Errors
-/// Errors of the operating system: [`io::ErrorKind::BrokenPipe`] when the executor is gone, [`io::ErrorKind::WouldBlock`] when the write
-/// timeout of the socket has passed. The control socket is unusable after an error, because part of the message may have been sent.
+/// As of [`Handover::new`] and [`Handover::send`]. The control socket is unusable after an error, because part of the message may have been
+/// sent.
 pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(already_read.len())
-        .ok()
-        .filter(|_| already_read.len() <= MAX_ALREADY_READ);
-    let length = length
-        .ok_or_else(|| io::Error::other("too many bytes read from the connection"))?
-        .to_le_bytes();
-    let descriptors = [connection];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-    let mut attached = SendAncillaryBuffer::new(&mut space);
-    if !attached.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(io::Error::other("failed to attach the file descriptor"));
-    }
-    let total = length.len() + already_read.len();
-    let mut sent = 0;
-    while sent < total {
-        let head = &length[sent.min(length.len())..];
-        let body = &already_read[sent.saturating_sub(length.len())..];
-        let slices = [IoSlice::new(head), IoSlice::new(body)];
-        match retry_on_intr(|| sendmsg(control, &slices, &mut attached, SendFlags::NOSIGNAL))? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            bytes => sent += bytes,
-        }
-        // The descriptor is sent once, with the first byte.
-        attached.clear();
-    }
-    Ok(())
+    Handover::new(connection, already_read)?.send(control)
 }
 
 /// Waits for the next connection and returns it. Returns `None` when the agent has closed the control socket.
@@ -182,6 +216,23 @@ mod tests {
         });
         drop(agent);
         assert!(receive(&executor).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_message_goes_on_where_the_socket_had_no_room() {
+        let (agent, executor) = UnixStream::pair().unwrap();
+        agent.set_nonblocking(true).unwrap();
+        let ((_client, server), bytes) = (connection(), vec![7; MAX_ALREADY_READ]);
+        let mut handover = Handover::new(server.as_fd(), &bytes).unwrap();
+        assert!(!handover.is_begun());
+        assert_eq!(handover.send(&agent).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(handover.is_begun());
+        let receiving = std::thread::spawn(move || receive(&executor).unwrap().unwrap());
+        while let Err(error) = handover.send(&agent) {
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            std::thread::yield_now();
+        }
+        assert!(receiving.join().unwrap().already_read == bytes);
     }
 
     #[test]
