@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use futures::future::OptionFuture;
 use parking_lot::Mutex;
 use sahasra_ledger::{Device, Effect, Ledger, Load, SHUTDOWN_MESSAGE, Totals};
-use sahasra_names::{Backend, BootId, ClassName, DeviceName, OwnerUid, WorkerName};
+use sahasra_names::{BootId, ClassName, DeviceName, OwnerUid, WorkerName};
 use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
@@ -47,8 +47,6 @@ pub struct AgentLimits {
     pub max_retained_bytes: usize,
     /// Time that running chunks have to end after shutdown began.
     pub shutdown_grace: Duration,
-    /// GPU memory in bytes that a session's process takes in addition to its slice. Default: the measured size of a context.
-    pub session_context_bytes: Option<u64>,
 }
 
 impl Default for AgentLimits {
@@ -57,7 +55,6 @@ impl Default for AgentLimits {
             max_outstanding_chunks: MAX_OUTSTANDING_CHUNKS,
             max_retained_bytes: MAX_RETAINED_BYTES,
             shutdown_grace: Duration::from_secs(20),
-            session_context_bytes: None,
         }
     }
 }
@@ -105,11 +102,7 @@ impl Agent {
         let devices = parts.pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
-            session_bytes: match device.kind {
-                // The CPU backend uses host memory and has no context.
-                Backend::Cpu => 0,
-                Backend::Cuda => limits.session_context_bytes.unwrap_or(device.context_bytes),
-            },
+            session_bytes: device.context_bytes,
         });
         let classes = parts.pool.devices().iter();
         let classes = classes.map(|device| identity.classes.class(device, &BTreeMap::new()));

@@ -108,7 +108,7 @@ pub struct AgentArguments {
     #[arg(long, env = "SAHASRA_CPU_DEVICE_THREADS", value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "N")]
     pub cpu_device_threads: Option<u32>,
     /// GPU memory that the process of a session needs in addition to its slice [default: the measured size of a context]. A session that
-    /// would exceed the device with it is rejected.
+    /// would exceed the device with it is rejected. Each further context of engine cuda takes as much of the slice.
     #[arg(long, env = "SAHASRA_GPU_CONTEXT_MEMORY", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
     pub gpu_context_memory: Option<u64>,
     /// Maximum number of namespaces whose bursts one device serves at the same time. Further namespaces take turns.
@@ -161,6 +161,7 @@ impl AgentArguments {
             cpu_memory_bytes: self.cpu_device_memory,
             cpu_threads: self.cpu_device_threads,
             executors_per_device: self.max_executors_per_device,
+            context_bytes: self.gpu_context_memory,
             ..DeviceConfig::default()
         }
     }

@@ -20,7 +20,7 @@ pub struct DeviceDescription {
     pub total_bytes: u64,
     /// Allocatable memory in bytes: the free memory, less the contexts of as many executors as the device may have.
     pub allocatable_bytes: u64,
-    /// Memory of an executor's context in bytes.
+    /// Memory in bytes that a session's process takes in addition to its slice, and each further context of engine cuda within its slice.
     pub context_bytes: u64,
     /// Number of chunks that benefit from running concurrently: cores, or streams.
     pub lanes: u32,
@@ -65,6 +65,8 @@ pub struct DeviceConfig {
     pub cpu_threads: Option<u32>,
     /// Number of executors (namespaces) that one device serves concurrently. Further ones take turns with them.
     pub executors_per_device: u32,
+    /// Context memory of GPUs in bytes. Default: the measured size of a context.
+    pub context_bytes: Option<u64>,
     /// Timeout of the probe that queries the driver.
     pub probe_timeout: Duration,
 }
@@ -78,6 +80,7 @@ impl Default for DeviceConfig {
             cpu_memory_bytes: None,
             cpu_threads: None,
             executors_per_device: 4,
+            context_bytes: None,
             probe_timeout: Duration::from_secs(60),
         }
     }

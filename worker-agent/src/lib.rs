@@ -165,7 +165,6 @@ pub async fn serve(
     let acceptor = arguments.tls().map(Acceptor::new).transpose().context("failed to configure TLS")?;
     let limits = AgentLimits {
         shutdown_grace: arguments.drain_timeout,
-        session_context_bytes: arguments.gpu_context_memory,
         ..AgentLimits::default()
     };
     let config = PoolConfig {

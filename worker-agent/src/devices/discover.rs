@@ -23,7 +23,7 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
             0 => probe,
             count => probe_in_sandbox(program, config, count).await,
         };
-        devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config.executors_per_device)));
+        devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config)));
     }
     let cpu = match config.cpu {
         CpuMode::Always => true,
@@ -69,9 +69,10 @@ async fn probe_in_sandbox(program: &Path, config: &DeviceConfig, count: usize) -
     probe
 }
 
-fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
+fn describe(gpu: Gpu, config: &DeviceConfig) -> DeviceDescription {
     // Free memory was measured while the probe's own context existed. That context is gone later, so one context fewer is reserved.
-    let reserved = gpu.context_bytes.saturating_mul(u64::from(executors.saturating_sub(1))) + HEADROOM;
+    let others = u64::from(config.executors_per_device.saturating_sub(1));
+    let reserved = gpu.context_bytes.saturating_mul(others) + HEADROOM;
     DeviceDescription {
         name: format!("cuda-{}", gpu.ordinal).into(),
         kind: Backend::Cuda,
@@ -79,7 +80,7 @@ fn describe(gpu: Gpu, executors: u32) -> DeviceDescription {
         model: gpu.model,
         total_bytes: gpu.total_bytes,
         allocatable_bytes: gpu.free_bytes.saturating_sub(reserved),
-        context_bytes: gpu.context_bytes,
+        context_bytes: config.context_bytes.unwrap_or(gpu.context_bytes),
         lanes: GPU_LANES,
     }
 }
@@ -137,9 +138,16 @@ mod tests {
             free_bytes: (80 << 30) - (500 << 20),
             context_bytes: 500 << 20,
         };
-        let described = describe(gpu, 4);
-        assert_eq!(&*described.name, "cuda-1");
-        assert_eq!(described.allocatable_bytes, (80 << 30) - 4 * (500 << 20) - HEADROOM);
+        for (context_bytes, expected) in [(None, 500 << 20), (Some(2 << 30), 2 << 30)] {
+            let config = DeviceConfig {
+                context_bytes,
+                ..DeviceConfig::default()
+            };
+            let described = describe(gpu.clone(), &config);
+            assert_eq!(&*described.name, "cuda-1");
+            assert_eq!(described.allocatable_bytes, (80 << 30) - 4 * (500 << 20) - HEADROOM);
+            assert_eq!(described.context_bytes, expected);
+        }
     }
 
     #[test]
