@@ -25,7 +25,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -93,6 +93,8 @@ pub(crate) struct GpuDevice {
     /// Context for the first queue.
     spare: Mutex<Option<Context>>,
     opened: AtomicU64,
+    /// Number of queues that have not been dropped.
+    queues: Arc<AtomicUsize>,
     lost: Arc<OnceLock<Lost>>,
     freed: Arc<OnceLock<Freed>>,
     printed: Printed,
@@ -154,6 +156,7 @@ impl GpuDevice {
             lease,
             spare: Mutex::new(Some(spare)),
             opened: AtomicU64::new(1),
+            queues: Arc::default(),
             lost: Arc::default(),
             freed: Arc::default(),
             printed,
@@ -161,17 +164,10 @@ impl GpuDevice {
     }
 
     fn open_with(&self, ended: Option<Ended>) -> Result<Arc<dyn Queue>, Failure> {
-        let spare = self.spare.lock().take();
-        let made = spare.map_or_else(
-            || {
-                let number = self.opened.fetch_add(1, Ordering::Relaxed);
-                let context = Context::open(self.device, number, &self.pages, &self.lease)?;
-                context.read_stack_bytes()?;
-                Ok(context)
-            },
-            Ok,
-        );
-        let made = made.and_then(|context| GpuQueue::new(context, ended, self.printed.clone(), self.reaper()));
+        let made = self.discard_printed().and_then(|()| self.context()).and_then(|context| {
+            self.queues.fetch_add(1, Ordering::Relaxed);
+            GpuQueue::new(context, ended, self.printed.clone(), self.reaper())
+        });
         let failed = |failure: &Failure| {
             if failure.kind != FailureKind::OutOfMemory {
                 report(&self.lost, &format!("failed to create a CUDA context: {failure}"));
@@ -180,11 +176,41 @@ impl GpuDevice {
         Ok(Arc::new(made.inspect_err(failed)?))
     }
 
+    /// Context for a queue.
+    fn context(&self) -> Result<Context, Failure> {
+        if let Some(spare) = self.spare.lock().take() {
+            return Ok(spare);
+        }
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
+        let context = Context::open(self.device, number, &self.pages, &self.lease)?;
+        if let Err(failure) = context.read_stack_bytes() {
+            // That failure says more.
+            let _ = context.destroy();
+            return Err(failure);
+        }
+        Ok(context)
+    }
+
+    /// Discards what kernels of a former client printed, before the first queue of a client: the driver writes the last of it when their
+    /// contexts end.
+    fn discard_printed(&self) -> Result<(), Failure> {
+        if self.queues.load(Ordering::Relaxed) > 0 || !self.printed.is_kept() {
+            return Ok(());
+        }
+        if !self.lease.wait_until_ended() {
+            return Err(lost("the contexts of the client before have not ended"));
+        }
+        drop(self.printed.take());
+        Ok(())
+    }
+
     /// Ends contexts on a thread for each, which is given a limited time.
     fn reaper(&self) -> Reaper {
         let (lease, lost, freed) = (Arc::clone(&self.lease), Arc::clone(&self.lost), Arc::clone(&self.freed));
+        let queues = Arc::clone(&self.queues);
         Arc::new(move |end| {
             lease.begin_end();
+            queues.fetch_sub(1, Ordering::Relaxed);
             let (of_thread, lost, freed) = (Arc::clone(&lease), Arc::clone(&lost), Arc::clone(&freed));
             let not_started = Arc::clone(&lost);
             let reap = move || {

@@ -76,6 +76,18 @@ impl Lease {
         state.ending > 0 && !self.freed.wait_for(&mut state, FREE_TIMEOUT).timed_out()
     }
 
+    /// Waits until no context is ending. Returns `false` if time is over.
+    pub(super) fn wait_until_ended(&self) -> bool {
+        let end = Instant::now() + FREE_TIMEOUT;
+        let mut state = self.state.lock();
+        while state.ending > 0 {
+            if self.freed.wait_until(&mut state, end).timed_out() {
+                return state.ending == 0;
+            }
+        }
+        true
+    }
+
     /// Counts a context. The first one takes no bytes.
     pub(super) fn take_context(&self) -> Result<(), Failure> {
         self.take_for(1, |state| if state.contexts == 0 { 0 } else { self.context_bytes })

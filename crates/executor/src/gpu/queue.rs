@@ -79,10 +79,17 @@ pub(super) struct GpuQueue {
 }
 
 impl GpuQueue {
+    /// Begins a queue on a context, which the reaper ends with the queue, or at once if this fails.
     pub(super) fn new(context: Context, watcher: Option<Ended>, printed: Printed, reaper: Reaper) -> Result<Self, Failure> {
-        context.enter()?;
-        let base = Event::new()?;
-        context.record(&base)?;
+        let base = context.enter().and_then(|()| Event::new());
+        let base = base.and_then(|base| context.record(&base).map(|()| base));
+        let base = match base {
+            Ok(base) => base,
+            Err(failure) => {
+                reaper(Box::new(move || context.destroy()));
+                return Err(failure);
+            }
+        };
         let shared = Arc::new(Shared {
             context,
             state: Mutex::default(),
@@ -306,6 +313,7 @@ impl Shared {
         }
         if fence.launched.prints {
             event.flush();
+            self.printed.trim();
         }
         Some(Ok(()))
     }

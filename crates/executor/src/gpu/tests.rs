@@ -9,15 +9,24 @@ mod corpus;
 /// The contract. It needs a GPU, and reports visibly when there is none.
 mod contract {
     use std::io::Write;
-    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, LazyLock};
 
-    use sahasra_cuda_device::contract::{self, MEMORY_BYTES};
+    use parking_lot::{Mutex, MutexGuard};
+    use sahasra_cuda_device::contract::{self, KERNELS, MEMORY_BYTES};
+    use sahasra_cuda_device::{Device, FailureKind, ModuleId};
 
     use crate::device::cuda::probe;
+    use crate::gpu::context::Context;
+    use crate::gpu::queue::GpuQueue;
     use crate::gpu::{GpuDevice, Printed};
 
-    /// The first GPU. Without one, prints the reason past the capture of test output and returns `None`, so that the test does nothing.
-    pub(super) fn device() -> Option<GpuDevice> {
+    /// Index of the kernel of the contract that prints.
+    const GREET: u32 = 5;
+
+    /// The first GPU, with a lock: what kernels print has one place in the process. Without one, prints the reason past the capture of test output and returns `None`, so that the test does nothing.
+    pub(super) fn device() -> Option<(GpuDevice, MutexGuard<'static, ()>)> {
+        static ALONE: Mutex<()> = Mutex::new(());
         static PRINTED: LazyLock<Option<Printed>> = LazyLock::new(|| {
             let probed = probe();
             if probed.gpus.is_empty() {
@@ -28,7 +37,8 @@ mod contract {
             Some(Printed::keep().unwrap())
         });
         let printed = PRINTED.clone()?;
-        Some(GpuDevice::open(0, MEMORY_BYTES, 0, printed).unwrap())
+        let alone = ALONE.lock();
+        Some((GpuDevice::open(0, MEMORY_BYTES, 0, printed).unwrap(), alone))
     }
 
     macro_rules! keeps {
@@ -36,7 +46,7 @@ mod contract {
             $(
                 #[test]
                 fn $part() {
-                    if let Some(device) = device() {
+                    if let Some((device, _alone)) = device() {
                         contract::$part(&device);
                     }
                 }
@@ -45,6 +55,42 @@ mod contract {
     }
 
     sahasra_cuda_device::for_each_part!(keeps);
+
+    #[test]
+    fn text_of_a_client_is_not_given_to_the_next() {
+        let Some((device, _alone)) = device() else { return };
+        let greeted = |waits: bool| {
+            let queue = device.open().unwrap();
+            queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
+            let ticket = queue.submit(contract::launch(GREET, &[]));
+            if waits {
+                queue.wait(ticket).unwrap();
+            }
+            queue
+        };
+        for waits in [true, false] {
+            drop(greeted(waits));
+            let queue = device.open().unwrap();
+            assert_eq!(queue.printed(), b"", "{waits}");
+        }
+        // A further queue of the same client.
+        let (queue, _other) = (greeted(true), device.open().unwrap());
+        assert!(queue.printed().ends_with(b"hello\n"));
+    }
+
+    #[test]
+    fn a_context_that_gets_no_queue_is_ended() {
+        let Some((device, _alone)) = device() else { return };
+        let context = Context::open(device.device, 7, &device.pages, &device.lease).unwrap();
+        // The driver makes no events in it then.
+        context.destroy().unwrap();
+        let is_ended = Arc::<AtomicBool>::default();
+        let ended = Arc::clone(&is_ended);
+        let reaper = Arc::new(move |_| ended.store(true, Ordering::Relaxed));
+        let failure = GpuQueue::new(context, None, Printed::default(), reaper).err().unwrap();
+        assert_ne!(failure.kind, FailureKind::Protocol, "{failure}");
+        assert!(is_ended.load(Ordering::Relaxed));
+    }
 }
 
 /// Runs tests of this program with these filters on the CUDA driver library of this workspace, each filter in a process of its own.
