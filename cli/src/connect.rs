@@ -8,17 +8,15 @@ use std::{
 };
 
 use http::Uri;
-use rustix::{
-    process::Signal,
-    termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr},
-};
 use sahasra_client::{Connection, Error, Gateway, Token, Trust};
 use sahasra_error_chain::causes;
-use signal_hook_registry::SigId;
 
 use crate::{args::ConnectArgs, exec, exit::Exit, output, token};
 
 mod certificate;
+mod hidden_input;
+
+use hidden_input::HiddenInput;
 
 /// Timeout of the check that a server answers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
@@ -94,9 +92,9 @@ fn url(server: &str, is_served: bool) -> Result<String, Refusal> {
         Some("http") => Err(invalid(format!("{server} would get the token unencrypted: use https://"))),
         Some(_) => Err(wrong()),
         None if is_served => Ok(text),
-        None if is_here => Ok(format!("http://{rest}")),
+        None if is_here => Ok(format!("http://{}", rest.trim_end_matches('/'))),
         None => Err(invalid(format!(
-            "the token is not one of sahasra serve: copy all of the file that it names, or pass the URL of a gateway, as in https://{rest}"
+            "the token is not one of sahasra serve: copy all of the file that it names, or pass the URL of a gateway, as in {text}"
         ))),
     }
 }
@@ -128,39 +126,6 @@ fn line_of_input() -> io::Result<String> {
     let read = stdin.lock().read_line(&mut line);
     drop(hidden);
     read.map(|_| line)
-}
-
-/// A terminal that does not show its input until this is dropped, or Ctrl-C ends the process.
-struct HiddenInput {
-    shown: Termios,
-    interrupt: SigId,
-}
-
-impl HiddenInput {
-    fn begin() -> io::Result<Self> {
-        let stdin = io::stdin();
-        let shown = tcgetattr(&stdin)?;
-        let mut hidden = shown.clone();
-        hidden.local_modes.remove(LocalModes::ECHO);
-        let restored = shown.clone();
-        let end = move || {
-            let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &restored);
-            // SAFETY: ends the process at once.
-            unsafe { libc::_exit(i32::from(Exit::Interrupted.code())) }
-        };
-        // SAFETY: the action makes two system calls, which a signal handler may do.
-        let interrupt = unsafe { signal_hook_registry::register(Signal::INT.as_raw(), end) }?;
-        output::say("Token:");
-        tcsetattr(&stdin, OptionalActions::Flush, &hidden)?;
-        Ok(Self { shown, interrupt })
-    }
-}
-
-impl Drop for HiddenInput {
-    fn drop(&mut self) {
-        let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.shown);
-        signal_hook_registry::unregister(self.interrupt);
-    }
 }
 
 async fn check_and_write(arguments: &ConnectArgs, url: &str, token: &str, folder: &Path) -> Result<(), Refusal> {
@@ -230,6 +195,7 @@ mod tests {
             ("gpu.example:4000", true, "https://gpu.example:4000"),
             ("[2001:db8::1]:4000", true, "https://[2001:db8::1]:4000"),
             ("127.0.0.1:8000", false, "http://127.0.0.1:8000"),
+            ("localhost:8000/", false, "http://localhost:8000"),
             ("http://localhost:8000", false, "http://localhost:8000"),
             ("https://gateway.example/", false, "https://gateway.example"),
         ] {

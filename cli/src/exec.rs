@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use sahasra_client::{Connection, CudaSession, Error, Gateway};
 use sahasra_error_chain::causes;
-use sahasra_service::shutdown::{EndSignal, EndSignals};
+use sahasra_service::shutdown::{EndSignal, EndSignals, is_ignored};
 use tokio::process::Command;
 
 use crate::args::ExecArgs;
 use crate::exit::Exit;
+use crate::{interrupt, output};
 
 /// Library that a folder of libraries has.
 const DRIVER: &str = "libcuda.so.1";
@@ -60,34 +61,75 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
         Err(reason) => return Exit::Failed.because(&reason),
     };
     // Before the session exists, so that no signal leaves it behind.
-    let mut signals = match watch_interrupts().and_then(|()| EndSignals::listen()) {
+    let mut signals = match watch_interrupts().and_then(|()| EndSignals::listen_unless_ignored()) {
         Ok(signals) => signals,
         Err(error) => return Exit::Failed.because(&format!("failed to install signal handlers: {error}")),
     };
-    let name = match gateway.create_cuda_session(&arguments.namespace, &session(arguments)).await {
-        Ok(name) => name,
-        Err(error) => return Exit::Failed.because(&format!("failed to create the session: {}", causes(&error))),
+    let namespace = &arguments.namespace;
+    let sessions = format!("{}/v1/namespaces/{namespace}/sessions", url.trim_end_matches('/'));
+    let mut ending = None;
+    let session = session(arguments);
+    let creating = gateway.create_cuda_session(namespace, &session);
+    let name = match until_second_signal(creating, &mut signals, &mut ending, "waiting for the session, to delete it").await {
+        Ok(Ok(name)) => name,
+        Ok(Err(error)) => return Exit::Failed.because(&format!("failed to create the session: {}", causes(&error))),
+        Err(exit) => {
+            let message = format!("stopped at once: a session may have been created, look for one named exec-… with GET {sessions}");
+            return exit.because(&message);
+        }
     };
-    let exit = tokio::select! {
-        placed = gateway.session_placed(&arguments.namespace, &name, arguments.wait) => match placed {
-            Ok(_) => {
-                let session = format!("{}/{}/{name}", url.trim_end_matches('/'), arguments.namespace);
-                execute(arguments, libraries, session, &mut signals).await
-            }
-            Err(error @ Error::NoCapacity(_)) => Exit::Unplaceable.because(&error.to_string()),
-            Err(error) => Exit::Failed.because(&causes(&error)),
+    let exit = match ending {
+        Some(signal) => interrupt::of(signal),
+        None => tokio::select! {
+            placed = gateway.session_placed(namespace, &name, arguments.wait) => match placed {
+                Ok(_) => {
+                    let session = format!("{}/{namespace}/{name}", url.trim_end_matches('/'));
+                    execute(arguments, libraries, session, &mut signals).await
+                }
+                Err(error @ Error::NoCapacity(_)) => Exit::Unplaceable.because(&error.to_string()),
+                Err(error) => Exit::Failed.because(&causes(&error)),
+            },
+            signal = signals.next() => interrupt::of(*ending.insert(signal)),
         },
-        signal = signals.next() => crate::interrupt::of(signal),
     };
-    if let Err(error) = gateway.delete_session(&arguments.namespace, &name).await {
-        let namespace = &arguments.namespace;
-        let failed = Exit::Failed.because(&format!("failed to delete the session {namespace}/{name}: {}", causes(&error)));
-        // The program's own failure says more.
-        if exit == Exit::Program(0) {
-            return failed;
+    let deleting = gateway.delete_session(namespace, &name);
+    match until_second_signal(deleting, &mut signals, &mut ending, "deleting the session").await {
+        Ok(Err(error)) => {
+            let failed = Exit::Failed.because(&format!("failed to delete the session {namespace}/{name}: {}", causes(&error)));
+            // The program's own failure says more.
+            if exit == Exit::Program(0) { failed } else { exit }
+        }
+        Ok(Ok(())) => exit,
+        Err(at_once) => at_once.because(&format!(
+            "stopped at once: the session {namespace}/{name} may not be deleted, do so with DELETE {sessions}/{name}"
+        )),
+    }
+}
+
+/// Does work of which the first signal, `ending`, only reports that it goes on.
+///
+/// # Errors
+/// The exit code of a second signal, which ends the work. A SIGHUP never does.
+async fn until_second_signal<T>(
+    work: impl Future<Output = T>,
+    signals: &mut EndSignals,
+    ending: &mut Option<EndSignal>,
+    what: &str,
+) -> Result<T, Exit> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            signal = signals.next() => {
+                if interrupt::ends_at_once(ending.is_some(), signal) {
+                    return Err(interrupt::of(signal));
+                }
+                if ending.replace(signal).is_none() {
+                    output::say(&format!("{what}: a second signal stops at once"));
+                }
+            }
         }
     }
-    exit
 }
 
 fn gateway(arguments: &ExecArgs, url: &str) -> Result<Gateway, String> {
@@ -155,10 +197,13 @@ async fn execute(arguments: &ExecArgs, libraries: &Path, session: String, signal
 /// Whether a process has sent a SIGINT that was not passed on yet. A terminal sends it to all processes in the foreground.
 static IS_TO_PASS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Sets [`IS_TO_PASS_ON`] when a SIGINT arrives. Must be called before other handlers of the signal are installed: they run in this order.
+/// Sets [`IS_TO_PASS_ON`] when a SIGINT arrives, unless SIGINT is ignored. Must be called before other handlers of the signal are installed: they run in this order.
 fn watch_interrupts() -> io::Result<()> {
     /// `si_code` of a signal that the kernel itself has sent (`sigaction(2)`).
     const SI_KERNEL: i32 = 0x80;
+    if is_ignored(Signal::INT.as_raw())? {
+        return Ok(());
+    }
     let note = |information: &libc::siginfo_t| {
         if information.si_code != SI_KERNEL {
             IS_TO_PASS_ON.store(true, Ordering::SeqCst);

@@ -31,13 +31,15 @@ Exit codes:
   2    invalid command line
   3    no device had room for the session within --wait
   126  the program could not be started
-  127  the program was not found";
+  127  the program was not found
+  130  Ctrl-C before or after the program (143: SIGTERM, 129: SIGHUP)";
 
 pub const CODES_OF_CONNECT: &str = "\
 Exit codes:
   0    connected
   1    the server does not answer, is another than the token's, or does not accept the token
-  2    invalid command line or token";
+  2    invalid command line or token
+  130  Ctrl-C (other signals: 128 and the signal's number)";
 
 pub const CODES_OF_UP: &str = "\
 Exit codes:

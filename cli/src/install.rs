@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     os::unix::fs::symlink,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
 use crate::{args::InstallArgs, exec, exit::Exit, output};
@@ -22,6 +22,8 @@ const LINKS: [(&str, &str); 4] = [
 enum InstallError {
     #[error("failed to find the file of this program")]
     Program(#[source] io::Error),
+    #[error("invalid folder {}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
     #[error("failed to create {}", path.display())]
     Create { path: PathBuf, source: io::Error },
     #[error("failed to copy {} to {}", from.display(), to.display())]
@@ -33,14 +35,21 @@ pub fn run(arguments: &InstallArgs) -> Exit {
         Ok(libraries) => libraries,
         Err(reason) => return Exit::Failed.because(&reason),
     };
-    let program = std::env::current_exe().map_err(InstallError::Program);
-    match program.and_then(|program| install(&program, &libraries, &arguments.folder)) {
-        Ok(()) => output::print(&format!(
-            "export LD_LIBRARY_PATH={}\n",
-            arguments.folder.join("lib/sahasra").display()
-        )),
+    match install_in(&libraries, &arguments.folder) {
+        Ok(folder) => output::print(&format!("export LD_LIBRARY_PATH={}\n", folder.join("lib/sahasra").display())),
         Err(error) => Exit::Failed.because(&sahasra_service::causes(&error)),
     }
+}
+
+/// Installs this program in a folder, and returns the folder's absolute path.
+fn install_in(libraries: &Path, folder: &Path) -> Result<PathBuf, InstallError> {
+    let program = std::env::current_exe().map_err(InstallError::Program)?;
+    let folder = path::absolute(folder).map_err(|source| InstallError::Folder {
+        path: folder.to_owned(),
+        source,
+    })?;
+    install(&program, libraries, &folder)?;
+    Ok(folder)
 }
 
 /// Copies the program to `bin` in a folder and the libraries to `lib/sahasra`, where the program finds them.

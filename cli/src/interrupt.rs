@@ -36,7 +36,7 @@ pub fn listen() -> io::Result<impl Future<Output = Exit>> {
 
 /// Whether a signal ends the process without a shutdown. A SIGHUP never does: when a terminal is closed, both the kernel and the shell send
 /// one.
-fn ends_at_once(ending: bool, signal: EndSignal) -> bool {
+pub fn ends_at_once(ending: bool, signal: EndSignal) -> bool {
     ending && signal != EndSignal::HangUp
 }
 

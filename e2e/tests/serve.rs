@@ -333,7 +333,7 @@ async fn an_interrupt_reaches_the_program_of_exec_once() {
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o700)).expect("a program");
     let (sahasra, libraries) = (fixture.binaries.join("sahasra"), fixture.home.path().join("lib"));
     let exec = format!(
-        "{} exec --libraries {} --vram 64Mi -- {} </dev/null",
+        "env --default-signal=INT {} exec --libraries {} --vram 64Mi -- {} </dev/null",
         sahasra.display(),
         libraries.display(),
         file.display()

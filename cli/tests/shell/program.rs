@@ -21,10 +21,10 @@ pub struct Sahasra(Command);
 
 impl Sahasra {
     pub fn new<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Self {
-        // Tests that were started by nohup, or in the background of a script, pass an ignored SIGHUP on.
+        // Tests that were started by nohup, or in the background of a script, pass ignored signals on.
         let mut command = Command::new("env");
         command
-            .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_sahasra")])
+            .args(["--default-signal=HUP,INT", env!("CARGO_BIN_EXE_sahasra")])
             .args(arguments)
             .current_dir(root())
             .env_remove("SAHASRA_LOG_LEVEL")

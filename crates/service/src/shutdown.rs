@@ -25,9 +25,9 @@ impl EndSignal {
 
 #[derive(Debug)]
 pub struct EndSignals {
-    interrupt: Signal,
-    terminate: Signal,
-    /// Receiver of SIGHUP; `None` if the process ignores this signal.
+    /// Receivers; `None` for a signal that stays ignored.
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
     hang_up: Option<Signal>,
 }
 
@@ -35,34 +35,48 @@ impl EndSignals {
     /// Installs the signal handlers. SIGHUP stays ignored if it is ignored already: `nohup` starts a process that is to outlive its
     /// terminal that way. Must be called within a Tokio runtime.
     pub fn listen() -> io::Result<Self> {
-        let hang_up = if is_ignored(libc::SIGHUP)? {
-            None
-        } else {
-            Some(signal(SignalKind::hangup())?)
-        };
         Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up,
+            interrupt: Some(signal(SignalKind::interrupt())?),
+            terminate: Some(signal(SignalKind::terminate())?),
+            hang_up: unless_ignored(SignalKind::hangup())?,
+        })
+    }
+
+    /// Like [`EndSignals::listen`], but every signal that is ignored stays ignored: for a process that runs another program, which inherits
+    /// that.
+    pub fn listen_unless_ignored() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: unless_ignored(SignalKind::interrupt())?,
+            terminate: unless_ignored(SignalKind::terminate())?,
+            hang_up: unless_ignored(SignalKind::hangup())?,
         })
     }
 
     pub async fn next(&mut self) -> EndSignal {
-        let hang_up = async {
-            match &mut self.hang_up {
-                Some(signal) => signal.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            _ = self.interrupt.recv() => EndSignal::Interrupt,
-            _ = self.terminate.recv() => EndSignal::Terminate,
-            _ = hang_up => EndSignal::HangUp,
+            () = received(&mut self.interrupt) => EndSignal::Interrupt,
+            () = received(&mut self.terminate) => EndSignal::Terminate,
+            () = received(&mut self.hang_up) => EndSignal::HangUp,
         }
     }
 }
 
-fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
+fn unless_ignored(kind: SignalKind) -> io::Result<Option<Signal>> {
+    match is_ignored(kind.as_raw_value())? {
+        true => Ok(None),
+        false => signal(kind).map(Some),
+    }
+}
+
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns whether the process ignores a signal.
+pub fn is_ignored(signal: libc::c_int) -> io::Result<bool> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: sigaction(2) with a null pointer for the new action changes nothing, and writes the current action to `action`, which is
     // large enough and zeroed.
