@@ -174,18 +174,20 @@ pub fn rows_that_overlap_are_copied_as_if_at_once(device: &dyn Device) {
     let (address, queue) = open(device);
     queue.submit(Operation::Map { address, bytes: 1 << 20 });
     let pattern: Vec<u8> = (0..300_000u32).map(|at| (at * 7 + at / 251) as u8).collect();
-    for (from, to) in [(0, 100), (100, 0), (0, 0)] {
-        queue.write(Region::linear(address + from), Extent::linear(pattern.len() as u64), &pattern);
-        queue.submit(Operation::Copy {
-            from: Region::linear(address + from),
-            to: Region::linear(address + to),
-            extent: Extent::linear(pattern.len() as u64),
-        });
+    for (from, to, height) in [(0, 100, 1), (100, 0, 1), (0, 0, 1), (0, 100, 1000), (100, 0, 1000)] {
+        let region = |start| Region {
+            address: address + start,
+            row_pitch: 512,
+            slice_pitch: 0,
+        };
+        let (width, depth) = (pattern.len() as u64 / height, 1);
+        let extent = Extent { width, height, depth };
+        queue.write(region(from), extent, &pattern);
+        let (from, to) = (region(from), region(to));
+        queue.submit(Operation::Copy { from, to, extent });
         let mut read = vec![0; pattern.len()];
-        queue
-            .read(Region::linear(address + to), Extent::linear(pattern.len() as u64), &mut read)
-            .unwrap();
-        assert!(read == pattern, "{from} {to}");
+        queue.read(to, extent, &mut read).unwrap();
+        assert!(read == pattern, "{from:?} {to:?} {height}");
     }
 }
 

@@ -71,13 +71,33 @@ fn copy_blocks(stream: sys::CUstream, from: (Side, Region), to: (Side, Region), 
     let targets = blocks(to.1, &extent);
     for (source, target) in blocks(from.1, &extent).zip(targets) {
         let (source, target) = (source.ok_or_else(beyond)?, target.ok_or_else(beyond)?);
-        if extent.height == 1 {
-            copy_row(stream, (from.0, source), (to.0, target), extent.width)?;
+        let (pitches, is_on_device) = (
+            (from.1.row_pitch, to.1.row_pitch),
+            matches!((from.0, to.0), (Side::Device(_), Side::Device(_))),
+        );
+        if extent.height == 1 || (is_on_device && overlap((source, pitches.0), (target, pitches.1), &extent)) {
+            for row in 0..extent.height {
+                let (source, target) = (source + row * pitches.0, target + row * pitches.1);
+                copy_row(stream, (from.0, source), (to.0, target), extent.width)?;
+            }
         } else {
             copy_block(stream, (from, source), (to, target), &extent)?;
         }
     }
     Ok(())
+}
+
+/// Whether a row of one block may overlap one of another, each given by its start and the distance of its rows. The driver leaves the
+/// outcome of copies of such blocks open.
+fn overlap((source, source_pitch): (u64, u64), (target, target_pitch): (u64, u64), extent: &Extent) -> bool {
+    let span = |pitch: u64| pitch.saturating_mul(extent.height - 1).saturating_add(extent.width);
+    let distance = source.abs_diff(target);
+    if distance >= if source < target { span(source_pitch) } else { span(target_pitch) } {
+        return false;
+    }
+    // Columns of the same rows.
+    let offset = distance.checked_rem(source_pitch).unwrap_or(0);
+    source_pitch != target_pitch || offset < extent.width || source_pitch - offset < extent.width
 }
 
 /// Copies one row.
@@ -227,4 +247,39 @@ fn write_elements(stream: sys::CUstream, start: u64, width: u64, value: u32, ele
     }
     // SAFETY: the stream is of the current context. The piece is not used after this.
     unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_overlap_where_their_rows_do() {
+        let extent = Extent {
+            width: 100,
+            height: 10,
+            depth: 1,
+        };
+        let start = 1 << 40;
+        for (source, target, expected) in [
+            ((start, 512), (start + 50, 512), true),
+            ((start + 50, 512), (start, 512), true),
+            ((start, 512), (start, 512), true),
+            ((start, 512), (start + 512, 512), true),
+            // The last columns of a row and the first of the next.
+            ((start, 512), (start + 450, 512), true),
+            ((start, 512), (start + 100, 512), false),
+            ((start + 412, 512), (start, 512), false),
+            ((start, 512), (start + 9 * 512 + 99, 512), true),
+            ((start, 512), (start + 9 * 512 + 100, 512), false),
+            ((start, 100), (start + 900, 100), true),
+            ((start, 100), (start + 1000, 100), false),
+            // Blocks whose rows have different distances.
+            ((start, 512), (start + 100, 1024), true),
+            ((start, 512), (start + 8192, 1024), false),
+            ((start + 8192, 512), (start, 1024), true),
+        ] {
+            assert_eq!(overlap(source, target, &extent), expected, "{source:?} {target:?}");
+        }
+    }
 }
