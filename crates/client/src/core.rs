@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
+use prost::Message;
 use sahasra_memory::{Filling, Region};
 use sahasra_wire::cuda::{Loaded, Printed, Waited};
 use sahasra_wire::session::{
@@ -301,6 +302,7 @@ impl Core {
     /// Processes a frame whose payload of `payload_bytes` bytes has not been read yet. Fails with [`Error::Failed`] if the executor ends the
     /// session.
     pub fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
+        let message_bytes = frame.encoded_len() as u64;
         self.taken(frame.received)?;
         if frame.decoding_rate > 0 {
             self.decodes = frame.decoding_rate;
@@ -327,7 +329,7 @@ impl Core {
             )));
         }
         if let server_frame::Kind::Part(part) = kind {
-            return self.part(frame.sequence, part, payload_bytes);
+            return self.part(frame.sequence, part, message_bytes, payload_bytes);
         }
         if payload_bytes > 0 {
             return Err(Error::protocol("unexpected payload in a response"));
@@ -394,7 +396,7 @@ impl Core {
             // [`Core::part`] handles parts before this `match`.
             server_frame::Kind::Part(_) => return Err(Error::protocol("part without a tensor")),
         };
-        self.count(frame.sequence, 0);
+        self.count(frame.sequence, message_bytes);
         Ok(answer)
     }
 

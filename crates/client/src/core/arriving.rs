@@ -14,8 +14,8 @@ pub(super) struct Arriving {
     pub(super) memory: Option<Filling>,
     pub(super) bytes: u64,
     pub(super) filled: u64,
-    /// Decoded size of the part that is being read, and the sequence number of its frame.
-    pub(super) part: Option<(u64, u64)>,
+    /// Decoded size of the part that is being read, size of its message, and the sequence number of its frame.
+    pub(super) part: Option<(u64, u64, u64)>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl Taking {
 }
 
 impl Core {
-    pub(super) fn part(&mut self, sequence: u64, part: Part, payload_bytes: u64) -> Result<Incoming, Error> {
+    pub(super) fn part(&mut self, sequence: u64, part: Part, message_bytes: u64, payload_bytes: u64) -> Result<Incoming, Error> {
         let Some(arriving) = &mut self.arriving else {
             return Err(Error::protocol("part without a tensor"));
         };
@@ -73,7 +73,7 @@ impl Core {
         let Some(memory) = arriving.memory.take() else {
             return Err(Error::protocol("part in the middle of another part"));
         };
-        arriving.part = Some((bytes, sequence));
+        arriving.part = Some((bytes, message_bytes, sequence));
         Ok(Incoming::Fill(Taking { memory, encoded }))
     }
 
@@ -82,14 +82,14 @@ impl Core {
         let Some(mut arriving) = self.arriving.take() else {
             return Err(Error::protocol("payload without a tensor"));
         };
-        let Some((bytes, sequence)) = arriving.part.take() else {
+        let Some((bytes, message_bytes, sequence)) = arriving.part.take() else {
             return Err(Error::protocol("payload without a part"));
         };
         arriving.filled += bytes;
         if buffer.filled() as u64 != arriving.filled {
             return Err(Error::protocol("unexpected length of a payload"));
         }
-        self.count(sequence, bytes);
+        self.count(sequence, message_bytes + bytes);
         if arriving.filled < arriving.bytes {
             arriving.memory = Some(buffer);
             self.arriving = Some(arriving);

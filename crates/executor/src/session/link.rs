@@ -25,7 +25,7 @@ const MAX_GRACE: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
     pub frames: u32,
-    /// Bytes of payload.
+    /// Bytes of payload; of answers, also those of their messages.
     pub bytes: u64,
 }
 
@@ -105,15 +105,22 @@ struct Client {
     waiting_bytes: u64,
     unacknowledged_bytes: u64,
     /// Answers that the client has not confirmed; the first has the number `confirmed + 1`.
-    answers: VecDeque<Answer>,
+    answers: VecDeque<Kept>,
     confirmed: u64,
-    /// Number of `answers` that were sent on the current connection, and their payload bytes.
+    /// Number of `answers` that were sent on the current connection, and their bytes.
     sent: usize,
     sent_bytes: u64,
-    /// Payload bytes of all `answers`.
+    /// Bytes of all `answers`.
     kept_bytes: u64,
     /// Set if no further answers follow.
     ending: Option<Ending>,
+}
+
+/// An answer, and its bytes: those of its payload, and of its message without the numbers.
+#[derive(Debug)]
+struct Kept {
+    answer: Answer,
+    bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -271,8 +278,9 @@ impl Link {
     /// Queues an answer for the client of `generation`, if that is still the current one.
     pub(crate) fn answer(&mut self, generation: u64, answer: Answer) {
         if let Some(client) = self.of(generation) {
-            client.kept_bytes += answer.payload.len() as u64;
-            client.answers.push_back(answer);
+            let bytes = (answer.kind.encoded_len() + answer.payload.len()) as u64;
+            client.kept_bytes += bytes;
+            client.answers.push_back(Kept { answer, bytes });
         }
     }
 
@@ -318,25 +326,25 @@ impl Link {
         let Some(client) = self.connected(connection) else {
             return true;
         };
-        let is_next = client.answers.get(client.sent).is_some_and(|answer| client.may_send(answer));
+        let is_next = client.answers.get(client.sent).is_some_and(|kept| client.may_send(kept.bytes));
         let is_last = client.ending.is_some() && client.sent == client.answers.len();
         is_next || is_last || matches!(client.ending, Some(Ending::Broken(Some(_)))) || client.must_acknowledge()
     }
 
-    /// Appends the next frames for this connection to `into`: at most `most_frames` frames, and about `most_bytes` bytes of payloads.
+    /// Appends the next frames for this connection to `into`: at most `most_frames` frames, and about `most_bytes` bytes.
     pub(crate) fn send(&mut self, connection: u64, most_frames: usize, most_bytes: u64, into: &mut Vec<(ServerFrame, Bytes)>) -> Sending {
         let Some(client) = self.connected(connection) else {
             return Sending::Over;
         };
         let mut bytes = 0;
-        while let Some(answer) = client.answers.get(client.sent)
+        while let Some(Kept { answer, bytes: of_answer }) = client.answers.get(client.sent)
             && into.len() < most_frames
             && bytes < most_bytes
         {
-            if !client.may_send(answer) {
+            let of_answer = *of_answer;
+            if !client.may_send(of_answer) {
                 break;
             }
-            let payload = answer.payload.len() as u64;
             let frame = ServerFrame {
                 sequence: client.confirmed + client.sent as u64 + 1,
                 received: client.taken,
@@ -345,8 +353,8 @@ impl Link {
             };
             into.push((frame, answer.payload.clone()));
             client.sent += 1;
-            client.sent_bytes += payload;
-            bytes += payload;
+            client.sent_bytes += of_answer;
+            bytes += of_answer;
         }
         // The reason has no sequence number: it is not an answer, and may come between the parts of a tensor.
         if let Some(Ending::Broken(reason)) = &mut client.ending
@@ -430,23 +438,22 @@ impl Client {
             return Err(LinkError::Future { received, sent });
         }
         while self.confirmed < received
-            && let Some(answer) = self.answers.pop_front()
+            && let Some(Kept { bytes, .. }) = self.answers.pop_front()
         {
-            let payload = answer.payload.len() as u64;
             self.confirmed += 1;
-            self.kept_bytes -= payload;
+            self.kept_bytes -= bytes;
             if self.sent > 0 {
                 self.sent -= 1;
-                self.sent_bytes -= payload;
+                self.sent_bytes -= bytes;
             }
         }
         Ok(())
     }
 
-    /// Whether the window has room for `answer`.
-    fn may_send(&self, answer: &Answer) -> bool {
-        let (window, payload) = (self.window, answer.payload.len() as u64);
-        let fits = self.sent < window.frames as usize && self.sent_bytes + payload <= window.bytes;
+    /// Whether the window has room for an answer of this size.
+    fn may_send(&self, bytes: u64) -> bool {
+        let window = self.window;
+        let fits = self.sent < window.frames as usize && self.sent_bytes + bytes <= window.bytes;
         // The client need not confirm while little is outstanding, so an answer larger than the rest of its window would otherwise never be
         // sent.
         let is_little = self.sent <= window.frames as usize / 4 && self.sent_bytes <= window.bytes / 4;

@@ -47,6 +47,21 @@ fn one_frame_beyond_the_window_is_sent_while_little_is_outstanding() {
 }
 
 #[test]
+fn messages_of_answers_count_in_the_window() {
+    for (bytes, must_tell) in [(2, false), (16, true)] {
+        let mut core = connected();
+        let text = vec![b'a'; bytes].into();
+        let printed = ServerFrame {
+            sequence: 1,
+            kind: Some(server_frame::Kind::CudaPrinted(Printed { context: 1, text })),
+            ..ServerFrame::default()
+        };
+        assert!(matches!(core.take(printed, 0), Ok(Incoming::Printed(_))));
+        assert_eq!(core.must_tell(), must_tell, "{bytes} bytes");
+    }
+}
+
+#[test]
 fn a_window_beyond_the_largest_is_announced_and_reported_as_the_largest() {
     let mut core = Core::new(Window {
         frames: u32::MAX,

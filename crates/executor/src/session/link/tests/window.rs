@@ -1,6 +1,8 @@
 //! Windows: how much may be in flight, and when each side must confirm.
 
 use proptest::prelude::*;
+use prost::Message;
+use sahasra_wire::cuda::Printed;
 
 use super::*;
 
@@ -53,6 +55,21 @@ fn answers_stay_within_the_clients_window_and_are_sent_again() {
     assert!(!link.is_congested());
 }
 
+#[test]
+fn messages_of_answers_count_in_the_window() {
+    let mut link = Link::default();
+    link.hello(1, &hello(), 0, secret("s"), Instant::now()).unwrap();
+    for context in 1..=2 {
+        let text = vec![b'a'; 60].into();
+        link.answer(1, Kind::CudaPrinted(Printed { context, text }).into());
+    }
+    assert!(link.is_congested());
+    assert_eq!(sent(&mut link, 1).0, [(1, 0)]);
+    link.confirmed(1, 1).unwrap();
+    assert!(!link.is_congested());
+    assert_eq!(sent(&mut link, 1).0, [(2, 0)]);
+}
+
 /// Number of answers that reach a client that confirms as late as it may: when a quarter of its window is unconfirmed.
 fn arrives_at_a_client_that_tells_late(window: Window, payloads: &[usize]) -> usize {
     let mut link = Link::default();
@@ -79,7 +96,8 @@ fn arrives_at_a_client_that_tells_late(window: Window, payloads: &[usize]) -> us
         for (frame, payload) in frames {
             received += 1;
             assert_eq!(frame.sequence, received as u64);
-            unacknowledged = (unacknowledged.0 + 1, unacknowledged.1 + payload.len() as u64);
+            let bytes = frame.encoded_len() + payload.len();
+            unacknowledged = (unacknowledged.0 + 1, unacknowledged.1 + bytes as u64);
         }
         if unacknowledged.0 >= counts.0 || unacknowledged.1 >= counts.1 {
             link.confirmed(1, received as u64).unwrap();
