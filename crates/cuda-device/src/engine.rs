@@ -1,6 +1,6 @@
 //! Execution of operations on the PTX engine.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sahasra_ptx::{Cancel, DevicePointer, Kernel, Launch, LoadedModule, Memory, Module, Output, Reservation};
 
 use crate::sequences::Sequences;
+use crate::unmapped::Unmapped;
 use crate::{
     Extent, Failure, FailureKind, HostBlock, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region, SequenceId,
 };
@@ -39,8 +40,7 @@ struct Translations {
 #[derive(Debug)]
 pub struct Engine {
     memory: Memory,
-    /// Addresses whose mapping failed, until the client unmaps them.
-    unmapped: Mutex<HashSet<u64>>,
+    unmapped: Unmapped,
     modules: Mutex<HashMap<ModuleId, Arc<Instance>>>,
     translations: Mutex<Translations>,
     marks: Mutex<HashMap<u64, Duration>>,
@@ -56,7 +56,7 @@ impl Engine {
     pub fn new(memory: Memory, threads: NonZero<usize>) -> Self {
         Self {
             memory,
-            unmapped: Mutex::default(),
+            unmapped: Unmapped::default(),
             modules: Mutex::default(),
             translations: Mutex::default(),
             marks: Mutex::default(),
@@ -87,7 +87,7 @@ impl Engine {
     pub fn execute(&self, operation: &Operation) -> Result<(), Failure> {
         match operation {
             Operation::Map { address, bytes } => self.map(*address, *bytes),
-            Operation::Unmap { address } if self.unmapped.lock().remove(address) => Ok(()),
+            Operation::Unmap { address } if self.unmapped.remove(*address) => Ok(()),
             Operation::Unmap { address } => Ok(self.memory.free(DevicePointer(*address))?),
             Operation::Write { to, extent, bytes } => self.write(*to, *extent, bytes),
             Operation::Copy { from, to, extent } => self.copy(*from, *to, *extent),
@@ -153,10 +153,10 @@ impl Engine {
             Ok(()) => return Ok(()),
             Err(error) => Failure::from(error),
         };
-        if failure.kind == FailureKind::OutOfMemory {
-            self.unmapped.lock().insert(address);
-        }
-        Err(failure)
+        Err(match failure.kind {
+            FailureKind::OutOfMemory => self.unmapped.add(address, failure),
+            _ => failure,
+        })
     }
 
     /// Makes memory of this process accessible to kernels at its own address.

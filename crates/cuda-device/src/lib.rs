@@ -24,6 +24,7 @@ mod local;
 mod module;
 mod operation;
 mod sequences;
+mod unmapped;
 pub mod wire;
 
 pub use addresses::KeptAddresses;
@@ -36,3 +37,4 @@ pub use module::{FunctionDescription, ModuleDescription, ParameterPlace, Variabl
 pub use operation::{Extent, LaunchRequest, ModuleId, Operation, Region, SequenceId};
 pub use sahasra_ptx::{AddressMode, Channel, DevicePointer, HostBlock, Texture, with_signals_blocked};
 pub use sequences::{MAX_SEQUENCE_OPERATIONS, MAX_SEQUENCES, Sequences};
+pub use unmapped::{MAX_UNMAPPED, Unmapped};

@@ -57,7 +57,7 @@ impl<R> Sequences<R> {
         if sequence.operations.len() + operations.len() > MAX_SEQUENCE_OPERATIONS {
             return Err(protocol(format!("a sequence of more than {MAX_SEQUENCE_OPERATIONS} operations")));
         }
-        if sequence.failure.is_some() {
+        if sequence.failure.is_some() || operations.is_empty() {
             return Ok(());
         }
         match reserve(operations.iter().map(Operation::stored_bytes).sum()) {
@@ -213,6 +213,16 @@ mod tests {
         sequences.extend(ID, &parts[0], |_| Ok(())).unwrap();
         drop(parts);
         assert!(batches.iter().all(Bytes::is_unique));
+    }
+
+    #[test]
+    fn an_extension_without_operations_stores_nothing() {
+        let mut sequences = Sequences::default();
+        for _ in 0..2 {
+            let reserve = |bytes| -> Result<(), Failure> { panic!("{bytes} bytes reserved") };
+            sequences.extend(ID, &[], reserve).unwrap();
+        }
+        assert_eq!(*sequences.operations(ID).unwrap(), []);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Work on the stream runs in order. What the driver does at once (mapping, unloading, limits) is done when the caller has waited for the work
 //! that it concerns, as [`Context::needs_idle`] says.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cudarc::driver::sys::{self, CUlimit};
 use parking_lot::Mutex;
 use sahasra_cuda_device::{
-    Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region, SequenceId,
+    Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region, SequenceId, Unmapped,
 };
 
 use super::event::Event;
@@ -43,8 +43,7 @@ pub(super) struct Context {
     pages: Arc<Pages>,
     lease: Arc<Lease>,
     modules: Mutex<HashMap<ModuleId, Arc<Module>>>,
-    /// Addresses whose mapping failed, until the client unmaps them.
-    unmapped: Mutex<HashSet<u64>>,
+    unmapped: Unmapped,
     stack_bytes: AtomicU64,
     stored: Stored,
     /// Whether nothing needs to be begun any more.
@@ -84,7 +83,7 @@ impl Context {
             pages: Arc::clone(pages),
             lease: Arc::clone(lease),
             modules: Mutex::default(),
-            unmapped: Mutex::default(),
+            unmapped: Unmapped::default(),
             stack_bytes: AtomicU64::new(0),
             stored: Stored::new(lease),
             is_cancelled: AtomicBool::new(false),
@@ -174,7 +173,7 @@ impl Context {
     pub(super) fn begin(&self, operation: &Operation) -> Result<(), Failure> {
         match operation {
             Operation::Map { address, bytes } => self.map(*address, *bytes),
-            Operation::Unmap { address } if self.unmapped.lock().remove(address) => Ok(()),
+            Operation::Unmap { address } if self.unmapped.remove(*address) => Ok(()),
             Operation::Unmap { address } => self.pages.unmap(self.number, *address),
             Operation::Write { to, extent, bytes } => {
                 if extent.bytes() != Some(bytes.len() as u64) {
@@ -248,12 +247,8 @@ impl Context {
                     rows::fill(self.stream, Region::linear(range.start), extent, 0, 1)
                 })
             }
-            Err(failure) => {
-                if failure.kind == FailureKind::OutOfMemory {
-                    self.unmapped.lock().insert(address);
-                }
-                Err(failure)
-            }
+            Err(failure) if failure.kind == FailureKind::OutOfMemory => Err(self.unmapped.add(address, failure)),
+            Err(failure) => Err(failure),
         }
     }
 
