@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cudarc::driver::sys::{self, CUlimit};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUlimit};
 use parking_lot::Mutex;
 use sahasra_cuda_device::{
     Extent, Failure, FailureKind, LaunchRequest, LoadFailure, ModuleDescription, ModuleId, Operation, Region, SequenceId, Unmapped,
@@ -45,9 +45,20 @@ pub(super) struct Context {
     modules: Mutex<HashMap<ModuleId, Arc<Module>>>,
     unmapped: Unmapped,
     stack_bytes: AtomicU64,
+    stacks: Mutex<Stacks>,
     stored: Stored,
     /// Whether nothing needs to be begun any more.
     is_cancelled: AtomicBool,
+}
+
+/// Memory of call stacks beyond the driver's own, which it keeps for all threads that the device runs at once.
+#[derive(Debug)]
+struct Stacks {
+    threads: u64,
+    /// Call stack of a thread in bytes, the largest that there was.
+    highest: u64,
+    /// Bytes of the lease.
+    taken: u64,
 }
 
 // SAFETY: a context may be current in many threads, and its stream be used by them; the driver locks.
@@ -85,6 +96,11 @@ impl Context {
             modules: Mutex::default(),
             unmapped: Unmapped::default(),
             stack_bytes: AtomicU64::new(0),
+            stacks: Mutex::new(Stacks {
+                threads: threads(device)?,
+                highest: 0,
+                taken: 0,
+            }),
             stored: Stored::new(lease),
             is_cancelled: AtomicBool::new(false),
         })
@@ -110,7 +126,7 @@ impl Context {
             let _ = sys::cuStreamDestroy_v2(self.stream);
             let _ = sys::cuCtxDestroy_v2(self.context);
             let freed: u64 = self.modules.lock().drain().map(|(_, module)| module.bytes).sum();
-            self.lease.give(freed);
+            self.lease.give(freed + std::mem::take(&mut self.stacks.lock().taken));
             self.lease.give_context();
             self.stored.clear();
             self.pages.release(self.number)
@@ -126,6 +142,7 @@ impl Context {
             sys::cuCtxGetLimit(&mut bytes, CUlimit::CU_LIMIT_STACK_SIZE)
         })?;
         self.stack_bytes.store(bytes as u64, Ordering::Relaxed);
+        self.stacks.lock().highest = bytes as u64;
         Ok(bytes as u64)
     }
 
@@ -306,10 +323,7 @@ impl Context {
             )));
         }
         if self.stack_bytes.load(Ordering::Relaxed) != stack {
-            // SAFETY: the driver reads a number.
-            let set = unsafe { sys::cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, stack as usize) };
-            check_launch("the size of the call stack", set)?;
-            self.stack_bytes.store(stack, Ordering::Relaxed);
+            self.set_stack(stack)?;
         }
         // SAFETY: zero is a value of the union, of which the field of the attribute is set.
         let mut cooperative: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
@@ -338,6 +352,21 @@ impl Context {
         // SAFETY: the function is loaded; the driver copies the parameter block, whose length it gets, before it returns.
         let launched = unsafe { sys::cuLaunchKernelEx(&configuration, function.function, pointers, extra) };
         check_launch(&format!("kernel {name}"), launched)
+    }
+
+    /// Sets the call stack of a thread in bytes. The driver keeps the memory of the largest one.
+    fn set_stack(&self, stack: u64) -> Result<(), Failure> {
+        let mut stacks = self.stacks.lock();
+        let bytes = stack.saturating_sub(stacks.highest).saturating_mul(stacks.threads);
+        let refused = |failure: Failure| Failure::new(failure.kind, format!("{stack} bytes of stack for each thread: {failure}"));
+        self.lease.take(bytes).map_err(refused)?;
+        // SAFETY: the driver reads a number.
+        let set = unsafe { sys::cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, stack as usize) };
+        check_launch("the size of the call stack", set).inspect_err(|_| self.lease.give(bytes))?;
+        stacks.taken += bytes;
+        stacks.highest = stacks.highest.max(stack);
+        self.stack_bytes.store(stack, Ordering::Relaxed);
+        Ok(())
     }
 
     fn unload(&self, module: ModuleId) -> Result<(), Failure> {
@@ -374,6 +403,20 @@ impl Context {
         // SAFETY: the stream is of this context.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
+}
+
+/// Number of threads that a device runs at once.
+fn threads(device: i32) -> Result<u64, Failure> {
+    let read = |attribute| {
+        let mut value = 0;
+        // SAFETY: the driver writes a number.
+        check("cuDeviceGetAttribute", unsafe {
+            sys::cuDeviceGetAttribute(&mut value, attribute, device)
+        })?;
+        Ok::<_, Failure>(u64::from(value.unsigned_abs()))
+    };
+    let each = read(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
+    Ok(each * read(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?)
 }
 
 fn unknown(module: ModuleId) -> Failure {

@@ -12,9 +12,10 @@ mod contract {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::{Arc, LazyLock};
 
+    use cudarc::driver::sys::CUdevice_attribute as Attribute;
     use parking_lot::{Mutex, MutexGuard};
     use sahasra_cuda_device::contract::{self, KERNELS, MEMORY_BYTES};
-    use sahasra_cuda_device::{Device, FailureKind, ModuleId};
+    use sahasra_cuda_device::{Device, FailureKind, ModuleId, Operation, Properties, WatchedDevice};
 
     use crate::device::cuda::probe;
     use crate::gpu::context::Context;
@@ -76,6 +77,37 @@ mod contract {
         // A further queue of the same client.
         let (queue, _other) = (greeted(true), device.open().unwrap());
         assert!(queue.printed().ends_with(b"hello\n"));
+    }
+
+    #[test]
+    fn call_stacks_count_as_memory_until_their_context_ends() {
+        let Some((device, _alone)) = device() else { return };
+        let Properties {
+            stack_bytes, attributes, ..
+        } = device.properties();
+        let attribute = |attribute: Attribute| u64::from(attributes[&(attribute as u32)].unsigned_abs());
+        let threads = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            * attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+        let room = threads * 2048;
+        let device = GpuDevice::open(0, MEMORY_BYTES + room, 0, device.printed.clone()).unwrap();
+        let queue = device.open().unwrap();
+        queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();
+        let before = device.used_bytes();
+        let launch = |bytes: u64| {
+            let Operation::Launch(mut request) = contract::launch(GREET, &[]) else {
+                unreachable!()
+            };
+            request.stack_bytes = u32::try_from(stack_bytes + bytes).unwrap();
+            let outcome = queue.wait(queue.submit(Operation::Launch(request)));
+            (outcome.map_err(|failure| failure.kind), device.used_bytes() - before)
+        };
+        assert_eq!(launch(1024), (Ok(()), threads * 1024));
+        assert_eq!(launch(0), (Ok(()), threads * 1024));
+        assert_eq!(launch(1536), (Ok(()), threads * 1536));
+        assert_eq!(launch(256 << 10), (Err(FailureKind::OutOfMemory), threads * 1536));
+        drop(queue);
+        assert!(device.lease.wait_until_ended());
+        assert_eq!(device.used_bytes(), 0);
     }
 
     #[test]

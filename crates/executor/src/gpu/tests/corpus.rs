@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sahasra_cuda_device::contract::MEMORY_BYTES;
-use sahasra_cuda_device::{CpuDevice, Device, Extent, FunctionDescription, LaunchRequest, ModuleId, Operation, Region};
+use sahasra_cuda_device::{CpuDevice, Device, Extent, FunctionDescription, LaunchRequest, ModuleId, Operation, Properties, Region};
 
 use super::contract::device;
 
@@ -37,7 +37,8 @@ fn texts(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn request(index: u32, function: &FunctionDescription, first: u64) -> LaunchRequest {
+fn request(index: u32, function: &FunctionDescription, properties: &Properties) -> LaunchRequest {
+    let first = properties.addresses.start;
     let mut parameters = vec![0; function.parameter_bytes as usize];
     for (number, place) in function.parameters.iter().enumerate() {
         let target = &mut parameters[place.offset as usize..(place.offset + place.bytes) as usize];
@@ -53,7 +54,8 @@ fn request(index: u32, function: &FunctionDescription, first: u64) -> LaunchRequ
         grid: [2, 1, 1],
         block: function.required_block.unwrap_or([64.min(function.max_threads), 1, 1]),
         dynamic_shared_bytes: 16 << 10,
-        stack_bytes: 8192,
+        // More would count as memory.
+        stack_bytes: properties.stack_bytes as u32,
         cooperative: false,
         parameters: parameters.into(),
     }
@@ -74,7 +76,7 @@ fn outcome(device: &dyn Device, text: &str, name: &str) -> Option<Vec<u8>> {
     let words: Vec<u8> = (0..bytes / 4).flat_map(|at| (at as u32 * 7 % 61).to_le_bytes()).collect();
     queue.submit(Operation::Map { address: first, bytes });
     queue.write(Region::linear(first), Extent::linear(bytes), &words);
-    let ticket = queue.submit(Operation::Launch(Box::new(request(index as u32, function, first))));
+    let ticket = queue.submit(Operation::Launch(Box::new(request(index as u32, function, device.properties()))));
     let end = Instant::now() + TIMEOUT;
     while !queue.is_done(ticket).ok()? {
         if Instant::now() > end {
