@@ -72,9 +72,12 @@ fn addresses_of_graphs_are_not_free_before_their_memory_is_unmapped() {
             for _ in 0..4096 {
                 ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
             }
+            let mut context = 0u64;
+            ok!(library, cuCtxGetCurrent(&raw mut context));
             let (tell, thread) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
                 let library = open();
+                ok!(library, cuCtxSetCurrent(context));
                 // SAFETY: only makes a system call.
                 tell.send(unsafe { libc::gettid() }).expect("the test receives");
                 cu!(library, cuMemFree_v2(temporary));
