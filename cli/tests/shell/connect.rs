@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{self, Write},
     net::TcpListener,
     os::unix::{fs::OpenOptionsExt, process::CommandExt, process::ExitStatusExt},
     process::{Child, Stdio},
@@ -15,6 +15,24 @@ use rustix::{
 };
 
 use crate::program::{Limit, Sahasra, signal, wait};
+
+/// Signals that end the program. Whoever runs the tests may ignore some of them, as `nohup` does.
+const ENDING: [(&str, Signal); 4] = [
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("TERM", Signal::TERM),
+    ("HUP", Signal::HUP),
+];
+
+fn heed_signals() -> io::Result<()> {
+    for signal in ENDING.map(|(_, signal)| signal.as_raw()).into_iter().chain([libc::SIGTSTP]) {
+        // SAFETY: installs no handler.
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
 
 /// `sahasra connect`, waiting for a token in a terminal, and a server that answers nothing.
 struct Prompt {
@@ -42,6 +60,8 @@ impl Prompt {
             .env_remove("XDG_CONFIG_HOME");
         // A group of its own: processes of an orphaned one are not stopped.
         command.process_group(0).stdin(input.expect("it opens")).stderr(Stdio::null());
+        // SAFETY: the closure makes system calls only.
+        unsafe { command.pre_exec(heed_signals) };
         let child = command.spawn().expect("sahasra runs");
         let prompt = Self {
             _limit: Limit::of(&child),
@@ -74,12 +94,7 @@ impl Prompt {
 
 #[test]
 fn the_terminal_shows_its_input_again_whatever_ends_the_prompt() {
-    for (name, number) in [
-        ("INT", Signal::INT),
-        ("QUIT", Signal::QUIT),
-        ("TERM", Signal::TERM),
-        ("HUP", Signal::HUP),
-    ] {
+    for (name, number) in ENDING {
         let prompt = Prompt::begin();
         prompt.signal(name);
         assert_eq!(prompt.end(), Some(number.as_raw()), "{name}");
