@@ -43,49 +43,7 @@ pub const MEMORY_BYTES: u64 = 16 << 20;
 const APART: u64 = 1 << 30;
 
 /// Kernels of the suite, by their indices: add, snap, spin, await, roomy, greet.
-pub const KERNELS: &str = "
-    .version 7.0 .target sm_70 .address_size 64
-    .visible .global .u32 step = 3;
-    .extern .func (.param .b32 status) vprintf (.param .b64 format, .param .b64 values);
-    .global .align 1 .b8 text[7] = {104, 101, 108, 108, 111, 10, 0};
-    .visible .entry add(.param .u64 out) {
-        .reg .b32 %r<4>; .reg .b64 %rd<4>;
-        ld.param.u64 %rd1, [out];
-        ld.global.u32 %r1, [%rd1];
-        ld.global.u32 %r2, [step];
-        add.u32 %r3, %r1, %r2;
-        st.global.u32 [%rd1], %r3;
-        ret;
-    }
-    .visible .entry snap() { trap; }
-    .visible .entry spin() { L: bra L; }
-    .visible .entry await(.param .u64 flag) {
-        .reg .pred %p1; .reg .b32 %r1; .reg .b64 %rd1;
-        ld.param.u64 %rd1, [flag];
-        L: ld.volatile.global.u32 %r1, [%rd1];
-        setp.eq.u32 %p1, %r1, 0;
-        @%p1 bra L;
-        ret;
-    }
-    .visible .entry roomy() {
-        .local .align 4 .b8 room[32768];
-        .reg .b32 %r1;
-        mov.u32 %r1, %tid.x;
-        st.local.u32 [room], %r1;
-        ret;
-    }
-    .visible .entry greet() {
-        .reg .b64 %rd<4>;
-        .reg .b32 %r<2>;
-        mov.u64 %rd1, text;
-        cvta.global.u64 %rd2, %rd1;
-        mov.u64 %rd3, 0;
-        { .param .b64 a; .param .b64 b; .param .b32 c;
-          st.param.b64 [a], %rd2; st.param.b64 [b], %rd3;
-          call.uni (c), vprintf, (a, b);
-          ld.param.b32 %r1, [c]; }
-        ret;
-    }";
+pub const KERNELS: &str = include_str!("contract/kernels.ptx");
 
 /// Launch of one thread of a kernel of module 1.
 pub fn launch(function: u32, parameters: &[u8]) -> Operation {
