@@ -1,6 +1,6 @@
 //! Memory of graphs while the queue is full.
 
-use crate::driver::{CPU, INVALID_VALUE, Program, SUCCESS, apart, cu, is_on_session, ok, open};
+use crate::driver::{CPU, Program, SUCCESS, apart, cu, is_on_session, ok, open};
 
 #[test]
 fn a_full_queue_does_not_hold_other_calls_about_memory_of_graphs() {
@@ -92,7 +92,6 @@ fn addresses_of_graphs_are_not_free_before_their_memory_is_unmapped() {
                 assert_eq!(start, temporary);
             };
             wait_until_asleep(thread.recv().unwrap(), is_taken);
-            assert_eq!(cu!(library, cuMemFree_v2(temporary)), INVALID_VALUE, "being freed");
         },
     );
 }
