@@ -58,7 +58,6 @@ impl Exec {
         }
     }
 
-    /// The next request.
     fn request(&self) -> Request {
         let (stream, _) = wait("a request", || self.gateway.accept().ok());
         stream.set_nonblocking(false).expect("a socket");

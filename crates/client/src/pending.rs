@@ -111,7 +111,7 @@ impl<T> Promise<T> {
 }
 
 impl<T> Pending<T> {
-    /// An answer that nobody was asked for.
+    /// An answer without a request.
     pub fn ready(answer: Result<T, Error>) -> Self {
         let (promise, pending) = pending();
         promise.keep(answer);

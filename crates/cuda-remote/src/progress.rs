@@ -9,7 +9,7 @@ use sahasra_wire::cuda::{MARKS_AT_ONCE, Waited};
 
 use crate::marks::Marks;
 
-/// Number of marks after which their times are requested though nobody waits, so that the session does not keep those of ever more events that
+/// Number of marks after which their times are requested without a wait, so that the session does not keep those of ever more events that
 /// the program has destroyed. Less than an answer can have, so that answers keep up.
 const MARKS_BEFORE_REQUEST: usize = MARKS_AT_ONCE / 4;
 

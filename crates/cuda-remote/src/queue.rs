@@ -227,7 +227,7 @@ impl Queue for RemoteQueue {
                     Some(ticket)
                 });
                 if self.progress.is_request_due() {
-                    // Nobody waits for the answer.
+                    // No call waits for the answer.
                     drop(self.ask_progress(Ticket(0)));
                 }
                 ticket.unwrap_or_else(|| self.last())

@@ -97,7 +97,6 @@ impl Far {
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// Sends an answer.
     pub(crate) fn send(&mut self, kind: server_frame::Kind) {
         self.sent += 1;
         self.write(self.sent, kind, &[]);
@@ -113,7 +112,6 @@ impl Far {
         }));
     }
 
-    /// Answers a read.
     pub(crate) fn send_rows(&mut self, request: u64, bytes: &[u8]) {
         self.send(server_frame::Kind::Tensor(Tensor {
             request,

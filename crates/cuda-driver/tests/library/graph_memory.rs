@@ -2,6 +2,26 @@
 
 use crate::driver::{CPU, Program, SUCCESS, apart, cu, is_on_session, ok, open};
 
+/// Captures a graph that allocates memory, and returns the graph and the memory's address.
+fn capture_allocation(program: &Program, stream: u64) -> (u64, u64) {
+    let library = &program.library;
+    let (mut graph, mut address) = (0u64, 0u64);
+    ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
+    ok!(library, cuMemAllocAsync(&raw mut address, 64usize, stream));
+    ok!(library, cuStreamEndCapture(stream, &raw mut graph));
+    (graph, address)
+}
+
+/// Submits a kernel without an end, and then as many operations as may wait. The last one waits until the kernel runs.
+fn fill_queue(program: &Program, stream: u64) {
+    let library = &program.library;
+    let address = program.allocate(64);
+    assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
+    for _ in 0..4096 {
+        ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
+    }
+}
+
 #[test]
 fn a_full_queue_does_not_hold_other_calls_about_memory_of_graphs() {
     apart(
@@ -10,17 +30,10 @@ fn a_full_queue_does_not_hold_other_calls_about_memory_of_graphs() {
         || {
             let program = Program::new();
             let library = &program.library;
-            let (stream, address, mut temporary) = (program.stream(), program.allocate(64), 0u64);
-            let mut graph = 0u64;
-            ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
-            ok!(library, cuMemAllocAsync(&raw mut temporary, 64usize, stream));
-            ok!(library, cuStreamEndCapture(stream, &raw mut graph));
+            let stream = program.stream();
+            let (graph, _) = capture_allocation(&program, stream);
             let executable = program.instantiate(graph);
-            assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
-            // As many operations as may wait. The last one waits until the kernel runs.
-            for _ in 0..4096 {
-                ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
-            }
+            fill_queue(&program, stream);
             std::thread::spawn(move || {
                 let library = open();
                 cu!(library, cuGraphLaunch(executable, stream));
@@ -60,22 +73,15 @@ fn addresses_of_graphs_are_not_free_before_their_memory_is_unmapped() {
         || {
             let program = Program::new();
             let library = &program.library;
-            let (stream, address, mut temporary) = (program.stream(), program.allocate(64), 0u64);
-            let mut graph = 0u64;
-            ok!(library, cuStreamBeginCapture_v2(stream, 0u32));
-            ok!(library, cuMemAllocAsync(&raw mut temporary, 64usize, stream));
-            ok!(library, cuStreamEndCapture(stream, &raw mut graph));
+            let stream = program.stream();
+            let (graph, temporary) = capture_allocation(&program, stream);
             let executable = program.instantiate(graph);
             ok!(library, cuGraphLaunch(executable, stream));
             ok!(library, cuStreamSynchronize(stream));
             // The memory stays without its graph.
             ok!(library, cuGraphExecDestroy(executable));
             ok!(library, cuGraphDestroy(graph));
-            assert_eq!(program.launch(program.function("spin"), 1, stream, &mut []), SUCCESS);
-            // As many operations as may wait. The next one waits until the kernel ends.
-            for _ in 0..4096 {
-                ok!(library, cuMemsetD32Async(address, 1u32, 1usize, stream));
-            }
+            fill_queue(&program, stream);
             let mut context = 0u64;
             ok!(library, cuCtxGetCurrent(&raw mut context));
             let (tell, thread) = std::sync::mpsc::channel();

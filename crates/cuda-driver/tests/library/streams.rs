@@ -15,7 +15,7 @@ const SLOW: &str = ".version 7.0 .target sm_70 .address_size 64
         mov.u32 %r3, 7; st.global.u32 [%rd1], %r3; ret;
     }\0";
 
-/// Flag of events.
+/// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIMES: u32 = 2;
 
 /// Stream with which the legacy default stream is in order.

@@ -76,7 +76,7 @@ fn a_time_is_there_after_a_wait_though_another_thread_has_not_taken_the_answer_t
 }
 
 #[test]
-fn times_of_marks_are_requested_though_nobody_waits() {
+fn times_of_marks_are_requested_without_a_wait() {
     let (queue, mut far) = queue();
     for round in 1..=3 {
         // Fewer than an answer can have.

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_that_nobody_takes_has_limited_memory_and_is_counted() {
+    fn text_that_is_not_taken_has_limited_memory_and_is_counted() {
         let file = File::from(memfd_create("printed", MemfdFlags::CLOEXEC).unwrap());
         let printed = Printed::of(file.try_clone().unwrap());
         for round in 1..=2 {
