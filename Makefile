@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 CARGO_DENY := target/tools/bin/cargo-deny
 # Tests and demos run what the dev profile builds, with its assertions and overflow checks; the engine is optimised there too.
 DEBUG := $(CURDIR)/target/debug
-E2E_TESTS := $(patsubst e2e/tests/%.rs,--test %,$(filter-out e2e/tests/node.rs,$(wildcard e2e/tests/*.rs)))
+E2E_TESTS := $(filter-out node,$(patsubst e2e/tests/%.rs,%,$(wildcard e2e/tests/*.rs)))
 SIMULATION := cargo run --quiet --profile simulation --package sahasra-simulation --
 SEEDS := 1000
 FROM := 0
@@ -42,9 +42,9 @@ session jax:
 .PHONY: test
 test: ## Every test: unit, property, contracts of devices and control planes, simulation, examples, end to end, node (the last needs root)
 	$(MAKE) -j3 compile
-	@# The tests wait for timeouts much of the time, so three groups run at the same time, and the simulation uses the processors when they do.
+	@# The tests wait for timeouts much of the time, so groups run at the same time, and the simulation uses the processors when they do.
 	@# Without optimisation it takes two minutes more, and its build almost five minutes less.
-	.ci/beside rust="$(MAKE) test-rust" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" cuda="$(MAKE) cuda-programs-small" simulate="nice -n 19 $(MAKE) simulate SEEDS=100 SIMULATION=$(DEBUG)/sahasra-simulation"
+	.ci/beside rust="$(MAKE) test-rust" e2e="$(MAKE) test-e2e" long="$(MAKE) test-long" python="SAHASRA_E2E_KUBECTL=$$(e2e/build-tools --print kubectl) $(MAKE) python" cuda="$(MAKE) cuda-programs-small" simulate="nice -n 19 $(MAKE) simulate SEEDS=100 SIMULATION=$(DEBUG)/sahasra-simulation"
 	python3 -m unittest discover --start-directory bench --pattern '*_test.py'
 	python3 -m unittest discover --start-directory examples --pattern '*_test.py'
 	$(MAKE) node
@@ -55,10 +55,12 @@ TEST_PROGRAMS = $(shell cargo metadata --no-deps --format-version 1 | python3 -c
 	print(*sorted({target["name"] for package in json.load(sys.stdin)["packages"] for target in package["targets"] if "test" in target["kind"]}))')
 CARGO_TEST := SAHASRA_E2E_BIN_DIR=$(DEBUG) SAHASRA_PJRT_PLUGIN=$$(crates/pjrt/plugin) cargo test $(RUST)
 
-.PHONY: test-rust test-long
+.PHONY: test-rust test-e2e test-long
 test-rust: debug tools
-	$(CARGO_TEST) --lib --bins $(addprefix --test ,$(filter-out node $(LONG_TESTS),$(or $(TEST_PROGRAMS),$(error cargo metadata lists no test program))))
+	$(CARGO_TEST) --lib --bins $(addprefix --test ,$(filter-out node $(E2E_TESTS),$(or $(TEST_PROGRAMS),$(error cargo metadata lists no test program))))
 	$(CARGO_TEST) --doc
+test-e2e: debug tools
+	$(CARGO_TEST) $(addprefix --test ,$(filter-out $(LONG_TESTS),$(E2E_TESTS)))
 test-long: debug tools
 	$(CARGO_TEST) $(addprefix --test ,$(LONG_TESTS))
 
@@ -80,7 +82,7 @@ sim-mutants: ## Take out guards one at a time: the model or the simulation must 
 
 .PHONY: e2e
 e2e: debug tools ## End-to-end tests: processes against a real kube-apiserver and etcd
-	SAHASRA_E2E_BIN_DIR=$(DEBUG) cargo test $(RUST) $(E2E_TESTS)
+	SAHASRA_E2E_BIN_DIR=$(DEBUG) cargo test $(RUST) $(addprefix --test ,$(E2E_TESTS))
 
 .PHONY: soak
 soak: debug tools ## Sessions for longer: 5 minutes without API server and operator, 200 seeds of cuts, 200 deletions, 1000 sessions; an operator killed for two minutes (about 20 minutes)

@@ -36,6 +36,9 @@ use plugin::Serves;
 pub const DRAIN: Duration = Duration::from_millis(500);
 /// Timeout for the end of all sessions at shutdown: an executor has 100 ms before it is killed.
 const SESSIONS_END: Duration = Duration::from_secs(2);
+/// Time that the gateway still answers after the end of sessions: a client whose executor was killed before it could send the reason reconnects
+/// within 20 ms, and learns the reason from the gateway.
+const EXPLAIN: Duration = Duration::from_millis(300);
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -184,6 +187,9 @@ pub async fn close(pool: Pool, exit: Exit) -> Exit {
 /// Deletes all sessions and waits until they have ended, while their streams still work: so their clients learn that they are over. A client
 /// whose connection breaks tries to resume it for its whole grace period.
 pub async fn end_sessions(pool: &Pool) {
+    if delete_every::<GpuSession>(&pool.client).await == 0 {
+        return;
+    }
     let ended = async {
         while delete_every::<GpuSession>(&pool.client).await > 0 {
             tokio::time::sleep(POLL_EVERY).await;
@@ -192,6 +198,7 @@ pub async fn end_sessions(pool: &Pool) {
     if tokio::time::timeout(SESSIONS_END, ended).await.is_err() {
         output::complain("timed out ending sessions: their clients may wait for their grace period");
     }
+    tokio::time::sleep(EXPLAIN).await;
 }
 
 /// Message for the end of the operator, with a remedy where the cause has one.

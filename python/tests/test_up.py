@@ -101,12 +101,17 @@ except sahasra.SessionClosedError:
 """
 
 
-def test_a_client_that_waits_learns_at_once_that_its_pool_ends(tmp_path):
+@pytest.mark.parametrize("executor", ["running", "hung"])
+def test_a_client_that_waits_learns_at_once_that_its_pool_ends(tmp_path, executor):
     with on_this_machine(tmp_path) as pool:
         program = subprocess.Popen(
             [sys.executable, "-P", "-c", WAITING, pool.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
         )
         begun = program.stdout.readline()
+        if executor == "hung":
+            # It cannot tell its client that it ends.
+            for pid in pool.executors():
+                os.kill(pid, signal.SIGSTOP)
     try:
         # The grace period, for which a client tries to resume a broken connection, is 60 s.
         out, errors = program.communicate(timeout=30)
