@@ -7,6 +7,7 @@ Ends when its standard input is closed.
 
 import asyncio
 import collections
+import contextlib
 import socket
 import sys
 import time
@@ -32,8 +33,13 @@ class Line(asyncio.Protocol):
         self.later(lambda: self.other.transport.write(data))
 
     def eof_received(self):
-        self.later(lambda: self.other.transport.write_eof())
+        self.later(self.end_other)
         return True
+
+    def end_other(self):
+        # The other end may have broken the connection, and its own `connection_lost` may not have been called yet.
+        with contextlib.suppress(OSError):
+            self.other.transport.write_eof()
 
     def connection_lost(self, _):
         self.later(lambda: self.other.transport.close())
