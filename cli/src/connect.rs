@@ -135,6 +135,8 @@ async fn check_and_write(arguments: &ConnectArgs, url: &str, token: &str, folder
 }
 
 const REACH: &str = "check that sahasra serve runs there, and that no firewall closes its port";
+/// The same for a server on this machine that was called without TLS, because the token has no fingerprint.
+const REACH_PLAIN: &str = "check that it runs; if it is sahasra serve, the token is not one of it: copy all of the file that it names";
 
 /// Checks that the server is the token's and accepts the token. Returns the certificates that verify it.
 async fn check(arguments: &ConnectArgs, url: &str, token: &str) -> Result<Trust, Refusal> {
@@ -158,7 +160,10 @@ async fn check(arguments: &ConnectArgs, url: &str, token: &str) -> Result<Trust,
         ))),
         // A token that may use sessions need not be allowed to list them.
         Err(Error::Http { status: 403, .. }) => Ok(trust),
-        Err(error @ Error::Unreachable { .. }) => Err(failed(format!("{}: {REACH}", causes(&error)))),
+        Err(error @ Error::Unreachable { .. }) => {
+            let remedy = if url.starts_with("http:") { REACH_PLAIN } else { REACH };
+            Err(failed(format!("{}: {remedy}", causes(&error))))
+        }
         Err(error) => Err(failed(format!("{authority} is not a gateway of Sahasra: {}", causes(&error)))),
     }
 }

@@ -1,37 +1,60 @@
 //! Ctrl-C, SIGTERM and SIGHUP: the first signal starts a shutdown that releases all slices, the second ends the process at once.
 
-use std::io;
+use std::{io, sync::mpsc, thread, time::Duration};
 
 use sahasra_service::shutdown::{EndSignal, EndSignals};
-use tokio::sync::oneshot;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
+};
 
 use crate::{exit::Exit, output};
 
+/// Timeout for writing why the process ends: standard error may be a pipe that nobody reads.
+const SAY_WITHIN: Duration = Duration::from_millis(200);
+
 /// Installs the signal handlers. The future waits for the first signal and returns its exit code. Executors end with this process, however it
 /// ends.
+///
+/// The signals have a thread and a runtime of their own, so that they end the process even if every thread of the caller's runtime is blocked,
+/// such as in a write to a pipe that nobody reads.
 pub fn listen() -> io::Result<impl Future<Output = Exit>> {
-    let mut signals = EndSignals::listen()?;
+    let runtime = Builder::new_current_thread().enable_io().build()?;
+    // Handlers are installed before this function returns.
+    let signals = {
+        let _entered = runtime.enter();
+        EndSignals::listen()?
+    };
     let (first, came) = oneshot::channel();
-    tokio::spawn(async move {
-        let mut first = Some(first);
-        loop {
-            let signal = signals.next().await;
-            if ends_at_once(first.is_none(), signal) {
-                output::say("stopped at once: executors exit with this process");
-                std::process::exit(i32::from(of(signal).code()));
-            }
-            if let Some(first) = first.take() {
-                let _ = first.send(of(signal));
-            }
-        }
-    });
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || watch(&runtime, signals, first))?;
     Ok(async {
         match came.await {
             Ok(exit) => exit,
-            // Unreachable while the runtime exists: the task that receives signals never ends.
+            // Unreachable: the thread that receives signals never ends.
             Err(_) => std::future::pending().await,
         }
     })
+}
+
+fn watch(runtime: &Runtime, mut signals: EndSignals, first: oneshot::Sender<Exit>) {
+    let mut first = Some(first);
+    loop {
+        let signal = runtime.block_on(signals.next());
+        if ends_at_once(first.is_none(), signal) {
+            let (said, written) = mpsc::channel::<()>();
+            thread::spawn(move || {
+                output::say("stopped at once: executors exit with this process");
+                drop(said);
+            });
+            let _ = written.recv_timeout(SAY_WITHIN);
+            std::process::exit(i32::from(of(signal).code()));
+        }
+        if let Some(first) = first.take() {
+            let _ = first.send(of(signal));
+        }
+    }
 }
 
 /// Whether a signal ends the process without a shutdown. A SIGHUP never does: when a terminal is closed, both the kernel and the shell send

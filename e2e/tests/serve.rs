@@ -222,6 +222,8 @@ async fn nothing_is_served_without_the_token() {
     for (token, code, reason) in [
         (format!("{fingerprint}.{other}"), 1, "does not accept the token"),
         (format!("{other}.{secret}"), 1, "not the server of the token"),
+        ("wrong".to_owned(), 1, "copy all of the file"),
+        (token[1..].to_owned(), 1, "copy all of the file"),
         (String::new(), 2, "no token"),
     ] {
         let (got, printed, told) = fixture.sahasra(&["connect", address], &token).await;

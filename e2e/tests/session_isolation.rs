@@ -5,7 +5,7 @@ use sahasra_client::{Gateway, Token};
 use sahasra_e2e::{PoolOptions, SharedPool, eventually, get_with};
 use sahasra_wire::path;
 use sahasra_wire::session::{
-    Argument, Delete, FailureCode, Launch, PROTOCOL, RESUME_HEADER, RefusalCode, argument, client_frame::Kind, resume_value,
+    Argument, Delete, FailureCode, Launch, PROTOCOL, RESUME_HEADER, RejectionCode, argument, client_frame::Kind, resume_value,
 };
 use serde_json::json;
 
@@ -85,7 +85,7 @@ async fn tensors_of_another_session_are_inaccessible_by_name_and_by_secret() {
         // The executor rejects the secret of another session, even from a caller that may connect to the session.
         let mut again = RawClient::open(endpoint, namespace, name, token).await.expect("it may connect");
         let refused = again.greet(&welcome.resume).await.expect_err("it is another session's");
-        assert_eq!(refused.code(), RefusalCode::Unknown, "{refused:?}");
+        assert_eq!(refused.code(), RejectionCode::Unknown, "{refused:?}");
     }
     // Full rights in one namespace grant no access to the other, with a secret or without.
     for (session, namespace, token) in [(&mine, "default", &foreigner), (&theirs, elsewhere.as_str(), &fixture.token)] {

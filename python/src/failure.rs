@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
-use sahasra_client::{Error, FailureCode, Pending, RefusalCode};
+use sahasra_client::{Error, FailureCode, Pending, RejectionCode};
 use serde_json::Value;
 
 use crate::process;
@@ -64,8 +64,8 @@ fn class(error: &Error) -> &'static str {
         },
         Error::Protocol(_) => "ProtocolError",
         Error::Refused { code, .. } => match code {
-            RefusalCode::Busy => "SessionBusyError",
-            RefusalCode::Version | RefusalCode::Malformed => "ProtocolError",
+            RejectionCode::Busy => "SessionBusyError",
+            RejectionCode::Version | RejectionCode::Malformed => "ProtocolError",
             _ => "SahasraError",
         },
         Error::Lost(_) => "ConnectionLostError",

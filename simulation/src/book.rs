@@ -9,7 +9,7 @@ use std::{
 
 use sahasra_service::clock::Clock;
 use sahasra_wire::grants::{
-    AcquireRequest, AcquireResponse, Owner, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+    AcquireRequest, AcquireResponse, Owner, RejectionCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
 };
 use sahasra_worker::agent::Agent;
 use tokio_util::sync::CancellationToken;
@@ -189,7 +189,7 @@ impl Live {
             if response
                 .refusal
                 .as_ref()
-                .is_some_and(|refusal| refusal.code() == RefusalCode::Unspecified)
+                .is_some_and(|refusal| refusal.code() == RejectionCode::Unspecified)
             {
                 world.broken("refusal: an acquire was refused without a cause".to_owned());
             }

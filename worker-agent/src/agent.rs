@@ -14,7 +14,7 @@ use sahasra_service::clock::Clock;
 use sahasra_wire::{
     burst::FailureCode,
     grants::{
-        AcquireRequest, AcquireResponse, Grant, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
+        AcquireRequest, AcquireResponse, Grant, Owner, Refusal, RejectionCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
     },
     inventory::{self, Inventory},
 };
@@ -336,6 +336,6 @@ impl Agent {
 
     /// Returns the rejection that answers every request during shutdown.
     pub(crate) fn shutting_down() -> Refusal {
-        Refusal::new(RefusalCode::ShuttingDown, SHUTDOWN_MESSAGE)
+        Refusal::new(RejectionCode::ShuttingDown, SHUTDOWN_MESSAGE)
     }
 }

@@ -27,7 +27,7 @@ use sahasra_ranges::AttemptRange;
 use sahasra_wire::{
     burst::{ChunkRange, Failure, FailureCode, Failures, Results, Returned, ServerFrame, server_frame},
     frame,
-    grants::{Owner, Refusal, RefusalCode},
+    grants::{Owner, Refusal, RejectionCode},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -245,7 +245,7 @@ impl Burst {
         for range in ranges {
             let place = host.parts().pool.place(&range.device).ok_or_else(|| {
                 let message = format!("device {:?} not found", range.device);
-                Refusal::new(RefusalCode::UnknownDevice, message)
+                Refusal::new(RejectionCode::UnknownDevice, message)
             })?;
             chunks.push((place, AttemptRange::from(range)));
         }

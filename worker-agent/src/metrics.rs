@@ -4,7 +4,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use sahasra_executor_protocol::session::status_page::Stats;
 use sahasra_ledger::{Load, Totals};
 use sahasra_service::metrics::{registered, registered_with};
-use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
+use sahasra_wire::{burst::FailureCode, grants::RejectionCode};
 
 use crate::burst_executors::DeviceLoad;
 
@@ -75,7 +75,7 @@ impl Metrics {
                 "sahasra_agent_acquire_rejections_total",
                 "Rejected requests for slices, by code",
                 "code",
-                &mut RefusalCode::all().map(|code| code.label()),
+                &mut RejectionCode::all().map(|code| code.label()),
             )?,
             sessions: gauge("sahasra_agent_sessions", "Sessions with a slice")?,
             sessions_connected: gauge("sahasra_agent_sessions_connected", "Sessions with a connected client")?,
@@ -99,7 +99,7 @@ impl Metrics {
         self.chunks.with_label_values(&[outcome]).inc_by(count);
     }
 
-    pub(crate) fn refused(&self, code: RefusalCode) {
+    pub(crate) fn refused(&self, code: RejectionCode) {
         self.refusals.with_label_values(&[code.label()]).inc();
     }
 

@@ -168,6 +168,27 @@ fn workers_need_no_token_and_the_api_needs_one() {
 }
 
 #[test]
+fn a_second_signal_ends_it_though_its_errors_are_not_read() {
+    let (_unread, mut errors) = std::io::pipe().expect("a pipe");
+    // As many bytes as a pipe holds: the next write blocks.
+    errors.write_all(&[b' '; 64 << 10]).expect("room");
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["up", "--port", "0", "--workers", "1", "--vram", "64Mi", "--kubeconfig"];
+    let mut command = Sahasra::new(arguments).arg(folder.path().join("kubeconfig")).command();
+    let mut child = command.stdout(Stdio::piped()).stderr(errors).spawn().expect("sahasra runs");
+    let _limit = Limit::of(&child);
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().expect("output"));
+    output.read_line(&mut line).expect("a welcome");
+    // Whichever signal comes after the first has been handled ends the process.
+    let ended = wait("the end", || {
+        signal(child.id(), "INT");
+        child.try_wait().expect("its state")
+    });
+    assert_eq!(ended.code(), Some(130));
+}
+
+#[test]
 fn a_closed_terminal_ends_it_like_a_termination() {
     for name in ["TERM", "HUP"] {
         let up = Up::start(&["--workers", "1", "--vram", "64Mi"]);

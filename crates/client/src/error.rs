@@ -3,7 +3,7 @@
 use std::{fmt, io, sync::Arc};
 
 use http::StatusCode;
-use sahasra_wire::session::{Failed, FailureCode, RefusalCode, Refused, frame::FrameError};
+use sahasra_wire::session::{Failed, FailureCode, Refused, RejectionCode, frame::FrameError};
 use serde_json::Value;
 
 /// Error of a call to a session or a gateway. Cheap to clone, because the error that ends a session is returned to every caller.
@@ -28,7 +28,7 @@ pub enum Error {
     #[error("{0}")]
     Protocol(String),
     #[error("the session rejected the connection: {message}")]
-    Refused { code: RefusalCode, message: String },
+    Refused { code: RejectionCode, message: String },
     /// The connection broke and could not be replaced within the grace period. The session's tensors and programs are lost.
     #[error("connection to the session lost, and reconnecting timed out")]
     Lost(#[source] Arc<Error>),

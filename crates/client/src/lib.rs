@@ -41,7 +41,7 @@ pub use rest::{CudaSession, Gateway, condition, named, session_end};
 pub use sahasra_memory::shared::{Slot, SlotPool};
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
-pub use sahasra_wire::session::{Compiled, FailureCode, Format, RefusalCode, Shape, Stats, Welcome};
+pub use sahasra_wire::session::{Compiled, FailureCode, Format, RejectionCode, Shape, Stats, Welcome};
 pub use session::{Argument, Program, Session, Tensor, Traffic};
 pub use state::Arrived;
 pub use target::{Options, Target};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use sahasra_wire::session::{FailureCode, RefusalCode, SharedMemory, frame, server_frame::Kind};
+use sahasra_wire::session::{FailureCode, RejectionCode, SharedMemory, frame, server_frame::Kind};
 
 use crate::{
     Error, rest, sharing,
@@ -134,9 +134,9 @@ fn fatal(error: &Error, route: &Route, connected: bool) -> Option<Error> {
         // connection, the agent may not know the session yet.
         Error::Http { status: 404, .. } if !connected => None,
         Error::Http { status, .. } => (*status < 500 && *status != 429).then(|| error.clone()),
-        // Only [`RefusalCode::Unknown`] says that the client's state is lost. Other rejections end the session with their own error.
+        // Only [`RejectionCode::Unknown`] says that the client's state is lost. Other rejections end the session with their own error.
         Error::Refused {
-            code: RefusalCode::Unknown,
+            code: RejectionCode::Unknown,
             ..
         } => Some(Error::Lost(Arc::new(error.clone()))),
         Error::Refused { .. } => Some(error.clone()),

@@ -127,7 +127,7 @@ impl Event {
         done.map_err(|failure| context.failed(&failure))
     }
 
-    /// Waits for what was recorded.
+    /// Waits until the work that precedes the latest record of the event is done.
     pub(crate) fn wait(&self) -> Result<(), Status> {
         self.context()?.wait(self.ticket())
     }

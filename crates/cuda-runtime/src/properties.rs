@@ -98,9 +98,9 @@ pub fn properties(major: u32, device: c_int) -> Result<Vec<u8>, Error> {
     fields.size_of(51);
     // Overlap of copies, multiprocessors, time limit of kernels, memory of the host, mapping, compute mode.
     fields.ints(if is_12 { &[15, 16, 17, 18, 19, 20] } else { &[16, 18, 19] });
-    // Textures of one dimension: size, mipmapped, linear.
+    // Largest textures of one dimension: in an array, in an array with mipmaps (not in 13), in linear memory.
     fields.ints(if is_12 { &[21, 77, 69] } else { &[21, 77] });
-    // Textures of two: size, mipmapped, linear, gathered. Then of three, cubes and layers.
+    // Largest textures of two dimensions: in an array, with mipmaps, in linear memory, for gathers. Then of three, cubes and layers.
     fields.ints(&[22, 23, 73, 74, 70, 71, 72, 45, 46]);
     fields.ints(&[24, 25, 26, 47, 48, 49, 52]);
     fields.ints(&[42, 43, 27, 28, 29, 53, 54]);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest_state_machine::{StateMachineTest, prop_state_machine};
 
-use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner};
+use sahasra_wire::grants::{AcquireRequest, Owner, RejectionCode, ReleaseRequest, RenewOwner};
 
 use super::*;
 
@@ -74,10 +74,10 @@ impl StateMachineTest for UnderTest {
                 assert_eq!(answer.as_ref().ok().map(|grant| grant.slices), model.answer);
                 match answer {
                     Ok(grant) => assert!(test.counters.insert(grant.id.counter), "a name is never used twice"),
-                    Err(refusal) if term < model.terms[&uid] => assert_eq!(refusal.code(), RefusalCode::StaleTerm),
+                    Err(refusal) if term < model.terms[&uid] => assert_eq!(refusal.code(), RejectionCode::StaleTerm),
                     Err(refusal) => assert_eq!(
                         (refusal.code(), refusal.free_bytes),
-                        (RefusalCode::InsufficientVram, model.free(device))
+                        (RejectionCode::InsufficientVram, model.free(device))
                     ),
                 }
             }

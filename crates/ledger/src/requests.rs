@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_names::OwnerUid;
-use sahasra_wire::grants::{AcquireRequest, Grant, Owner, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner};
+use sahasra_wire::grants::{
+    AcquireRequest, Grant, Owner, Refusal, RejectionCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewOwner,
+};
 
 use super::{Holding, Ledger, MAX_DURATION, MAX_GRANTS, MAX_SILENT_OWNERS, OwnerState, SHUTDOWN_MESSAGE, TERM_MEMORY};
 
@@ -17,7 +19,7 @@ impl Ledger {
         if let Some(known) = self.owners.get_mut(owner.uid.as_str()) {
             if owner.term < known.term {
                 let message = format!("term {} is stale: the latest term is {} for {}", owner.term, known.term, owner.name);
-                return Err(Refusal::new(RefusalCode::StaleTerm, message));
+                return Err(Refusal::new(RejectionCode::StaleTerm, message));
             }
             if owner.namespace != known.namespace {
                 let message = format!("owner {} belongs to namespace {:?}", owner.uid, known.namespace);
@@ -49,12 +51,12 @@ impl Ledger {
         self.expire(now);
         if self.boot_id != request.boot_id {
             let message = format!("boot id is {}, not {}", self.boot_id, request.boot_id);
-            return Err(Refusal::new(RefusalCode::BootMismatch, message));
+            return Err(Refusal::new(RejectionCode::BootMismatch, message));
         }
         self.fence(now, &request.owner)?;
         let Some(place) = self.place(&request.device) else {
             let message = format!("device {:?} not found", request.device);
-            return Err(Refusal::new(RefusalCode::UnknownDevice, message));
+            return Err(Refusal::new(RejectionCode::UnknownDevice, message));
         };
         let load = self.devices[place].load;
         let holds_some = self.owners[request.owner.uid.as_str()].holdings.contains_key(&place);
@@ -63,20 +65,20 @@ impl Ledger {
             _ => 0,
         };
         let free = (load.allocatable_bytes - load.leased_bytes).saturating_sub(beside);
-        let reject = |code: RefusalCode, message: &str| {
+        let reject = |code: RejectionCode, message: &str| {
             Err(Refusal {
                 free_bytes: free,
                 ..Refusal::new(code, message)
             })
         };
         if self.shutting_down {
-            return reject(RefusalCode::ShuttingDown, SHUTDOWN_MESSAGE);
+            return reject(RejectionCode::ShuttingDown, SHUTDOWN_MESSAGE);
         }
         if !load.healthy {
             let message = format!("device {} reported an error that requires a reset", request.device);
-            return reject(RefusalCode::Unhealthy, &message);
+            return reject(RejectionCode::Unhealthy, &message);
         }
-        let invalid = |message: &str| reject(RefusalCode::InvalidRequest, message);
+        let invalid = |message: &str| reject(RejectionCode::InvalidRequest, message);
         let (ttl, grace) = (request.ttl(), request.grace());
         if request.slice_bytes == 0 || request.slices == 0 || request.at_least > request.slices {
             return invalid("slice size and slices must be above 0, at_least no more than slices");
@@ -105,7 +107,7 @@ impl Ledger {
                     bytes => format!(" in addition to {} MiB for the session's context", bytes.div_ceil(1 << 20)),
                 }
             };
-            return reject(RefusalCode::InsufficientVram, &message);
+            return reject(RejectionCode::InsufficientVram, &message);
         }
         self.counter += 1;
         if owner.holdings.is_empty() {
@@ -139,7 +141,7 @@ impl Ledger {
         let ttl = request.ttl();
         let refused = match self.fence(now, &request.owner) {
             Err(refusal) => Some(refusal.code()),
-            Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RefusalCode::InvalidRequest),
+            Ok(()) if ttl.is_zero() || ttl > MAX_DURATION => Some(RejectionCode::InvalidRequest),
             Ok(()) => None,
         };
         let owner = self.owners.get_mut(request.owner.uid.as_str());
@@ -149,18 +151,18 @@ impl Ledger {
             let refusal = if let Some(code) = refused {
                 code
             } else if self.boot_id != id.boot_id {
-                RefusalCode::BootMismatch
+                RejectionCode::BootMismatch
             } else {
                 let mut holdings = holdings.iter_mut().flat_map(|holdings| holdings.values_mut());
                 if holdings.any(|holding| holding.renew(id.counter, now + ttl)) {
-                    RefusalCode::Unspecified
+                    RejectionCode::Unspecified
                 } else {
-                    RefusalCode::InvalidRequest
+                    RejectionCode::InvalidRequest
                 }
             };
             outcomes.push(RenewOutcome {
                 id: id.clone(),
-                renewed: refusal == RefusalCode::Unspecified,
+                renewed: refusal == RejectionCode::Unspecified,
                 refusal: refusal as i32,
             });
         }

@@ -1,6 +1,6 @@
 //! Tests of single calls. [`super::properties`] tests their combinations.
 
-use sahasra_wire::grants::{AcquireRequest, Owner, RefusalCode, ReleaseRequest, RenewOwner, SessionTerms};
+use sahasra_wire::grants::{AcquireRequest, Owner, RejectionCode, ReleaseRequest, RenewOwner, SessionTerms};
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn grants_up_to_what_is_free_and_says_why_not() {
     assert_eq!((grant.slices, grant.id.counter, grant.expires_in_milliseconds), (3, 1, 10_000));
     assert_eq!(ledger.acquire(seconds(0), &request("b", 3)).unwrap().slices, 1);
     let refusal = ledger.acquire(seconds(0), &request("c", 1)).unwrap_err();
-    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, 0));
+    assert_eq!((refusal.code(), refusal.free_bytes), (RejectionCode::InsufficientVram, 0));
     assert!(refusal.message.contains("gpu0"), "{}", refusal.message);
 }
 
@@ -126,7 +126,7 @@ fn a_session_takes_its_context_beside_its_slices_for_as_long_as_it_has_any() {
     ledger.acquire(seconds(0), &session("a", 1)).unwrap();
     assert_eq!(free(&ledger), GIB + GIB / 2, "it has one process");
     let refusal = ledger.acquire(seconds(0), &session("b", 2)).unwrap_err();
-    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, GIB));
+    assert_eq!((refusal.code(), refusal.free_bytes), (RejectionCode::InsufficientVram, GIB));
     assert!(refusal.message.contains("512 MiB for the session's context"), "{}", refusal.message);
     let other = ledger.acquire(seconds(0), &session("b", 1)).unwrap();
     assert_eq!(free(&ledger), 0);
@@ -170,7 +170,7 @@ fn refuses_rather_than_grant_fewer_than_the_least() {
         ..request("a", 8)
     };
     let refusal = ledger.acquire(seconds(0), &wanted).unwrap_err();
-    assert_eq!((refusal.code(), refusal.free_bytes), (RefusalCode::InsufficientVram, 4 * GIB));
+    assert_eq!((refusal.code(), refusal.free_bytes), (RejectionCode::InsufficientVram, 4 * GIB));
     assert_eq!(free(&ledger), 4 * GIB);
 }
 
@@ -211,27 +211,27 @@ fn each_wrong_request_has_its_own_code() {
         ..request("a", 1)
     };
     for (request, code) in [
-        (stale, RefusalCode::StaleTerm),
-        (other_boot, RefusalCode::BootMismatch),
-        (unknown, RefusalCode::UnknownDevice),
-        (other_size, RefusalCode::InvalidRequest),
-        (no_time, RefusalCode::InvalidRequest),
-        (endless, RefusalCode::InvalidRequest),
-        (nothing, RefusalCode::InvalidRequest),
-        (other_namespace, RefusalCode::InvalidRequest),
+        (stale, RejectionCode::StaleTerm),
+        (other_boot, RejectionCode::BootMismatch),
+        (unknown, RejectionCode::UnknownDevice),
+        (other_size, RejectionCode::InvalidRequest),
+        (no_time, RejectionCode::InvalidRequest),
+        (endless, RejectionCode::InvalidRequest),
+        (nothing, RejectionCode::InvalidRequest),
+        (other_namespace, RejectionCode::InvalidRequest),
     ] {
         assert_eq!(ledger.acquire(seconds(0), &request).unwrap_err().code(), code, "{request:?}");
     }
     ledger.set_healthy(&"gpu0".into(), false);
     assert_eq!(
         ledger.acquire(seconds(0), &request("a", 1)).unwrap_err().code(),
-        RefusalCode::Unhealthy
+        RejectionCode::Unhealthy
     );
     ledger.set_healthy(&"gpu0".into(), true);
     ledger.begin_shutdown();
     assert_eq!(
         ledger.acquire(seconds(0), &request("a", 1)).unwrap_err().code(),
-        RefusalCode::ShuttingDown
+        RejectionCode::ShuttingDown
     );
 }
 
@@ -267,16 +267,16 @@ fn a_renewed_grant_lasts_from_the_renewal() {
     };
     assert_eq!(
         ledger.renew(seconds(18), &renewal(2, other_boot))[0].refusal(),
-        RefusalCode::BootMismatch
+        RejectionCode::BootMismatch
     );
     assert_eq!(
         ledger.renew(seconds(18), &renewal(1, grant.id.clone()))[0].refusal(),
-        RefusalCode::StaleTerm
+        RejectionCode::StaleTerm
     );
     ledger.tick(seconds(19));
     assert_eq!(
         ledger.renew(seconds(19), &renewal(2, grant.id))[0].refusal(),
-        RefusalCode::InvalidRequest
+        RejectionCode::InvalidRequest
     );
 }
 
@@ -391,7 +391,7 @@ fn releasing_what_is_gone_or_anothers_does_nothing() {
         owner: owner("a", 0),
         ..release("a", &[&grant])
     };
-    assert_eq!(ledger.release(seconds(0), &stale).refusal.unwrap().code(), RefusalCode::StaleTerm);
+    assert_eq!(ledger.release(seconds(0), &stale).refusal.unwrap().code(), RejectionCode::StaleTerm);
     assert_eq!(ledger.release(seconds(0), &release("a", &[&grant])).freed, 1);
     assert_eq!(ledger.release(seconds(0), &release("a", &[&grant])).freed, 0);
     assert_eq!(free(&ledger), 4 * GIB);
@@ -409,7 +409,7 @@ fn a_term_outlives_its_grants_and_is_forgotten_in_the_end() {
     ledger.tick(seconds(3_600));
     assert_eq!(
         ledger.acquire(seconds(3_600), &request("a", 1)).unwrap_err().code(),
-        RefusalCode::StaleTerm
+        RejectionCode::StaleTerm
     );
     ledger.tick(seconds(3_610));
     assert_eq!(ledger.term(&"a".into()), None);
@@ -428,7 +428,7 @@ fn an_agent_holds_65536_grants_draining_ones_included_and_refuses_the_next() {
         .collect();
     let next = one(65_536);
     let refusal = ledger.acquire(seconds(0), &next).unwrap_err();
-    assert_eq!(refusal.code(), RefusalCode::InsufficientVram);
+    assert_eq!(refusal.code(), RejectionCode::InsufficientVram);
     assert!(refusal.message.contains("maximum of 65536 grants"), "{}", refusal.message);
     assert_eq!(ledger.occupy(seconds(0), &"owner-0".into(), &"gpu0".into(), 1), 1);
     ledger.release(seconds(0), &release("owner-0", &[&grants[0]]));

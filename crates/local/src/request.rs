@@ -51,7 +51,7 @@ pub(crate) fn header(headers: &HeaderMap, name: header::HeaderName) -> &str {
 /// The object or collection that a path names.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    /// Index in the catalogue.
+    /// Index of the kind in the server's `Catalogue`.
     pub resource: usize,
     /// Namespace; absent for all namespaces or a cluster-scoped kind.
     pub namespace: Option<String>,

@@ -11,7 +11,7 @@ impl GrantId {
 
 impl Refusal {
     /// Creates a rejection with 0 free bytes.
-    pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
+    pub fn new(code: RejectionCode, message: impl Into<String>) -> Self {
         Self {
             code: code as i32,
             message: message.into(),
@@ -20,7 +20,7 @@ impl Refusal {
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
-        Self::new(RefusalCode::InvalidRequest, message)
+        Self::new(RejectionCode::InvalidRequest, message)
     }
 }
 
@@ -30,9 +30,9 @@ mod tests {
 
     #[test]
     fn all_contains_every_rejection_code() {
-        let last = RefusalCode::all().last().map_or(0, |code| code as i32);
+        let last = RejectionCode::all().last().map_or(0, |code| code as i32);
         for code in last + 1..1000 {
-            assert!(RefusalCode::try_from(code).is_err(), "{code} is missing in `RefusalCode::all`");
+            assert!(RejectionCode::try_from(code).is_err(), "{code} is missing in `RejectionCode::all`");
         }
     }
 }

@@ -13,7 +13,7 @@
 //! | `POST /v1/bursts` | [`burst::ClientFrame`]s ⇄ [`burst::ServerFrame`]s | submit chunks, receive results |
 //!
 //! Every request on behalf of an owner carries the **term** of the owner's coordinator. An agent that has seen a higher term rejects the
-//! request with [`grants::RefusalCode::StaleTerm`] (fencing). A grant is identified by the agent's boot id and a counter, so that a grant
+//! request with [`grants::RejectionCode::StaleTerm`] (fencing). A grant is identified by the agent's boot id and a counter, so that a grant
 //! of an earlier boot is never mistaken for one of the current boot.
 //!
 //! Stream bodies consist of [`frame`]s: a length and a message. The stream between a client and its [`session`] has a protocol of its own

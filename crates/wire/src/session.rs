@@ -24,7 +24,7 @@ pub const LARGEST_WINDOW_FRAMES: u32 = 1 << 16;
 pub const LARGEST_WINDOW_BYTES: u64 = 256 << 20;
 
 impl Refused {
-    pub fn new(code: RefusalCode, message: impl Into<String>) -> Self {
+    pub fn new(code: RejectionCode, message: impl Into<String>) -> Self {
         Self {
             code: code.into(),
             message: message.into(),

@@ -31,8 +31,8 @@ use sahasra_wire::{
         server_frame,
     },
     grants::{
-        AcquireRequest, AcquireResponse, Grant, GrantId, Refusal, RefusalCode, ReleaseRequest, ReleaseResponse, RenewOutcome, RenewRequest,
-        RenewResponse,
+        AcquireRequest, AcquireResponse, Grant, GrantId, Refusal, RejectionCode, ReleaseRequest, ReleaseResponse, RenewOutcome,
+        RenewRequest, RenewResponse,
     },
     inventory::{Device, Inventory},
     path,
@@ -100,7 +100,7 @@ impl Ledger {
         let slices = request.slices.min(free);
         if slices == 0 || slices < request.at_least {
             let refusal = Refusal {
-                code: RefusalCode::InsufficientVram.into(),
+                code: RejectionCode::InsufficientVram.into(),
                 message: "full".to_owned(),
                 free_bytes: u64::from(free) * SLICE_BYTES,
             };
@@ -135,7 +135,7 @@ impl Ledger {
         let outcomes = ids.map(|id| RenewOutcome {
             id: id.clone(),
             renewed: self.grants.iter().any(|grant| grant.id == *id),
-            refusal: RefusalCode::InvalidRequest.into(),
+            refusal: RejectionCode::InvalidRequest.into(),
         });
         RenewResponse {
             outcomes: outcomes.collect(),

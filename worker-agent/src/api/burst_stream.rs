@@ -9,7 +9,7 @@ use sahasra_names::OwnerUid;
 use sahasra_wire::{
     burst::{ChunkRange, ClientFrame, OPEN_WITHIN, Open, Opened, ServerFrame, client_frame, server_frame},
     frame::{self, Decoder, FrameError},
-    grants::{Owner, Refusal, RefusalCode},
+    grants::{Owner, Refusal, RejectionCode},
 };
 use tokio::sync::mpsc;
 use tracing::{Span, field::Empty};
@@ -146,7 +146,7 @@ async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Bur
     } = *open;
     if agent.parts.boot_id != boot_id {
         let message = format!("boot id is {}, not {boot_id}", agent.parts.boot_id);
-        return Err(Refusal::new(RefusalCode::BootMismatch, message).into());
+        return Err(Refusal::new(RejectionCode::BootMismatch, message).into());
     }
     agent.fence(&owner)?;
     if agent.parts.draining.is_cancelled() {
@@ -225,7 +225,7 @@ async fn write(agent: &Agent, burst: &Burst, stream: u64, answers: &mpsc::Sender
             }
             Outgoing::Replaced(term) => {
                 let message = format!("replaced by a stream of term {term}");
-                return Refusal::new(RefusalCode::StaleTerm, message).into();
+                return Refusal::new(RejectionCode::StaleTerm, message).into();
             }
             Outgoing::Finished => return Agent::shutting_down().into(),
         }

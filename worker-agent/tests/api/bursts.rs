@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sahasra_wire::{
     burst::{FailureCode, Store},
-    grants::RefusalCode,
+    grants::RejectionCode,
 };
 
 use super::{
@@ -158,11 +158,11 @@ async fn over_submission_and_nonsense_refuse_the_stream() {
         let mut elsewhere = range(0, 1, 1);
         elsewhere.device = "gpu-9".to_owned();
         [
-            (vec![range(0, limit + 1, 1)], RefusalCode::InvalidRequest, "outstanding"),
-            (vec![range(5, 1, 1), range(5, 1, 1)], RefusalCode::InvalidRequest, "outstanding"),
-            (vec![range(5, 0, 1)], RefusalCode::InvalidRequest, "empty"),
-            (vec![range(u64::MAX, 2, 1)], RefusalCode::InvalidRequest, "empty"),
-            (vec![elsewhere], RefusalCode::UnknownDevice, "gpu-9"),
+            (vec![range(0, limit + 1, 1)], RejectionCode::InvalidRequest, "outstanding"),
+            (vec![range(5, 1, 1), range(5, 1, 1)], RejectionCode::InvalidRequest, "outstanding"),
+            (vec![range(5, 0, 1)], RejectionCode::InvalidRequest, "empty"),
+            (vec![range(u64::MAX, 2, 1)], RejectionCode::InvalidRequest, "empty"),
+            (vec![elsewhere], RejectionCode::UnknownDevice, "gpu-9"),
         ]
     };
     for case in 0..5 {
@@ -194,9 +194,9 @@ async fn streams_that_must_not_open_are_refused() {
     let mut other_digest = programs::square(1);
     other_digest.digest = bytes::Bytes::from(vec![0; 32]);
     for (open, code) in [
-        (open("another", 5, programs::square(1)), RefusalCode::BootMismatch),
-        (open(&boot, 4, programs::square(1)), RefusalCode::StaleTerm),
-        (open(&boot, 5, other_digest), RefusalCode::InvalidRequest),
+        (open("another", 5, programs::square(1)), RejectionCode::BootMismatch),
+        (open(&boot, 4, programs::square(1)), RejectionCode::StaleTerm),
+        (open(&boot, 5, other_digest), RejectionCode::InvalidRequest),
     ] {
         let mut stream = coordinator.stream_as(open).await;
         assert_eq!(stream.refused().await.code(), code);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sahasra_wire::{
     burst::{ChunkRange, FailureCode, Open},
-    grants::RefusalCode,
+    grants::RejectionCode,
 };
 
 use super::{
@@ -109,13 +109,13 @@ async fn an_old_coordinator_is_cut_off_once_a_new_one_has_spoken() {
     let new = old.of_term(2);
     new.acquire(1, TTL).await;
     stale.submit(vec![range(0, 10, 1)]).await;
-    assert_eq!(stale.refused().await.code(), RefusalCode::StaleTerm);
+    assert_eq!(stale.refused().await.code(), RejectionCode::StaleTerm);
 
     let mut replaced = new.stream(programs::square(100)).await;
     replaced.opened().await;
     let mut stream = new.of_term(3).stream(programs::square(100)).await;
     assert!(stream.opened().await.chunks.is_empty(), "nothing of the stale one was taken");
-    assert_eq!(replaced.refused().await.code(), RefusalCode::StaleTerm);
+    assert_eq!(replaced.refused().await.code(), RejectionCode::StaleTerm);
 }
 
 #[tokio::test]

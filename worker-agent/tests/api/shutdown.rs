@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sahasra_wire::{burst::FailureCode, grants::RefusalCode};
+use sahasra_wire::{burst::FailureCode, grants::RejectionCode};
 
 use super::{
     agent_process::AgentProcess,
@@ -37,7 +37,7 @@ async fn running_chunks_end_and_the_rest_is_given_back() {
             kind => collected.add(kind),
         }
     };
-    assert_eq!(refusal.code(), RefusalCode::ShuttingDown);
+    assert_eq!(refusal.code(), RejectionCode::ShuttingDown);
     assert_eq!(collected.answered(), 2_000, "each chunk was answered");
     assert!(collected.failures.is_empty(), "{:?}", collected.causes());
     assert!(!collected.returned.is_empty());
@@ -62,12 +62,12 @@ async fn what_does_not_end_within_the_grace_is_killed_and_said_so() {
         assert!(start.elapsed() < TIMEOUT);
     }
     let refusal = coordinator.try_acquire(&coordinator.acquisition(1, TTL)).await.unwrap_err();
-    assert_eq!(refusal.code(), RefusalCode::ShuttingDown);
+    assert_eq!(refusal.code(), RejectionCode::ShuttingDown);
     let collected = stream.collect(10).await;
     let returned: u64 = collected.returned.iter().map(|range| range.count).sum();
     assert_eq!((collected.failures.len(), returned), (1, 9), "{:?}", collected.causes());
     assert_eq!(collected.failures[&0].0, FailureCode::ShuttingDown);
-    assert_eq!(stream.refused().await.code(), RefusalCode::ShuttingDown);
+    assert_eq!(stream.refused().await.code(), RejectionCode::ShuttingDown);
     drop(stream);
     assert_eq!(agent.wait().code(), Some(0));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use sahasra_wire::{CONTENT_TYPE, Message, grants::RefusalCode, path};
+use sahasra_wire::{CONTENT_TYPE, Message, grants::RejectionCode, path};
 
 use super::{
     agent_process::AgentProcess,
@@ -25,7 +25,7 @@ async fn slices_are_granted_renewed_and_given_back() {
     let rest = coordinator.acquire(1_000, TTL).await;
     assert_eq!(u64::from(rest.slices), before.devices[0].allocatable_bytes / SLICE - 300);
     let refusal = coordinator.try_acquire(&coordinator.acquisition(1, TTL)).await.unwrap_err();
-    assert_eq!(refusal.code(), RefusalCode::InsufficientVram);
+    assert_eq!(refusal.code(), RejectionCode::InsufficientVram);
     let during = coordinator.inventory().await;
     assert_eq!(during.grants.len(), 2);
     assert!(during.devices[0].leased_bytes > before.devices[0].allocatable_bytes - SLICE);
@@ -61,12 +61,12 @@ async fn a_lower_term_and_another_boot_are_refused() {
     let new = old.of_term(2);
     new.acquire(1, TTL).await;
     let stale = old.try_acquire(&old.acquisition(1, TTL)).await.unwrap_err();
-    assert_eq!(stale.code(), RefusalCode::StaleTerm);
-    assert_eq!(old.renew(&[&grant], TTL).await.outcomes[0].refusal(), RefusalCode::StaleTerm);
-    assert_eq!(old.release().await.refusal.unwrap().code(), RefusalCode::StaleTerm);
+    assert_eq!(stale.code(), RejectionCode::StaleTerm);
+    assert_eq!(old.renew(&[&grant], TTL).await.outcomes[0].refusal(), RejectionCode::StaleTerm);
+    assert_eq!(old.release().await.refusal.unwrap().code(), RejectionCode::StaleTerm);
     let mut request = new.acquisition(1, TTL);
     request.boot_id = "another".to_owned();
-    assert_eq!(new.try_acquire(&request).await.unwrap_err().code(), RefusalCode::BootMismatch);
+    assert_eq!(new.try_acquire(&request).await.unwrap_err().code(), RejectionCode::BootMismatch);
     assert_eq!(new.release().await.freed, 2);
 }
 

@@ -4,7 +4,9 @@
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use sahasra_executor_protocol::clock::monotonic_now;
-use sahasra_wire::session::{ClientFrame, FailureCode, Format, Hello, Part, RefusalCode, Upload, client_frame::Kind, frame, server_frame};
+use sahasra_wire::session::{
+    ClientFrame, FailureCode, Format, Hello, Part, RejectionCode, Upload, client_frame::Kind, frame, server_frame,
+};
 
 use crate::harness::{Client, Executor, hello};
 
@@ -33,7 +35,7 @@ fn a_session_has_one_client_at_a_time() {
     first.synchronise().unwrap();
     let mut second = Client::new(executor.connection(&[]));
     let refused = second.greet(hello()).unwrap_err();
-    assert_eq!(refused.code(), RefusalCode::Busy);
+    assert_eq!(refused.code(), RejectionCode::Busy);
     assert_eq!(first.download_floats(1), [1.]);
     let mut third = Client::new(executor.connection(&[]));
     let welcome = third.greet(Hello { replace: true, ..hello() }).unwrap();
@@ -41,7 +43,7 @@ fn a_session_has_one_client_at_a_time() {
     assert!(first.next().is_none(), "its connection ends");
     assert_eq!(third.load().tensors, 0, "what it had is freed");
     let refused = first.resume(executor.connection(&[])).unwrap_err();
-    assert_eq!(refused.code(), RefusalCode::Unknown);
+    assert_eq!(refused.code(), RejectionCode::Unknown);
 }
 
 #[test]
@@ -53,7 +55,7 @@ fn versions_that_nobody_speaks_are_refused() {
         highest_version: 100,
         ..hello()
     });
-    assert_eq!(refused.unwrap_err().code(), RefusalCode::Version);
+    assert_eq!(refused.unwrap_err().code(), RejectionCode::Version);
 }
 
 #[test]
@@ -72,7 +74,7 @@ fn what_a_client_has_is_freed_when_its_grace_is_over() {
     client.cut();
     executor.status_page_shows(|stats| !stats.connected && stats.tensors == 0 && stats.stored_bytes == 0);
     let refused = client.resume(executor.connection(&[])).unwrap_err();
-    assert_eq!(refused.code(), RefusalCode::Unknown);
+    assert_eq!(refused.code(), RejectionCode::Unknown);
     // Another client starts a new session.
     assert_eq!(executor.client().load().tensors, 0);
 }
@@ -86,7 +88,7 @@ fn after_a_close_nobody_resumes_and_another_may_begin() {
     let mut next = executor.client();
     assert_eq!(next.load().tensors, 0);
     let refused = client.resume(executor.connection(&[])).unwrap_err();
-    assert_eq!(refused.code(), RefusalCode::Unknown);
+    assert_eq!(refused.code(), RejectionCode::Unknown);
     next.close();
 }
 
@@ -98,7 +100,7 @@ pub fn ends_as_malformed(executor: &Executor, client: &mut Client) {
         other => panic!("{other:?}"),
     }
     assert!(client.next().is_none(), "the connection ends");
-    assert_eq!(client.resume(executor.connection(&[])).unwrap_err().code(), RefusalCode::Unknown);
+    assert_eq!(client.resume(executor.connection(&[])).unwrap_err().code(), RejectionCode::Unknown);
     executor.status_page_shows(|stats| stats.tensors == 0 && !stats.connected);
 }
 
@@ -164,7 +166,7 @@ fn frames_that_make_no_sense_end_the_session_and_leave_nothing() {
         let mut client = Client::new(executor.connection(&bytes));
         let (answer, _) = client.read().unwrap();
         match answer.kind {
-            Some(server_frame::Kind::Refused(refused)) => assert_eq!(refused.code(), RefusalCode::Malformed),
+            Some(server_frame::Kind::Refused(refused)) => assert_eq!(refused.code(), RejectionCode::Malformed),
             other => panic!("{other:?}"),
         }
     }

@@ -9,7 +9,7 @@ use sahasra_memory::shared::{self, SharedMemory, Slot, SlotPool};
 use sahasra_wire::Message;
 use sahasra_wire::cuda::{self, Batch, Extent, Map, Operation, Read, Region, Write, operation};
 use sahasra_wire::session::{
-    Attach, ClientFrame, FailureCode, Hello, RefusalCode, ServerFrame, client_frame::Kind as Sent, frame, server_frame::Kind,
+    Attach, ClientFrame, FailureCode, Hello, RejectionCode, ServerFrame, client_frame::Kind as Sent, frame, server_frame::Kind,
 };
 
 use crate::client::{Client, code, hello};
@@ -47,7 +47,7 @@ fn request(executor: &Executor, secret: &[u8]) -> UnixStream {
 }
 
 /// Gets memory.
-fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, RefusalCode> {
+fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, RejectionCode> {
     let stream = request(executor, secret);
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (answer, file) = shared::receive(&stream).unwrap();
@@ -204,7 +204,7 @@ fn a_client_that_takes_no_descriptor_gets_no_others() {
         std::thread::yield_now();
     }
     // Waits until the executor has given up.
-    assert_eq!(attach(&executor, &secret).unwrap_err(), RefusalCode::Unknown);
+    assert_eq!(attach(&executor, &secret).unwrap_err(), RejectionCode::Unknown);
     let others: Vec<_> = (0..20).map(|_| attach(&executor, &secret)).collect();
     assert!(others.iter().all(Result::is_err));
     drop(untaken);
@@ -248,19 +248,19 @@ fn a_broken_connection_loses_no_bytes_and_needs_no_other_memory() {
 #[test]
 fn who_does_not_know_the_secret_gets_no_memory() {
     let executor = executor();
-    assert_eq!(attach(&executor, &[0; 32]).unwrap_err(), RefusalCode::Unknown, "without a client");
+    assert_eq!(attach(&executor, &[0; 32]).unwrap_err(), RejectionCode::Unknown, "without a client");
     let mut sharer = Sharer::new(&executor);
     let mut wrong = secret(&sharer.client).to_vec();
     wrong[31] ^= 1;
     for secret in [wrong.as_slice(), &[], &sharer.client.welcome.resume[..]] {
-        assert_eq!(attach(&executor, secret).unwrap_err(), RefusalCode::Unknown);
+        assert_eq!(attach(&executor, secret).unwrap_err(), RejectionCode::Unknown);
     }
     // The next client gets memory of its own, and the secret of the one before is worth nothing.
     sharer.write(0, b"of the first client");
     let former = secret(&sharer.client);
     sharer.client.close();
     let next = Sharer::new(&executor);
-    assert_eq!(attach(&executor, &former).unwrap_err(), RefusalCode::Unknown);
+    assert_eq!(attach(&executor, &former).unwrap_err(), RejectionCode::Unknown);
     let mut seen = [1; 19];
     next.slot().copy_to(&mut seen);
     assert_eq!(seen, [0; 19]);
@@ -282,7 +282,7 @@ fn memory_is_offered_to_those_who_ask_where_there_is_some() {
     let without = Executor::start(&["--engine", "cuda", "--threads", "2"], MEMORY);
     let client = without.client_saying(sharing());
     assert_eq!(client.welcome.shared_memory, None);
-    assert_eq!(attach(&without, &[0; 32]).unwrap_err(), RefusalCode::Unknown);
+    assert_eq!(attach(&without, &[0; 32]).unwrap_err(), RejectionCode::Unknown);
 }
 
 #[test]

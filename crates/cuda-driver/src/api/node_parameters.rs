@@ -67,7 +67,7 @@ fn description(kernel: &Kernel) -> KernelParameters {
     }
 }
 
-/// Writes what one kind of work is described with.
+/// Writes the parameters that `read` finds in the node's work. `INVALID_VALUE` if the node has another kind of work.
 fn get<T: Copy>(handle: Handle, out: Out<T>, read: impl FnOnce(&Work) -> Option<T>) -> Result<(), Status> {
     out.set(node(handle, |node| read(&node.work).ok_or(Status::INVALID_VALUE))?)
 }

@@ -65,7 +65,7 @@ enum Argument {
     Index,
 }
 
-/// The part of a program that needs no device.
+/// A program as it was received, before a device has loaded it.
 #[derive(Debug)]
 pub(crate) struct Code {
     ptx: Bytes,

@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rustix::net::sockopt;
 use sahasra_executor_protocol::session::adoption::Adopted;
-use sahasra_wire::session::{RefusalCode, Refused, ServerFrame, client_frame, frame, keepalive::Keepalive, server_frame};
+use sahasra_wire::session::{Refused, RejectionCode, ServerFrame, client_frame, frame, keepalive::Keepalive, server_frame};
 
 use self::reader::{HELLO_TIMEOUT, Reader};
 use self::writer::Writer;
@@ -74,7 +74,7 @@ impl Connections {
 pub(crate) fn reject(adopted: Adopted, message: &str) {
     if let Ok((stream, already_read)) = prepare(adopted) {
         let mut reader = Reader::new(Arc::new(stream), &already_read);
-        let _ = reader.reject(Refused::new(RefusalCode::Unavailable, message));
+        let _ = reader.reject(Refused::new(RejectionCode::Unavailable, message));
     }
 }
 
@@ -129,7 +129,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
     let mut reader = Reader::new(Arc::clone(stream), already_read);
     let Some((hello, payload)) = reader.hello()? else {
         let message = "invalid first frame: expected a frame of a session stream";
-        return reader.reject(Refused::new(RefusalCode::Malformed, message));
+        return reader.reject(Refused::new(RejectionCode::Malformed, message));
     };
     let received = hello.received;
     if let Some(client_frame::Kind::Attach(attach)) = &hello.kind {
@@ -137,7 +137,7 @@ fn serve(hub: &Arc<Hub>, stream: &Arc<UnixStream>, already_read: &[u8], number: 
     }
     let Some(client_frame::Kind::Hello(hello)) = hello.kind.filter(|_| hello.sequence == 0 && payload.is_empty()) else {
         let message = "invalid first frame: expected a Hello with number 0 and no payload";
-        return reader.reject(Refused::new(RefusalCode::Malformed, message));
+        return reader.reject(Refused::new(RejectionCode::Malformed, message));
     };
     let connection = Arc::new(Connection {
         number,
@@ -186,7 +186,7 @@ fn share(hub: &Hub, stream: &UnixStream, reader: &mut Reader, secret: &[u8]) -> 
     })?;
     if !is_sent {
         let message = "no memory is shared with a client that has this secret, or one has not taken its memory";
-        return reader.reject(Refused::new(RefusalCode::Unknown, message));
+        return reader.reject(Refused::new(RejectionCode::Unknown, message));
     }
     Ok(())
 }

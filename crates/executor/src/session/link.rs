@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sahasra_wire::session::{
-    Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, RefusalCode, Refused, ServerFrame, VERSION, server_frame::Kind,
+    Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Refused, RejectionCode, ServerFrame, VERSION, server_frame::Kind,
 };
 
 use super::answer::Answer;
@@ -155,7 +155,7 @@ impl Link {
                 "unsupported stream version: the worker supports {VERSION}, the client supports {} to {}",
                 hello.lowest_version, hello.highest_version
             );
-            return Err(Refused::new(RefusalCode::Version, message));
+            return Err(Refused::new(RejectionCode::Version, message));
         }
         self.expire(now);
         let window = Window {
@@ -166,10 +166,10 @@ impl Link {
         if !hello.resume.is_empty() {
             let Some(client) = live.filter(|client| same(&client.resume, &hello.resume)) else {
                 let message = "the stream to resume was not found: its grace period expired, or another client replaced it";
-                return Err(Refused::new(RefusalCode::Unknown, message));
+                return Err(Refused::new(RejectionCode::Unknown, message));
             };
             if let Err(error) = client.confirm(received) {
-                return Err(Refused::new(RefusalCode::Malformed, error.to_string()));
+                return Err(Refused::new(RejectionCode::Malformed, error.to_string()));
             }
             let replaced = client.connection.replace(connection);
             client.until = None;
@@ -189,7 +189,7 @@ impl Link {
         let replaced = live.and_then(|client| client.connection);
         if replaced.is_some() && !hello.replace {
             let message = "another client is connected: close it, or connect with `replace`";
-            return Err(Refused::new(RefusalCode::Busy, message));
+            return Err(Refused::new(RejectionCode::Busy, message));
         }
         self.generation += 1;
         let grace = match hello.grace_milliseconds {

@@ -41,7 +41,7 @@ const GRACE: u8 = 1;
 /// Duration of a tick.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Bounds of the model.
+/// Bounds that make the model's states finite, and so a visit of all of them.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// Limit of messages per coordinator.

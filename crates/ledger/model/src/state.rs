@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use sahasra_wire::grants::{AcquireRequest, GrantId, Owner, RefusalCode, ReleaseRequest, RenewOwner};
+use sahasra_wire::grants::{AcquireRequest, GrantId, Owner, RejectionCode, ReleaseRequest, RenewOwner};
 
 use super::{
     AGENTS, COORDINATORS, DEVICE, GRACE, SLICE_BYTES, Seen, TICK, TTL,
@@ -171,10 +171,10 @@ impl State {
     }
 
     /// Handles a rejection. `heard_by` is the coordinator that receives it, if the response is not lost.
-    pub(super) fn refused(&mut self, code: RefusalCode, agent: usize, heard_by: Option<usize>, seen: &Seen) {
+    pub(super) fn refused(&mut self, code: RejectionCode, agent: usize, heard_by: Option<usize>, seen: &Seen) {
         match code {
-            RefusalCode::StaleTerm => see(&seen.stale_term),
-            RefusalCode::BootMismatch => {
+            RejectionCode::StaleTerm => see(&seen.stale_term),
+            RejectionCode::BootMismatch => {
                 see(&seen.other_boot);
                 if let Some(coordinator) = heard_by {
                     self.coordinators[coordinator].boots[agent] = self.agents[agent].boot;

@@ -15,7 +15,7 @@ use super::code::{
     WarpKind,
 };
 use super::flow::Flow;
-use super::ir::{Action, Callee, Lowered, Operation, Origin, RegisterId, Special, Width};
+use super::ir::{Action, BarrierReduction, Callee, Lowered, Operation, Origin, RegisterId, Special, Width};
 use super::place::Places;
 use super::uniform::Uniform;
 use crate::lanes::{LaneFunction, logic, select, unary};
@@ -299,20 +299,7 @@ impl Encoder<'_> {
                     ..self.blank(kind)
                 }
             }
-            Action::Barrier { waits, counted, reduction } => {
-                let predicate = operation.sources.last().copied().unwrap_or_default();
-                let detail = BarrierDetail {
-                    waits: *waits,
-                    number: self.place(operation.sources[0]),
-                    count: counted.then(|| self.place(operation.sources[1])),
-                    reduction: reduction.map(|reduction| (reduction, self.place(predicate), self.place(operation.targets[0]))),
-                };
-                self.code.barriers.push(detail);
-                Instruction {
-                    detail: self.code.barriers.len() as u32 - 1,
-                    ..self.blank(Kind::Barrier)
-                }
-            }
+            Action::Barrier { waits, counted, reduction } => self.barrier(operation, *waits, *counted, *reduction),
             Action::Cluster { waits } => Instruction {
                 detail: u32::from(*waits),
                 ..self.blank(Kind::Cluster)
@@ -333,6 +320,21 @@ impl Encoder<'_> {
             instruction.guard = self.place(register);
         }
         self.push(instruction, operation.statement);
+    }
+
+    fn barrier(&mut self, operation: &Operation, waits: bool, counted: bool, reduction: Option<BarrierReduction>) -> Instruction {
+        let predicate = operation.sources.last().copied().unwrap_or_default();
+        let detail = BarrierDetail {
+            waits,
+            number: self.place(operation.sources[0]),
+            count: counted.then(|| self.place(operation.sources[1])),
+            reduction: reduction.map(|reduction| (reduction, self.place(predicate), self.place(operation.targets[0]))),
+        };
+        self.code.barriers.push(detail);
+        Instruction {
+            detail: self.code.barriers.len() as u32 - 1,
+            ..self.blank(Kind::Barrier)
+        }
     }
 
     fn warp(&mut self, operation: &Operation, kind: WarpKind) -> Instruction {

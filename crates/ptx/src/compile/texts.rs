@@ -11,7 +11,7 @@ use sahasra_ptx_syntax::instructions::Dialect;
 use sahasra_ptx_syntax::syntax::{Function, Linkage, Registers, Source, Variable};
 use sahasra_ptx_syntax::types::ScalarType;
 
-/// A function or variable, and the index of its text.
+/// A function or variable, and the index in `Texts::sources` of the text that declares it.
 type Of<'a, T> = (&'a T, usize);
 
 /// Definitions by name.

@@ -6,7 +6,7 @@ use super::worker::Worker;
 use crate::compile::code::WarpDetail;
 use crate::compile::ir::{MatrixElement as E, MatrixOperation};
 
-/// Lane of the warp, and its position: in its quad, and the half of the warp.
+/// The eight lanes that compute the product of a pair of quads. For each: its number in the warp, its number in its quad, and its half of the warp.
 fn lanes(quad: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     (0..2).flat_map(move |half| (0..4).map(move |within| (16 * half + 4 * quad + within, within, half)))
 }

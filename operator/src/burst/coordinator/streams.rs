@@ -7,7 +7,7 @@ use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
     burst::{Acknowledge, FailureCode, Open, Opened, Withdraw, client_frame, server_frame},
-    grants::RefusalCode,
+    grants::RejectionCode,
 };
 
 use super::{Coordinator, CoordinatorError, Hold};
@@ -168,11 +168,11 @@ impl Coordinator {
                 server_frame::Kind::Opened(opened) => self.on_opened(&id.worker, &opened),
                 server_frame::Kind::Refused(refusal) => {
                     tracing::warn!(worker = id.worker, code = %refusal.code(), message = refusal.message, "stream rejected");
-                    if refusal.code() == RefusalCode::StaleTerm {
+                    if refusal.code() == RejectionCode::StaleTerm {
                         return Err(CoordinatorError::Superseded);
                     }
                     self.close(&id.worker);
-                    if refusal.code() == RefusalCode::BootMismatch {
+                    if refusal.code() == RejectionCode::BootMismatch {
                         self.lose_worker(&id.worker, "the agent was restarted");
                     }
                 }

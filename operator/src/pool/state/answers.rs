@@ -8,7 +8,7 @@ use std::{
 use sahasra_names::{BootId, DeviceId, OwnerUid, WorkerName};
 use sahasra_scheduler::{ClaimKind, Load};
 use sahasra_wire::{
-    grants::{AcquireRequest, Grant, GrantId, Refusal, RefusalCode, RenewOutcome, RenewRequest},
+    grants::{AcquireRequest, Grant, GrantId, Refusal, RejectionCode, RenewOutcome, RenewRequest},
     inventory::Inventory,
 };
 
@@ -79,12 +79,12 @@ impl State {
         let code = refusal.code();
         let Some(claim) = self.claims.get_mut(id) else { return };
         tracing::debug!(owner = claim.request.owner.name, %device, %code, message = refusal.message, "acquire rejected");
-        claim.fenced |= code == RefusalCode::StaleTerm;
+        claim.fenced |= code == RejectionCode::StaleTerm;
         let mut message = format!("{code}: {}", refusal.message);
         message.truncate(message.floor_char_boundary(200));
         claim.refused.insert(device.clone(), (now + REFUSED_FOR, message));
         let ours = self.held_bytes(&device);
-        if code == RefusalCode::InsufficientVram
+        if code == RejectionCode::InsufficientVram
             && let Some(known) = self.device_mut(&device)
         {
             known.foreign_bytes = known.allocatable_bytes.saturating_sub(refusal.free_bytes).saturating_sub(ours);
@@ -270,10 +270,10 @@ impl State {
                     return true;
                 }
                 let code = outcome.refusal();
-                claim.fenced |= code == RefusalCode::StaleTerm;
+                claim.fenced |= code == RejectionCode::StaleTerm;
                 let why = match code {
-                    RefusalCode::BootMismatch => Loss::Worker("agent restarted"),
-                    RefusalCode::StaleTerm => Loss::Worker("superseded by another operator"),
+                    RejectionCode::BootMismatch => Loss::Worker("agent restarted"),
+                    RejectionCode::StaleTerm => Loss::Worker("superseded by another operator"),
                     _ => Loss::Expired,
                 };
                 tracing::debug!(owner = owner.owner.name, device = %held.device, %code, "failed to renew a grant");

@@ -1,7 +1,7 @@
 use sahasra_crds::gpu_worker::DeviceStatus;
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
-    grants::{Owner, Refusal, RefusalCode, RenewOutcome, SessionTerms},
+    grants::{Owner, Refusal, RejectionCode, RenewOutcome, SessionTerms},
     inventory::{Device, Inventory, SessionLoad},
     milliseconds,
 };
@@ -171,7 +171,7 @@ fn a_rejection_updates_the_free_bytes_and_is_explained() {
     let (actions, _) = state.plan(after(0));
     let acquire_requests = acquires(&actions);
     let refusal = Refusal {
-        code: RefusalCode::InsufficientVram as i32,
+        code: RejectionCode::InsufficientVram as i32,
         message: "1 slice is free".into(),
         free_bytes: SLICE,
     };
@@ -226,7 +226,7 @@ fn grants_are_renewed_together_after_a_third_of_their_ttl_and_lost_when_the_agen
     let outcome = |owner: usize, renewed| RenewOutcome {
         id: request.owners[owner].grants[0].clone(),
         renewed,
-        refusal: RefusalCode::InvalidRequest as i32,
+        refusal: RejectionCode::InvalidRequest as i32,
     };
     state.renewed(
         worker,
@@ -371,7 +371,7 @@ fn a_higher_term_at_an_agent_fences_the_claim() {
     let view = state.claim(request("one", 1, 4), Vec::new(), after(0));
     let (actions, _) = state.plan(after(0));
     let refusal = Refusal {
-        code: RefusalCode::StaleTerm as i32,
+        code: RejectionCode::StaleTerm as i32,
         ..Refusal::default()
     };
     state.acquired(&"a".into(), &acquires(&actions)[0], Err(refusal), after(0), after(1));

@@ -46,7 +46,7 @@ fn a_client_begins_resumes_and_is_replaced() {
     );
     assert_eq!(
         link.hello(2, &hello(), 0, secret("two"), now).map_err(refusal),
-        Err(RefusalCode::Busy)
+        Err(RejectionCode::Busy)
     );
     let resume = |shown| Hello {
         resume: secret(shown),
@@ -55,7 +55,7 @@ fn a_client_begins_resumes_and_is_replaced() {
     for wrong in ["onf", "on", "onee", "two"] {
         assert_eq!(
             link.hello(2, &resume(wrong), 0, secret(""), now).map_err(refusal),
-            Err(RefusalCode::Unknown)
+            Err(RejectionCode::Unknown)
         );
     }
     let resumed = link.hello(3, &resume("one"), 0, secret("new"), now).unwrap();
@@ -93,7 +93,7 @@ fn what_is_kept_ends_with_the_grace() {
     link.disconnected(2, now);
     // Nobody has called `expire` in the meantime.
     let late = link.hello(3, &resume, 0, secret(""), now + Duration::from_secs(1));
-    assert_eq!(late.map_err(|refused| refused.code()), Err(RefusalCode::Unknown));
+    assert_eq!(late.map_err(|refused| refused.code()), Err(RejectionCode::Unknown));
     let grace = |milliseconds| {
         let hello = Hello {
             grace_milliseconds: milliseconds,
@@ -159,7 +159,7 @@ fn after_the_last_answer_nothing_comes_and_nobody_resumes() {
             ..hello()
         };
         let resumed = link.hello(2, &resume, 0, secret(""), now);
-        assert_eq!(resumed.map_err(|refused| refused.code()), Err(RefusalCode::Unknown));
+        assert_eq!(resumed.map_err(|refused| refused.code()), Err(RejectionCode::Unknown));
         // A new client need not wait for the connection to end.
         assert_eq!(link.hello(3, &hello(), 0, secret("t"), now).unwrap().generation, 2);
     }

@@ -41,7 +41,7 @@ impl Argument {
     }
 }
 
-/// Special register (PTX ISA §10). Numbers are axes.
+/// Special register (PTX ISA §10). Those of an axis have its number: 0 for x, 1 for y, 2 for z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Special {
     Thread(usize),

@@ -67,7 +67,6 @@ impl Element {
         })
     }
 
-    /// Whether the type is an integer.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::S8 | Self::U8 | Self::S32 | Self::S4 | Self::U4 | Self::B1)
     }

@@ -66,7 +66,7 @@ fn a_part_of_the_missing_slices_is_not_kept() {
         after(11),
     );
     let refusal = Refusal {
-        code: RefusalCode::InsufficientVram as i32,
+        code: RejectionCode::InsufficientVram as i32,
         message: "no slice is free".into(),
         free_bytes: 0,
     };
