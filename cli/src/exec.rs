@@ -6,9 +6,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sahasra_client::{Connection, CudaSession, Error, Gateway};
+use sahasra_crds::gpu_session::DEFAULT_IDLE_SECONDS;
 use sahasra_error_chain::causes;
 use sahasra_service::shutdown::{EndSignal, EndSignals, is_ignored};
 use tokio::process::Command;
@@ -146,7 +148,10 @@ fn session(arguments: &ExecArgs) -> CudaSession {
         program: title(&arguments.program),
         vram: arguments.vram.clone(),
         class: arguments.class.clone(),
-        idle_timeout: arguments.idle_timeout,
+        // The operator's default would exceed a shorter lifetime, and be rejected.
+        idle_timeout: arguments.idle_timeout.or(arguments
+            .ttl
+            .map(|ttl| ttl.min(Duration::from_secs(DEFAULT_IDLE_SECONDS.unsigned_abs())))),
         // The program may connect late, and again.
         disconnect_timeout: None,
         ttl: arguments.ttl,
@@ -252,6 +257,25 @@ mod tests {
         assert_eq!(title(&["/usr/bin/python3", "work/train.py", "--epochs", "3"]), "python3 train.py");
         assert_eq!(title(&["nvidia-smi"]), "nvidia-smi");
         assert_eq!(title(&["python", "-m", "pytest"]), "python");
+    }
+
+    #[test]
+    fn a_session_that_lives_shortly_is_idle_no_longer() {
+        use clap::Parser as _;
+        let session = |options: &[&str]| {
+            let words = ["sahasra", "exec"].iter().chain(options).chain(&["--", "steps"]);
+            match crate::args::Args::try_parse_from(words).expect("valid").command {
+                crate::args::Command::Exec(arguments) => session(&arguments),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(session(&["--ttl", "5m"]).idle_timeout, Some(Duration::from_secs(300)));
+        assert_eq!(session(&["--ttl", "9h"]).idle_timeout, Some(Duration::from_secs(1800)));
+        assert_eq!(
+            session(&["--ttl", "5m", "--idle-timeout", "1h"]).idle_timeout,
+            Some(Duration::from_secs(3600))
+        );
+        assert_eq!(session(&[]).idle_timeout, None);
     }
 
     #[test]

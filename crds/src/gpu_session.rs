@@ -18,6 +18,8 @@ use crate::{
 pub(crate) const MIN_SESSION_SECONDS: u32 = 10;
 /// Longest lifetime of a session in seconds: 30 days.
 pub(crate) const MAX_SESSION_SECONDS: u32 = 2_592_000;
+/// Time in seconds without a client or an operation after which a session ends by default.
+pub const DEFAULT_IDLE_SECONDS: i64 = 1_800;
 /// Longest time in seconds without a client or an operation: one week.
 const MAX_IDLE_SECONDS: u32 = 604_800;
 
@@ -75,7 +77,7 @@ pub struct GpuSessionSpec {
     pub engine: Engine,
     /// Time without a client or an operation after which the session ends, in seconds.
     // 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
-    #[serde(default = "number::<1_800>")]
+    #[serde(default = "number::<DEFAULT_IDLE_SECONDS>")]
     #[schemars(range(min = 1, max = MAX_IDLE_SECONDS))]
     pub idle_timeout_seconds: i64,
     /// Time without a client after which the session ends, in seconds. If not specified, only `idleTimeoutSeconds` counts. A client whose

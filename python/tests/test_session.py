@@ -36,6 +36,11 @@ def test_downloaded_arrays_equal_the_uploaded_ones(session):
     assert float(there["b"][1]) == 3.0
 
 
+def test_the_name_of_a_closed_session_can_be_used_at_once(client):
+    for _ in range(5):
+        sahasra.RemoteJaxSession.create(client, name="used-again", vram="16Mi").close()
+
+
 @pytest.mark.parametrize("wrap", [np.asarray, memoryview, lambda values: values.view(np.memmap), lambda values: array.array("f", values.tobytes())])
 def test_an_array_that_is_changed_later_was_sent_as_it_was(session, wrap):
     values = wrap(np.ones(1 << 20, np.float32))

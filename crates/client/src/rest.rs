@@ -1,6 +1,9 @@
 //! Client of the gateway's REST API for sessions, workers and bursts. Bodies are Kubernetes objects in JSON.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use http::{Method, Request, header};
@@ -21,6 +24,9 @@ use crate::{
 const ANSWER_BYTES: usize = 256 << 20;
 /// Timeout of a request, in addition to the time for which the gateway waits on request.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time to wait until a session of the name of a new one has been deleted, and interval at which the name is tried.
+const DELETED_TIMEOUT: Duration = Duration::from_secs(10);
+const DELETED_POLL: Duration = Duration::from_millis(50);
 /// Maximum duration of one long poll. A longer wait uses several requests.
 const LONG_POLL: Duration = Duration::from_secs(30);
 
@@ -86,9 +92,20 @@ impl Gateway {
         self.get(&collection(namespace, "sessions")?, TIMEOUT).await
     }
 
-    /// Creates a `GpuSession` with this metadata, which has a `name` or a `generateName`, and this spec.
+    /// Creates a `GpuSession` with this metadata, which has a `name` or a `generateName`, and this spec. Waits for up to ten seconds while a session
+    /// of this name is being deleted.
     pub async fn create_session(&self, namespace: &str, metadata: &Value, spec: &Value) -> Result<Value, Error> {
-        self.create(&collection(namespace, "sessions")?, metadata, spec).await
+        let path = collection(namespace, "sessions")?;
+        let end = Instant::now() + DELETED_TIMEOUT;
+        loop {
+            match self.create(&path, metadata, spec).await {
+                // The API server's words: the reason is that of any name that is taken.
+                Err(Error::Http { status: 409, message, .. }) if message.contains("object is being deleted") && Instant::now() < end => {
+                    tokio::time::sleep(DELETED_POLL).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Creates a session of engine `cuda` and returns its name. Annotations say which program uses it, and on which host.

@@ -34,7 +34,7 @@ use crate::table::Table;
 use crate::texture::{SurfaceObject, TextureObject};
 use crate::virtual_memory::{GRANULARITY, VirtualMemory};
 
-pub(crate) use host::DEVICE_MAP;
+pub(crate) use host::{DEVICE_MAP, READ_ONLY};
 
 use contexts::Primary;
 use graphs::GraphMemory;

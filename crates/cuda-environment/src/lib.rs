@@ -5,7 +5,7 @@ mod pool;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use sahasra_cuda_device::{CpuDevice, Device, with_signals_blocked};
+use sahasra_cuda_device::{CpuDevice, Device};
 
 use pool::Pool;
 
@@ -55,8 +55,7 @@ pub fn device() -> Result<Box<dyn Device>, String> {
     if host == IN_PROCESS {
         return Ok(Box::new(cpu()?));
     }
-    // Threads of the library leave signals to those of the program.
-    let connected = with_signals_blocked(|| Pool::find(&host).and_then(|pool| pool.device()));
+    let connected = Pool::find(&host).and_then(Pool::device);
     connected.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
 }
 
@@ -78,7 +77,7 @@ pub fn describe() -> Result<Description, String> {
             used_bytes: 0,
         });
     }
-    let described = with_signals_blocked(|| Pool::find(&host).and_then(|pool| pool.describe()));
+    let described = Pool::find(&host).and_then(|pool| pool.describe());
     described.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sahasra_client::{CudaSession, Error, Gateway, Target, Token};
-use sahasra_cuda_device::{CPU_NAME, CPU_UUID, Device, Failure, Properties, Queue};
+use sahasra_client::{CudaSession, Error, Gateway, Pending, Target, Token};
+use sahasra_cuda_device::{CPU_NAME, CPU_UUID, Device, Failure, Properties, Queue, with_signals_blocked};
 use sahasra_cuda_remote::RemoteDevice;
 use sahasra_error_chain::causes;
 use serde_json::Value;
@@ -30,6 +30,8 @@ const WAIT: &str = "SAHASRA_CUDA_WAIT_SECONDS";
 const SESSION_MEMORY: &str = "1Gi";
 /// Time to wait for a device.
 const SESSION_WAIT: Duration = Duration::from_secs(300);
+/// Time to wait for a device without a message.
+const SILENT_WAIT: Duration = Duration::from_secs(3);
 /// Time without a client and without work after which a session that the library created ends: longer than the time for which it waits for its
 /// client.
 const DISCONNECTED: Duration = Duration::from_secs(2 * sahasra_cuda_remote::GRACE.as_secs());
@@ -82,7 +84,9 @@ impl Pool {
     }
 
     fn connect(&self, namespace: &str, name: &str) -> Result<RemoteDevice, String> {
-        RemoteDevice::connect(self.target(namespace, name)?, read(SHARED_MEMORY).as_deref() != Some("0"))
+        let target = self.target(namespace, name)?;
+        // As in `spawn`.
+        with_signals_blocked(|| RemoteDevice::connect(target, read(SHARED_MEMORY).as_deref() != Some("0")))
     }
 
     fn target(&self, namespace: &str, name: &str) -> Result<Target, String> {
@@ -142,8 +146,10 @@ impl OwnSession {
         let (gateway, place) = (pool.gateway.clone(), namespace.clone());
         let name = answer(ANSWER, async move { gateway.create_cuda_session(&place, &session).await })?;
         let (gateway, place, placed) = (pool.gateway.clone(), namespace.clone(), name.clone());
-        let ready = answer(wait + ANSWER, async move { gateway.session_placed(&place, &placed, wait).await });
-        let connected = ready.and_then(|_| pool.connect(&namespace, &name));
+        let placed = spawn(async move { gateway.session_placed(&place, &placed, wait).await });
+        let connected = placed
+            .and_then(|placed| placement(&placed, wait))
+            .and_then(|()| pool.connect(&namespace, &name));
         match connected {
             Ok(device) => Ok(Self {
                 device,
@@ -197,11 +203,28 @@ fn program() -> String {
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Waits for the answer of a request to the gateway.
+/// Starts a request to the gateway. Threads that it starts leave signals to those of the program.
+fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<Pending<T>, String> {
+    with_signals_blocked(|| sahasra_client::spawn(request)).map_err(|error| causes(&error))
+}
+
+/// Waits for the answer of a request to the gateway. Signals may end the program meanwhile.
 fn answer<T: Send + 'static>(time: Duration, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<T, String> {
-    let asked = sahasra_client::spawn(request).map_err(|error| causes(&error))?;
-    let answered = asked.wait_for(time).ok_or("the gateway does not answer")?;
-    answered.map_err(|error| causes(&error))
+    answered(spawn(request)?.wait_for(time))
+}
+
+fn answered<T>(answer: Option<Result<T, Error>>) -> Result<T, String> {
+    answer.ok_or("the gateway did not answer in time")?.map_err(|error| causes(&error))
+}
+
+/// Waits until a session is placed, and says so on stderr if that takes long.
+fn placement(placed: &Pending<Value>, wait: Duration) -> Result<(), String> {
+    let placement = placed.wait_for(SILENT_WAIT.min(wait)).or_else(|| {
+        let (memory, seconds) = (session_memory(), wait.as_secs());
+        eprintln!("sahasra: waiting up to {seconds} s for a device with {memory} of memory ({WAIT} sets the time, {MEMORY} the memory)");
+        placed.wait_for(wait + ANSWER)
+    });
+    answered(placement).map(drop)
 }
 
 fn delete(gateway: &Gateway, namespace: &str, name: &str) {

@@ -7,7 +7,7 @@ use sahasra_cuda_boundary::missing::refuse;
 use crate::attributes;
 use crate::boundary::{Handle, HostPointer, Out};
 use crate::current;
-use crate::driver::{self, DEVICE_MAP};
+use crate::driver::{self, DEVICE_MAP, READ_ONLY};
 use crate::graph::Work;
 use crate::lane::Lane;
 use crate::parameters::AllocationParameters;
@@ -20,8 +20,6 @@ const PORTABLE: c_uint = 1;
 const WRITE_COMBINED: c_uint = 4;
 /// `CU_MEMHOSTREGISTER_IOMEMORY`.
 const IO_MEMORY: c_uint = 4;
-/// `CU_MEMHOSTREGISTER_READ_ONLY`.
-const READ_ONLY: c_uint = 8;
 
 exports! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {

@@ -1,5 +1,6 @@
 //! Host memory that programs allocate or register, and memory that host and device share, as it comes and goes.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +17,63 @@ use super::Driver;
 
 /// Flag of memory that kernels access (`CU_MEMHOSTALLOC_DEVICEMAP`, `CU_MEMHOSTREGISTER_DEVICEMAP`).
 pub(crate) const DEVICE_MAP: u32 = 2;
+/// Flag of registered memory that kernels only read (`CU_MEMHOSTREGISTER_READ_ONLY`).
+pub(crate) const READ_ONLY: u32 = 8;
 /// Alignment of host memory in bytes: a page.
 const ALIGNMENT: usize = 4096;
+
+/// Whether this process has mapped all of a range of addresses, for reading and writing. `true` if the kernel does not tell.
+fn is_writable(range: Range<usize>) -> bool {
+    std::fs::read_to_string("/proc/self/maps").map_or(true, |maps| covers(&maps, range))
+}
+
+/// Whether the mappings of proc_pid_maps(5), in ascending order, cover a range with readable and writable memory.
+fn covers(maps: &str, range: Range<usize>) -> bool {
+    let mut covered = range.start;
+    for line in maps.lines() {
+        let mapping = line.split_once(' ').and_then(|(addresses, rest)| {
+            let (start, end) = addresses.split_once('-')?;
+            let parsed = |digits| usize::from_str_radix(digits, 16).ok();
+            Some((parsed(start)?, parsed(end)?, rest.starts_with("rw")))
+        });
+        let Some((start, end, is_writable)) = mapping.filter(|(_, end, _)| *end > covered) else {
+            continue;
+        };
+        if start > covered || !is_writable {
+            return false;
+        }
+        covered = end;
+        if covered >= range.end {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_memory_is_mapped_for_reading_and_writing() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 rw-s 00000000 00:00 0 [heap]\n4000-5000 r--p 00000000 00:00 0\n6000-7000 rw-p 0 0 0\n";
+        for (range, expected) in [
+            (0x1000..0x4000, true),
+            (0x1fff..0x3001, true),
+            (0x3fff..0x4001, false),
+            (0x4000..0x4001, false),
+            (0xfff..0x1001, false),
+            (0x5000..0x5001, false),
+            (0x6000..0x7001, false),
+            (0x8000..0x8001, false),
+        ] {
+            assert_eq!(covers(maps, range.clone()), expected, "{range:x?}");
+        }
+        let here = Box::new(1u64);
+        let start = std::ptr::from_ref(&*here).addr();
+        assert!(is_writable(start..start + 8) && !is_writable(8..16));
+    }
+}
 
 impl Driver {
     /// Makes a block accessible to kernels of a context. A device elsewhere gets a copy, which takes its memory and time: only if the program
@@ -83,6 +139,13 @@ impl Driver {
         let end = pointer.address().checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
         if bytes == 0 {
             return Err(Status::INVALID_VALUE);
+        }
+        if !is_writable(pointer.address()..end) {
+            return Err(if flags & READ_ONLY != 0 {
+                Status::NOT_SUPPORTED
+            } else {
+                Status::INVALID_VALUE
+            });
         }
         context.check()?;
         let mut host = self.host.write();
