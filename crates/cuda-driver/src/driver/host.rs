@@ -50,31 +50,6 @@ fn covers(maps: &str, range: Range<usize>) -> bool {
     false
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn registered_memory_is_mapped_for_reading_and_writing() {
-        let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 rw-s 00000000 00:00 0 [heap]\n4000-5000 r--p 00000000 00:00 0\n6000-7000 rw-p 0 0 0\n";
-        for (range, expected) in [
-            (0x1000..0x4000, true),
-            (0x1fff..0x3001, true),
-            (0x3fff..0x4001, false),
-            (0x4000..0x4001, false),
-            (0xfff..0x1001, false),
-            (0x5000..0x5001, false),
-            (0x6000..0x7001, false),
-            (0x8000..0x8001, false),
-        ] {
-            assert_eq!(covers(maps, range.clone()), expected, "{range:x?}");
-        }
-        let here = Box::new(1u64);
-        let start = std::ptr::from_ref(&*here).addr();
-        assert!(is_writable(start..start + 8) && !is_writable(8..16));
-    }
-}
-
 impl Driver {
     /// Makes a block accessible to kernels of a context. A device elsewhere gets a copy, which takes its memory and time: only if the program
     /// says that kernels access the block.
@@ -227,5 +202,30 @@ impl Driver {
         let host = self.host.read();
         let (start, range) = host.range(..=address).next_back()?;
         (address - start < range.bytes()).then(|| (*start, range.bytes(), range.flags, range.context_handle))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registered_memory_is_mapped_for_reading_and_writing() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 rw-s 00000000 00:00 0 [heap]\n4000-5000 r--p 00000000 00:00 0\n6000-7000 rw-p 0 0 0\n";
+        for (range, expected) in [
+            (0x1000..0x4000, true),
+            (0x1fff..0x3001, true),
+            (0x3fff..0x4001, false),
+            (0x4000..0x4001, false),
+            (0xfff..0x1001, false),
+            (0x5000..0x5001, false),
+            (0x6000..0x7001, false),
+            (0x8000..0x8001, false),
+        ] {
+            assert_eq!(covers(maps, range.clone()), expected, "{range:x?}");
+        }
+        let here = Box::new(1u64);
+        let start = std::ptr::from_ref(&*here).addr();
+        assert!(is_writable(start..start + 8) && !is_writable(8..16));
     }
 }
