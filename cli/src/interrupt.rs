@@ -10,14 +10,14 @@ use tokio::{
 
 use crate::{exit::Exit, output};
 
-/// Timeout for writing why the process ends: standard error may be a pipe that nobody reads.
+/// Timeout for writing why the process ends: standard error may be a full pipe.
 const SAY_WITHIN: Duration = Duration::from_millis(200);
 
 /// Installs the signal handlers. The future waits for the first signal and returns its exit code. Executors end with this process, however it
 /// ends.
 ///
 /// The signals have a thread and a runtime of their own, so that they end the process even if every thread of the caller's runtime is blocked,
-/// such as in a write to a pipe that nobody reads.
+/// such as in a write to a full pipe.
 pub fn listen() -> io::Result<impl Future<Output = Exit>> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     // Handlers are installed before this function returns.
