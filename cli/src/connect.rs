@@ -136,7 +136,7 @@ async fn check_and_write(arguments: &ConnectArgs, url: &str, token: &str, folder
 
 const REACH: &str = "check that sahasra serve runs there, and that no firewall closes its port";
 /// The same for a server on this machine that was called without TLS, because the token has no fingerprint.
-const REACH_PLAIN: &str = "check that it runs; if it is sahasra serve, the token is not one of it: copy all of the file that it names";
+const REACH_PLAIN: &str = "check that the server runs; if it is sahasra serve, the token is incomplete: copy all of the file that it names";
 
 /// Checks that the server is the token's and accepts the token. Returns the certificates that verify it.
 async fn check(arguments: &ConnectArgs, url: &str, token: &str) -> Result<Trust, Refusal> {

@@ -143,15 +143,15 @@ fn gateway(arguments: &ExecArgs, url: &str) -> Result<Gateway, String> {
 }
 
 fn session(arguments: &ExecArgs) -> CudaSession {
+    // The operator's default would exceed a shorter lifetime, and be rejected.
+    let default_idle = Duration::from_secs(DEFAULT_IDLE_SECONDS.unsigned_abs());
+    let idle_timeout = arguments.idle_timeout.or(arguments.ttl.map(|ttl| ttl.min(default_idle)));
     CudaSession {
         prefix: "exec",
         program: title(&arguments.program),
         vram: arguments.vram.clone(),
         class: arguments.class.clone(),
-        // The operator's default would exceed a shorter lifetime, and be rejected.
-        idle_timeout: arguments.idle_timeout.or(arguments
-            .ttl
-            .map(|ttl| ttl.min(Duration::from_secs(DEFAULT_IDLE_SECONDS.unsigned_abs())))),
+        idle_timeout,
         // The program may connect late, and again.
         disconnect_timeout: None,
         ttl: arguments.ttl,

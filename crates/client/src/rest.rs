@@ -24,7 +24,7 @@ use crate::{
 const ANSWER_BYTES: usize = 256 << 20;
 /// Timeout of a request, in addition to the time for which the gateway waits on request.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Time to wait until a session of the name of a new one has been deleted, and interval at which the name is tried.
+/// Time to wait until an object of the name of a new one has been deleted, and interval at which the name is tried.
 const DELETED_TIMEOUT: Duration = Duration::from_secs(10);
 const DELETED_POLL: Duration = Duration::from_millis(50);
 /// Maximum duration of one long poll. A longer wait uses several requests.
@@ -92,20 +92,9 @@ impl Gateway {
         self.get(&collection(namespace, "sessions")?, TIMEOUT).await
     }
 
-    /// Creates a `GpuSession` with this metadata, which has a `name` or a `generateName`, and this spec. Waits for up to ten seconds while a session
-    /// of this name is being deleted.
+    /// Creates a `GpuSession` with this metadata, which has a `name` or a `generateName`, and this spec.
     pub async fn create_session(&self, namespace: &str, metadata: &Value, spec: &Value) -> Result<Value, Error> {
-        let path = collection(namespace, "sessions")?;
-        let end = Instant::now() + DELETED_TIMEOUT;
-        loop {
-            match self.create(&path, metadata, spec).await {
-                // The API server's words: the reason is that of any name that is taken.
-                Err(Error::Http { status: 409, message, .. }) if message.contains("object is being deleted") && Instant::now() < end => {
-                    tokio::time::sleep(DELETED_POLL).await;
-                }
-                outcome => return outcome,
-            }
-        }
+        self.create(&collection(namespace, "sessions")?, metadata, spec).await
     }
 
     /// Creates a session of engine `cuda` and returns its name. Annotations say which program uses it, and on which host.
@@ -199,9 +188,19 @@ impl Gateway {
         }
     }
 
+    /// Creates an object. Waits for up to [`DELETED_TIMEOUT`] while an object of its name is being deleted.
     async fn create(&self, path: &str, metadata: &Value, spec: &Value) -> Result<Value, Error> {
         let body = json!({"metadata": metadata, "spec": spec});
-        self.call(Method::POST, path, Some(&body), TIMEOUT).await
+        let end = Instant::now() + DELETED_TIMEOUT;
+        loop {
+            match self.call(Method::POST, path, Some(&body), TIMEOUT).await {
+                // The API server's words: the reason is that of any name that is taken.
+                Err(Error::Http { status: 409, message, .. }) if message.contains("object is being deleted") && Instant::now() < end => {
+                    tokio::time::sleep(DELETED_POLL).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     async fn get(&self, path: &str, time: Duration) -> Result<Value, Error> {

@@ -85,7 +85,7 @@ impl Pool {
 
     fn connect(&self, namespace: &str, name: &str) -> Result<RemoteDevice, String> {
         let target = self.target(namespace, name)?;
-        // As in `spawn`.
+        // Threads that it starts leave signals to those of the program.
         with_signals_blocked(|| RemoteDevice::connect(target, read(SHARED_MEMORY).as_deref() != Some("0")))
     }
 
@@ -208,7 +208,7 @@ fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> + Se
     with_signals_blocked(|| sahasra_client::spawn(request)).map_err(|error| causes(&error))
 }
 
-/// Waits for the answer of a request to the gateway. Signals may end the program meanwhile.
+/// Waits for the answer of a request to the gateway. Signals reach the program meanwhile.
 fn answer<T: Send + 'static>(time: Duration, request: impl Future<Output = Result<T, Error>> + Send + 'static) -> Result<T, String> {
     answered(spawn(request)?.wait_for(time))
 }
@@ -219,9 +219,13 @@ fn answered<T>(answer: Option<Result<T, Error>>) -> Result<T, String> {
 
 /// Waits until a session is placed, and says so on stderr if that takes long.
 fn placement(placed: &Pending<Value>, wait: Duration) -> Result<(), String> {
-    let placement = placed.wait_for(SILENT_WAIT.min(wait)).or_else(|| {
-        let (memory, seconds) = (session_memory(), wait.as_secs());
-        eprintln!("sahasra: waiting up to {seconds} s for a device with {memory} of memory ({WAIT} sets the time, {MEMORY} the memory)");
+    let placement = placed.wait_for(SILENT_WAIT).or_else(|| {
+        if wait > SILENT_WAIT {
+            let (memory, seconds) = (session_memory(), wait.as_secs());
+            eprintln!(
+                "sahasra: waiting up to {seconds} s for a device with {memory} of memory ({WAIT} sets the time, {MEMORY} the memory)"
+            );
+        }
         placed.wait_for(wait + ANSWER)
     });
     answered(placement).map(drop)
