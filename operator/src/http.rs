@@ -131,7 +131,7 @@ mod tests {
         };
         let worker = Worker {
             name: "node-a".into(),
-            uid: String::new(),
+            uid: sahasra_names::WorkerUid::default(),
             endpoint: String::new(),
             boot_id: sahasra_names::BootId::default(),
             devices: vec![named("cpu-0"), named("cpu-1")],

@@ -192,7 +192,7 @@ impl Pool {
     }
 
     /// Requests an inventory of a worker, because a stream to it broke.
-    pub fn suspect(&self, worker: &str) {
+    pub fn suspect(&self, worker: &WorkerName) {
         self.state.lock().suspect(worker, self.clock.now());
         self.changed.notify_one();
     }

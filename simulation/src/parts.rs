@@ -230,7 +230,7 @@ fn register(
     stop: &CancellationToken,
 ) -> tokio::task::JoinHandle<Result<(), Occupied>> {
     let config = RegistrationConfig {
-        node_name: Node::Agent(index).to_string(),
+        node_name: Node::Agent(index).to_string().into(),
         namespace: SYSTEM.to_owned(),
         endpoint: endpoint(index),
         heartbeat_interval: Duration::from_secs(5),

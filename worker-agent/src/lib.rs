@@ -263,7 +263,7 @@ fn register(
     ended: DropGuard,
 ) -> JoinHandle<Result<(), Occupied>> {
     let config = RegistrationConfig {
-        node_name: arguments.node_name.clone(),
+        node_name: arguments.node_name.as_str().into(),
         namespace: arguments.namespace.clone(),
         endpoint: arguments.endpoint(bound),
         heartbeat_interval: arguments.heartbeat_interval,

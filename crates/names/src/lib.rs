@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerName};
+pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerName, WorkerUid};
 
 mod identifiers;
 

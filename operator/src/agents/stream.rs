@@ -1,6 +1,7 @@
 //! The burst stream to one agent: a bounded channel of frames to send, and a bounded channel of events received.
 
 use futures::{StreamExt, stream};
+use sahasra_names::WorkerName;
 use sahasra_service::part;
 use sahasra_wire::burst::{ClientFrame, Open, client_frame, server_frame};
 use tokio::sync::mpsc;
@@ -16,7 +17,7 @@ const OUTGOING_FRAMES: usize = 64;
 /// Identifies the stream that an event belongs to. A later stream to the same agent has a higher number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StreamId {
-    pub worker: String,
+    pub worker: WorkerName,
     /// Number of the stream, unique within the coordinator.
     pub number: u64,
 }

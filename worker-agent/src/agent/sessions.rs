@@ -44,7 +44,7 @@ impl Agent {
         let device = self.parts.pool.device(&session.device).ok_or(ConnectError::Ended)?;
         let terms = session.terms();
         let engine = terms.engine.parse().map_err(|UnknownName(engine)| LaunchError::NoEngine {
-            device: device.name.to_string(),
+            device: device.name.clone(),
             engine,
         })?;
         // The slice counts as in use from before the process exists until after it has been reaped.
