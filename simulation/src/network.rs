@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     book::Live,
-    world::{Node, World, locked},
+    world::{Node, World},
 };
 
 /// Time without traffic after which both sides give a connection up.
@@ -83,7 +83,10 @@ impl Transport for Wire {
             let (answer, answered) = oneshot::channel();
             let world = &self.world;
             if path == path::RELEASE {
-                locked(&world.maxima).release(to, &ReleaseRequest::decode(message.clone()).unwrap_or_default());
+                world
+                    .maxima
+                    .lock()
+                    .release(to, &ReleaseRequest::decode(message.clone()).unwrap_or_default());
             }
             let loss = world.conditions().loss;
             if world.happens(world.conditions().repeats) {
@@ -185,7 +188,7 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
 
 /// Opens a stream, and moves the frames of both directions.
 fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>) -> Incomings {
-    let broken = locked(&live.connections).child_token();
+    let broken = live.connections.lock().child_token();
     let (to_agent, body) = mpsc::unbounded_channel::<Result<Bytes, io::Error>>();
     let (answers, answered) = mpsc::channel::<Bytes>(WAITING_FRAMES);
     let (to_operator, incoming) = mpsc::unbounded_channel();

@@ -1,16 +1,11 @@
 //! The tasks of one operator or agent, which can be crashed together: [`Part`].
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    task::Waker,
-};
+use std::{collections::BTreeMap, sync::Arc, task::Waker};
 
+use parking_lot::Mutex;
 use sahasra_service::part::{self, Group};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-
-use crate::world::locked;
 
 /// A group of tasks that end together. Clones refer to the same group. After [`Part::crash`] no task of the group runs any more.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +36,7 @@ impl Part {
     /// Ends every task of the group: none of them is polled again, and all of them are dropped.
     pub fn crash(&self) {
         let wakers = {
-            let mut state = locked(&self.state);
+            let mut state = self.state.lock();
             state.crashed = true;
             std::mem::take(&mut state.wakers)
         };
@@ -55,25 +50,25 @@ impl Part {
 
     /// Crashes the group after `steps` more polls of its tasks, immediately before the next poll.
     pub fn crash_after(&self, steps: u64) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         state.crash_at = Some(state.steps + steps);
     }
 
     pub fn has_crashed(&self) -> bool {
-        locked(&self.state).crashed
+        self.state.lock().crashed
     }
 }
 
 impl Group for Part {
     fn join(&self) -> u64 {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         state.tasks += 1;
         state.tasks
     }
 
     fn may_poll(&self, task: u64, waker: &Waker) -> bool {
         let crashes = {
-            let mut state = locked(&self.state);
+            let mut state = self.state.lock();
             if state.crashed {
                 return false;
             }
@@ -88,7 +83,7 @@ impl Group for Part {
     }
 
     fn leave(&self, task: u64) {
-        locked(&self.state).wakers.remove(&task);
+        self.state.lock().wakers.remove(&task);
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
     plan::{AgentPlan, SYSTEM},
     session_executor::SessionModels,
     store::Network,
-    world::{Node, World, locked},
+    world::{Node, World},
 };
 
 /// Time without a heartbeat after which a worker counts as stale, or without a renewal after which a leader is
@@ -144,7 +144,7 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
             let models = Models::new(Arc::clone(&world), index);
             let agent = start(&world, index, &plan, boot, &part, clock, &models);
             let live = Live::new(index, Arc::clone(&agent), part.clone(), clock);
-            locked(&world.agents).insert(index, Arc::clone(&live));
+            world.agents.lock().insert(index, Arc::clone(&live));
             world.note(format_args!("{node} starts, boot {boot}"));
             let mut down = RESTART;
             let stop = CancellationToken::new();
@@ -179,8 +179,8 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
                 }
             }
             part.crash();
-            locked(&live.connections).cancel();
-            locked(&world.agents).remove(&index);
+            live.connections.lock().cancel();
+            world.agents.lock().remove(&index);
             sleep(down).await;
         }
     });

@@ -17,7 +17,7 @@ use crate::{
     parts::{self, Order},
     plan::{HEALED, NAMESPACES, Plan, SYSTEM},
     users::{Named, Users},
-    world::{World, locked},
+    world::World,
 };
 
 /// Time after the last fault within which everything must be done.
@@ -112,7 +112,7 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
 async fn check_agents(world: Arc<World>) {
     loop {
         sleep(POLL_INTERVAL).await;
-        let agents: Vec<_> = locked(&world.agents).values().cloned().collect();
+        let agents: Vec<_> = world.agents.lock().values().cloned().collect();
         for live in agents.iter().filter(|live| !live.part.has_crashed()) {
             live.check_expiry(&world);
         }
@@ -183,7 +183,7 @@ impl Users {
         if let Some(lease) = leases.iter().next() {
             return Err(format!("VramLease {} is still there", lease.name_any()));
         }
-        for live in locked(&self.world.agents).values() {
+        for live in self.world.agents.lock().values() {
             let (load, _) = live.agent.totals();
             if load.leased_bytes > 0 {
                 return Err(format!("worker-{} still lends {} bytes", live.index, load.leased_bytes));

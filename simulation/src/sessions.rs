@@ -11,7 +11,6 @@ use crate::{
     book::Live,
     plan::{HEALED, SessionPlan},
     users::{Named, Users},
-    world::locked,
 };
 
 /// Interval at which a session is checked.
@@ -92,7 +91,7 @@ impl UserSession {
                     let Some(session) = live.agent.sessions.find(name.namespace, &name.name) else {
                         return;
                     };
-                    let Some(exits) = locked(&world.session_executors).remove(&(live.index, executor)) else {
+                    let Some(exits) = world.session_executors.lock().remove(&(live.index, executor)) else {
                         return;
                     };
                     if session.ended.is_cancelled() || exits.send(how).is_err() {
