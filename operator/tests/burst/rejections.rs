@@ -85,12 +85,9 @@ async fn a_permanently_rejected_checkpoint_fails_the_burst_while_it_runs_and_at_
     }
 }
 
-/// Whether the set contains an index, without any pattern (SplitMix64).
+/// Whether the set contains an index, without any pattern.
 fn is_chosen(index: u64) -> bool {
-    let mut z = (index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) & 1 == 1
+    fastrand::Rng::with_seed(index).bool()
 }
 
 #[tokio::test(start_paused = true)]
