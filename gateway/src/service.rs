@@ -137,6 +137,7 @@ impl Gateway {
             .boxed()
     }
 
+    #[tracing::instrument(name = "request", level = "debug", skip_all, fields(method = %call.method, path = path.as_str()))]
     async fn answer<B: Buf>(self: Arc<Self>, path: FullPath, call: Call, body: impl Stream<Item = Result<B, warp::Error>>) -> Answer {
         let began = Instant::now();
         let is_upgrade = call.headers.contains_key(header::UPGRADE);

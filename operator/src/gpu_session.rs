@@ -100,15 +100,18 @@ async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: Req
     }
 }
 
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
 fn on_error(session: Arc<GpuSession>, error: &ApiError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("GpuSession", error.category());
     if error.category() == "conflict" {
         return Action::requeue(SOON);
     }
-    tracing::warn!(session = session.name_any(), namespace = session.namespace(), error = %causes(error), "reconcile failed");
+    tracing::warn!(error = %causes(error), "reconcile failed");
     Action::requeue(Duration::from_secs(1))
 }
 
+// A root: the span of the runtime has the same name and namespace in another form.
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
 async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ApiError> {
     let began = Instant::now();
     let context = &reconciler.context;

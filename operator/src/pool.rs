@@ -285,6 +285,7 @@ impl Pool {
     }
 
     /// Sends the request of an action. Returns the worker if it did not answer a release.
+    #[tracing::instrument(name = "call", skip_all, fields(worker = %action.worker()))]
     async fn perform(&self, action: Action) -> Option<WorkerName> {
         let calls = match action {
             Action::Renew { .. } => &self.renewals,
@@ -365,9 +366,9 @@ impl Pool {
             state.troubled(worker, trouble) || is_first
         };
         if is_new {
-            tracing::warn!(worker = %worker, error = %causes(error), "{what}: retrying until the agent responds");
+            tracing::warn!(error = %causes(error), "{what}: retrying until the agent responds");
         } else {
-            tracing::debug!(worker = %worker, error = %causes(error), "{what}");
+            tracing::debug!(error = %causes(error), "{what}");
         }
     }
 
@@ -377,7 +378,7 @@ impl Pool {
             match self.agents.release(endpoint, request).await {
                 Ok(answer) => {
                     if let Some(refusal) = answer.refusal {
-                        tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
+                        tracing::debug!(owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
                     }
                     let mut state = self.state.lock();
                     state.confirmed(worker, request);

@@ -130,6 +130,7 @@ impl Registration {
     /// # Errors
     /// [`Occupied`] when the node has another agent: this agent must stop. The objects belong to the other agent then, and are left
     /// unchanged.
+    #[tracing::instrument(name = "registration", skip_all, fields(worker = %self.config.node_name))]
     pub async fn run(self, stop: CancellationToken) -> Result<(), Occupied> {
         let over = stop.child_token();
         let heartbeats = async {
@@ -324,7 +325,7 @@ impl Registration {
         );
         worker.metadata.owner_references = self.node().await?.map(|node| vec![owned_by(&node)]);
         let created = call(workers.create(&PostParams::default(), &worker)).await?;
-        tracing::info!(worker = %self.config.node_name, "registered");
+        tracing::info!("registered");
         Ok(created)
     }
 

@@ -117,6 +117,8 @@ async fn sweep(reconciler: Arc<Reconciler>, store: Store<BurstJob>) {
     }
 }
 
+// A root: the span of the runtime has the same name and namespace in another form.
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
 async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let began = Instant::now();
     let outcome = reconciler.reconcile(job).await;
@@ -124,6 +126,7 @@ async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Ac
     outcome
 }
 
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
 fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let category = error.category();
     reconciler.context.metrics.reconcile_failed("BurstJob", category);
@@ -132,11 +135,10 @@ fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconcil
         _ => 1,
     };
     let wait = pause(category, attempts);
-    let (name, namespace) = (job.name_any(), job.namespace());
     if is_expected(category, attempts) {
-        tracing::debug!(job = name, namespace, error = %causes(error), ?wait, "reconcile failed");
+        tracing::debug!(error = %causes(error), ?wait, "reconcile failed");
     } else {
-        tracing::warn!(job = name, namespace, error = %causes(error), ?wait, "reconcile failed");
+        tracing::warn!(error = %causes(error), ?wait, "reconcile failed");
     }
     Action::requeue(wait)
 }
@@ -165,7 +167,7 @@ impl Reconciler {
                 {
                     self.report(&job, write, message).await?;
                     if write.is_user_error() {
-                        tracing::info!(job = job.name_any(), namespace = job.namespace(), error = %causes(write), ?retry, "rejected");
+                        tracing::info!(error = %causes(write), ?retry, "rejected");
                         return Ok(Action::requeue(retry));
                     }
                 }

@@ -72,6 +72,15 @@ pub(super) enum Action {
 }
 
 impl Action {
+    /// The worker whose agent is called.
+    pub(super) fn worker(&self) -> &WorkerName {
+        match self {
+            Self::Acquire { worker, .. } | Self::Release { worker, .. } | Self::Renew { worker, .. } | Self::Inventory { worker, .. } => {
+                worker
+            }
+        }
+    }
+
     /// Releases grants of an owner, except for `keep_slices` slices of each. If no grants are listed, all grants of the owner are released.
     fn release(worker: &WorkerName, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
         Self::Release {

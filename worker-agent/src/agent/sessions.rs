@@ -67,6 +67,7 @@ impl Agent {
             "session",
             session = terms.name,
             namespace = terms.namespace,
+            worker = self.identity.worker.as_str(),
             device = session.device.as_str(),
             process = process.id()
         );
