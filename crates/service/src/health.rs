@@ -7,6 +7,8 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use warp::{Filter, Rejection};
 
+use crate::methods::get_or_head;
+
 use crate::answer::{self, Answer};
 
 /// Names of the parts of a process that are not ready yet. Clones share the state.
@@ -56,7 +58,7 @@ pub fn alive() -> Answer {
 pub fn routes(readiness: Readiness) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
     let health = warp::path!("healthz").map(alive);
     let ready = warp::path!("readyz").map(move || readiness.answer());
-    warp::get().and(health.or(ready).unify())
+    get_or_head().and(health.or(ready).unify())
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod backoff;
 pub mod clock;
 pub mod health;
 pub mod logging;
+pub mod methods;
 pub mod metrics;
 pub mod part;
 pub mod server;
