@@ -20,6 +20,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use sahasra_memory::streaming;
+
 pub use heap::{HEAP_BYTES, Heap};
 pub use host::HostBlock;
 
@@ -382,7 +384,7 @@ impl Memory {
         }
         let (_keep, host) = self.range(pointer, bytes.len())?;
         // SAFETY: the range was checked and is kept alive; the source is a Rust slice and cannot overlap it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host, bytes.len()) }
+        unsafe { streaming::copy(bytes.as_ptr(), host, bytes.len()) }
         Ok(())
     }
 
@@ -396,7 +398,7 @@ impl Memory {
         }
         let (_keep, host) = self.range(pointer, bytes.len())?;
         // SAFETY: the range was checked and is kept alive; the target is a Rust slice and cannot overlap it.
-        unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { streaming::copy(host, bytes.as_mut_ptr(), bytes.len()) }
         Ok(())
     }
 
