@@ -132,7 +132,7 @@ verify-rust: $(CARGO_DENY)
 	simulation/mutants --check
 
 .PHONY: generate
-generate: ## Write everything that is generated: the chart's CRDs, manifests, the table of PTX, ConfigMaps of the examples, Python's names and limits of a BurstJob
+generate: ## Write everything that is generated: the chart's CRDs, manifests, the table of PTX, ConfigMaps of the examples, Python's limits of a BurstJob
 	cargo run --quiet --bin sahasra-crds
 	cargo run --quiet --example instruction_table
 	examples/generate

@@ -76,6 +76,7 @@ pub struct GpuSessionSpec {
     pub vram: VramQuantity,
     /// Engine that runs the session's programs.
     #[serde(default)]
+    #[schemars(description = engine_description())]
     pub engine: Engine,
     /// Time without a client or an operation after which the session ends, in seconds.
     // 30 minutes: a lunch break does not end the work, a forgotten notebook does not hold a GPU overnight.
@@ -90,6 +91,14 @@ pub struct GpuSessionSpec {
     #[serde(default = "number::<DEFAULT_SESSION_SECONDS>")]
     #[schemars(range(min = MIN_SESSION_SECONDS, max = MAX_SESSION_SECONDS))]
     pub ttl_seconds: i64,
+}
+
+fn engine_description() -> String {
+    let engines: Vec<_> = Engine::ALL
+        .iter()
+        .map(|engine| format!("`{engine}` ({})", engine.description()))
+        .collect();
+    format!("Engine that runs the session's programs: {}.", engines.join(", "))
 }
 
 impl GpuSessionSpec {

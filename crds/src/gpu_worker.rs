@@ -101,13 +101,8 @@ pub struct DeviceStatus {
     pub health: DeviceHealth,
     /// Engines that the device supports.
     #[serde(deserialize_with = "known_engines")]
-    #[schemars(description = engines_description(), with = "Vec<String>", length(max = 8), inner(length(max = 16)))]
+    #[schemars(with = "Vec<String>", length(max = 8), inner(length(max = 16)))]
     pub engines: Vec<Engine>,
-}
-
-fn engines_description() -> String {
-    let names: Vec<_> = Engine::ALL.iter().map(|engine| format!("`{engine}`")).collect();
-    format!("Engines that the device supports: {}.", names.join(", "))
 }
 
 /// Reads the engines that this version knows: a worker of a newer version may have others.

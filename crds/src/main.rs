@@ -1,5 +1,5 @@
-//! Writes the files that are generated from the types: the definitions of the chart, `docs/api.md`, and the Python package's names and limits
-//! of a BurstJob.
+//! Writes the files that are generated from the types: the definitions of the chart, `docs/api.md`, and the Python package's limits of a
+//! BurstJob.
 
 use std::{collections::BTreeMap, fs, io, path::Path, process::ExitCode};
 

@@ -10,7 +10,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use sahasra_parameters::spec::MAX_VALUES;
 
 use crate::{
-    burst_job::{Aggregate, MAX_RETRIES, kernel::MAX_OUTPUT_BYTES},
+    burst_job::{MAX_RETRIES, kernel::MAX_OUTPUT_BYTES},
     vram_lease::MAX_SLICES,
 };
 
@@ -82,12 +82,10 @@ pub fn markdown() -> String {
     text
 }
 
-/// Returns the Python module with the names and limits of a BurstJob that the package checks.
+/// Returns the Python module with the limits of a BurstJob that the package checks.
 pub fn python() -> String {
-    let names: String = Aggregate::OPTIONS.iter().map(|name| format!("    {name:?},\n")).collect();
     format!(
-        "\"\"\"Names and limits of a BurstJob. Generated from crds/src by `make generate`: do not edit.\"\"\"\n\n\
-         AGGREGATES = (\n{names})\n\
+        "\"\"\"Limits of a BurstJob. Generated from crds/src by `make generate`: do not edit.\"\"\"\n\n\
          #: Largest number of values that a parameter may list.\nMAX_VALUES = {MAX_VALUES}\n\
          #: Largest number of retries of a chunk.\nMAX_RETRIES = {MAX_RETRIES}\n\
          #: Largest number of slices.\nMAX_SLICES = {MAX_SLICES}\n\

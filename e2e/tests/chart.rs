@@ -16,13 +16,15 @@ use sahasra_e2e::{ControlPlane, Options, Pool, PoolOptions, eventually, tools};
 const NAMESPACE: &str = "sahasra-system";
 const WITHIN: Duration = Duration::from_secs(20);
 
-/// Applies manifests/, as a user would. The harness has already applied the CRDs under another field manager.
+/// Applies the definitions and manifests/, as a user would. The harness has already applied the definitions under another field manager.
 async fn install() -> ControlPlane {
     let control_plane = ControlPlane::start(Options::default()).await.expect("a control plane starts");
-    let manifests = tools::workspace_root().join("manifests");
-    let path = manifests.to_str().expect("a path in UTF-8");
+    let [definitions, manifests] = ["helm/sahasra/files/crds", "manifests"].map(|folder| {
+        let path = tools::workspace_root().join(folder);
+        path.into_os_string().into_string().expect("a path in UTF-8")
+    });
     let applied = control_plane
-        .kubectl(["apply", "--server-side", "--force-conflicts", "-f", path])
+        .kubectl(["apply", "--server-side", "--force-conflicts", "-f", &definitions, "-f", &manifests])
         .await
         .expect("kubectl runs");
     applied.success().expect("every manifest is accepted");

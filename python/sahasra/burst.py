@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .arguments import seconds_of, vram_of
-from .burst_schema import AGGREGATES, MAX_ELEMENTS, MAX_RETRIES, MAX_SLICES, MAX_VALUES
+from .burst_schema import MAX_ELEMENTS, MAX_RETRIES, MAX_SLICES, MAX_VALUES
 from .caller import warn
 from .errors import ExecutionError, InvalidArgumentError, SahasraError, WaitTimeoutError
 from .kernel import Parameter, entries_of, extent, parameters_of, text_of, whole
@@ -123,14 +123,10 @@ def spec_of(
         spec["slices"] = {"min": 1, "max": whole("slices", slices, 1, MAX_SLICES)}
     if aggregate is not None:
         if isinstance(aggregate, str):
-            if aggregate not in AGGREGATES:
-                raise InvalidArgumentError(f"aggregate={aggregate!r} is not an aggregate: expected one of {', '.join(AGGREGATES)}")
-            if aggregate == "topK":
-                raise InvalidArgumentError('aggregate="topK" lacks the number of results to list: pass aggregate={"topK": {"output": 0, "k": 10}}')
-            aggregate = {aggregate: {} if aggregate == "none" else {"output": 0}}
+            aggregate = {aggregate: {}}
         elif not isinstance(aggregate, Mapping):
             raise InvalidArgumentError(
-                f"argument `aggregate` must be one of {', '.join(AGGREGATES)}, or a dict such as "
+                "argument `aggregate` must be the name of an aggregate, such as \"argmin\", or a dict such as "
                 f'{{"topK": {{"output": 0, "k": 10}}}}, not {aggregate!r}'
             )
         spec["aggregate"] = dict(aggregate)

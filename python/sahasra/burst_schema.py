@@ -1,14 +1,5 @@
-"""Names and limits of a BurstJob. Generated from crds/src by `make generate`: do not edit."""
+"""Limits of a BurstJob. Generated from crds/src by `make generate`: do not edit."""
 
-AGGREGATES = (
-    "argmin",
-    "argmax",
-    "topK",
-    "sum",
-    "mean",
-    "concat",
-    "none",
-)
 #: Largest number of values that a parameter may list.
 MAX_VALUES = 4096
 #: Largest number of retries of a chunk.

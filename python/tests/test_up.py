@@ -307,6 +307,13 @@ def test_a_burst_returns_a_data_frame(client):
     assert frame.attrs["burst"]["status"]["aggregate"]["best"][0]["index"] == frame[output].argmin()
 
 
+@pytest.mark.parametrize(("aggregate", "message"), [("median", "median"), ("topK", r"aggregate\.topK\.k")])
+def test_an_aggregate_that_does_not_exist_or_lacks_a_field_is_rejected(client, aggregate, message):
+    with pytest.raises(sahasra.SahasraError, match=message) as error:
+        client.burst(ptx=SCORE, parameters={"rate": [1.0], "size": [1]}, block=1, vram="64Mi", aggregate=aggregate)
+    print(error.value)
+
+
 def test_columns_are_bound_by_the_names_of_the_parameters(client):
     pytest.importorskip("pandas")
     parameters = {"size": np.arange(1, 5, dtype=np.uint32), "rate": np.arange(2.5, 6.5, dtype=np.float32)}

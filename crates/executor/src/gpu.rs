@@ -1,7 +1,7 @@
 //! A GPU as the device of a session of engine `cuda`, through the CUDA driver.
 //!
 //! ```text
-//! session::cuda ──► dyn WatchedDevice: GpuDevice ──► GpuQueue (two threads) ──► Context (a context of the driver, one stream) ──► Pages, Module
+//! session::engines::cuda ──► dyn WatchedDevice: GpuDevice ──► GpuQueue (two threads) ──► Context (a context of the driver, one stream) ──► Pages, Module
 //! ```
 //!
 //! Each context of a client is a context of the driver, so that limits, faults and what kernels print are a context's own. A fault makes

@@ -19,8 +19,9 @@
 
 mod answer;
 mod connection;
-mod cuda;
 mod engine;
+mod engine_thread;
+mod engines;
 mod hub;
 mod link;
 mod payload;
@@ -32,27 +33,18 @@ use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use sahasra_error_chain::causes;
 use sahasra_executor_protocol::clock::monotonic_now;
-use sahasra_executor_protocol::program_cache::Folder;
 use sahasra_executor_protocol::session::adoption;
 use sahasra_executor_protocol::session::status_page::StatusPage;
-use sahasra_names::{self as names, Backend};
-use sahasra_wire::session::client_frame;
+use sahasra_names as names;
 
 #[cfg(test)]
-pub(crate) use self::cuda::ON_GPU;
+pub(crate) use self::engines::cuda::ON_GPU;
 
-use self::answer::Answer;
 use self::connection::Connections;
-use self::cuda::CudaState;
-use self::engine::{ENGINE_STACK, Engine, ptx::PtxEngine, xla::XlaEngine};
-use self::hub::{Hub, Input, Offer, Waiting};
-use self::payload::Payload;
-use self::state::{Callbacks, Malformed, State};
+use self::engine::ENGINE_STACK;
+use self::hub::{Hub, Offer};
 use crate::assigned::Assigned;
-use crate::device::cpu::CpuDevice;
-use crate::device::cuda::CudaDevice;
 use crate::process::end_process;
 
 /// Timeout for sending the reason to a connected client when the session ends.
@@ -119,7 +111,7 @@ pub(crate) fn serve(control: UnixStream, status_page: StatusPage, options: Optio
         .name("session-engine".to_owned())
         .stack_size(ENGINE_STACK);
     let started = builder.spawn(move || {
-        open(status_page, &options, |outcome| {
+        engines::open(status_page, &options, |outcome| {
             // The receiver waits for the outcome, so sending cannot fail.
             let _ = sender.send(outcome);
         });
@@ -200,133 +192,6 @@ fn reject_connections(control: &UnixStream, reason: &str) {
         match adoption::receive(control) {
             Ok(Some(adopted)) => connection::reject(adopted, reason),
             Ok(None) | Err(_) => return,
-        }
-    }
-}
-
-/// Opens the engine, passes the outcome to `report`, and runs the engine. Returns only if the engine cannot be opened.
-fn open(status_page: StatusPage, options: &Options, report: impl FnOnce(Result<Arc<Hub>, String>)) {
-    let limit_bytes = options.assigned.memory_bytes;
-    match (options.engine, options.assigned.backend) {
-        (names::Engine::Ptx, Backend::Cpu) => {
-            let device = CpuDevice::new(limit_bytes, options.assigned.threads as usize);
-            run(status_page, PtxEngine::new(device, Backend::Cpu), limit_bytes, report);
-        }
-        (names::Engine::Ptx, Backend::Cuda) => {
-            let engine = CudaDevice::open(options.assigned.ordinal).and_then(|device| PtxEngine::new(device, Backend::Cuda));
-            run(status_page, engine, limit_bytes, report);
-        }
-        (names::Engine::Cuda, backend) => {
-            let device = match backend {
-                Backend::Cpu => cuda::cpu(limit_bytes, options.assigned.threads),
-                Backend::Cuda => match cuda::gpu(options.assigned.ordinal, limit_bytes, options.context_bytes) {
-                    Ok(device) => device,
-                    Err(reason) => return report(Err(reason)),
-                },
-            };
-            let description = cuda::description(device.properties(), backend);
-            let hub = Hub::new(status_page, description, limit_bytes).offering(options.offer());
-            drive(hub, report, |hub| CudaState::new(device, hub));
-        }
-        (names::Engine::Xla, backend) => {
-            let Some(plugin) = &options.plugin else {
-                return report(Err("engine xla requires --plugin".to_owned()));
-            };
-            let gpu = backend.is_gpu().then_some(options.assigned.ordinal);
-            let cache = options.program_cache_dir.clone().map(|path| Folder {
-                path,
-                limit_bytes: options.program_cache_limit_bytes,
-            });
-            run(status_page, XlaEngine::open(plugin, gpu, limit_bytes, cache), limit_bytes, report);
-        }
-    }
-}
-
-fn run<E: Engine, F: std::error::Error + 'static>(
-    status_page: StatusPage,
-    engine: Result<E, F>,
-    limit_bytes: u64,
-    report: impl FnOnce(Result<Arc<Hub>, String>),
-) {
-    let engine = match engine {
-        Ok(engine) => engine,
-        Err(error) => return report(Err(causes(&error))),
-    };
-    let hub = Hub::new(status_page, engine.description(), limit_bytes);
-    drive(hub, report, |hub| {
-        let (begins, ends, downloads) = (Arc::clone(&hub), Arc::clone(&hub), hub);
-        let callbacks = Callbacks {
-            execution_begins: Arc::new(move || begins.execution_begins()),
-            execution_ends: Arc::new(move || ends.execution_ends()),
-            download_ends: Arc::new(move || downloads.download_ends()),
-        };
-        State::new(engine, limit_bytes, callbacks)
-    })
-}
-
-/// Reports the hub, and runs the engine.
-fn drive<S: ClientState>(hub: Hub, report: impl FnOnce(Result<Arc<Hub>, String>), state: impl FnOnce(Arc<Hub>) -> S) -> ! {
-    let hub = Arc::new(hub);
-    let state = state(Arc::clone(&hub));
-    report(Ok(Arc::clone(&hub)));
-    work(&hub, state)
-}
-
-/// State of a client on an engine. One thread uses it: it passes the client's operations in order, and takes answers.
-trait ClientState {
-    fn has_answers(&self) -> bool;
-
-    /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
-    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>);
-
-    /// Number of tensors or allocations, and bytes of device memory in use.
-    fn stored(&self) -> (u64, u64);
-
-    /// Reasons to wake the thread.
-    fn waiting(&self) -> Waiting;
-
-    /// Whether [`ClientState::settle`] would do anything.
-    fn can_settle(&self) -> bool;
-
-    /// Processes what has ended, and gives the answers that no longer wait.
-    fn settle(&mut self);
-
-    /// Frees everything and discards all answers.
-    fn reset(&mut self);
-
-    /// Carries out an operation.
-    ///
-    /// # Errors
-    /// [`Malformed`]: the caller must report it to the client and call [`ClientState::reset`].
-    fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Payload) -> Result<(), Malformed>;
-}
-
-/// Main loop of the engine's thread.
-fn work<S: ClientState>(hub: &Hub, mut state: S) -> ! {
-    let mut generation = 0;
-    let mut stored = (0, 0);
-    loop {
-        if state.has_answers() {
-            let (answers, last) = state.take_answers();
-            hub.answer(generation, answers, last);
-        }
-        if stored != state.stored() {
-            stored = state.stored();
-            hub.status_page.set_stored(stored.0, stored.1);
-        }
-        match hub.next(state.waiting(), || state.can_settle()) {
-            Input::Settle => state.settle(),
-            Input::Begin(next) => {
-                state.reset();
-                generation = next;
-            }
-            Input::Operation {
-                sequence, kind, payload, ..
-            } => {
-                if let Err(malformed) = state.operation(sequence, kind, payload) {
-                    hub.malformed_operation(generation, &malformed.to_string());
-                }
-            }
         }
     }
 }

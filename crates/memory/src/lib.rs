@@ -15,6 +15,7 @@
 mod block;
 mod pool;
 pub mod shared;
+pub mod streaming;
 
 use std::fmt;
 use std::mem::MaybeUninit;

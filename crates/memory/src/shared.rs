@@ -24,6 +24,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 pub use self::transfer::{receive, send, unread_bytes};
+use crate::streaming;
 
 /// Size of the slots' words in bytes.
 const HEAD_BYTES: usize = 4096;
@@ -312,7 +313,7 @@ impl Slot {
     pub fn copy_to(&self, into: &mut [u8]) {
         let source = self.pool.memory.slot(self.index, into.len());
         // SAFETY: as in `fill`.
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), into.as_mut_ptr(), into.len()) };
+        unsafe { streaming::copy(source.as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
     /// Lends the slot to the peer, who frees it.

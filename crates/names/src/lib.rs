@@ -13,25 +13,46 @@ pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerN
 
 mod identifiers;
 
-/// Engine that runs programs on a device.
+/// Engine that runs programs on a device. [`Engine::description`] states which.
 #[derive(JsonSchema, Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// PTX kernels: the CUDA driver on a GPU, the CPU engine elsewhere.
     Ptx,
-    /// StableHLO programs through a PJRT plugin.
     #[default]
     Xla,
-    /// Programs that use the CUDA driver API.
     Cuda,
 }
 
 impl Engine {
+    /// Programs that the engine runs, for descriptions of the schema.
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::Ptx => "PTX kernels: the CUDA driver on a GPU, the CPU engine elsewhere",
+            Self::Xla => "StableHLO programs, through a PJRT plugin",
+            Self::Cuda => "programs that use the CUDA driver API",
+        }
+    }
+
     /// Part that a worker needs to offer the engine, if it may be missing.
-    pub const fn requirement(self) -> Option<&'static str> {
+    pub const fn requirement(self) -> Option<Requirement> {
         match self {
             Self::Ptx | Self::Cuda => None,
-            Self::Xla => Some("PJRT plugin"),
+            Self::Xla => Some(Requirement::PjrtPlugin),
+        }
+    }
+}
+
+/// Part of a worker that an engine needs and that may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// A PJRT plugin that drives the device.
+    PjrtPlugin,
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PjrtPlugin => formatter.write_str("PJRT plugin"),
         }
     }
 }

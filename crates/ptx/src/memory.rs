@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+use sahasra_memory::streaming;
+
 pub use heap::{HEAP_BYTES, Heap};
 pub use host::HostBlock;
 
@@ -375,7 +377,7 @@ impl Memory {
         }
         let (_keep, host) = self.range(pointer, bytes.len())?;
         // SAFETY: the range was checked and is kept alive; the source is a Rust slice and cannot overlap it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), host, bytes.len()) }
+        unsafe { streaming::copy(bytes.as_ptr(), host, bytes.len()) }
         Ok(())
     }
 
@@ -389,7 +391,7 @@ impl Memory {
         }
         let (_keep, host) = self.range(pointer, bytes.len())?;
         // SAFETY: the range was checked and is kept alive; the target is a Rust slice and cannot overlap it.
-        unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { streaming::copy(host, bytes.as_mut_ptr(), bytes.len()) }
         Ok(())
     }
 

@@ -41,15 +41,15 @@ one_of! {
     #[serde(rename_all = "camelCase")]
     #[x_kube(validation = exactly_one(Aggregate::OPTIONS))]
     pub struct Aggregate as AggregateChoice {
-        /// Chunk with the smallest value; of equal values, the lowest index. NaN is ignored.
+        /// Chunk with the smallest value; of equal values, the lowest index. An infinity can be the smallest; NaN is ignored.
         argmin: Argmin(OutputSelector) = "argmin",
-        /// Chunk with the largest value; of equal values, the lowest index. NaN is ignored.
+        /// Chunk with the largest value; of equal values, the lowest index. An infinity can be the largest; NaN is ignored.
         argmax: Argmax(OutputSelector) = "argmax",
         /// The k best chunks, starting with the best. NaN is ignored.
         top_k: TopK(TopK) = "topK",
-        /// Elementwise sum over all chunks, correctly rounded regardless of the order in which results arrive. The sum with a NaN is NaN.
+        /// Elementwise sum over all chunks, rounded once at the end: the order of results does not matter. The sum with a NaN is NaN.
         sum: Sum(OutputSelector) = "sum",
-        /// Elementwise mean over all chunks, with its 95 % confidence interval. The mean with a NaN is NaN.
+        /// Elementwise mean over all chunks, with its 95 % confidence interval by Student's t. The mean with a NaN is NaN.
         mean: Mean(OutputSelector) = "mean",
         /// All values in the order of the index. The results contain them.
         concat: Concat(OutputSelector) = "concat",
@@ -80,7 +80,7 @@ pub fn most_elements(aggregate: &str) -> Option<usize> {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputSelector {
-    /// Position of the output among the kernel's `output` arguments, from 0. `argmin`, `argmax` and `topK` take outputs of one element, `sum` and `mean` of at most 256.
+    /// Position of the output among the kernel's `output` arguments, from 0. Aggregates that compare chunks take one element, those of each element at most 256.
     #[serde(default)]
     #[schemars(range(min = 0, max = MAX_ARGUMENTS - 1))]
     pub output: i64,

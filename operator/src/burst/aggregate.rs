@@ -1,27 +1,25 @@
-//! The aggregate of a burst's results, independent of the order in which the results arrive.
-//!
-//! Integers are compared and added as integers, floats as floats. Sums and values derived from them are exact until they are formatted
-//! ([`super::exact_sum`]). Values that a JSON number cannot represent are also given as text.
+//! The aggregate of a burst's results, independent of the order in which the results arrive. Sums and values derived from them are exact
+//! until they are formatted ([`super::exact_sum`]).
+
+mod numbers;
 
 use std::collections::BTreeMap;
 
 use sahasra_crds::burst_job::{
-    AggregateChoice, ScalarType,
+    AggregateChoice,
     aggregate::Order,
     status::{AggregateStatus, BestChunk},
 };
 use sahasra_parameters::Scalar;
 use serde::{Deserialize, Serialize};
 
+use self::numbers::{Numbers, add, bits, in_json, short, summary, texts, unless_finite};
 use super::{
     exact_sum::{ExactSum, standard_error},
     layout::Layout,
     student,
 };
 use crate::objects::integer;
-
-/// Largest integer up to which all integers are exact as JSON numbers, which are read as doubles: 2^53.
-const EXACT_IN_JSON: u64 = 1 << 53;
 
 /// The running aggregate of a burst. Serialized into the checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,74 +49,6 @@ enum Kind {
         sums: Vec<ExactSum>,
         squares: Option<Vec<ExactSum>>,
     },
-}
-
-/// Interpretation of the 64 bits of a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Numbers {
-    #[default]
-    Float,
-    Signed,
-    Unsigned,
-}
-
-impl Numbers {
-    fn of(type_: ScalarType) -> Self {
-        match type_ {
-            ScalarType::F32 | ScalarType::F64 => Self::Float,
-            ScalarType::S32 | ScalarType::S64 => Self::Signed,
-            ScalarType::U8 | ScalarType::U32 | ScalarType::U64 => Self::Unsigned,
-        }
-    }
-
-    /// Key whose order is the order of the values that the bits represent. The bits must not be a NaN. Zeros of both signs are equal.
-    fn order(self, bits: u64) -> i128 {
-        match self {
-            Self::Unsigned => bits.into(),
-            Self::Signed => (bits as i64).into(),
-            Self::Float => {
-                let magnitude = i128::from(bits & !(1 << 63));
-                if bits >> 63 == 0 { magnitude } else { -magnitude }
-            }
-        }
-    }
-
-    fn value(self, bits: u64) -> f64 {
-        match self {
-            Self::Unsigned => bits as f64,
-            Self::Signed => bits as i64 as f64,
-            Self::Float => f64::from_bits(bits),
-        }
-    }
-
-    /// The exact value as text, if a JSON number cannot represent it.
-    fn exact(self, bits: u64) -> Option<String> {
-        match self {
-            Self::Unsigned => (bits > EXACT_IN_JSON).then(|| bits.to_string()),
-            Self::Signed => ((bits as i64).unsigned_abs() > EXACT_IN_JSON).then(|| (bits as i64).to_string()),
-            Self::Float => unless_finite(f64::from_bits(bits)),
-        }
-    }
-
-    fn short(self, bits: u64) -> String {
-        match self {
-            Self::Float => short(f64::from_bits(bits)),
-            Self::Signed | Self::Unsigned => self.exact(bits).unwrap_or_else(|| short(self.value(bits))),
-        }
-    }
-}
-
-/// The bits of a value as [`Numbers`] interprets them; `None` for a NaN.
-fn bits(value: Scalar) -> Option<u64> {
-    let number = value.as_f64();
-    match value {
-        Scalar::U8(value) => Some(value.into()),
-        Scalar::U32(value) => Some(value.into()),
-        Scalar::U64(value) => Some(value),
-        Scalar::S32(value) => Some(i64::from(value) as u64),
-        Scalar::S64(value) => Some(value as u64),
-        Scalar::F32(_) | Scalar::F64(_) => (!number.is_nan()).then_some(number.to_bits()),
-    }
 }
 
 impl Aggregator {
@@ -254,30 +184,6 @@ impl Aggregator {
     }
 }
 
-/// Adds a value to a sum, and its square to the sum of squares. Returns whether the value is a NaN.
-fn add(sum: &mut ExactSum, square: Option<&mut ExactSum>, value: Scalar) -> bool {
-    let (negative, magnitude) = match value {
-        Scalar::F32(_) | Scalar::F64(_) => {
-            let value = value.as_f64();
-            sum.add(value);
-            if let Some(square) = square {
-                square.add_square(value);
-            }
-            return value.is_nan();
-        }
-        Scalar::U8(value) => (false, value.into()),
-        Scalar::U32(value) => (false, value.into()),
-        Scalar::U64(value) => (false, value),
-        Scalar::S32(value) => (value < 0, value.unsigned_abs().into()),
-        Scalar::S64(value) => (value < 0, value.unsigned_abs()),
-    };
-    sum.add_whole(negative, magnitude);
-    if let Some(square) = square {
-        square.add_whole_square(magnitude);
-    }
-    false
-}
-
 fn best_chunk(numbers: Numbers, bits: u64, index: u64, parameters: BTreeMap<String, Scalar>) -> BestChunk {
     let exact = |value: Scalar| self::bits(value).and_then(|bits| Numbers::of(value.type_()).exact(bits));
     BestChunk {
@@ -329,56 +235,164 @@ fn mean(sums: &[ExactSum], squares: &[ExactSum], count: u64) -> AggregateStatus 
     }
 }
 
-/// Text of the first element, and the number of elements if there are several.
-fn summary(values: &[f64], text: impl Fn(f64) -> String) -> Option<String> {
-    let first = text(*values.first()?);
-    Some(match values.len() {
-        1 => first,
-        several => format!("{first}, 1 of {several}"),
-    })
-}
-
-/// All elements as text, if a JSON number cannot represent at least one of them; otherwise nothing.
-fn texts(values: &[f64], exact: Vec<Option<String>>) -> Vec<String> {
-    if exact.iter().all(Option::is_none) {
-        return Vec::new();
-    }
-    let plain = |value: &f64| Scalar::F64(*value).to_string();
-    let pairs = exact.into_iter().zip(values);
-    pairs.map(|(exact, value)| exact.unwrap_or_else(|| plain(value))).collect()
-}
-
-/// The value as a JSON number; `None` for infinities and NaN, which JSON does not have.
-fn in_json(value: f64) -> Option<f64> {
-    value.is_finite().then_some(value)
-}
-
-fn unless_finite(value: f64) -> Option<String> {
-    (!value.is_finite()).then(|| value.to_string())
-}
-
 fn place(number: i64) -> usize {
     usize::try_from(number).unwrap_or_default()
 }
 
-/// Formats a value with six significant digits, which is enough for a column of `kubectl get`.
-fn short(value: f64) -> String {
-    if value == 0.0 || (1e-4..1e9).contains(&value.abs()) {
-        let digits = if value == 0.0 {
-            0
-        } else {
-            (5 - value.abs().log10().floor() as i32).max(0) as usize
-        };
-        let text = format!("{value:.digits$}");
-        if text.contains('.') {
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        } else {
-            text
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sahasra_crds::burst_job::{Aggregate, ScalarType};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    mod checkpoints;
+    mod exactness;
+
+    fn layout(type_: ScalarType, count: i64) -> Layout {
+        let args = json!([{"output": {"type": type_, "count": count}}]);
+        Layout::of(&serde_json::from_value(json!({"ptx": {}, "entry": "k", "args": args})).unwrap())
+    }
+
+    fn run(aggregate: &Aggregate, results: &[(u64, f64)]) -> Aggregator {
+        let layout = layout(ScalarType::F64, 1);
+        let mut aggregator = Aggregator::new(Some(aggregate.choice().unwrap()), &layout);
+        results
+            .iter()
+            .for_each(|(index, value)| aggregator.add(*index, &value.to_le_bytes(), &layout));
+        aggregator
+    }
+
+    fn parsed(aggregate: Value) -> Aggregate {
+        serde_json::from_value(aggregate).unwrap()
+    }
+
+    fn argmin() -> Aggregate {
+        parsed(json!({"argmin": {}}))
+    }
+
+    fn top(k: i64) -> Aggregate {
+        parsed(json!({"topK": {"k": k, "order": "Largest"}}))
+    }
+
+    fn mean() -> Aggregate {
+        parsed(json!({"mean": {}}))
+    }
+
+    fn sum() -> Aggregate {
+        parsed(json!({"sum": {}}))
+    }
+
+    /// All aggregates of the definition.
+    fn every() -> impl Iterator<Item = Aggregate> {
+        Aggregate::OPTIONS.iter().map(|name| match *name {
+            "topK" => top(3),
+            name => parsed(json!({name: {}})),
+        })
+    }
+
+    fn none(_: u64) -> BTreeMap<String, Scalar> {
+        BTreeMap::new()
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_arrival_does_not_matter(values in prop::collection::vec(prop_oneof![(-3_i32..3).prop_map(f64::from), any::<f64>().prop_filter("finite", |v| v.abs() < 1e100)], 1..40), shift in 0_usize..40) {
+            let results: Vec<(u64, f64)> = values.iter().copied().enumerate().map(|(index, value)| (index as u64, value)).collect();
+            let mut other = results.clone();
+            other.rotate_left(shift % results.len());
+            other.reverse();
+            for aggregate in every() {
+                prop_assert_eq!(run(&aggregate, &results).status(none), run(&aggregate, &other).status(none));
+            }
         }
-    } else {
-        format!("{value:.5e}")
+
+        #[test]
+        fn argmin_is_the_first_smallest(values in prop::collection::vec(-5_i32..5, 1..40)) {
+            let results: Vec<(u64, f64)> = values.iter().enumerate().map(|(index, value)| (index as u64, f64::from(*value))).collect();
+            let smallest = values.iter().min().copied().unwrap();
+            let index = values.iter().position(|value| *value == smallest).unwrap();
+            let status = run(&argmin(), &results).status(none);
+            prop_assert_eq!((status.best[0].index, status.best[0].value), (index as i64, Some(f64::from(smallest))));
+        }
+    }
+
+    /// Aggregates the results of chunks 0, 1, 2, … with one output, forward and backward.
+    fn of_all(aggregate: &Aggregate, type_: ScalarType, count: i64, records: &[Vec<u8>]) -> AggregateStatus {
+        let layout = layout(type_, count);
+        let mut both = [false, true].map(|backward| {
+            let mut aggregator = Aggregator::new(Some(aggregate.choice().unwrap()), &layout);
+            let mut indexed: Vec<(u64, &Vec<u8>)> = (0..).zip(records).collect();
+            if backward {
+                indexed.reverse();
+            }
+            for (index, record) in indexed {
+                aggregator.add(index, record, &layout);
+            }
+            aggregator.status(none)
+        });
+        assert_eq!(both[0], both[1], "the order of arrival shows");
+        std::mem::take(&mut both[0])
+    }
+
+    fn of_floats(aggregate: &Aggregate, values: &[f64]) -> AggregateStatus {
+        let records: Vec<Vec<u8>> = values.iter().map(|value| value.to_le_bytes().to_vec()).collect();
+        of_all(aggregate, ScalarType::F64, 1, &records)
+    }
+
+    fn of_unsigned(aggregate: &Aggregate, values: &[u64]) -> AggregateStatus {
+        let records: Vec<Vec<u8>> = values.iter().map(|value| value.to_le_bytes().to_vec()).collect();
+        of_all(aggregate, ScalarType::U64, 1, &records)
+    }
+
+    fn of_signed(aggregate: &Aggregate, values: &[i64]) -> AggregateStatus {
+        let records: Vec<Vec<u8>> = values.iter().map(|value| value.to_le_bytes().to_vec()).collect();
+        of_all(aggregate, ScalarType::S64, 1, &records)
+    }
+
+    #[test]
+    fn every_aggregate_of_the_definition_is_summarised() {
+        for name in Aggregate::OPTIONS {
+            let expected = match *name {
+                "argmin" | "topK" => Some("1 @ 1"),
+                "argmax" => Some("3 @ 0"),
+                "sum" => Some("6"),
+                "mean" => Some("2 ± 2.48414"),
+                "concat" | "none" => None,
+                other => panic!("no summary is expected of {other}: add it here"),
+            };
+            let aggregate = parsed(json!({*name: {"k": 2}}));
+            let status = of_floats(&aggregate, &[3.0, 1.0, 2.0]);
+            assert_eq!((status.summary.as_deref(), status.count), (expected, 3), "{name}");
+        }
+    }
+
+    #[test]
+    fn nan_never_wins_and_is_told() {
+        let status = of_floats(&argmin(), &[f64::NAN, 3.0, f64::NAN]);
+        assert_eq!((status.best[0].index, status.nan, status.count), (1, 2, 3));
+        assert_eq!(status.summary.as_deref(), Some("3 @ 1; 2 of 3 NaN"));
+        let status = of_floats(&argmin(), &[f64::NAN]);
+        assert_eq!((status.best.len(), status.summary.as_deref()), (0, Some("1 of 1 NaN")));
+    }
+
+    #[test]
+    fn top_k_lists_the_best_first() {
+        let status =
+            run(&top(2), &[(0, 1.0), (1, 9.0), (2, 5.0), (3, 9.0)]).status(|index| BTreeMap::from([("x".to_owned(), Scalar::U64(index))]));
+        assert_eq!(status.best.iter().map(|best| best.index).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(status.best[1].parameters["x"], 3.0);
+    }
+
+    #[test]
+    fn a_mean_comes_with_its_confidence_interval() {
+        let status = run(&mean(), &[(0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0)]).status(none);
+        assert_eq!(status.values, [Some(2.5)]);
+        // Standard deviation 1.29099, standard error 0.645497; Student's t with 3 degrees of freedom: 3.182446.
+        let width = status.confidence95[0].unwrap();
+        assert!((width - 2.054_26).abs() < 1e-5, "{width}");
+        assert_eq!(status.summary.as_deref(), Some("2.5 ± 2.05426"));
+        assert_eq!(run(&mean(), &[(0, 1.0)]).status(none).confidence95, [], "one result has no spread");
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use sahasra_executor_protocol::probe::PluginPlatform;
 use sahasra_executor_protocol::program_cache::ProgramCache;
 use sahasra_executor_protocol::session::status_page::StatusPage;
-use sahasra_names::{Backend, Engine};
+use sahasra_names::{Backend, Engine, Requirement};
 
 use super::launch::{Launch, LaunchError};
 use super::process::Process;
@@ -91,9 +91,9 @@ impl Launcher {
 
 impl Launch for Launcher {
     fn engines(&self, backend: Backend) -> Vec<Engine> {
-        let is_supported = |engine: &Engine| match engine {
-            Engine::Ptx | Engine::Cuda => true,
-            Engine::Xla => self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, backend)),
+        let is_supported = |engine: &Engine| match engine.requirement() {
+            None => true,
+            Some(Requirement::PjrtPlugin) => self.plugin.as_ref().is_some_and(|(_, platform)| drives(platform, backend)),
         };
         Engine::ALL.iter().copied().filter(is_supported).collect()
     }
@@ -112,16 +112,15 @@ impl Launch for Launcher {
                     engine: engine.to_string(),
                 });
             }
-            // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
-            let (more, needs_scratch) = match engine {
-                Engine::Ptx => (Vec::new(), false),
-                Engine::Cuda => {
-                    let socket = self.memory_socket.iter();
-                    let socket = socket.map(|name| format!("--shared-memory-socket={name}"));
-                    let context = format!("--context-bytes={}", device.context_bytes);
-                    (socket.chain([context]).collect(), false)
+            let socket = self.memory_socket.iter().map(|name| format!("--shared-memory-socket={name}"));
+            let mut more: Vec<String> = socket.chain([format!("--context-bytes={}", device.context_bytes)]).collect();
+            let needs_scratch = match engine.requirement() {
+                None => false,
+                Some(Requirement::PjrtPlugin) => {
+                    more.extend(self.plugin_arguments(namespace));
+                    // Compilers of GPU programs exchange files with their tools, so the session needs a scratch folder.
+                    device.kind.is_gpu()
                 }
-                Engine::Xla => (self.plugin_arguments(namespace), device.kind.is_gpu()),
             };
             let scratch = needs_scratch.then(|| tempfile::Builder::new().prefix("sahasra-session-").tempdir());
             let scratch = scratch.transpose()?;

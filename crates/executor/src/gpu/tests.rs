@@ -157,7 +157,7 @@ fn queues_keep_the_contract_on_our_own_driver() {
 
 #[test]
 fn the_engine_cuda_does_on_our_own_driver_what_it_does_on_the_cpu() {
-    on_our_own_driver("session::cuda::tests::", 10);
+    on_our_own_driver("session::engines::cuda::tests::", 10);
 }
 
 #[test]

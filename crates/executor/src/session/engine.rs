@@ -15,8 +15,6 @@ use sahasra_wire::session::{Compiled, FailureCode, Format, Launch};
 
 #[cfg(test)]
 pub(crate) mod model;
-pub(crate) mod ptx;
-pub(crate) mod xla;
 
 /// Stack size of the engine's thread and of compiler threads, in bytes: compilers recurse deeply.
 pub(super) const ENGINE_STACK: usize = 64 << 20;

@@ -36,9 +36,9 @@ use self::names::{Named, Names};
 use self::pending::Pending;
 use self::sending::{SENDING_TIMEOUT, Sending, Sent, Watched};
 use self::uploads::Incoming;
-use super::ClientState;
 use super::answer::Answer;
 use super::engine::{Callback, Completion, Engine, Fault, Properties};
+use super::engine_thread::ClientState;
 use super::hub::Waiting;
 use super::payload::Payload;
 

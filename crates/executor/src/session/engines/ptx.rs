@@ -12,8 +12,8 @@ use sahasra_pjrt::{CompiledMemory, Shape};
 use sahasra_ptx::{Cancel, PARAMETER_LIMIT};
 use sahasra_wire::session::{FailureCode, Format, Launch, argument};
 
-use super::{Compilation, Completer, Description, Engine, Fault, Properties};
 use crate::device::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
+use crate::session::engine::{Compilation, Completer, Description, Engine, Fault, Properties};
 
 const NAME: names::Engine = names::Engine::Ptx;
 /// Maximum number of prepared kernels that one program keeps.

@@ -19,8 +19,8 @@ use sahasra_pjrt::{
 use sahasra_wire::session::{FailureCode, Format, Launch};
 
 use self::cache::{Cache, Key};
-use super::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Properties};
 use crate::device::cuda;
+use crate::session::engine::{Compilation, Completer, Description, ENGINE_STACK, Engine, Fault, Properties};
 use crate::session::payload::zeros;
 
 const NAME: names::Engine = names::Engine::Xla;

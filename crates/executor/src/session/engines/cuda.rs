@@ -16,14 +16,15 @@ use sahasra_names::{self as names, Backend};
 use sahasra_wire::cuda::{Discard, Load, Printed, Read, Wait, Waited, Write};
 use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
 
-use super::answer::Answer;
-use super::engine::Description;
-use super::hub::{Hub, Waiting};
-use super::payload::Payload;
-use super::state::Malformed;
-use super::{ClientState, FINAL_MESSAGE_TIMEOUT};
 use crate::gpu::{self, GpuDevice};
 use crate::process::end_process;
+use crate::session::FINAL_MESSAGE_TIMEOUT;
+use crate::session::answer::Answer;
+use crate::session::engine::Description;
+use crate::session::engine_thread::ClientState;
+use crate::session::hub::{Hub, Waiting};
+use crate::session::payload::Payload;
+use crate::session::state::Malformed;
 
 mod context;
 mod held;
