@@ -167,7 +167,7 @@ impl Reconciler {
         match (decision.lease, lease) {
             (LeaseStep::Create, _) => {
                 // The finalizer is added before the lease exists, so that the session stays until the lease is deleted.
-                let held = objects::hold(&sessions, session).await;
+                let held = objects::add_finalizer(&sessions, session).await;
                 held.map_err(api("add the finalizer"))?;
                 self.create_lease(&leases, session).await?;
                 // The next reconcile evaluates the lease's status.
@@ -200,9 +200,9 @@ impl Reconciler {
         if let Some((warning, reason, note)) = decision.event {
             self.context.event(session.object_ref(&()), warning, reason, note);
         }
-        if decision.let_go {
+        if decision.remove_finalizer {
             self.statistics_written.lock().remove(&session.uid().unwrap_or_default());
-            let gone = objects::let_go(&sessions, session).await;
+            let gone = objects::remove_finalizer(&sessions, session).await;
             gone.map_err(api("remove the finalizer"))?;
         }
         Ok(decision.again.map_or_else(Action::await_change, Action::requeue))

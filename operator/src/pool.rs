@@ -13,7 +13,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use sahasra_names::{DeviceId, WorkerName};
 use sahasra_scheduler::ClaimKind;
-use sahasra_service::{causes, part};
+use sahasra_service::{causes, tasks};
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
     inventory::Inventory,
@@ -94,7 +94,7 @@ impl Pool {
             let (actions, wake) = self.state.lock().plan(self.clock.now());
             for action in actions {
                 let pool = self.clone();
-                part::spawn(async move { pool.perform(action).await });
+                tasks::spawn(async move { pool.perform(action).await });
             }
             let at = wake.unwrap_or_default().max(self.clock.now() + SHORTEST_WAIT);
             tokio::select! {

@@ -11,7 +11,7 @@ use sahasra_wire::grants::{
 use sahasra_worker::agent::Agent;
 use tokio_util::sync::CancellationToken;
 
-use crate::{part::Part, world::World};
+use crate::{task_group::TaskGroup, world::World};
 
 /// Time after its end for which a grant without running chunks may still be counted as leased.
 const IDLE_WITHIN: Duration = Duration::from_millis(1_500);
@@ -25,7 +25,7 @@ pub struct Live {
     pub index: usize,
     pub agent: Arc<Agent>,
     /// Task group of the agent.
-    pub part: Part,
+    pub group: TaskGroup,
     /// Clock of the agent.
     pub clock: Clock,
     /// Cancelled to break the connections to the agent.
@@ -73,11 +73,11 @@ impl Drop for Running {
 
 impl Live {
     /// Creates the record of an agent without grants.
-    pub fn new(index: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
+    pub fn new(index: usize, agent: Arc<Agent>, group: TaskGroup, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             index,
             agent,
-            part,
+            group,
             clock,
             connections: Mutex::default(),
             book: Mutex::default(),

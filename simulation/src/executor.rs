@@ -20,7 +20,7 @@ use sahasra_executor_protocol::burst::{
     messages::{Ended, Ready, Returned, Settled, from_executor, to_executor},
     status_page::{Activity, StatusPage},
 };
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::{
     Message,
     burst::{ChunkRange, Failure, FailureCode, Program, ResultRun},
@@ -89,7 +89,7 @@ impl Launcher for Models {
                 alone: false,
             };
             let killed = self.killing.lock().child_token();
-            part::spawn(executor.live(end, killed));
+            tasks::spawn(executor.live(end, killed));
             Ok(process)
         })
     }

@@ -9,8 +9,8 @@ use tokio::{
 };
 
 use crate::{
-    parts::Order,
     plan::{Fault, HEALED, Kind, Plan},
+    processes::Order,
     users::Users,
     world::{Conditions, Node, pair},
 };

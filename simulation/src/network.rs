@@ -70,7 +70,7 @@ impl Wire {
     }
 
     fn live(&self, index: usize) -> Option<Arc<Live>> {
-        self.world.agent(index).filter(|live| !live.part.has_crashed())
+        self.world.agent(index).filter(|live| !live.group.has_crashed())
     }
 }
 
@@ -140,7 +140,7 @@ async fn deliver(wire: Wire, to: usize, path: &'static str, message: Bytes, answ
         bytes.len()
     ));
     sleep(world.delay()).await;
-    if world.connected(wire.from, Node::Agent(to)) && !world.happens(world.conditions().loss) && !live.part.has_crashed() {
+    if world.connected(wire.from, Node::Agent(to)) && !world.happens(world.conditions().loss) && !live.group.has_crashed() {
         let _ = answer.send(Ok(bytes));
     }
 }
@@ -193,7 +193,8 @@ fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>
     let (answers, answered) = mpsc::channel::<Bytes>(WAITING_FRAMES);
     let (to_operator, incoming) = mpsc::unbounded_channel();
     let body = stream::unfold(body, |mut body| async move { body.recv().await.map(|part| (part, body)) });
-    live.part.start(burst_stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
+    live.group
+        .start(burst_stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
 
     tokio::spawn(outward(wire.clone(), live.index, frames, to_agent, broken.clone()));
     tokio::spawn(inward(wire, Arc::clone(live), answered, to_operator, broken.clone()));
@@ -307,7 +308,7 @@ async fn inward(
             next = answered.recv() => next,
         };
         let Some(bytes) = next else {
-            if live.part.has_crashed() {
+            if live.group.has_crashed() {
                 break;
             }
             return;

@@ -14,8 +14,8 @@ use tokio::{
 
 use crate::{
     check, explained,
-    parts::{self, Order},
     plan::{HEALED, NAMESPACES, Plan, SYSTEM},
+    processes::{self, Order},
     users::{Named, Users},
     world::World,
 };
@@ -76,10 +76,10 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         users.secret(namespace).await;
     }
     let operators: Vec<_> = (plan.operators.iter().enumerate())
-        .map(|(index, drift)| parts::operator(&world, index, *drift))
+        .map(|(index, drift)| processes::operator(&world, index, *drift))
         .collect();
     let agents: Vec<_> = (plan.agents.iter().enumerate())
-        .map(|(index, agent)| parts::agent(&world, index, agent.clone()))
+        .map(|(index, agent)| processes::agent(&world, index, agent.clone()))
         .collect();
     for (index, burst) in plan.bursts.iter().enumerate() {
         tokio::spawn(users.clone().burst(index, burst.clone(), plan.is_calm()));
@@ -113,7 +113,7 @@ async fn check_agents(world: Arc<World>) {
     loop {
         sleep(POLL_INTERVAL).await;
         let agents: Vec<_> = world.agents.lock().values().cloned().collect();
-        for live in agents.iter().filter(|live| !live.part.has_crashed()) {
+        for live in agents.iter().filter(|live| !live.group.has_crashed()) {
             live.check_expiry(&world);
         }
     }

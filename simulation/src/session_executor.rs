@@ -12,7 +12,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use sahasra_names::{Backend, Engine};
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_worker::{
     devices::DeviceDescription,
     session_executors::{
@@ -87,7 +87,7 @@ impl Launch for SessionModels {
             let (exit, exits) = oneshot::channel();
             self.world.session_executors.lock().insert((self.index, id), exit);
             let world = Arc::clone(&self.world);
-            part::spawn(live(world, end, exits));
+            tasks::spawn(live(world, end, exits));
             Ok(process)
         })
     }

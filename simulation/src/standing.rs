@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use crate::{
-    parts::Order,
+    processes::Order,
     run::{DONE_WITHIN, QUIET, SETTLING},
     users::{Named, Users},
 };

@@ -25,14 +25,14 @@ impl Readiness {
         }
     }
 
-    pub fn ready(&self, part: &'static str) {
-        self.waiting.lock().retain(|waiting| *waiting != part);
+    pub fn ready(&self, component: &'static str) {
+        self.waiting.lock().retain(|waiting| *waiting != component);
     }
 
-    pub fn not_ready(&self, part: &'static str) {
+    pub fn not_ready(&self, component: &'static str) {
         let mut waiting = self.waiting.lock();
-        if !waiting.contains(&part) {
-            waiting.push(part);
+        if !waiting.contains(&component) {
+            waiting.push(component);
         }
     }
 
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ready_once_every_part_is() {
+    async fn ready_once_every_component_is() {
         let readiness = Readiness::waiting_for(&["api", "device"]);
         readiness.ready("api");
         assert_eq!(status(&readiness).await, StatusCode::SERVICE_UNAVAILABLE);

@@ -2,7 +2,7 @@
 
 use futures::{StreamExt, stream};
 use sahasra_names::WorkerName;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::burst::{ClientFrame, Open, client_frame, server_frame};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -46,7 +46,7 @@ impl BurstStream {
         events: mpsc::Sender<(StreamId, StreamEvent)>,
     ) -> Self {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
-        let task = part::spawn(async move {
+        let task = tasks::spawn(async move {
             let outcome = run(&client, &endpoint, open, outgoing, &id, &events).await;
             // The send fails if the coordinator has ended and dropped the receiver.
             let _ = events.send((id, StreamEvent::Closed(outcome.err()))).await;

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_names::UnknownName;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -76,7 +76,7 @@ impl Agent {
         *executor = Some(Arc::clone(&process));
         session.set_process(Some(Arc::clone(&process)));
         let watch = Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process));
-        part::spawn(watch.instrument(span));
+        tasks::spawn(watch.instrument(span));
         Ok(process)
     }
 
@@ -118,7 +118,7 @@ impl Agent {
             }
         });
         drop(executor);
-        part::blocking(move || self.sessions.launcher.trim_cache()).await;
+        tasks::blocking(move || self.sessions.launcher.trim_cache()).await;
     }
 
     /// Extends the grants of sessions with a connected client, each up to the session's limit, and writes to the executors when their sessions end.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::session::{ClientFrame, client_frame::Kind, frame};
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -75,7 +75,7 @@ impl MemorySocket {
                         continue;
                     };
                     let agent = Arc::clone(&agent);
-                    part::spawn(async move {
+                    tasks::spawn(async move {
                         if let Err(error) = pass_on(stream, &agent.sessions).await {
                             tracing::debug!(%error, "rejected a request for shared memory");
                         }
