@@ -15,7 +15,7 @@ const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 const GUARDED: [&str; 2] = ["/workers", "/metrics"];
 
 /// Creates the service: `gateway` checks the token itself, for `operator` it is checked here.
-pub fn service<W, G>(
+pub(super) fn service<W, G>(
     operator: W,
     gateway: G,
     token: &str,
