@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::manifests::Manifest;
 
 #[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
+pub(crate) enum ApplyError {
     #[error("{origin}: {message}{}", listed(fields))]
     Refused {
         origin: String,
@@ -29,7 +29,7 @@ fn listed(fields: &[String]) -> String {
 }
 
 /// Creates the object, with the strictness of `kubectl apply`: unknown fields are rejected. Returns the created object.
-pub async fn create(client: &Client, manifest: &Manifest) -> Result<Value, ApplyError> {
+pub(crate) async fn create(client: &Client, manifest: &Manifest) -> Result<Value, ApplyError> {
     let path = manifest.kind.path(&manifest.namespace);
     let request = http::Request::post(format!("{path}?fieldManager=sahasra&fieldValidation=Strict"))
         .header(http::header::CONTENT_TYPE, "application/json")

@@ -16,7 +16,7 @@ use crate::exit::{CODES, CODES_OF_CONNECT, CODES_OF_EXEC, CODES_OF_UP};
     version,
     after_help = "Begin with:\n  sahasra run examples/hyperparameter-search/     a burst of 1000 chunks, here and now\n  sahasra up                                      a pool that stays up, for kubectl\n  sahasra serve                                   the devices of this machine, for CUDA programs on others\n  sahasra kernel check KERNEL.ptx                 what a kernel takes, and what can run it"
 )]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     pub command: Command,
     /// Level or filter of the log on standard error, such as `info` or `warn,sahasra_operator=debug`.
@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Run the BurstJobs of manifests in this process and show their results.
     #[command(after_help = CODES)]
     Run(Box<RunArgs>),
@@ -60,7 +60,7 @@ pub enum Command {
 
 /// The devices that a pool on this machine has.
 #[derive(Clone, Debug, ClapArgs)]
-pub struct PoolArgs {
+pub(crate) struct PoolArgs {
     /// Allocatable VRAM of each device. Memory is allocated only when a chunk uses it.
     #[arg(long, default_value = "8Gi", value_parser = at_least_one_mebibyte, value_name = "SIZE", allow_hyphen_values = true)]
     pub vram: u64,
@@ -76,7 +76,7 @@ pub struct PoolArgs {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Manifests: YAML or JSON files with one or more documents, folders of them, or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -101,7 +101,7 @@ pub struct RunArgs {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum RunOutput {
+pub(crate) enum RunOutput {
     /// A summary for the terminal.
     #[default]
     Table,
@@ -114,7 +114,7 @@ pub enum RunOutput {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct ExecArgs {
+pub(crate) struct ExecArgs {
     /// Gateway of the pool [default: that of `sahasra connect`, or else http://127.0.0.1:8000]. The token is found as Python clients find it:
     /// SAHASRA_TOKEN, SAHASRA_TOKEN_FILE, the files of `sahasra connect` and `sahasra up`, the kubeconfig, or the pod's service account.
     #[arg(long, env = "SAHASRA_GATEWAY", value_name = "URL")]
@@ -150,7 +150,7 @@ pub struct ExecArgs {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Address and port to listen on. 0.0.0.0 is every address of this machine, port 0 a free port.
     #[arg(short, long, env = "SAHASRA_LISTEN", default_value = "0.0.0.0:8000", value_name = "ADDRESS")]
     pub listen: SocketAddr,
@@ -166,7 +166,7 @@ pub struct ServeArgs {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct ConnectArgs {
+pub(crate) struct ConnectArgs {
     /// HOST:PORT as `sahasra serve` prints it, or the URL of a gateway.
     #[arg(value_name = "SERVER")]
     pub server: String,
@@ -180,7 +180,7 @@ pub struct ConnectArgs {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct InstallArgs {
+pub(crate) struct InstallArgs {
     /// Folder for bin/sahasra and lib/sahasra/libcuda.so.1 and others.
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
@@ -190,7 +190,7 @@ pub struct InstallArgs {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct UpArgs {
+pub(crate) struct UpArgs {
     /// Library of a PJRT plugin, with which sessions may run XLA programs [default, without --gpu: lib/pjrt_c_api_cpu_plugin.so in the
     /// folder above that of this program, if it exists].
     #[arg(long, env = "SAHASRA_PJRT_PLUGIN", value_parser = plugin, value_name = "FILE")]
@@ -215,7 +215,7 @@ pub struct UpArgs {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum KernelCommand {
+pub(crate) enum KernelCommand {
     /// Show which backends can run a PTX file, and the parameters of its kernels.
     Check(CheckArgs),
     /// Compile CUDA C to PTX with NVRTC. Needs no GPU.
@@ -223,7 +223,7 @@ pub enum KernelCommand {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     /// PTX files.
     #[arg(required = true, value_name = "FILE.ptx")]
     pub files: Vec<PathBuf>,
@@ -237,7 +237,7 @@ pub struct CheckArgs {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Structure {
+pub(crate) enum Structure {
     #[default]
     Table,
     Json,
@@ -245,7 +245,7 @@ pub enum Structure {
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub struct CompileArgs {
+pub(crate) struct CompileArgs {
     /// CUDA C source. Kernels are declared `extern "C" __global__`, so that they keep their names.
     #[arg(value_name = "FILE.cu")]
     pub file: PathBuf,
@@ -267,14 +267,14 @@ pub struct CompileArgs {
 }
 
 /// Folder of the user's persistent state that is not configuration (XDG base directory specification).
-pub fn state_folder() -> PathBuf {
+pub(crate) fn state_folder() -> PathBuf {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     state.unwrap_or_else(std::env::temp_dir).join("sahasra")
 }
 
 /// Folders that environment variables name as CUDA installations.
-pub fn cuda_homes() -> Vec<PathBuf> {
+pub(crate) fn cuda_homes() -> Vec<PathBuf> {
     ["CUDA_HOME", "CUDA_PATH"]
         .iter()
         .filter_map(std::env::var_os)
@@ -283,7 +283,7 @@ pub fn cuda_homes() -> Vec<PathBuf> {
 }
 
 /// Folder of the Python virtual environment that is active in the shell.
-pub fn virtual_environment() -> Option<PathBuf> {
+pub(crate) fn virtual_environment() -> Option<PathBuf> {
     std::env::var_os("VIRTUAL_ENV").map(PathBuf::from)
 }
 

@@ -34,7 +34,7 @@ fn failed(reason: impl Into<String>) -> Refusal {
     Refusal(Exit::Failed, reason.into())
 }
 
-pub fn connect(arguments: &ConnectArgs) -> Exit {
+pub(crate) fn connect(arguments: &ConnectArgs) -> Exit {
     let prepared = prepare(arguments);
     let (url, token, folder) = match prepared {
         Ok(prepared) => prepared,
@@ -48,7 +48,7 @@ pub fn connect(arguments: &ConnectArgs) -> Exit {
     })
 }
 
-pub fn disconnect() -> Exit {
+pub(crate) fn disconnect() -> Exit {
     let Some(folder) = Connection::folder() else {
         return Exit::Failed.because(NO_FOLDER);
     };

@@ -24,7 +24,7 @@ const DRIVER: &str = "libcuda.so.1";
 /// Gateway of `sahasra up` on this machine.
 const OWN_MACHINE: &str = "http://127.0.0.1:8000";
 
-pub fn run(arguments: &ExecArgs) -> Exit {
+pub(crate) fn run(arguments: &ExecArgs) -> Exit {
     let libraries = match libraries(arguments.libraries.as_deref()) {
         Ok(libraries) => libraries,
         Err(reason) => return Exit::Failed.because(&reason),
@@ -33,7 +33,7 @@ pub fn run(arguments: &ExecArgs) -> Exit {
 }
 
 /// The folder of the drop-in libraries.
-pub fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(folder) = given {
         return match folder.join(DRIVER).exists() {
             true => std::path::absolute(folder).map_err(|error| format!("--libraries {}: {error}", folder.display())),

@@ -24,7 +24,7 @@ pub enum Exit {
     Program(u8),
 }
 
-pub const CODES_OF_EXEC: &str = "\
+pub(crate) const CODES_OF_EXEC: &str = "\
 Exit codes:
   that of the program (128 and the signal's number if a signal ended it), or
   1    the session could not be created or deleted
@@ -34,21 +34,21 @@ Exit codes:
   127  the program was not found
   130  Ctrl-C before or after the program (143: SIGTERM, 129: SIGHUP)";
 
-pub const CODES_OF_CONNECT: &str = "\
+pub(crate) const CODES_OF_CONNECT: &str = "\
 Exit codes:
   0    connected
   1    the server does not answer, is another than the token's, or does not accept the token
   2    invalid command line or token
   130  Ctrl-C (other signals: 128 and the signal's number)";
 
-pub const CODES_OF_UP: &str = "\
+pub(crate) const CODES_OF_UP: &str = "\
 Exit codes:
   0    stopped by a signal (Ctrl-C, SIGTERM, SIGHUP), all slices released
   1    failed to start or to continue
   2    invalid command line
   4    slices were still allocated at the end";
 
-pub const CODES: &str = "\
+pub(crate) const CODES: &str = "\
 Exit codes:
   0    every burst is complete
   1    a burst failed, or an error on this machine

@@ -30,7 +30,7 @@ enum InstallError {
     Copy { from: PathBuf, to: PathBuf, source: io::Error },
 }
 
-pub fn run(arguments: &InstallArgs) -> Exit {
+pub(crate) fn run(arguments: &InstallArgs) -> Exit {
     let libraries = match exec::libraries(arguments.libraries.as_deref()) {
         Ok(libraries) => libraries,
         Err(reason) => return Exit::Failed.because(&reason),

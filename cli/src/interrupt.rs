@@ -18,7 +18,7 @@ const SAY_WITHIN: Duration = Duration::from_millis(200);
 ///
 /// The signals have a thread and a runtime of their own, so that they end the process even if every thread of the caller's runtime is blocked,
 /// such as in a write to a full pipe.
-pub fn listen() -> io::Result<impl Future<Output = Exit>> {
+pub(crate) fn listen() -> io::Result<impl Future<Output = Exit>> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     // Handlers are installed before this function returns.
     let signals = {
@@ -59,11 +59,11 @@ fn watch(runtime: &Runtime, mut signals: EndSignals, first: oneshot::Sender<Exit
 
 /// Whether a signal ends the process without a shutdown. A SIGHUP never does: when a terminal is closed, both the kernel and the shell send
 /// one.
-pub fn ends_at_once(ending: bool, signal: EndSignal) -> bool {
+pub(crate) fn ends_at_once(ending: bool, signal: EndSignal) -> bool {
     ending && signal != EndSignal::HangUp
 }
 
-pub fn of(signal: EndSignal) -> Exit {
+pub(crate) fn of(signal: EndSignal) -> Exit {
     match signal {
         EndSignal::Interrupt => Exit::Interrupted,
         EndSignal::Terminate => Exit::Terminated,

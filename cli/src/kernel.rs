@@ -1,6 +1,6 @@
 //! `sahasra kernel`: describes and compiles kernels, without a pool.
 
-pub mod check;
-pub mod compile;
+pub(crate) mod check;
+pub(crate) mod compile;
 mod describe;
 mod nvrtc;

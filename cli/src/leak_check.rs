@@ -14,7 +14,7 @@ use crate::{
 /// second, and that of a killed executor within about a second.
 const RETURNED_WITHIN: Duration = Duration::from_secs(20);
 
-pub async fn of(pool: &Pool) -> (String, Exit) {
+pub(crate) async fn of(pool: &Pool) -> (String, Exit) {
     match pool.all_returned(RETURNED_WITHIN).await {
         Ok(ledger) if is_empty(&ledger) => (format!("All slices are released:\n{}", table(&ledger)), Exit::Success),
         Ok(ledger) => (
@@ -32,7 +32,7 @@ pub async fn of(pool: &Pool) -> (String, Exit) {
     }
 }
 
-pub fn table(ledger: &[DeviceLedger]) -> String {
+pub(crate) fn table(ledger: &[DeviceLedger]) -> String {
     let mut table = Table::new(&["WORKER", "DEVICE", "CLASS", "VRAM", "ALLOCATED", "SLICES"]);
     for device in ledger {
         table.row([

@@ -13,7 +13,7 @@ use serde_json::Value;
 const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub(crate) struct Origin {
     file: String,
     /// Number of the document in its file, from 1.
     document: usize,
@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     pub origin: Origin,
     pub kind: Kind,
     /// Namespace of the object; empty for kinds without namespaces.
@@ -37,7 +37,7 @@ pub struct Manifest {
 
 /// Kinds of objects that manifests may contain, in the order of creation: objects come after those that they refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     Namespace,
     ConfigMap,
     Secret,
@@ -55,11 +55,11 @@ const KINDS: [(Kind, &str, &str, &str); 5] = [
 ];
 
 impl Kind {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         KINDS[self as usize].2
     }
 
-    pub fn path(self, namespace: &str) -> String {
+    pub(crate) fn path(self, namespace: &str) -> String {
         let (_, version, _, plural) = KINDS[self as usize];
         let prefix = if version.contains('/') { "apis" } else { "api" };
         match self {
@@ -70,7 +70,7 @@ impl Kind {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum ManifestError {
+pub(crate) enum ManifestError {
     #[error("{file}: {source}")]
     Read { file: String, source: std::io::Error },
     #[error("{0}: no .yaml, .yml or .json file in it")]
@@ -96,7 +96,7 @@ pub enum ManifestError {
 }
 
 /// Checks the name of a namespace, which is a DNS label (RFC 1123), and returns it.
-pub fn namespace(name: &str) -> Result<String, String> {
+pub(crate) fn namespace(name: &str) -> Result<String, String> {
     if is_dns_label(name) {
         return Ok(name.to_owned());
     }
@@ -109,7 +109,7 @@ fn known() -> String {
 }
 
 /// Reads all manifests and returns their objects in the order of creation. An object without a namespace gets `namespace`.
-pub fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, ManifestError> {
+pub(crate) fn read(paths: &[PathBuf], namespace: &str) -> Result<Vec<Manifest>, ManifestError> {
     let mut manifests: Vec<Manifest> = Vec::new();
     for path in paths {
         for (file, text) in texts(path)? {

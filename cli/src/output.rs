@@ -12,7 +12,7 @@ use crate::{args::Structure, exit::Exit};
 
 /// Writes all of a result to stdout. A reader that closed the pipe has read enough; any other error is returned as [`Exit::Failed`], and
 /// the first one is reported.
-pub fn print(text: &str) -> Exit {
+pub(crate) fn print(text: &str) -> Exit {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Exit::Success,
@@ -25,16 +25,16 @@ pub fn print(text: &str) -> Exit {
     }
 }
 
-pub fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-pub fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     say(&format!("sahasra: {text}"));
 }
 
 /// Writes a value to stdout as YAML or JSON, with the outcome of [`print`].
-pub fn structured(structure: Structure, value: &Value) -> Exit {
+pub(crate) fn structured(structure: Structure, value: &Value) -> Exit {
     match structure {
         Structure::Yaml => print(&sahasra_crds::yaml::write(value)),
         Structure::Table | Structure::Json => print(&format!("{value:#}\n")),
@@ -43,18 +43,18 @@ pub fn structured(structure: Structure, value: &Value) -> Exit {
 
 /// Table in kubectl's layout: columns as wide as their widest cell, separated by three spaces.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new(headings: &[&str]) -> Self {
+    pub(crate) fn new(headings: &[&str]) -> Self {
         Self {
             rows: vec![headings.iter().map(|heading| (*heading).to_owned()).collect()],
         }
     }
 
-    pub fn row(&mut self, cells: impl Into<Vec<String>>) {
+    pub(crate) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 }

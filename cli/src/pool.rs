@@ -38,7 +38,7 @@ use sahasra_worker::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-pub const SYSTEM_NAMESPACE: &str = "sahasra-system";
+pub(crate) const SYSTEM_NAMESPACE: &str = "sahasra-system";
 /// Timeout of the start, which takes milliseconds unless the machine is under load.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -46,10 +46,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const WATCH_HISTORY: usize = 1000;
 /// Grace period of running chunks at shutdown. Short, because their results are not needed.
 const GRACE: Duration = Duration::from_secs(1);
-pub const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
+pub(crate) const PROGRAM_CACHE_BYTES: u64 = 2 << 30;
 
 #[derive(Debug, thiserror::Error)]
-pub enum PoolError {
+pub(crate) enum PoolError {
     #[error("failed to generate a token")]
     Random(#[source] std::io::Error),
     #[error("failed to listen on loopback")]
@@ -67,7 +67,7 @@ pub enum PoolError {
 }
 
 #[derive(Clone, Debug)]
-pub struct WorkerSettings {
+pub(crate) struct WorkerSettings {
     /// Class of the worker's devices; derived from the hardware when `None`.
     pub class: Option<String>,
     pub devices: Devices,
@@ -77,7 +77,7 @@ pub struct WorkerSettings {
 
 /// The devices of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Devices {
+pub(crate) enum Devices {
     /// This many devices of the CPU backend.
     Cpu(u32),
     /// This machine's GPUs.
@@ -97,7 +97,7 @@ impl Devices {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct PoolSettings {
+pub(crate) struct PoolSettings {
     pub workers: Vec<WorkerSettings>,
     /// Folder below which jobs may access files; none when `None`.
     pub file_store_root: Option<PathBuf>,
@@ -127,7 +127,7 @@ impl PoolSettings {
 
 /// Allocatable VRAM of one device, and what is leased of it, draining grants included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceLedger {
+pub(crate) struct DeviceLedger {
     pub worker: String,
     pub device: String,
     pub class: String,
@@ -144,7 +144,7 @@ struct Agent {
     task: JoinHandle<anyhow::Result<()>>,
 }
 
-pub struct Pool {
+pub(crate) struct Pool {
     pub control_plane: ControlPlane,
     pub client: Client,
     pub operator: Arc<Context>,
@@ -161,7 +161,7 @@ pub struct Pool {
 
 impl Pool {
     /// Starts the control plane, the operator and the agents, and waits until every worker is ready.
-    pub async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
+    pub(crate) async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
         let options = Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY);
         let control_plane = ControlPlane::new(options.lasting_namespace(SYSTEM_NAMESPACE));
@@ -311,7 +311,7 @@ impl Pool {
     }
 
     /// Whether sessions can use an engine on some device, as the workers report it.
-    pub async fn has_engine(&self, engine: Engine) -> bool {
+    pub(crate) async fn has_engine(&self, engine: Engine) -> bool {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let listed = workers
             .list(&ListParams::default())
@@ -326,7 +326,7 @@ impl Pool {
     }
 
     /// Returns the leases on every device, as recorded in its agent's ledger.
-    pub async fn ledger(&self) -> Result<Vec<DeviceLedger>, String> {
+    pub(crate) async fn ledger(&self) -> Result<Vec<DeviceLedger>, String> {
         let mut devices = Vec::new();
         for agent in &self.agents {
             let inventory = self.agent_client.inventory(&agent.endpoint).await;
@@ -347,7 +347,7 @@ impl Pool {
     }
 
     /// Waits until no slice is leased on any device, for at most `within`, and returns the last state of the ledgers.
-    pub async fn all_returned(&self, within: Duration) -> Result<Vec<DeviceLedger>, String> {
+    pub(crate) async fn all_returned(&self, within: Duration) -> Result<Vec<DeviceLedger>, String> {
         let began = Instant::now();
         loop {
             let ledger = self.ledger().await?;
@@ -359,7 +359,7 @@ impl Pool {
     }
 
     /// Stops agents and operator: agents first, so that no slice is leased when the operator ends.
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         for agent in &self.agents {
             agent.stop.cancel();
         }
@@ -383,11 +383,11 @@ fn not_started(gpu: bool, cause: String) -> PoolError {
     }
 }
 
-pub fn is_empty(ledger: &[DeviceLedger]) -> bool {
+pub(crate) fn is_empty(ledger: &[DeviceLedger]) -> bool {
     ledger.iter().all(|device| device.leased_bytes == 0 && device.slices == 0)
 }
 
-pub async fn create_namespace(client: &Client, name: &str) -> Result<(), PoolError> {
+pub(crate) async fn create_namespace(client: &Client, name: &str) -> Result<(), PoolError> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(name.to_owned());
     match Api::all(client.clone()).create(&PostParams::default(), &namespace).await {

@@ -47,7 +47,7 @@ use results::ResultsError;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-pub fn run(arguments: &RunArgs) -> Exit {
+pub(crate) fn run(arguments: &RunArgs) -> Exit {
     match prepare(arguments) {
         Ok((manifests, folder)) => crate::on_runtime(perform(arguments, folder.as_ref(), &manifests)),
         Err(error) => Exit::Refused.because(&error),
@@ -284,13 +284,13 @@ async fn hand_over(pool: &Pool, job: &BurstJob, arguments: &RunArgs, folder: Opt
 }
 
 /// Deletes all bursts and leases, so that the operator releases their slices.
-pub async fn delete_all(pool: &Pool) {
+pub(crate) async fn delete_all(pool: &Pool) {
     delete_every::<BurstJob>(&pool.client).await;
     delete_every::<VramLease>(&pool.client).await;
 }
 
 /// Deletes all objects of a kind, and returns how many there are. Those with finalizers remain for a while.
-pub async fn delete_every<K>(client: &Client) -> usize
+pub(crate) async fn delete_every<K>(client: &Client) -> usize
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {

@@ -50,7 +50,7 @@ enum ServeError {
     Pool(#[from] PoolError),
 }
 
-pub fn run(arguments: &ServeArgs) -> Exit {
+pub(crate) fn run(arguments: &ServeArgs) -> Exit {
     crate::on_runtime(async {
         match stay(arguments).await {
             Ok(exit) => exit,

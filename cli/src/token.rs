@@ -7,24 +7,24 @@ const TOKEN_BYTES: usize = 32;
 const FINGERPRINT_DIGITS: usize = 64;
 
 /// Generates a token of 64 hexadecimal digits.
-pub fn random() -> std::io::Result<String> {
+pub(crate) fn random() -> std::io::Result<String> {
     let mut bytes = [0u8; TOKEN_BYTES];
     getrandom::fill(&mut bytes)?;
     Ok(hex::encode(bytes))
 }
 
 /// SHA-256 of a certificate in DER, in hexadecimal digits.
-pub fn fingerprint(certificate: &[u8]) -> String {
+pub(crate) fn fingerprint(certificate: &[u8]) -> String {
     hex::encode(Sha256::digest(certificate))
 }
 
 /// Generates a token for the server with this certificate in DER: its fingerprint, a full stop, and a random token.
-pub fn for_server(certificate: &[u8]) -> std::io::Result<String> {
+pub(crate) fn for_server(certificate: &[u8]) -> std::io::Result<String> {
     Ok(format!("{}.{}", fingerprint(certificate), random()?))
 }
 
 /// Fingerprint of the server's certificate in a token that has one.
-pub fn fingerprint_in(token: &str) -> Option<&str> {
+pub(crate) fn fingerprint_in(token: &str) -> Option<&str> {
     let (fingerprint, secret) = token.split_once('.')?;
     let is_hexadecimal = |text: &str| text.len() == FINGERPRINT_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_hexadecimal(fingerprint) && is_hexadecimal(secret)).then_some(fingerprint)

@@ -33,7 +33,7 @@ use front::TlsIfSpoken;
 use plugin::Serves;
 
 /// Drain timeout of open requests and streams at shutdown.
-pub const DRAIN: Duration = Duration::from_millis(500);
+pub(crate) const DRAIN: Duration = Duration::from_millis(500);
 /// Timeout for the end of all sessions at shutdown: an executor has 100 ms before it is killed.
 const SESSIONS_END: Duration = Duration::from_secs(2);
 /// Time that the gateway still answers after the end of sessions: a client whose executor was killed before it could send the reason reconnects
@@ -61,7 +61,7 @@ enum UpError {
     Access(#[from] AccessError),
 }
 
-pub fn run(arguments: &UpArgs) -> Exit {
+pub(crate) fn run(arguments: &UpArgs) -> Exit {
     crate::on_runtime(async {
         match stay(arguments).await {
             Ok(exit) => exit,
@@ -171,7 +171,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
 
 /// Deletes what is left, prints the leak check and stops the pool. Returns the exit code of a command that runs until `exit` ends it: a signal is
 /// success.
-pub async fn close(pool: Pool, exit: Exit) -> Exit {
+pub(crate) async fn close(pool: Pool, exit: Exit) -> Exit {
     delete_all(&pool).await;
     let (text, proven) = leak_check::of(&pool).await;
     let printed = output::print(&format!("\n{text}"));
@@ -186,7 +186,7 @@ pub async fn close(pool: Pool, exit: Exit) -> Exit {
 
 /// Deletes all sessions and waits until they have ended, while their streams still work: so their clients learn that they are over. A client
 /// whose connection breaks tries to resume it for its whole grace period.
-pub async fn end_sessions(pool: &Pool) {
+pub(crate) async fn end_sessions(pool: &Pool) {
     if delete_every::<GpuSession>(&pool.client).await == 0 {
         return;
     }
@@ -202,7 +202,7 @@ pub async fn end_sessions(pool: &Pool) {
 }
 
 /// Message for the end of the operator, with a remedy where the cause has one.
-pub fn operator_ended(reason: Option<&LeaderError>) -> String {
+pub(crate) fn operator_ended(reason: Option<&LeaderError>) -> String {
     match reason {
         Some(error @ LeaderError::Silent { .. }) => format!(
             "operator stopped: {error}; the machine was suspended or is overloaded: restart it, with fewer --workers if it is overloaded"

@@ -9,6 +9,10 @@
 
 // The lint mistakes two `printcolumn(...)` for a duplicated attribute.
 #![allow(clippy::duplicated_attributes)]
+#![expect(
+    unreachable_pub,
+    reason = "kube derives items that are exactly as public as the type, and kinds are re-exported"
+)]
 
 pub mod burst_job;
 pub mod conditions;

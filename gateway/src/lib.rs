@@ -17,8 +17,6 @@
 //! - `body` reads request bodies within limits; `drain` discards what a peer still sends after a rejection.
 //! - [`tls`] guards the listener. `service` combines all of them into a warp filter, which `sahasra up` embeds.
 
-#![warn(unreachable_pub)]
-
 use std::time::Duration;
 
 use anyhow::Context as _;

@@ -17,8 +17,6 @@
 //!
 //! Only the leader watches objects and acts on them. An operator that loses leadership exits.
 
-#![warn(unreachable_pub)]
-
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;

@@ -18,7 +18,7 @@ use crate::{
     name = "sahasra-simulation",
     after_help = "Exit code 0 if no seed and no state violates an invariant; 1 otherwise, with the command that repeats the failure."
 )]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Run only this seed, and print its faults.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -76,7 +76,7 @@ fn bounds(text: &str) -> Result<Bounds, String> {
 
 impl Arguments {
     /// Runs the selected command.
-    pub fn run(&self) -> ExitCode {
+    pub(crate) fn run(&self) -> ExitCode {
         match self.seed {
             _ if self.check_model => self.visit(),
             Some(seed) => self.one(seed),

@@ -25,7 +25,7 @@ thread_local! {
 static ORIGIN: OnceLock<()> = OnceLock::new();
 
 /// Executes this program again without address randomisation, unless randomisation is off already or may not be changed.
-pub fn without_randomised_addresses() {
+pub(crate) fn without_randomised_addresses() {
     // SAFETY: `personality` only reads and sets a flag of this process.
     let set = unsafe {
         let now = libc::personality(0xffff_ffff);
@@ -42,7 +42,7 @@ pub fn without_randomised_addresses() {
 
 /// Process that runs a seed.
 #[derive(Debug)]
-pub struct Child {
+pub(crate) struct Child {
     process: libc::pid_t,
     said: File,
     /// Limit of the child's processor time.
@@ -56,7 +56,7 @@ const STARVED: u32 = 30;
 
 /// Runs `work` in a forked process with randomness from `seed` and a virtual clock. The process reports the text that `work` returns, and
 /// counts as hung when it has used more processor time than `limit`.
-pub fn fork(seed: u64, limit: Duration, work: impl FnOnce() -> String) -> io::Result<Child> {
+pub(crate) fn fork(seed: u64, limit: Duration, work: impl FnOnce() -> String) -> io::Result<Child> {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -87,7 +87,7 @@ pub fn fork(seed: u64, limit: Duration, work: impl FnOnce() -> String) -> io::Re
 }
 
 /// Waits until a child has ended or exceeded its limits, and returns its index.
-pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usize {
+pub(crate) fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usize {
     loop {
         let mut polled: Vec<libc::pollfd> = (children.clone())
             .map(|child| libc::pollfd {
@@ -108,7 +108,7 @@ pub fn first_ended<'a>(children: impl Iterator<Item = &'a Child> + Clone) -> usi
 
 impl Child {
     /// Waits for the child, and returns its text, or an error if it hangs.
-    pub fn wait(mut self) -> Result<String, String> {
+    pub(crate) fn wait(mut self) -> Result<String, String> {
         first_ended(std::iter::once(&self));
         if self.hangs() {
             let limit = self.limit.as_secs();
@@ -141,7 +141,7 @@ impl Child {
     }
 
     /// Kills the child.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         // SAFETY: the signal goes to a child that has not been waited for.
         unsafe { libc::kill(self.process, libc::SIGKILL) };
         self.reap();
@@ -158,7 +158,7 @@ impl Child {
 /// # Safety
 /// As for `getrandom(2)`: `buffer` has room for `length` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: libc::size_t, flags: libc::c_uint) -> libc::ssize_t {
+pub(crate) unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: libc::size_t, flags: libc::c_uint) -> libc::ssize_t {
     let Some(state) = STATE.try_with(Cell::get).ok().flatten() else {
         // SAFETY: the arguments are the caller's.
         return unsafe { libc::syscall(libc::SYS_getrandom, buffer, length, flags) } as libc::ssize_t;
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: libc::size
 /// # Safety
 /// As for `clock_gettime(2)`: `time` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
+pub(crate) unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> libc::c_int {
     if ORIGIN.get().is_none() {
         // SAFETY: the arguments are the caller's.
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) } as libc::c_int;

@@ -13,7 +13,7 @@ use crate::isolation::{self, Child};
 const PROCESSOR_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the plan of a seed without some of its faults.
-pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
+pub(crate) fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
     let mut plan = Plan::of(seed);
     let mut index = 0;
     plan.faults.retain(|_| {
@@ -24,7 +24,7 @@ pub fn plan(seed: u64, without: &BTreeSet<usize>) -> Plan {
 }
 
 /// Runs a seed in a separate process.
-pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Result<Child> {
+pub(crate) fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Result<Child> {
     isolation::fork(seed, PROCESSOR_LIMIT, || {
         let outcome = run(&plan(seed, without), trace);
         let Outcome {
@@ -43,7 +43,7 @@ pub fn start(seed: u64, without: &BTreeSet<usize>, trace: bool) -> std::io::Resu
 }
 
 /// Parses the outcome that a seed's process printed.
-pub fn outcome(said: Result<String, String>) -> Outcome {
+pub(crate) fn outcome(said: Result<String, String>) -> Outcome {
     let failed = |what: String| Outcome {
         trace: 0,
         events: 0,

@@ -7,7 +7,7 @@ use sahasra_simulation::plan::Plan;
 use crate::seed;
 
 /// Leaves out one fault after the other, as long as the seed still fails without it. Returns the faults that were left out.
-pub fn fewest_faults(number: u64) -> BTreeSet<usize> {
+pub(crate) fn fewest_faults(number: u64) -> BTreeSet<usize> {
     let mut without = BTreeSet::new();
     for fault in 0..Plan::of(number).faults.len() {
         without.insert(fault);

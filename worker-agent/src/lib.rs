@@ -11,8 +11,6 @@
 //! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`burst_executors`].
 //! [`registration`] reports the worker to the API server; no other module depends on it.
 
-#![warn(unreachable_pub)]
-
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use anyhow::Context;

@@ -69,7 +69,7 @@ impl ServerCertVerifier for Fingerprint {
 ///
 /// # Errors
 /// The reason, with a remedy.
-pub async fn of_server(authority: &str, fingerprint: &str) -> Result<String, String> {
+pub(super) async fn of_server(authority: &str, fingerprint: &str) -> Result<String, String> {
     let provider = Arc::new(crypto::ring::default_provider());
     let verifier = Fingerprint {
         fingerprint: fingerprint.to_owned(),

@@ -13,7 +13,7 @@ use crate::{
     output::{self, Table},
 };
 
-pub fn run(arguments: &CheckArgs) -> Exit {
+pub(crate) fn run(arguments: &CheckArgs) -> Exit {
     let mut exit = Exit::Success;
     let mut described = Vec::new();
     for path in &arguments.files {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::nvrtc::{Nvrtc, NvrtcError};
 use crate::{args::CompileArgs, exit::Exit, output};
 
-pub fn run(arguments: &CompileArgs) -> Exit {
+pub(crate) fn run(arguments: &CompileArgs) -> Exit {
     match compile(arguments) {
         Ok(exit) => exit,
         Err(error) => {

@@ -8,7 +8,7 @@ const TARGET: &str = "sm_";
 
 /// A PTX file, and whether the backends can run it.
 #[derive(Debug)]
-pub struct Description {
+pub(super) struct Description {
     pub file: String,
     pub outline: Outline,
     /// First statement that the CPU engine rejects, if any.
@@ -17,7 +17,7 @@ pub struct Description {
 
 impl Description {
     /// Describes a PTX file, also one that no engine can run. Fails if the text is not PTX at all.
-    pub fn of(file: &str, text: &str) -> Result<Self, LoadError> {
+    pub(super) fn of(file: &str, text: &str) -> Result<Self, LoadError> {
         Ok(Self {
             file: file.to_owned(),
             outline: Outline::of(text)?,
@@ -27,7 +27,7 @@ impl Description {
 
     /// Whether a CUDA driver accepts the PTX, as far as its text shows. `None` if that was not checked: the PTX has a statement that this
     /// program does not know, which may be one of a newer PTX or none at all.
-    pub fn cuda_runs(&self) -> Option<bool> {
+    pub(super) fn cuda_runs(&self) -> Option<bool> {
         match self.error.as_ref().map(|error| &error.kind) {
             None if self.outline.version > NEWEST_VERSION => None,
             None => Some(true),
@@ -36,17 +36,17 @@ impl Description {
         }
     }
 
-    pub fn target(&self) -> &str {
+    pub(super) fn target(&self) -> &str {
         self.outline.targets.first().map(String::as_str).unwrap_or_default()
     }
 
     /// Version of the PTX ISA, such as `8.8`.
-    pub fn ptx_version(&self) -> String {
+    pub(super) fn ptx_version(&self) -> String {
         format!("{}.{}", self.outline.version.0, self.outline.version.1)
     }
 
     /// Returns the description for scripts.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let Self { file, outline, error } = self;
         let mut cpu = json!({"runs": error.is_none()});
         if let Some(error) = error {
@@ -104,7 +104,7 @@ fn kernel(entry: &EntryOutline) -> Value {
 
 /// Describes the devices that can run code for a target: also newer ones, unless the suffix limits the target to one architecture (`a`) or
 /// family (`f`).
-pub fn devices(target: &str) -> String {
+pub(super) fn devices(target: &str) -> String {
     let Some(number) = target.strip_prefix(TARGET) else {
         return format!("unknown target {target}");
     };
@@ -127,7 +127,7 @@ pub fn devices(target: &str) -> String {
 
 /// Returns the first CUDA release that supports a version of PTX (PTX ISA, release notes). The major version of CUDA is that of PTX plus 4,
 /// except that PTX 6.0 to 6.2 belong to CUDA 9.
-pub fn cuda_version((major, minor): (u32, u32)) -> Option<String> {
+pub(super) fn cuda_version((major, minor): (u32, u32)) -> Option<String> {
     let (cuda_major, cuda_minor) = match (major, minor) {
         (6, 0..=2) => (9, minor),
         (6, 3..=5) => (10, minor - 3),

@@ -24,7 +24,7 @@ const NVRTC_ERROR_COMPILATION: c_int = 6;
 type Program = *mut c_void;
 
 #[derive(Debug, thiserror::Error)]
-pub enum NvrtcError {
+pub(super) enum NvrtcError {
     #[error("NVRTC was not found; looked for {looked}.\n{REMEDY}")]
     Missing { looked: String },
     #[error("failed to load NVRTC from {}, which --nvrtc-library names", path.display())]
@@ -44,13 +44,13 @@ Install the CUDA toolkit, or the Python packages alone (no GPU needed):
 or name the library: --nvrtc-library PATH";
 
 #[derive(Debug)]
-pub struct Compiled {
+pub(super) struct Compiled {
     pub ptx: String,
     pub log: String,
 }
 
 #[derive(Debug)]
-pub struct Nvrtc {
+pub(super) struct Nvrtc {
     functions: Functions,
     /// Path of the library; `None` if the dynamic linker found it.
     path: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl Functions {
 
 impl Nvrtc {
     /// Loads the library at `named`, or the first one that is found.
-    pub fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
+    pub(super) fn find(named: Option<&Path>) -> Result<Self, NvrtcError> {
         if let Some(path) = named {
             let (functions, path) = (Functions::load(path.as_os_str()), path.to_owned());
             return match functions {
@@ -130,7 +130,7 @@ impl Nvrtc {
     }
 
     /// Folders with CUDA's headers (such as `cuda_fp16.h`) that belong to the library.
-    pub fn include_folders(&self) -> Vec<PathBuf> {
+    pub(super) fn include_folders(&self) -> Vec<PathBuf> {
         let Some(path) = self.path.as_deref().and_then(Path::parent) else {
             return Vec::new();
         };
@@ -143,7 +143,7 @@ impl Nvrtc {
     }
 
     /// Compiles `source` with `options` such as `--gpu-architecture=compute_80`. Messages of the compiler call the source `name`.
-    pub fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, NvrtcError> {
+    pub(super) fn compile(&self, name: &str, source: &str, options: &[String]) -> Result<Compiled, NvrtcError> {
         let source = CString::new(source).map_err(|_| NvrtcError::Nul("the source"))?;
         let name = CString::new(name).map_err(|_| NvrtcError::Nul("the name"))?;
         let options: Vec<CString> = options

@@ -15,7 +15,7 @@ use crate::manifests::{Kind, Manifest};
 const SUFFIXES: [&str; 3] = [".json", ".csv", ".failed.csv"];
 
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
+pub(super) enum FolderError {
     #[error("--results {}: {source}: name a folder that you can write to; one that does not exist is created", path.display())]
     Unusable { path: PathBuf, source: std::io::Error },
     #[error(
@@ -28,11 +28,11 @@ pub enum FolderError {
 }
 
 #[derive(Clone, Debug)]
-pub struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
     /// Checks that no two BurstJobs share a file, creates the folder unless it exists, and checks that files can be created in it.
-    pub fn prepare(path: &Path, manifests: &[Manifest]) -> Result<Self, FolderError> {
+    pub(super) fn prepare(path: &Path, manifests: &[Manifest]) -> Result<Self, FolderError> {
         let mut writers: BTreeMap<String, String> = BTreeMap::new();
         for manifest in manifests.iter().filter(|manifest| manifest.kind == Kind::BurstJob) {
             let job = format!("{}/{}", manifest.namespace, manifest.name);
@@ -55,7 +55,7 @@ impl Folder {
 
     /// Writes NAME.json, and the results if there are any as NAME.csv, or NAME.failed.csv for `results: Failed`. Each file is written
     /// completely or not at all. Files of an earlier run under these names are replaced, or removed if this run has no content for them.
-    pub fn keep(&self, job: &BurstJob, lines: Option<Lines>) -> Result<(), FolderError> {
+    pub(super) fn keep(&self, job: &BurstJob, lines: Option<Lines>) -> Result<(), FolderError> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
         let [json, csv, failed] = SUFFIXES.map(|suffix| self.0.join(format!("{name}{suffix}")));
         // Files of an earlier run are removed first, so that they are never beside a NAME.json of this run.

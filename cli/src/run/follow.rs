@@ -19,7 +19,7 @@ use super::progress::Snapshot;
 const STUCK_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(super) enum Ending {
     /// A burst is complete, or a lease was granted.
     Complete,
     /// A burst failed, with reason and message.
@@ -32,11 +32,11 @@ pub enum Ending {
     Gone,
 }
 
-pub type Key = (String, String);
+pub(super) type Key = (String, String);
 
 /// The operator's statistics of all bursts together, which are newer than the status of any burst.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counted {
+pub(super) struct Counted {
     pub held: u64,
     pub succeeded: u64,
     /// Chunks that failed permanently.
@@ -46,7 +46,7 @@ pub struct Counted {
 }
 
 #[derive(Debug, Default)]
-pub struct Following {
+pub(super) struct Following {
     bursts: BTreeMap<Key, (Option<BurstJob>, bool)>,
     leases: BTreeMap<Key, Option<VramLease>>,
     /// Time since which nothing runs although an object waits.
@@ -55,15 +55,15 @@ pub struct Following {
 }
 
 impl Following {
-    pub fn burst(&mut self, key: Key) {
+    pub(super) fn burst(&mut self, key: Key) {
         self.bursts.insert(key, (None, false));
     }
 
-    pub fn lease(&mut self, key: Key) {
+    pub(super) fn lease(&mut self, key: Key) {
         self.leases.insert(key, None);
     }
 
-    pub fn observe(&mut self, bursts: Vec<BurstJob>, leases: Vec<VramLease>, now: Instant) {
+    pub(super) fn observe(&mut self, bursts: Vec<BurstJob>, leases: Vec<VramLease>, now: Instant) {
         let mut present: BTreeMap<Key, BurstJob> = bursts.into_iter().map(|job| (key(&job), job)).collect();
         for (key, (seen, gone)) in &mut self.bursts {
             match present.remove(key) {
@@ -89,12 +89,12 @@ impl Following {
     }
 
     /// Time at which to observe again even if no object has changed.
-    pub fn wake(&self) -> Option<Instant> {
+    pub(super) fn wake(&self) -> Option<Instant> {
         self.stuck.filter(|_| !self.gave_up).map(|since| since + STUCK_TIMEOUT)
     }
 
     /// Returns the outcome of every object, or `None` while one has not ended.
-    pub fn endings(&self) -> Option<Vec<(Key, Ending)>> {
+    pub(super) fn endings(&self) -> Option<Vec<(Key, Ending)>> {
         let bursts = self.bursts.iter().map(|(key, (job, gone))| {
             let ending = job.as_ref().and_then(|job| self.ending(job)).or((*gone).then_some(Ending::Gone));
             ending.map(|ending| (key.clone(), ending))
@@ -132,13 +132,13 @@ impl Following {
         self.gave_up.then(|| Ending::Unplaceable(admitted.message.clone()))
     }
 
-    pub fn bursts(&self) -> impl Iterator<Item = (&Key, &BurstJob)> {
+    pub(super) fn bursts(&self) -> impl Iterator<Item = (&Key, &BurstJob)> {
         self.bursts.iter().filter_map(|(key, (job, _))| Some((key, job.as_ref()?)))
     }
 
     /// Describes the progress of each burst when the run was stopped, one line each. The operator's statistics cover all bursts together, so
     /// if there are several, each line is from the burst's status, which is some seconds behind.
-    pub fn stopped(&self, counted: Counted) -> impl Iterator<Item = String> {
+    pub(super) fn stopped(&self, counted: Counted) -> impl Iterator<Item = String> {
         let is_one = self.bursts.len() == 1;
         self.bursts().map(move |(key, job)| {
             let chunks = job.status.as_ref().map(|status| status.chunks.clone()).unwrap_or_default();
@@ -172,7 +172,7 @@ impl Following {
     }
 
     /// Returns the progress of the run: counts of the statuses, or of the operator where they are newer.
-    pub fn snapshot(&self, counted: Counted) -> Snapshot {
+    pub(super) fn snapshot(&self, counted: Counted) -> Snapshot {
         let sum = |figure: fn(&sahasra_crds::burst_job::status::ChunkCounts) -> i64| {
             let counts = self
                 .bursts()

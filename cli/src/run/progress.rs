@@ -15,7 +15,7 @@ const BAR: usize = 24;
 const RATE_OVER: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     pub held: u64,
     pub total: u64,
     pub done: u64,
@@ -88,7 +88,7 @@ fn time(seconds: f64) -> String {
 }
 
 #[derive(Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     live: bool,
     shown: Option<(Instant, Snapshot)>,
     /// Chunks counted at earlier times, oldest first; the rate is measured from the oldest.
@@ -96,7 +96,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             live: io::stderr().is_terminal(),
             shown: None,
@@ -105,7 +105,7 @@ impl Progress {
     }
 
     /// Shows the snapshot if it differs from the last one shown, and enough time has passed.
-    pub fn show(&mut self, snapshot: &Snapshot, now: Instant) {
+    pub(super) fn show(&mut self, snapshot: &Snapshot, now: Instant) {
         self.counted.push((now, snapshot.done + snapshot.failed));
         while self.counted.len() > 2 && now.duration_since(self.counted[1].0) >= RATE_OVER {
             self.counted.remove(0);
@@ -117,7 +117,7 @@ impl Progress {
         }
     }
 
-    pub fn end(&mut self, snapshot: &Snapshot, now: Instant) {
+    pub(super) fn end(&mut self, snapshot: &Snapshot, now: Instant) {
         if self.shown.as_ref().is_none_or(|(_, last)| last != snapshot) {
             // Without a rate and a remaining time.
             self.counted.clear();

@@ -19,7 +19,7 @@ use super::follow::Ending;
 const SHOWN_ELEMENTS: usize = 8;
 
 /// The report on a burst. `folder`: where `--results` puts its results.
-pub fn burst(job: &BurstJob, ending: &Ending, folder: Option<&Path>) -> String {
+pub(super) fn burst(job: &BurstJob, ending: &Ending, folder: Option<&Path>) -> String {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
     let mut text = format!("BurstJob {namespace}/{name}: {}\n", headline(job, ending));
     let Some(status) = &job.status else { return text };

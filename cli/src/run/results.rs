@@ -8,7 +8,7 @@ use sahasra_results::{CSV, Table, TableError};
 use serde_json::{Value, json};
 
 #[derive(Debug, thiserror::Error)]
-pub enum ResultsError {
+pub(super) enum ResultsError {
     #[error("{0} has no results")]
     None(String),
     #[error("the results of {0} are not kept: results: All in its spec keeps them")]
@@ -26,11 +26,11 @@ pub enum ResultsError {
 }
 
 /// Lines of the results of a finished job, formatted one at a time.
-pub type Lines = Box<dyn Iterator<Item = String>>;
+pub(super) type Lines = Box<dyn Iterator<Item = String>>;
 
 /// Returns the results of a finished job as lines, header first: of the chunks that succeeded, or with `results: Failed` of those that
 /// failed.
-pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsError> {
+pub(super) async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsError> {
     let name = job.metadata.name.clone().unwrap_or_default();
     if job.spec.results == KeptResults::None {
         return Err(ResultsError::NotKept(name));
@@ -66,7 +66,7 @@ pub async fn lines(client: &Client, job: &BurstJob) -> Result<Lines, ResultsErro
 }
 
 /// Returns the jobs in the form of `kubectl get -o json`: a single job as itself, several as a `List`.
-pub fn objects(jobs: &[&BurstJob]) -> Value {
+pub(super) fn objects(jobs: &[&BurstJob]) -> Value {
     let mut items: Vec<Value> = jobs.iter().map(|job| object(job)).collect();
     if items.len() == 1 {
         return items.remove(0);
@@ -74,7 +74,7 @@ pub fn objects(jobs: &[&BurstJob]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items})
 }
 
-pub fn object(job: &BurstJob) -> Value {
+pub(super) fn object(job: &BurstJob) -> Value {
     let mut job = (*job).clone();
     job.metadata.managed_fields = None;
     let mut object = serde_json::to_value(job).unwrap_or_default();

@@ -14,7 +14,7 @@ const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 const GUARDED: [&str; 2] = ["/workers", "/metrics"];
 
 /// Creates the routes: `gateway` checks the token itself, for `operator` it is checked here.
-pub fn routes<O, R>(
+pub(super) fn routes<O, R>(
     operator: O,
     gateway: BoxedFilter<(Answer,)>,
     token: &str,

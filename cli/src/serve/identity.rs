@@ -18,7 +18,7 @@ const KEY: &str = "key.pem";
 const OWNER_ONLY: u32 = 0o600;
 
 #[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
+pub(super) enum IdentityError {
     #[error("failed to generate a token")]
     Random(#[source] io::Error),
     #[error("failed to use the certificate in --credentials-dir {}: remove the folder for a new one", folder.display())]
@@ -35,7 +35,7 @@ pub enum IdentityError {
     Mismatch { path: PathBuf },
 }
 
-pub struct Identity {
+pub(super) struct Identity {
     pub token: String,
     pub certificate: Certificate,
     pub token_file: PathBuf,
@@ -43,7 +43,7 @@ pub struct Identity {
 
 impl Identity {
     /// Reads the files of a folder. If the folder does not exist, it is created with a new token and a new certificate.
-    pub fn open(folder: &Path) -> Result<Self, IdentityError> {
+    pub(super) fn open(folder: &Path) -> Result<Self, IdentityError> {
         if !folder.exists() {
             create(folder)?;
         }

@@ -21,7 +21,7 @@ const LOOKED_AT_BYTES: u64 = 4096;
 const TOKEN_DIGITS: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
-pub enum AccessError {
+pub(super) enum AccessError {
     #[error("failed to generate a token")]
     Random(#[source] io::Error),
     #[error("failed to create a certificate")]
@@ -46,7 +46,7 @@ pub enum AccessError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub(super) enum Content {
     Kubeconfig,
     Token,
 }
@@ -73,7 +73,7 @@ impl Content {
 
 /// The kubeconfig and the token file, which only their owner can read.
 #[derive(Debug)]
-pub struct Files {
+pub(super) struct Files {
     pub kubeconfig: LockedFile,
     pub token_file: LockedFile,
 }
@@ -81,7 +81,7 @@ pub struct Files {
 impl Files {
     /// Locks new files beside both paths, and removes files that an earlier run left behind. If the second path is rejected, the file at the
     /// first path stays unchanged.
-    pub fn take(kubeconfig: &Path, token_file: &Path) -> Result<Self, AccessError> {
+    pub(super) fn take(kubeconfig: &Path, token_file: &Path) -> Result<Self, AccessError> {
         let kubeconfig = LockedFile::take(kubeconfig, Content::Kubeconfig)?;
         if kubeconfig.is(token_file) {
             return Err(AccessError::Same {
@@ -98,14 +98,14 @@ impl Files {
     }
 
     /// Writes a kubeconfig for the API at `address`, with namespace `default`, and the token.
-    pub fn write(&mut self, credentials: &Credentials, address: SocketAddr) -> Result<(), AccessError> {
+    pub(super) fn write(&mut self, credentials: &Credentials, address: SocketAddr) -> Result<(), AccessError> {
         let kubeconfig = credentials.kubeconfig(address, "default");
         self.kubeconfig.write(&format!("{MARK}\n{kubeconfig}"))?;
         self.token_file.write(&format!("{}\n", credentials.token))
     }
 
     /// Removes both files, unless they contain another token than `token`.
-    pub fn remove(self, token: &str) {
+    pub(super) fn remove(self, token: &str) {
         self.kubeconfig.remove(token);
         self.token_file.remove(token);
     }
@@ -114,7 +114,7 @@ impl Files {
 /// A file with the token, under an exclusive lock: no other `sahasra up` writes the path until the lock is dropped. The file appears at its
 /// path once it is complete, because scripts wait for it.
 #[derive(Debug)]
-pub struct LockedFile {
+pub(super) struct LockedFile {
     /// Path as given to [`Files::take`].
     pub path: PathBuf,
     /// The new file, until it gets its path.
@@ -126,7 +126,7 @@ pub struct LockedFile {
 }
 
 impl LockedFile {
-    pub fn create_folder(path: &Path) -> Result<(), AccessError> {
+    pub(super) fn create_folder(path: &Path) -> Result<(), AccessError> {
         fs::create_dir_all(folder_of(path)).map_err(failed(path))
     }
 
@@ -234,7 +234,7 @@ fn lock(file: &File, path: &Path) -> Result<(), AccessError> {
 }
 
 /// Generates a token of 64 hexadecimal digits and a certificate.
-pub fn credentials() -> Result<Credentials, AccessError> {
+pub(super) fn credentials() -> Result<Credentials, AccessError> {
     let token = crate::token::random().map_err(AccessError::Random)?;
     Credentials::new(Ipv4Addr::LOCALHOST.into(), token).map_err(AccessError::Certificate)
 }

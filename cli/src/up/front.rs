@@ -32,7 +32,7 @@ const OPEN: [&str; 4] = ["/workers", "/metrics", "/healthz", "/readyz"];
 
 /// Accepts TLS and plain HTTP on one port: TLS where the first byte of a connection is [`TLS_HANDSHAKE`].
 #[derive(Clone)]
-pub struct TlsIfSpoken(pub TlsAcceptor);
+pub(super) struct TlsIfSpoken(pub TlsAcceptor);
 
 impl Handshake for TlsIfSpoken {
     type Stream = Either<Box<TlsStream<TcpStream>>, TcpStream>;
@@ -49,7 +49,7 @@ impl Handshake for TlsIfSpoken {
 
 /// Creates the routes: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the token are
 /// answered with the path of `token_file`.
-pub fn routes<O, R>(
+pub(super) fn routes<O, R>(
     operator: O,
     gateway: BoxedFilter<(Answer,)>,
     api: ApiService,

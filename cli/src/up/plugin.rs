@@ -10,7 +10,7 @@ use crate::pool::Pool;
 
 /// State of the PJRT plugin of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Serves {
+pub(super) enum Serves {
     /// No plugin is set or installed.
     NoPlugin,
     /// Devices of this pool have the engine.
@@ -23,7 +23,7 @@ pub enum Serves {
 
 impl Serves {
     /// Finds out what the devices of a pool report. Loads the plugin again if none of them has its engine, for the reason.
-    pub async fn ask(pool: &Pool, plugin: Option<PathBuf>) -> Self {
+    pub(super) async fn ask(pool: &Pool, plugin: Option<PathBuf>) -> Self {
         let Some(plugin) = plugin else { return Self::NoPlugin };
         if pool.has_engine(Engine::Xla).await {
             return Self::Yes(plugin);
@@ -44,7 +44,7 @@ impl Serves {
     }
 
     /// Line about sessions in the message that `sahasra up` prints once the pool is ready.
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         match self {
             Self::NoPlugin => "Sessions run kernels; for JAX functions there is no PJRT plugin (--pjrt-plugin FILE; crates/pjrt/plugin in the sources installs one).".to_owned(),
             Self::Yes(plugin) => format!("Sessions run JAX functions by the plugin {}, and kernels.", plugin.display()),
@@ -61,7 +61,7 @@ impl Serves {
 }
 
 /// Returns the PJRT plugin for CPUs in the folder `lib` beside that of the program, if it is installed.
-pub fn installed(program: &Path) -> Option<PathBuf> {
+pub(super) fn installed(program: &Path) -> Option<PathBuf> {
     let plugin = program.parent()?.parent()?.join("lib/pjrt_c_api_cpu_plugin.so");
     plugin.is_file().then_some(plugin)
 }

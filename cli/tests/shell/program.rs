@@ -12,15 +12,15 @@ use std::{
 };
 
 /// Timeout for operations that take milliseconds, for a machine under load.
-pub const WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 /// Maximum duration of one call of the program.
 const LONGEST: Duration = Duration::from_secs(300);
 
 /// A call of the program, in the repository's root.
-pub struct Sahasra(Command);
+pub(crate) struct Sahasra(Command);
 
 impl Sahasra {
-    pub fn new<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Self {
+    pub(crate) fn new<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Self {
         // Tests that were started by nohup, or in the background of a script, pass ignored signals on.
         let mut command = Command::new("env");
         command
@@ -33,20 +33,20 @@ impl Sahasra {
         Self(command)
     }
 
-    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+    pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.0.arg(argument);
         self
     }
 
-    pub fn command(self) -> Command {
+    pub(crate) fn command(self) -> Command {
         self.0
     }
 
-    pub fn output(self) -> Output {
+    pub(crate) fn output(self) -> Output {
         self.output_with_input("")
     }
 
-    pub fn output_with_input(mut self, input: &str) -> Output {
+    pub(crate) fn output_with_input(mut self, input: &str) -> Output {
         self.0.stdout(Stdio::piped()).stderr(Stdio::piped());
         if !input.is_empty() {
             self.0.stdin(Stdio::piped());
@@ -61,13 +61,13 @@ impl Sahasra {
 }
 
 /// Kills a process that runs for too long, so that a thread that reads its output or waits for its end does not block forever.
-pub struct Limit {
+pub(crate) struct Limit {
     over: Option<mpsc::Sender<()>>,
     watching: Option<JoinHandle<()>>,
 }
 
 impl Limit {
-    pub fn of(child: &Child) -> Self {
+    pub(crate) fn of(child: &Child) -> Self {
         let process = child.id();
         let (over, is_over) = mpsc::channel();
         let watching = std::thread::spawn(move || {
@@ -93,16 +93,16 @@ impl Drop for Limit {
     }
 }
 
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Polls `look` until it returns `Some`.
-pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -114,7 +114,7 @@ pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Sends the signal called `name` (without SIG).
-pub fn signal(process: u32, name: &str) {
+pub(crate) fn signal(process: u32, name: &str) {
     let sent = Command::new("kill")
         .args([format!("-{name}"), process.to_string()])
         .status()
@@ -123,7 +123,7 @@ pub fn signal(process: u32, name: &str) {
 }
 
 /// Returns all descendants of a process.
-pub fn descendants(process: u32) -> Vec<u32> {
+pub(crate) fn descendants(process: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .expect("/proc")
         .filter_map(|entry| {
@@ -143,7 +143,7 @@ pub fn descendants(process: u32) -> Vec<u32> {
 }
 
 /// Whether the process exists and is not a zombie.
-pub fn is_alive(process: u32) -> bool {
+pub(crate) fn is_alive(process: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     status.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }

@@ -24,20 +24,20 @@ mod leaving;
 pub(crate) mod tests;
 
 use arriving::Arriving;
-pub use arriving::Taking;
+pub(crate) use arriving::Taking;
 
 /// Maximum number of tensors or programs in one `Delete`, which keeps the message far below its size limit.
 const DELETED_AT_ONCE: usize = 16_384;
 
 /// Limits of what may be outstanding in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     pub frames: u32,
     pub bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     Compiled,
     /// [`Event::Array`], with its size in bytes if known.
     Array(Option<u64>),
@@ -48,7 +48,7 @@ pub enum Wanted {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub(crate) enum Event {
     Compiled(Compiled),
     Array(Array),
     /// Answer to a `Synchronise` or a `Close`.
@@ -71,7 +71,7 @@ pub struct Array {
 
 /// Next step of the caller after [`Core::take`] or [`Core::filled`].
 #[derive(Debug, PartialEq)]
-pub enum Incoming {
+pub(crate) enum Incoming {
     /// No answer. The caller reads and discards the frame's payload, if there is one.
     Nothing,
     /// Read the payload into this part's buffer. Then pass the result of [`Taking::finish`] to [`Core::filled`], or the part itself to
@@ -92,7 +92,7 @@ struct Operation {
 }
 
 #[derive(Debug, Default)]
-pub struct Core {
+pub(crate) struct Core {
     ours: Window,
     theirs: Window,
     resume: Bytes,
@@ -121,7 +121,7 @@ pub struct Core {
 
 impl Core {
     /// Creates a client with the receive window `ours`, reduced to the largest window that the protocol allows.
-    pub fn new(ours: Window) -> Self {
+    pub(crate) fn new(ours: Window) -> Self {
         Self {
             ours: Window {
                 frames: ours.frames.min(LARGEST_WINDOW_FRAMES),
@@ -132,31 +132,31 @@ impl Core {
     }
 
     /// Sets when this client compresses. With [`Mode::Never`], downloads are not compressed either.
-    pub fn compressing(mut self, mode: Mode) -> Self {
+    pub(crate) fn compressing(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
     /// Sets whether this client asks for shared memory.
-    pub fn sharing(mut self, shares_memory: bool) -> Self {
+    pub(crate) fn sharing(mut self, shares_memory: bool) -> Self {
         self.shares_memory = shares_memory;
         self
     }
 
-    pub fn name(&mut self) -> u64 {
+    pub(crate) fn name(&mut self) -> u64 {
         self.names += 1;
         self.names
     }
 
     /// Returns a new number for a request, and expects the answer `wanted` for it.
-    pub fn request(&mut self, wanted: Wanted) -> u64 {
+    pub(crate) fn request(&mut self, wanted: Wanted) -> u64 {
         self.requests += 1;
         self.wanted.insert(self.requests, wanted);
         self.requests
     }
 
     /// Adds an operation to the queue, after the pending deletions.
-    pub fn submit(&mut self, kind: client_frame::Kind, payload: Bytes) {
+    pub(crate) fn submit(&mut self, kind: client_frame::Kind, payload: Bytes) {
         self.flush_deleted();
         self.push(kind, payload);
     }
@@ -177,12 +177,12 @@ impl Core {
     }
 
     /// Deletes a tensor. The deletion is sent before the next operation, or the next time that anything is written.
-    pub fn delete_tensor(&mut self, name: u64) {
+    pub(crate) fn delete_tensor(&mut self, name: u64) {
         self.deleted.tensors.push(name);
     }
 
     /// Deletes a program. The deletion is sent like that of a tensor, see [`Self::delete_tensor`].
-    pub fn delete_program(&mut self, name: u64) {
+    pub(crate) fn delete_program(&mut self, name: u64) {
         self.deleted.programs.push(name);
     }
 
@@ -198,33 +198,33 @@ impl Core {
     }
 
     /// Drops all operations, which nothing sends after the end of a session.
-    pub fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.operations.clear();
         self.candidates.clear();
         (self.sent, self.sent_bytes, self.queued_bytes) = (0, 0, 0);
     }
 
     /// Returns the number of operations, and the bytes of their payloads, that the executor has not processed.
-    pub fn queued(&self) -> (usize, u64) {
+    pub(crate) fn queued(&self) -> (usize, u64) {
         (self.operations.len(), self.queued_bytes)
     }
 
     /// Returns whether only deletions wait to be sent. They may wait for other operations.
-    pub fn has_only_deleted(&self) -> bool {
+    pub(crate) fn has_only_deleted(&self) -> bool {
         self.sent == self.operations.len() && !self.must_tell() && !(self.deleted.tensors.is_empty() && self.deleted.programs.is_empty())
     }
 
-    pub fn has_connected(&self) -> bool {
+    pub(crate) fn has_connected(&self) -> bool {
         !self.resume.is_empty()
     }
 
     /// Returns the secret with which this client resumes; empty before the first connection.
-    pub fn secret(&self) -> Bytes {
+    pub(crate) fn secret(&self) -> Bytes {
         self.resume.clone()
     }
 
     /// Returns the first frame of a connection. A grace period of zero selects the executor's default.
-    pub fn hello(&self, replace: bool, grace: Duration) -> ClientFrame {
+    pub(crate) fn hello(&self, replace: bool, grace: Duration) -> ClientFrame {
         let hello = Hello {
             lowest_version: VERSION,
             highest_version: VERSION,
@@ -249,7 +249,7 @@ impl Core {
     /// Processes the executor's answer to [`Self::hello`]. `received` comes from the answer's frame. All operations that the executor has
     /// not processed will be sent again. Fails for an unsupported version, an unexpected start of a new client, a missing secret or an invalid
     /// `received`.
-    pub fn welcomed(&mut self, received: u64, welcome: &Welcome) -> Result<(), Error> {
+    pub(crate) fn welcomed(&mut self, received: u64, welcome: &Welcome) -> Result<(), Error> {
         if welcome.version != VERSION {
             return Err(Error::protocol(format!(
                 "unsupported protocol version {} of the session",
@@ -293,19 +293,19 @@ impl Core {
         Ok(())
     }
 
-    pub fn decodes(&self) -> u64 {
+    pub(crate) fn decodes(&self) -> u64 {
         self.decodes
     }
 
     /// Returns whether the executor must be sent a new `received`: a quarter of the window has arrived since the last one.
-    pub fn must_tell(&self) -> bool {
+    pub(crate) fn must_tell(&self) -> bool {
         let (frames, bytes) = self.unconfirmed;
         frames > 0 && (frames >= self.ours.frames / 4 || bytes >= self.ours.bytes / 4)
     }
 
     /// Processes a frame whose payload of `payload_bytes` bytes has not been read yet. Fails with [`Error::Failed`] if the executor ends the
     /// session.
-    pub fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
+    pub(crate) fn take(&mut self, frame: ServerFrame, payload_bytes: u64) -> Result<Incoming, Error> {
         let message_bytes = frame.encoded_len() as u64;
         self.taken(frame.received)?;
         if frame.decoding_rate > 0 {

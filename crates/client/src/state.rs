@@ -90,7 +90,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub fn submit(&mut self) {
+    pub(crate) fn submit(&mut self) {
         self.submitted += 1;
     }
 
@@ -107,7 +107,7 @@ impl Work {
         }
     }
 
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.submitted == self.finished
     }
 }

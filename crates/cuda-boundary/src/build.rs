@@ -198,10 +198,11 @@ fn read_folder(folder: &Path, path: &str, found: &mut BTreeMap<String, String>) 
         let text = fs::read_to_string(&file).expect("sources are readable");
         for line in text.lines() {
             let line = line.trim_start();
-            let declaration = ["pub extern \"C\" fn ", "pub unsafe extern \"C\" fn ", "fn "]
-                .iter()
-                .find_map(|start| line.strip_prefix(start));
-            if let Some((name, _)) = declaration.and_then(|rest| rest.split_once('('))
+            // With the macros of this crate, or written out, with any visibility.
+            let declaration = line
+                .split_once("fn ")
+                .filter(|(before, _)| before.is_empty() || before.ends_with("extern \"C\" "));
+            if let Some((name, _)) = declaration.and_then(|(_, rest)| rest.split_once('('))
                 && name.bytes().any(|letter| letter.is_ascii_uppercase())
                 && name.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
             {

@@ -39,7 +39,7 @@ const PTX: &str = "
 }";
 
 /// Computes `2 x + 1` for 1000 values, on a second stream.
-pub fn main() -> Result<(), DriverError> {
+pub(crate) fn main() -> Result<(), DriverError> {
     let context = CudaContext::new(0)?;
     let stream = context.default_stream();
     let module = context.load_module(Ptx::from_src(PTX))?;

@@ -4,8 +4,6 @@
 //! [`sandbox`]. Both kinds use a [`device`]: the CPU or a GPU; sessions for CUDA programs use a GPU as a queue of operations ([`gpu`]). The process speaks to its agent through `sahasra-executor-protocol`.
 //! Nothing in this crate has credentials, speaks to the API server, or opens a connection.
 
-#![warn(unreachable_pub)]
-
 mod assigned;
 mod burst;
 mod command;

@@ -23,14 +23,14 @@ enum Owner {
 
 impl Transaction<'_> {
     /// Queues a new object for garbage collection, because its owners may already be deleted.
-    pub fn suspect_new(&mut self, key: &Key, object: &Value) {
+    pub(crate) fn suspect_new(&mut self, key: &Key, object: &Value) {
         if !object::owners(object).is_empty() {
             self.store.suspects.push_back(key.clone());
         }
     }
 
     /// Stores a changed object, and queues it and its former owners for garbage collection if that became necessary.
-    pub fn put(&mut self, key: &Key, old: &Value, object: Value) -> Arc<Value> {
+    pub(crate) fn put(&mut self, key: &Key, old: &Value, object: Value) -> Arc<Value> {
         let object = self.store.put(key.clone(), object);
         let owners_changed = object::owners(old) != object::owners(&object);
         if owners_changed || (object::is_deleting(&object) && Propagation::of(&object::finalizers(&object)).is_some()) {
@@ -43,14 +43,14 @@ impl Transaction<'_> {
         object
     }
 
-    pub fn suspect_owners(&mut self, object: &Value) {
+    pub(crate) fn suspect_owners(&mut self, object: &Value) {
         for owner in object::owners(object) {
             let owner = owner["uid"].as_str().and_then(|uid| self.store.key_of(uid)).cloned();
             self.store.suspects.extend(owner);
         }
     }
 
-    pub fn collect(&mut self) {
+    pub(crate) fn collect(&mut self) {
         while let Some(key) = self.store.suspects.pop_front() {
             let Some(object) = self.store.get(&key).cloned() else { continue };
             if key.resource == NAMESPACES {

@@ -73,15 +73,15 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub fn store(&self) -> MutexGuard<'_, Store> {
+    pub(crate) fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock()
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         (self.options.clock)()
     }
 
-    pub fn expire_events(&self) {
+    pub(crate) fn expire_events(&self) {
         let now = self.now();
         if self.store().expired(now).is_some() {
             self.transact(|transaction| transaction.expire());
@@ -89,7 +89,7 @@ impl Shared {
     }
 
     /// Runs one transaction. Wakes the watches of the objects that it changed after the store is unlocked.
-    pub fn transact<T>(&self, work: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
+    pub(crate) fn transact<T>(&self, work: impl FnOnce(&mut Transaction<'_>) -> T) -> T {
         let now = self.now();
         let mut store = self.store();
         let result = work(&mut Transaction {

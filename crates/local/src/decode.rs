@@ -18,7 +18,7 @@ pub(crate) enum FieldValidation {
 }
 
 impl FieldValidation {
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         match text {
             "" | "Warn" => Ok(Self::Warn),
             "Ignore" => Ok(Self::Ignore),
@@ -31,7 +31,7 @@ impl FieldValidation {
     }
 
     /// Returns warnings about unknown fields, or the error of `refuse` if there must be none.
-    pub fn check(self, unknown: &[String], refuse: impl FnOnce(&str) -> Refusal) -> Result<Vec<String>, Refusal> {
+    pub(crate) fn check(self, unknown: &[String], refuse: impl FnOnce(&str) -> Refusal) -> Result<Vec<String>, Refusal> {
         let texts: Vec<String> = unknown
             .iter()
             .map(|path| format!("unknown field {}", object::quoted(path)))

@@ -10,14 +10,14 @@ const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 
 impl Identities {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
             random: fastrand::Rng::with_seed(seed),
         }
     }
 
     /// A uid in the format of a version 4 UUID.
-    pub fn uid(&mut self) -> String {
+    pub(crate) fn uid(&mut self) -> String {
         let (high, low) = (self.random.u64(..), self.random.u64(..));
         format!(
             "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
@@ -30,7 +30,7 @@ impl Identities {
     }
 
     /// `prefix` with a random suffix of five characters. A long prefix is truncated so that the name has at most 63 characters.
-    pub fn generated_name(&mut self, prefix: &str) -> String {
+    pub(crate) fn generated_name(&mut self, prefix: &str) -> String {
         let longest = 63 - SUFFIX_LENGTH;
         let mut name: String = prefix.chars().take(longest).collect();
         name.extend((0..SUFFIX_LENGTH).map(|_| SUFFIX_LETTERS[self.random.usize(..SUFFIX_LETTERS.len())] as char));

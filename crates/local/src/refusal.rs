@@ -51,7 +51,7 @@ pub(crate) struct FieldError {
 }
 
 impl FieldError {
-    pub fn new(mistake: Mistake, field: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(mistake: Mistake, field: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self {
             mistake,
             field: field.into(),
@@ -60,33 +60,33 @@ impl FieldError {
         }
     }
 
-    pub fn invalid(field: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid(field: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::new(Mistake::Invalid, field, value, detail)
     }
 
-    pub fn each(field: &str, value: &str, wrongs: Vec<String>) -> impl Iterator<Item = Self> {
+    pub(crate) fn each(field: &str, value: &str, wrongs: Vec<String>) -> impl Iterator<Item = Self> {
         wrongs.into_iter().map(move |wrong| Self::invalid(field, value, wrong))
     }
 
-    pub fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn required(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(Mistake::Required, field, "", detail)
     }
 
-    pub fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(field: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(Mistake::Forbidden, field, "", detail)
     }
 
-    pub fn too_long(field: impl Into<String>, limit: i64) -> Self {
+    pub(crate) fn too_long(field: impl Into<String>, limit: i64) -> Self {
         let unit = if limit == 1 { "byte" } else { "bytes" };
         Self::new(Mistake::TooLong, field, "", format!("may not be more than {limit} {unit}"))
     }
 
-    pub fn too_many(field: impl Into<String>, count: usize, limit: i64) -> Self {
+    pub(crate) fn too_many(field: impl Into<String>, count: usize, limit: i64) -> Self {
         let unit = if limit == 1 { "item" } else { "items" };
         Self::new(Mistake::TooMany, field, count, format!("must have at most {limit} {unit}"))
     }
 
-    pub fn body(&self) -> String {
+    pub(crate) fn body(&self) -> String {
         let mut text = self.mistake.reason_and_text().1.to_owned();
         let shows_value = !matches!(self.mistake, Mistake::Required | Mistake::Forbidden | Mistake::TooLong);
         if let (true, Some(value)) = (shows_value, &self.value) {
@@ -140,7 +140,7 @@ pub(crate) fn subject(about: &StatusDetails) -> String {
 pub(crate) struct Refusal(pub Box<Status>);
 
 impl Refusal {
-    pub fn new(code: StatusCode, reason: &str, message: impl Into<String>, details: impl Into<Option<StatusDetails>>) -> Self {
+    pub(crate) fn new(code: StatusCode, reason: &str, message: impl Into<String>, details: impl Into<Option<StatusDetails>>) -> Self {
         Self(Box::new(Status {
             code: Some(code.as_u16().into()),
             details: details.into(),
@@ -151,21 +151,21 @@ impl Refusal {
         }))
     }
 
-    pub fn not_found(about: StatusDetails) -> Self {
+    pub(crate) fn not_found(about: StatusDetails) -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} not found", subject(&about)), about)
     }
 
-    pub fn no_such_path() -> Self {
+    pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
         Self::new(StatusCode::NOT_FOUND, "NotFound", message, StatusDetails::default())
     }
 
-    pub fn conflict(about: StatusDetails, why: &str) -> Self {
+    pub(crate) fn conflict(about: StatusDetails, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {}: {why}", subject(&about));
         Self::new(StatusCode::CONFLICT, "Conflict", message, about)
     }
 
-    pub fn invalid(about: StatusDetails, errors: &[FieldError]) -> Self {
+    pub(crate) fn invalid(about: StatusDetails, errors: &[FieldError]) -> Self {
         let mut said: Vec<String> = Vec::new();
         for error in errors {
             let text = format!("{}: {}", error.field, error.body());
@@ -187,23 +187,23 @@ impl Refusal {
         )
     }
 
-    pub fn forbidden(about: StatusDetails, why: &str) -> Self {
+    pub(crate) fn forbidden(about: StatusDetails, why: &str) -> Self {
         let message = format!("{} is forbidden: {why}", subject(&about));
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message, about)
     }
 
-    pub fn bad_request(message: impl Into<String>) -> Self {
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message, None)
     }
 
     /// With a continue token, the client can fetch the rest of an inconsistent list.
-    pub fn expired(message: impl Into<String>, continue_token: Option<String>) -> Self {
+    pub(crate) fn expired(message: impl Into<String>, continue_token: Option<String>) -> Self {
         let mut refusal = Self::new(StatusCode::GONE, "Expired", message, None);
         refusal.0.metadata.continue_ = continue_token;
         refusal
     }
 
-    pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
+    pub(crate) fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let cause = StatusCause {
             reason: Some("ResourceVersionTooLarge".to_owned()),
@@ -218,7 +218,7 @@ impl Refusal {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message, details)
     }
 
-    pub fn method_not_allowed() -> Self {
+    pub(crate) fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -228,17 +228,17 @@ impl Refusal {
         )
     }
 
-    pub fn unknown_media_type() -> Self {
+    pub(crate) fn unknown_media_type() -> Self {
         let message = "415: Unsupported Media Type";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message, None)
     }
 
     /// An error that the API server returns without a reason.
-    pub fn plain(message: impl Into<String>) -> Self {
+    pub(crate) fn plain(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message, None)
     }
 
-    pub fn is_not_found(&self) -> bool {
+    pub(crate) fn is_not_found(&self) -> bool {
         self.0.reason.as_deref() == Some("NotFound")
     }
 }

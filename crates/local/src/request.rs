@@ -12,27 +12,27 @@ use crate::resource::Catalogue;
 pub(crate) struct Query(BTreeMap<String, String>);
 
 impl Query {
-    pub fn parse(query: &str) -> Self {
+    pub(crate) fn parse(query: &str) -> Self {
         let pairs = url::form_urlencoded::parse(query.as_bytes());
         Self(pairs.into_owned().collect())
     }
 
     /// Value of a parameter; empty if absent.
-    pub fn text(&self, name: &str) -> &str {
+    pub(crate) fn text(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    pub fn is_true(&self, name: &str) -> bool {
+    pub(crate) fn is_true(&self, name: &str) -> bool {
         matches!(self.text(name), "true" | "1")
     }
 
     /// Whether the request must not be persisted (`dryRun=All`).
-    pub fn is_dry_run(&self) -> bool {
+    pub(crate) fn is_dry_run(&self) -> bool {
         self.text("dryRun") == "All"
     }
 
     /// Value of a numeric parameter; `None` if absent.
-    pub fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         match self.text(name) {
             "" => Ok(None),
             text => {

@@ -48,51 +48,51 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    pub fn api_version(&self) -> String {
+    pub(crate) fn api_version(&self) -> String {
         group_version(&self.group, &self.version)
     }
 
-    pub fn is_custom(&self) -> bool {
+    pub(crate) fn is_custom(&self) -> bool {
         self.behaviour == Behaviour::Custom
     }
 
-    pub fn has_status(&self) -> bool {
+    pub(crate) fn has_status(&self) -> bool {
         matches!(self.behaviour, Behaviour::Custom | Behaviour::Namespace | Behaviour::Node)
     }
 
-    pub fn merge_schema(&self) -> &Schema {
+    pub(crate) fn merge_schema(&self) -> &Schema {
         self.merge_schema.as_ref().unwrap_or(&self.schema)
     }
 
-    pub fn allows_unconditional_update(&self) -> bool {
+    pub(crate) fn allows_unconditional_update(&self) -> bool {
         !matches!(self.behaviour, Behaviour::Custom | Behaviour::Lease)
     }
 
-    pub fn allows_create_on_update(&self) -> bool {
+    pub(crate) fn allows_create_on_update(&self) -> bool {
         matches!(self.behaviour, Behaviour::Lease | Behaviour::Event | Behaviour::NewEvent)
     }
 
-    pub fn about(&self, name: &str) -> StatusDetails {
+    pub(crate) fn about(&self, name: &str) -> StatusDetails {
         refusal::about(&self.group, &self.plural, name)
     }
 
     /// Error for an invalid object. Like the API server, this error contains the kind instead of the plural.
-    pub fn invalid(&self, name: &str, errors: &[FieldError]) -> Refusal {
+    pub(crate) fn invalid(&self, name: &str, errors: &[FieldError]) -> Refusal {
         Refusal::invalid(refusal::about(&self.group, &self.kind, name), errors)
     }
 
     /// Error for a body that is no object of this kind. `kind` is the kind that the body has.
-    pub fn cannot_handle(&self, kind: &str, why: &str) -> Refusal {
+    pub(crate) fn cannot_handle(&self, kind: &str, why: &str) -> Refusal {
         let version = object::quoted(&self.version);
         Refusal::bad_request(format!("{kind} in version {version} cannot be handled as a {}: {why}", self.kind))
     }
 
-    pub fn not_found(&self, name: &str) -> Refusal {
+    pub(crate) fn not_found(&self, name: &str) -> Refusal {
         Refusal::not_found(self.about(name))
     }
 
     /// Key of an object in the etcd of a real API server. Some error messages contain this key.
-    pub fn storage_key(&self, namespace: Option<&str>, name: &str) -> String {
+    pub(crate) fn storage_key(&self, namespace: Option<&str>, name: &str) -> String {
         let plural = match self.behaviour {
             Behaviour::Custom => format!("{}/{}", self.group, self.plural),
             Behaviour::Node => "minions".to_owned(),
@@ -104,7 +104,7 @@ impl Resource {
         }
     }
 
-    pub fn conflict(&self, name: &str, why: &str) -> Refusal {
+    pub(crate) fn conflict(&self, name: &str, why: &str) -> Refusal {
         Refusal::conflict(self.about(name), why)
     }
 }
@@ -177,18 +177,18 @@ impl Catalogue {
         }
     }
 
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<usize> {
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<usize> {
         let is = |resource: &Resource| resource.group == group && resource.version == version && resource.plural == plural;
         self.resources.iter().position(is)
     }
 
-    pub fn of_version(&self, group: &str, version: &str) -> impl Iterator<Item = &Resource> {
+    pub(crate) fn of_version(&self, group: &str, version: &str) -> impl Iterator<Item = &Resource> {
         let is = move |resource: &&Resource| resource.group == group && resource.version == version;
         self.resources.iter().filter(is)
     }
 
     /// Index of the kind that an owner reference names. The version is ignored.
-    pub fn find_kind(&self, api_version: &str, kind: &str) -> Option<usize> {
+    pub(crate) fn find_kind(&self, api_version: &str, kind: &str) -> Option<usize> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         self.resources
             .iter()
@@ -196,7 +196,7 @@ impl Catalogue {
     }
 
     /// Index under which the store keeps objects of a kind.
-    pub fn kept_at(&self, resource: usize) -> usize {
+    pub(crate) fn kept_at(&self, resource: usize) -> usize {
         if self.resources[resource].behaviour == Behaviour::NewEvent {
             EVENTS
         } else {

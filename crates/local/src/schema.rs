@@ -36,7 +36,7 @@ pub(crate) struct Schema {
 impl Schema {
     /// Parses the `openAPIV3Schema` of a definition (`structural`), or the schema of a built-in type (not `structural`: an object without
     /// properties may have any fields; rules and defaults are ignored).
-    pub fn parse(schema: &Value, structural: bool) -> Self {
+    pub(crate) fn parse(schema: &Value, structural: bool) -> Self {
         let own = serde_json::from_value(schema.clone());
         Self::new(own.expect("definitions and built-in types have valid schemas"), structural)
     }
@@ -84,36 +84,36 @@ impl Schema {
     }
 
     /// Name of the type; empty if the schema has none.
-    pub fn type_name(&self) -> &str {
+    pub(crate) fn type_name(&self) -> &str {
         self.own.type_.as_deref().unwrap_or_default()
     }
 
     /// Name of the format; empty if the schema has none.
-    pub fn format(&self) -> &str {
+    pub(crate) fn format(&self) -> &str {
         self.own.format.as_deref().unwrap_or_default()
     }
 
-    pub fn int_or_string(&self) -> bool {
+    pub(crate) fn int_or_string(&self) -> bool {
         self.own.x_kubernetes_int_or_string == Some(true)
     }
 
-    pub fn default(&self) -> Option<&Value> {
+    pub(crate) fn default(&self) -> Option<&Value> {
         self.own.default.as_ref().map(|default| &default.0)
     }
 
     /// Whether the value is a set of distinct scalars.
-    pub fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.own.x_kubernetes_list_type.as_deref() == Some("set")
     }
 
     /// The keys that identify the items of the value; `None` if it is not a list of objects with keys.
-    pub fn keys(&self) -> Option<&[String]> {
+    pub(crate) fn keys(&self) -> Option<&[String]> {
         self.own.x_kubernetes_list_map_keys.as_deref()
     }
 
     /// Whether a value is replaced as a whole by an apply: a scalar, a list that is neither a set nor has keys, or an object that the schema
     /// declares as atomic.
-    pub fn is_atomic(&self, value: &Value) -> bool {
+    pub(crate) fn is_atomic(&self, value: &Value) -> bool {
         match value {
             Value::Object(_) => self.own.x_kubernetes_map_type.as_deref() == Some("atomic"),
             Value::Array(_) => !self.is_set() && self.keys().is_none(),
@@ -122,12 +122,12 @@ impl Schema {
     }
 
     /// Schema of a field, which is either a property or a value of a map.
-    pub fn field(&self, name: &str) -> Option<&Self> {
+    pub(crate) fn field(&self, name: &str) -> Option<&Self> {
         self.properties.get(name).or(self.values.as_deref())
     }
 
     /// The item of `old` that has the same keys as `item`. Only items with keys can be matched to old items.
-    pub fn item_before<'a>(&self, item: &Value, old: Option<&'a [Value]>) -> Option<&'a Value> {
+    pub(crate) fn item_before<'a>(&self, item: &Value, old: Option<&'a [Value]>) -> Option<&'a Value> {
         let keys = self.keys()?;
         old?.iter().find(|other| keys.iter().all(|key| other[key] == item[key]))
     }

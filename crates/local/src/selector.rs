@@ -26,7 +26,7 @@ enum Requirement {
 }
 
 impl Selector {
-    pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Refusal> {
+    pub(crate) fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Self, Refusal> {
         let mut selector = Self::default();
         for term in split(labels) {
             let requirement = parse_label(term.trim());
@@ -53,11 +53,11 @@ impl Selector {
         Ok(selector)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         let labels = &object["metadata"]["labels"];
         let label = |name: &str| labels[name].as_str();
         let labels_match = self.labels.iter().all(|requirement| match requirement {

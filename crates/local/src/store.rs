@@ -24,7 +24,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub fn of_namespace(name: &str) -> Self {
+    pub(crate) fn of_namespace(name: &str) -> Self {
         Self {
             resource: NAMESPACES,
             namespace: String::new(),
@@ -33,7 +33,7 @@ impl Key {
     }
 
     /// Whether the object is of a kind, and in a namespace if one is given.
-    pub fn is_in(&self, resource: usize, namespace: Option<&str>) -> bool {
+    pub(crate) fn is_in(&self, resource: usize, namespace: Option<&str>) -> bool {
         self.resource == resource && namespace.is_none_or(|namespace| namespace == self.namespace)
     }
 }
@@ -81,7 +81,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub fn new(seed: u64, history: usize) -> Self {
+    pub(crate) fn new(seed: u64, history: usize) -> Self {
         Self {
             revision: 1,
             forgotten: 1,
@@ -91,12 +91,12 @@ impl Store {
         }
     }
 
-    pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
+    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<Value>> {
         self.objects.get(key)
     }
 
     /// Objects of a kind in the order of their keys, in one namespace or in all.
-    pub fn objects(&self, resource: usize, namespace: Option<&str>) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
+    pub(crate) fn objects(&self, resource: usize, namespace: Option<&str>) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
         let first = Key {
             resource,
             namespace: namespace.unwrap_or_default().to_owned(),
@@ -107,13 +107,13 @@ impl Store {
         objects.take_while(move |(key, _)| key.is_in(resource, wanted.as_deref()))
     }
 
-    pub fn content(&self, namespace: &str) -> Vec<Key> {
+    pub(crate) fn content(&self, namespace: &str) -> Vec<Key> {
         let inside = self.objects.keys().filter(|key| key.namespace == namespace);
         inside.cloned().collect()
     }
 
     /// Objects of a kind as of a revision; `None` if later changes have been dropped.
-    pub fn objects_at(&self, resource: usize, namespace: Option<&str>, revision: u64) -> Option<BTreeMap<Key, Arc<Value>>> {
+    pub(crate) fn objects_at(&self, resource: usize, namespace: Option<&str>, revision: u64) -> Option<BTreeMap<Key, Arc<Value>>> {
         if revision < self.forgotten {
             return None;
         }
@@ -130,11 +130,11 @@ impl Store {
         Some(objects)
     }
 
-    pub fn key_of(&self, uid: &str) -> Option<&Key> {
+    pub(crate) fn key_of(&self, uid: &str) -> Option<&Key> {
         self.by_uid.get(uid)
     }
 
-    pub fn dependents(&self, uid: &str) -> Vec<Key> {
+    pub(crate) fn dependents(&self, uid: &str) -> Vec<Key> {
         self.dependents
             .get(uid)
             .map(|keys| keys.iter().cloned().collect())
@@ -142,7 +142,7 @@ impl Store {
     }
 
     /// Stores an object under the next resource version.
-    pub fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
+    pub(crate) fn put(&mut self, key: Key, mut object: Value) -> Arc<Value> {
         self.revision += 1;
         object::set_metadata(&mut object, "resourceVersion", json!(self.revision.to_string()));
         let object = Arc::new(object);
@@ -160,7 +160,7 @@ impl Store {
     }
 
     /// Removes an object. Returns `last`, or the stored object if `last` is `None`, with the revision of the deletion.
-    pub fn remove(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
+    pub(crate) fn remove(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
         let before = self.objects.remove(key)?;
         self.revision += 1;
         self.forget_links(key, &before);
@@ -173,7 +173,7 @@ impl Store {
         Some(last)
     }
 
-    pub fn expire_at(&mut self, key: &Key, at: Timestamp) {
+    pub(crate) fn expire_at(&mut self, key: &Key, at: Timestamp) {
         self.forget_expiry(key);
         self.expiries.insert((at, key.clone()));
         self.expires_at.insert(key.clone(), at);
@@ -186,7 +186,7 @@ impl Store {
     }
 
     /// The first object, by expiry time, that has expired at `now`.
-    pub fn expired(&self, now: Timestamp) -> Option<&Key> {
+    pub(crate) fn expired(&self, now: Timestamp) -> Option<&Key> {
         self.expiries.first().filter(|(at, _)| *at <= now).map(|(_, key)| key)
     }
 
@@ -219,50 +219,50 @@ impl Store {
     }
 
     /// Changes after `revision`, oldest first.
-    pub fn changes_since(&self, revision: u64) -> impl Iterator<Item = &Change> {
+    pub(crate) fn changes_since(&self, revision: u64) -> impl Iterator<Item = &Change> {
         let first = self.changes.partition_point(|change| change.revision <= revision);
         self.changes.range(first..)
     }
 
-    pub fn compact(&mut self) {
+    pub(crate) fn compact(&mut self) {
         self.changes.clear();
         self.forgotten = self.revision;
         self.has_changed = true;
     }
 
-    pub fn watch(&mut self) -> u64 {
+    pub(crate) fn watch(&mut self) -> u64 {
         self.next_watcher += 1;
         self.watchers.insert(self.next_watcher, None);
         self.next_watcher
     }
 
     /// Stores the waker of a watch until the next change. Returns the replaced waker.
-    pub fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
+    pub(crate) fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
         self.watchers.insert(watcher, Some(waker.clone())).flatten()
     }
 
-    pub fn unwatch(&mut self, watcher: u64) -> Option<Waker> {
+    pub(crate) fn unwatch(&mut self, watcher: u64) -> Option<Waker> {
         self.ended.remove(&watcher);
         self.watchers.remove(&watcher).flatten()
     }
 
     /// Whether, and how, a watch must end.
-    pub fn end_of(&self, watcher: u64) -> Option<WatchEnd> {
+    pub(crate) fn end_of(&self, watcher: u64) -> Option<WatchEnd> {
         self.ended.get(&watcher).copied()
     }
 
-    pub fn end_watches(&mut self, end: WatchEnd) {
+    pub(crate) fn end_watches(&mut self, end: WatchEnd) {
         self.ended = self.watchers.keys().map(|watcher| (*watcher, end)).collect();
         self.has_changed = true;
     }
 
-    pub fn open_watches(&self) -> usize {
+    pub(crate) fn open_watches(&self) -> usize {
         self.watchers.len()
     }
 
     /// Wakers of the watches that have new events, in the order in which the watches were opened, so that a run is reproducible. The caller
     /// wakes them after it has released the lock.
-    pub fn take_wakers(&mut self) -> Vec<Waker> {
+    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
         if !std::mem::take(&mut self.has_changed) {
             return Vec::new();
         }

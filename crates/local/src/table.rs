@@ -11,7 +11,7 @@ use crate::resource::Column;
 use crate::view::View;
 
 impl View {
-    pub fn table(&self, objects: &[Value], metadata: Value) -> Value {
+    pub(crate) fn table(&self, objects: &[Value], metadata: Value) -> Value {
         let rows: Vec<Value> = objects.iter().map(|object| self.row(object)).collect();
         json!({
             "kind": "Table",

@@ -28,7 +28,7 @@ pub(crate) struct View {
 
 impl View {
     /// Chooses the first supported representation in the header `Accept`.
-    pub fn choose(resource: usize, accept: &str, include_object: &str, now: jiff::Timestamp) -> Self {
+    pub(crate) fn choose(resource: usize, accept: &str, include_object: &str, now: jiff::Timestamp) -> Self {
         let known = accept.split(',').find_map(|media| {
             let parts: Vec<&str> = media.split(';').map(str::trim).collect();
             if !matches!(parts.first(), Some(&"application/json" | &"*/*" | &"application/*" | &"")) {
@@ -51,7 +51,7 @@ impl View {
         }
     }
 
-    pub fn resource(&self) -> &'static Resource {
+    pub(crate) fn resource(&self) -> &'static Resource {
         &catalogue().resources[self.resource]
     }
 
@@ -63,7 +63,7 @@ impl View {
         }
     }
 
-    pub fn object(&self, object: &Value) -> Value {
+    pub(crate) fn object(&self, object: &Value) -> Value {
         match self.form {
             Form::Whole => self.whole(object),
             Form::Metadata => object::only_metadata(object),
@@ -74,7 +74,7 @@ impl View {
         }
     }
 
-    pub fn list(&self, page: &Page) -> Value {
+    pub(crate) fn list(&self, page: &Page) -> Value {
         let shown = |object: &Arc<Value>| match self.form {
             Form::Metadata => object::only_metadata(object),
             _ => self.whole(object),
@@ -87,7 +87,7 @@ impl View {
         json!({"apiVersion": api_version, "kind": format!("{kind}List"), "metadata": page.metadata, "items": items})
     }
 
-    pub fn bookmark(&self, revision: u64, ends_initial: bool) -> Value {
+    pub(crate) fn bookmark(&self, revision: u64, ends_initial: bool) -> Value {
         if self.form == Form::Table {
             return self.table(&[], json!({"resourceVersion": revision.to_string()}));
         }

@@ -48,7 +48,7 @@ pub(crate) struct WatchStream {
 
 impl WatchStream {
     /// Starts a watch at the requested resource version, or with the current objects.
-    pub fn open(shared: &Arc<Shared>, watched: Watched, query: &Query) -> Result<Self, Refusal> {
+    pub(crate) fn open(shared: &Arc<Shared>, watched: Watched, query: &Query) -> Result<Self, Refusal> {
         let version = query.number("resourceVersion")?.unwrap_or_default();
         let sends_initial = query.is_true("sendInitialEvents");
         if sends_initial && query.text("resourceVersionMatch") != "NotOlderThan" {
@@ -171,7 +171,7 @@ impl WatchStream {
     }
 
     /// The next event, or `None` at the end of the stream.
-    pub fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             if let Some(event) = self.pending.pop_front() {
                 return Poll::Ready(Some(event));

@@ -45,7 +45,7 @@ pub(crate) enum Propagation {
 
 impl Propagation {
     /// Policy that the finalizers of an object set.
-    pub fn of(finalizers: &[&str]) -> Option<Self> {
+    pub(crate) fn of(finalizers: &[&str]) -> Option<Self> {
         let is_set = |policy: &Self| policy.finalizer().is_some_and(|finalizer| finalizers.contains(&finalizer));
         [Self::Orphan, Self::Foreground].into_iter().find(is_set)
     }
@@ -88,12 +88,12 @@ impl Transaction<'_> {
     }
 
     /// Current time in the format of metadata timestamps, in whole seconds.
-    pub fn seconds(&self) -> String {
+    pub(crate) fn seconds(&self) -> String {
         self.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     /// Creates an object. `object` must be decoded, pruned and defaulted.
-    pub fn create(&mut self, writing: &Writing, mut object: Value) -> Result<Arc<Value>, Refusal> {
+    pub(crate) fn create(&mut self, writing: &Writing, mut object: Value) -> Result<Arc<Value>, Refusal> {
         let resource = self.resource(writing.resource);
         place(&mut object, writing.namespace.as_deref())?;
         if !object::resource_version(&object).is_empty() {
@@ -166,7 +166,7 @@ impl Transaction<'_> {
     }
 
     /// Deletes expired objects regardless of their finalizers, like an expired etcd lease.
-    pub fn expire(&mut self) {
+    pub(crate) fn expire(&mut self) {
         while let Some(key) = self.store.expired(self.now).cloned() {
             self.take_away(&key, None);
         }
@@ -191,7 +191,7 @@ impl Transaction<'_> {
     }
 
     /// Replaces `old` by `object`, which must be decoded, pruned and defaulted. An update without a change is not stored.
-    pub fn update(&mut self, writing: &Writing, old: &Arc<Value>, mut object: Value) -> Result<Arc<Value>, Refusal> {
+    pub(crate) fn update(&mut self, writing: &Writing, old: &Arc<Value>, mut object: Value) -> Result<Arc<Value>, Refusal> {
         let resource = self.resource(writing.resource);
         let name = object::name(old).to_owned();
         place(&mut object, writing.namespace.as_deref())?;
@@ -298,14 +298,14 @@ impl Transaction<'_> {
         errors
     }
 
-    pub fn delete(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
+    pub(crate) fn delete(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
         let deleted = self.delete_uncollected(key, deletion)?;
         self.collect();
         Ok(deleted)
     }
 
     /// Deletes an object as [`Transaction::delete`] does, but without garbage collection.
-    pub fn delete_uncollected(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
+    pub(crate) fn delete_uncollected(&mut self, key: &Key, deletion: &Deletion) -> Result<Deleted, Refusal> {
         let resource = self.resource(key.resource);
         let Some(existing) = self.store.get(key).cloned() else {
             return Err(resource.not_found(&key.name));
@@ -387,7 +387,7 @@ impl Transaction<'_> {
 
     /// Removes an object from the store and queues related objects for garbage collection. `last` is the final state of the object if it
     /// differs from the stored one.
-    pub fn take_away(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
+    pub(crate) fn take_away(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Value>> {
         let dependents = self.store.dependents(object::uid(self.store.get(key)?));
         let removed = self.store.remove(key, last)?;
         self.store.suspects.extend(dependents);

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 /// A result code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Status(pub(crate) u32);
+pub(crate) struct Status(pub(crate) u32);
 
 macro_rules! statuses {
     ($($name:ident = $code:literal $text:literal,)*) => {

@@ -15,7 +15,7 @@ macro_rules! opaque {
         $(
             #[repr(C)]
             #[derive(Clone, Copy, Debug)]
-            pub struct $name {
+            pub(crate) struct $name {
                 _opaque: [u8; 0],
             }
         )*
@@ -25,7 +25,7 @@ macro_rules! opaque {
 opaque!(Extension RawError RawEvent RawClient RawDevice RawDescription RawMemory RawExecutable RawLoaded RawBuffer Layout);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Handle<T>(pub *mut T);
+pub(crate) struct Handle<T>(pub *mut T);
 
 // SAFETY: A plugin's objects may be used from any thread (pjrt_c_api.h).
 unsafe impl<T> Send for Handle<T> {}
@@ -33,7 +33,7 @@ unsafe impl<T> Send for Handle<T> {}
 unsafe impl<T> Sync for Handle<T> {}
 
 #[repr(C)]
-pub struct Version {
+pub(crate) struct Version {
     pub struct_size: usize,
     pub extension_start: *mut Extension,
     pub major: c_int,
@@ -42,7 +42,7 @@ pub struct Version {
 
 /// Head of the table that `GetPjrtApi` returns. It is followed by one pointer per function, as many as fit in `struct_size`.
 #[repr(C)]
-pub struct Api {
+pub(crate) struct Api {
     pub struct_size: usize,
     pub extension_start: *mut Extension,
     pub version: Version,
@@ -51,7 +51,7 @@ pub struct Api {
 /// `PJRT_NamedValue`. The union has eight bytes for any type.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct NamedValue {
+pub(crate) struct NamedValue {
     pub struct_size: usize,
     pub extension_start: *mut Extension,
     pub name: *const c_char,
@@ -63,7 +63,7 @@ pub struct NamedValue {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union Value {
+pub(crate) union Value {
     pub string: *const c_char,
     pub integers: *const i64,
     pub integer: i64,
@@ -71,18 +71,18 @@ pub union Value {
     pub boolean: bool,
 }
 
-pub const STRING: c_int = 0;
-pub const INTEGER: c_int = 1;
-pub const INTEGERS: c_int = 2;
-pub const FLOAT: c_int = 3;
-pub const BOOLEAN: c_int = 4;
+pub(crate) const STRING: c_int = 0;
+pub(crate) const INTEGER: c_int = 1;
+pub(crate) const INTEGERS: c_int = 2;
+pub(crate) const FLOAT: c_int = 3;
+pub(crate) const BOOLEAN: c_int = 4;
 
 /// `PJRT_HostBufferSemantics`: the buffer may share the host memory, which must not change until an event reports that it is not needed any
 /// more.
-pub const IMMUTABLE_ZERO_COPY: c_int = 2;
+pub(crate) const IMMUTABLE_ZERO_COPY: c_int = 2;
 
 /// Function of the table, identified by the struct that it takes.
-pub trait Function {
+pub(crate) trait Function {
     const PLACE: usize;
     const NAME: &str;
 }
@@ -92,7 +92,7 @@ macro_rules! structs {
     ($($name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
         $(
             #[repr(C)]
-            pub struct $name {
+            pub(crate) struct $name {
                 pub struct_size: usize,
                 pub extension_start: *mut Extension,
                 $(pub $field: $type,)*
@@ -101,7 +101,7 @@ macro_rules! structs {
 
             impl $name {
                 /// Returns a struct in which everything but the size is zero.
-                pub fn new() -> Self {
+                pub(crate) fn new() -> Self {
                     // SAFETY: All fields are integers, booleans and pointers, for which zero is valid.
                     let mut zeroed: Self = unsafe { std::mem::zeroed() };
                     zeroed.struct_size = size_of::<Self>();
@@ -119,7 +119,7 @@ macro_rules! functions {
         $(
             $(impl $name {
                 /// Returns a struct with this value of the first field, usually the object that the function is called for.
-                pub fn of($first: $object) -> Self {
+                pub(crate) fn of($first: $object) -> Self {
                     Self { $first, ..Self::new() }
                 }
             })?
@@ -296,7 +296,7 @@ functions! {
 /// `PJRT_Buffer_MemoryLayout` with a `PJRT_Buffer_MemoryLayout_Tiled`, which fills the whole union. Dimensions are listed from minor to
 /// major.
 #[repr(C)]
-pub struct HostLayout {
+pub(crate) struct HostLayout {
     pub struct_size: usize,
     pub extension_start: *mut Extension,
     pub tiled_struct_size: usize,
@@ -315,7 +315,7 @@ impl HostLayout {
     ///
     /// # Safety
     /// The pointers in the layout must be valid.
-    pub unsafe fn is_row_major(&self, dimensions: usize) -> bool {
+    pub(crate) unsafe fn is_row_major(&self, dimensions: usize) -> bool {
         if self.kind != 0 || self.num_tiles != 0 || self.minor_to_major_size != dimensions {
             return false;
         }
@@ -324,7 +324,7 @@ impl HostLayout {
     }
 
     /// Returns a layout with this order of dimensions, without tiles. Valid as long as the slice.
-    pub fn tiled(minor_to_major: &[i64]) -> Self {
+    pub(crate) fn tiled(minor_to_major: &[i64]) -> Self {
         Self {
             struct_size: size_of::<Self>(),
             extension_start: std::ptr::null_mut(),

@@ -4,7 +4,7 @@ use crate::error::{LoadError, LoadErrorKind, Position};
 
 /// Token. Names borrow from the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Token<'a> {
+pub(crate) enum Token<'a> {
     /// Identifier, including registers (`%r1`) and labels (`$L__BB0_1`).
     Name(&'a str),
     /// Word after a dot, without the dot: directives, modifiers, types, `.x`.
@@ -27,7 +27,7 @@ pub enum Token<'a> {
 
 /// Token, its position, and the range of bytes that it covers.
 #[derive(Clone, Copy, Debug)]
-pub struct Spanned<'a> {
+pub(crate) struct Spanned<'a> {
     pub token: Token<'a>,
     pub position: Position,
     pub start: usize,
@@ -43,7 +43,7 @@ struct Cursor<'a> {
 }
 
 /// Splits `text` into tokens; the last one is [`Token::End`].
-pub fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, LoadError> {
+pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, LoadError> {
     // Drivers accept NUL-terminated images, so callers often include the terminator.
     let text = text.trim_end_matches('\0');
     let mut cursor = Cursor {

@@ -167,12 +167,12 @@ mod visits {
     }
 
     #[inline]
-    pub fn count() {
+    pub(crate) fn count() {
         #[cfg(debug_assertions)]
         VISITS.set(VISITS.get() + 1);
     }
 
-    pub fn take() -> u64 {
+    pub(crate) fn take() -> u64 {
         #[cfg(debug_assertions)]
         return VISITS.take();
         #[cfg(not(debug_assertions))]

@@ -33,12 +33,12 @@ pub(crate) struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    pub fn is_session(&self) -> bool {
+    pub(crate) fn is_session(&self) -> bool {
         self.claim.kind == ClaimKind::Session
     }
 
     /// Free bytes that a device must have before it can serve this claim: all slices of a session, one slice otherwise.
-    pub fn unit(&self) -> u64 {
+    pub(crate) fn unit(&self) -> u64 {
         if self.is_session() {
             self.slice.saturating_mul(u64::from(self.min))
         } else {
@@ -91,7 +91,7 @@ pub(crate) struct Pool<'a> {
 
 impl<'a> Pool<'a> {
     /// Creates the pool without any assignment.
-    pub fn new(problem: &'a Problem, now: Duration) -> Self {
+    pub(crate) fn new(problem: &'a Problem, now: Duration) -> Self {
         let mut devices: Vec<&Device> = problem.devices.iter().collect();
         devices.sort_unstable();
         devices.dedup_by(|right, left| right.id == left.id);
@@ -164,40 +164,40 @@ impl<'a> Pool<'a> {
         }
     }
 
-    pub fn ranks(&self) -> std::ops::Range<Rank> {
+    pub(crate) fn ranks(&self) -> std::ops::Range<Rank> {
         0..self.demands.len() as Rank
     }
 
-    pub fn demand(&self, claim: Rank) -> &Demand<'a> {
+    pub(crate) fn demand(&self, claim: Rank) -> &Demand<'a> {
         &self.demands[claim as usize]
     }
 
-    pub fn priority(&self, claim: Rank) -> i32 {
+    pub(crate) fn priority(&self, claim: Rank) -> i32 {
         self.demand(claim).claim.priority
     }
 
     /// Rank of the first claim with the same priority. This claim and all later ones have that priority or a lower one.
-    pub fn level_start(&self, claim: Rank) -> Rank {
+    pub(crate) fn level_start(&self, claim: Rank) -> Rank {
         self.level_starts[claim as usize]
     }
 
-    pub fn device_index(&self, id: &DeviceId) -> Option<DeviceIndex> {
+    pub(crate) fn device_index(&self, id: &DeviceId) -> Option<DeviceIndex> {
         self.indices.get(id).copied()
     }
 
     /// Devices that can take new slices of `claim`, idlest first.
-    pub fn eligible(&self, claim: Rank) -> &[DeviceIndex] {
+    pub(crate) fn eligible(&self, claim: Rank) -> &[DeviceIndex] {
         &self.groups[self.demand(claim).group]
     }
 
     /// Free bytes of `device`.
-    pub fn free(&self, device: DeviceIndex) -> u64 {
+    pub(crate) fn free(&self, device: DeviceIndex) -> u64 {
         self.free[device as usize]
     }
 
     /// Bytes of each device whose release time is unknown: foreign bytes that are not being released, the slices of sessions, and the
     /// minima of leases. Excludes the slices of bursts and the surplus of leases.
-    pub fn stuck(&self) -> Vec<u64> {
+    pub(crate) fn stuck(&self) -> Vec<u64> {
         let mut stuck: Vec<u64> = (self.devices.iter())
             .zip(&self.session_bytes)
             .map(|(device, sessions)| {
@@ -214,7 +214,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Surplus of leases in bytes, per lease and device. The surplus of a lease yields only to claims of the same or a higher priority.
-    pub fn surplus_of_leases(&self) -> Vec<(Rank, DeviceIndex, u64)> {
+    pub(crate) fn surplus_of_leases(&self) -> Vec<(Rank, DeviceIndex, u64)> {
         let held = self.held_by_leases().filter(|(_, _, slices)| slices.surplus > 0);
         held.map(|(lease, device, slices)| (lease, device, u64::from(slices.surplus) * self.demand(lease).slice))
             .collect()
@@ -236,7 +236,7 @@ impl<'a> Pool<'a> {
 
     /// For each device, the allocated share of its worker's allocatable bytes, in units of 2^-32. `u64::MAX` for a worker without
     /// allocatable bytes.
-    pub fn lent_shares(&self) -> Vec<u64> {
+    pub(crate) fn lent_shares(&self) -> Vec<u64> {
         let mut shares = Vec::with_capacity(self.devices.len());
         for worker in self.devices.chunk_by(|left, right| left.id.worker == right.id.worker) {
             let place = shares.len();
@@ -249,12 +249,12 @@ impl<'a> Pool<'a> {
     }
 
     /// Number of slices of `claim` that fit into the free bytes of `device`.
-    pub fn fit(&self, claim: Rank, device: DeviceIndex) -> u32 {
+    pub(crate) fn fit(&self, claim: Rank, device: DeviceIndex) -> u32 {
         u32::try_from(self.free(device) / self.demand(claim).slice).unwrap_or(u32::MAX)
     }
 
     /// Number of slices that `claim` holds on all devices.
-    pub fn held(&self, claim: Rank) -> u32 {
+    pub(crate) fn held(&self, claim: Rank) -> u32 {
         self.held[claim as usize]
     }
 
@@ -269,40 +269,40 @@ impl<'a> Pool<'a> {
     }
 
     /// Number of slices that `claim` lacks of its minimum.
-    pub fn missing(&self, claim: Rank) -> u32 {
+    pub(crate) fn missing(&self, claim: Rank) -> u32 {
         self.demand(claim).min.saturating_sub(self.held(claim))
     }
 
     /// Number of slices that `claim` holds above its minimum.
-    pub fn surplus(&self, claim: Rank) -> u32 {
+    pub(crate) fn surplus(&self, claim: Rank) -> u32 {
         self.held(claim).saturating_sub(self.demand(claim).min)
     }
 
     /// Claims with slices on `device` and their number of slices, most important claim first.
-    pub fn holders(&self, device: DeviceIndex) -> &BTreeMap<Rank, u32> {
+    pub(crate) fn holders(&self, device: DeviceIndex) -> &BTreeMap<Rank, u32> {
         &self.holders[device as usize]
     }
 
     /// Devices on which `claim` holds slices, with their number.
-    pub fn holdings(&self, claim: Rank) -> &BTreeMap<DeviceIndex, u32> {
+    pub(crate) fn holdings(&self, claim: Rank) -> &BTreeMap<DeviceIndex, u32> {
         &self.holdings[claim as usize]
     }
 
     /// Adds `slices` to what `claim` holds on `device`, which must have enough free bytes.
-    pub fn give(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
+    pub(crate) fn give(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
         if slices > 0 {
             self.set(claim, device, self.slices(claim, device) + slices);
         }
     }
 
     /// Places a session that holds no slices yet on `device`, which must have enough free bytes.
-    pub fn give_session(&mut self, claim: Rank, device: DeviceIndex) {
+    pub(crate) fn give_session(&mut self, claim: Rank, device: DeviceIndex) {
         self.give(claim, device, self.demand(claim).min);
         self.new_sessions[device as usize] += 1;
     }
 
     /// Load of `device`, including one execution for each session that this solution has placed there.
-    pub fn load(&self, device: DeviceIndex) -> Load {
+    pub(crate) fn load(&self, device: DeviceIndex) -> Load {
         let load = self.devices[device as usize].load;
         Load {
             active_executions: load.active_executions.saturating_add(self.new_sessions[device as usize]),
@@ -311,14 +311,14 @@ impl<'a> Pool<'a> {
     }
 
     /// Removes `slices` from what `claim` holds on `device`, which must be at least as many.
-    pub fn take(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
+    pub(crate) fn take(&mut self, claim: Rank, device: DeviceIndex, slices: u32) {
         if slices > 0 {
             self.set(claim, device, self.slices(claim, device) - slices);
         }
     }
 
     /// Removes all slices of `claim`. Returns the slices that it held per device.
-    pub fn evict(&mut self, claim: Rank) -> BTreeMap<DeviceIndex, u32> {
+    pub(crate) fn evict(&mut self, claim: Rank) -> BTreeMap<DeviceIndex, u32> {
         let holdings = self.holdings[claim as usize].clone();
         for &device in holdings.keys() {
             self.set(claim, device, 0);
@@ -327,18 +327,18 @@ impl<'a> Pool<'a> {
     }
 
     /// Starts a transaction. Transactions do not nest.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         debug_assert!(self.journal.is_none(), "transactions do not nest");
         self.journal = Some(Vec::new());
     }
 
     /// Ends the transaction and keeps its changes.
-    pub fn commit(&mut self) {
+    pub(crate) fn commit(&mut self) {
         self.journal = None;
     }
 
     /// Ends the transaction and reverts its changes.
-    pub fn roll_back(&mut self) {
+    pub(crate) fn roll_back(&mut self) {
         for (claim, device, before) in self.journal.take().unwrap_or_default().into_iter().rev() {
             self.set(claim, device, before);
         }
@@ -373,7 +373,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Checks all sums, and that every claim holds a number of slices that the rules allow. For assertions.
-    pub fn is_consistent(&self) -> bool {
+    pub(crate) fn is_consistent(&self) -> bool {
         let devices_add_up = (0..self.devices.len()).all(|device| {
             let held: u64 = self.holders[device]
                 .iter()

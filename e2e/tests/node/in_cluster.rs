@@ -7,13 +7,13 @@ use sahasra_e2e::bursts::Burst;
 use sahasra_e2e::{ControlPlane, EXISTING_CLUSTER_VARIABLE, NAMESPACE, Options, eventually, tools};
 
 /// Timeout for pods to start and a burst of some seconds to run on a machine under load. Images are already present.
-pub const WITHIN: Duration = Duration::from_secs(180);
+pub(crate) const WITHIN: Duration = Duration::from_secs(180);
 
 /// The cluster in which this process runs; its CRDs come from the chart.
-pub struct Cluster(ControlPlane);
+pub(crate) struct Cluster(ControlPlane);
 
 impl Cluster {
-    pub async fn find() -> Self {
+    pub(crate) async fn find() -> Self {
         assert!(
             std::env::var_os(EXISTING_CLUSTER_VARIABLE).is_some(),
             "these tests run in a cluster: use e2e/node/run"
@@ -26,7 +26,7 @@ impl Cluster {
         )
     }
 
-    pub async fn kubectl(&self, arguments: &str) -> String {
+    pub(crate) async fn kubectl(&self, arguments: &str) -> String {
         self.0
             .kubectl(arguments.split(' '))
             .await
@@ -35,7 +35,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub async fn run(&self, program: std::path::PathBuf, arguments: &[&str]) -> String {
+    pub(crate) async fn run(&self, program: std::path::PathBuf, arguments: &[&str]) -> String {
         let (done, said) = self.outcome(&program, arguments).await;
         assert!(done, "{} {arguments:?} failed: {said}", program.display());
         said

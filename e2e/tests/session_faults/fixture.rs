@@ -8,9 +8,9 @@ use sahasra_e2e::{Server, SharedPool, Turn, eventually, is_alive, true_condition
 use serde_json::{Value, json};
 
 /// Timeout for a machine under load.
-pub const WITHIN: Duration = Duration::from_secs(240);
+pub(crate) const WITHIN: Duration = Duration::from_secs(240);
 /// Number of elements of a tensor.
-pub const ELEMENTS: usize = 512;
+pub(crate) const ELEMENTS: usize = 512;
 
 /// PTX that computes `x[i] = x[i] * 1664525 + 1013904223`, `times` times.
 const STEP: &str = "
@@ -42,7 +42,7 @@ DONE:
 ";
 
 /// A pool with a gateway, and the token of an account.
-pub struct Fixture {
+pub(crate) struct Fixture {
     pub pool: Turn,
     pub gateway: Server,
     pub token: String,
@@ -50,7 +50,7 @@ pub struct Fixture {
 
 impl Fixture {
     /// Borrows the pool and starts a gateway.
-    pub async fn start(pool: &'static SharedPool) -> Self {
+    pub(crate) async fn start(pool: &'static SharedPool) -> Self {
         let pool = pool.borrow().await.expect("Sahasra starts");
         let operator = pool.operator.url();
         let gateway = Server::gateway(&pool.control_plane, &["--operator-url", &operator]).await;
@@ -60,22 +60,22 @@ impl Fixture {
     }
 
     /// REST client of the gateway, with the account's token.
-    pub fn rest(&self) -> Gateway {
+    pub(crate) fn rest(&self) -> Gateway {
         self.rest_at(&self.gateway.url())
     }
 
     /// REST client as [`Fixture::rest`], for a proxy in front of the gateway at `url`.
-    pub fn rest_at(&self, url: &str) -> Gateway {
+    pub(crate) fn rest_at(&self, url: &str) -> Gateway {
         Gateway::new(url, Token::text(self.token.clone()), None).expect("a gateway")
     }
 
     /// Creates a session of 256 MiB for PTX and waits until it is ready.
-    pub async fn session(&self, name: &str, more: Value) -> DynamicObject {
+    pub(crate) async fn session(&self, name: &str, more: Value) -> DynamicObject {
         self.session_in("default", name, more).await
     }
 
     /// Creates a session as [`Fixture::session`] does, in any namespace.
-    pub async fn session_in(&self, namespace: &str, name: &str, more: Value) -> DynamicObject {
+    pub(crate) async fn session_in(&self, namespace: &str, name: &str, more: Value) -> DynamicObject {
         let mut spec = json!({"class": "cpu", "vram": "256Mi", "engine": "ptx"});
         for (field, value) in more.as_object().expect("fields") {
             spec[field] = value.clone();
@@ -90,12 +90,12 @@ impl Fixture {
     }
 
     /// Waits until `wanted` accepts a session, and returns it.
-    pub async fn until(&self, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+    pub(crate) async fn until(&self, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
         self.until_in("default", name, wanted).await
     }
 
     /// Waits as [`Fixture::until`] does, in any namespace.
-    pub async fn until_in(&self, namespace: &str, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+    pub(crate) async fn until_in(&self, namespace: &str, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
         let wanted = |session: Option<&DynamicObject>| session.is_some_and(&wanted);
         let session = self
             .pool
@@ -106,7 +106,7 @@ impl Fixture {
     }
 
     /// Target of a client for a session: the worker itself if `direct`, or else the gateway.
-    pub fn target(&self, session: &DynamicObject, direct: bool) -> Target {
+    pub(crate) fn target(&self, session: &DynamicObject, direct: bool) -> Target {
         let name = session.metadata.name.as_deref().expect("a name");
         let gateway = self.rest();
         if direct {
@@ -118,7 +118,7 @@ impl Fixture {
     }
 
     /// Target of a client that reaches the session's worker only: it does not learn from the session's conditions that the session failed.
-    pub fn worker_alone(&self, session: &DynamicObject) -> Target {
+    pub(crate) fn worker_alone(&self, session: &DynamicObject) -> Target {
         let name = session.metadata.name.as_deref().expect("a name");
         let token = Token::text(self.token.clone());
         let target = Target::direct(text(session, "endpoint"), token, None, "default", name);
@@ -126,19 +126,19 @@ impl Fixture {
     }
 
     /// Index of the agent that has the session.
-    pub fn agent_of(&self, session: &DynamicObject) -> usize {
+    pub(crate) fn agent_of(&self, session: &DynamicObject) -> usize {
         usize::from(text(session, "worker") != "node-0")
     }
 
     /// Process ids of all session executors of an agent.
-    pub fn executors(&self, agent: usize) -> Vec<u32> {
+    pub(crate) fn executors(&self, agent: usize) -> Vec<u32> {
         let children = self.pool.agents[agent].process.children();
         let executors = children.iter().filter(|child| child.command.contains("executor session"));
         executors.map(|executor| executor.pid).collect()
     }
 
     /// Waits until an execution of a session runs on the worker.
-    pub async fn is_running(&self, worker: &str) {
+    pub(crate) async fn is_running(&self, worker: &str) {
         let running = eventually(WITHIN, async || {
             let workers = self.pool.operator.get_json("/workers").await.ok()?;
             let mut rows = workers.as_array()?.iter();
@@ -149,13 +149,13 @@ impl Fixture {
     }
 
     /// Deletes a session.
-    pub async fn delete_in(&self, namespace: &str, name: &str) {
+    pub(crate) async fn delete_in(&self, namespace: &str, name: &str) {
         let deleted = self.pool.control_plane.delete("GpuSession", namespace, name).await;
         deleted.expect("deleted");
     }
 
     /// Deletes these sessions and checks that nothing is left of them: no object, lease, slice, process or tensor.
-    pub async fn leaves_nothing(&mut self, sessions: &[&str], executors: &[u32]) {
+    pub(crate) async fn leaves_nothing(&mut self, sessions: &[&str], executors: &[u32]) {
         for name in sessions {
             self.delete_in("default", name).await;
         }
@@ -180,7 +180,7 @@ impl Fixture {
 }
 
 /// Text field of a status.
-pub fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
+pub(crate) fn text<'a>(session: &'a DynamicObject, field: &str) -> &'a str {
     session.data["status"][field].as_str().unwrap_or_default()
 }
 
@@ -190,12 +190,12 @@ fn place(session: &DynamicObject) -> String {
 }
 
 /// Awaits an answer with a timeout.
-pub async fn answered<T>(asked: impl Future<Output = T>) -> T {
+pub(crate) async fn answered<T>(asked: impl Future<Output = T>) -> T {
     tokio::time::timeout(WITHIN, asked).await.expect("it is answered")
 }
 
 /// A client with a tensor on which it computes steps, and the expected result.
-pub struct Work {
+pub(crate) struct Work {
     pub session: Session,
     step: Program,
     tensor: Tensor,
@@ -204,7 +204,7 @@ pub struct Work {
 
 impl Work {
     /// Connects and uploads the tensor.
-    pub async fn start(target: Target, options: Options) -> Self {
+    pub(crate) async fn start(target: Target, options: Options) -> Self {
         let session = Session::connect(target, options).await.expect("it connects");
         let step = session.compile("step", Format::Ptx, STEP).expect("sent");
         let expected: Vec<u32> = (0..ELEMENTS as u32).collect();
@@ -218,7 +218,7 @@ impl Work {
     }
 
     /// Starts a step, which depends on the previous one.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         self.launch(1);
         for element in &mut self.expected {
             *element = element.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -226,7 +226,7 @@ impl Work {
     }
 
     /// Starts a step that takes minutes and whose result is not awaited.
-    pub fn long_step(&self) {
+    pub(crate) fn long_step(&self) {
         self.launch(u32::MAX);
     }
 
@@ -245,20 +245,20 @@ impl Work {
     }
 
     /// Downloads the tensor, and uploads its bytes as a new tensor that replaces it: nothing may be lost on the way.
-    pub async fn around(&mut self) {
+    pub(crate) async fn around(&mut self) {
         let array = self.there().await;
         assert!(array.data == bytes(&self.expected), "the loop went wrong");
         self.tensor = self.session.put(array.data, "u32", &[ELEMENTS as i64]).expect("sent");
     }
 
     /// Checks that the tensor is exactly the expected result.
-    pub async fn is_right(&self) {
+    pub(crate) async fn is_right(&self) {
         assert!(self.there().await.data == bytes(&self.expected), "something was lost or repeated");
         answered(self.session.synchronise()).await.expect("nothing failed");
     }
 
     /// Waits for the error with which the session ends; returns the error and the time since `since`.
-    pub async fn ends(&self, since: Instant) -> (sahasra_client::Error, Duration) {
+    pub(crate) async fn ends(&self, since: Instant) -> (sahasra_client::Error, Duration) {
         let error = answered(self.session.synchronise()).await.expect_err("nothing answers any more");
         (error, since.elapsed())
     }

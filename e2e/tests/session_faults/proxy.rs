@@ -11,7 +11,7 @@ use tokio::{
 };
 
 /// A proxy that listens on a port of its own until it is dropped.
-pub struct Proxy {
+pub(crate) struct Proxy {
     pub url: String,
     cut: Arc<Notify>,
     accepting: JoinHandle<()>,
@@ -19,14 +19,14 @@ pub struct Proxy {
 }
 
 /// Random numbers that decide about cuts and delays.
-pub struct Faults {
+pub(crate) struct Faults {
     random: fastrand::Rng,
     /// Upper bound of the bytes, of both directions together, after which a connection is cut; on average it is cut after half of them.
     within: u64,
 }
 
 impl Faults {
-    pub fn new(seed: u64, within: u64) -> Self {
+    pub(crate) fn new(seed: u64, within: u64) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         Self { random, within }
     }
@@ -34,7 +34,7 @@ impl Faults {
 
 impl Proxy {
     /// Starts a proxy for `address`, which is `host:port`.
-    pub async fn start(address: &str) -> Self {
+    pub(crate) async fn start(address: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (cut, faults) = (Arc::new(Notify::new()), Arc::new(Mutex::new(None)));
@@ -53,12 +53,12 @@ impl Proxy {
     }
 
     /// Cuts all open connections.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.cut.notify_waiters();
     }
 
     /// Sets the faults of later connections; `None` for connections without faults.
-    pub fn set(&self, faults: Option<Faults>) {
+    pub(crate) fn set(&self, faults: Option<Faults>) {
         *self.faults.lock() = faults;
     }
 }

@@ -13,7 +13,7 @@ use crate::fixture::WITHIN;
 
 /// A connection to a session's stream; see the [module](self).
 #[derive(Debug)]
-pub struct RawClient {
+pub(crate) struct RawClient {
     stream: TcpStream,
     decoder: frame::Decoder,
     sent: u64,
@@ -22,12 +22,12 @@ pub struct RawClient {
 
 impl RawClient {
     /// Connects to a session's stream at its worker; the error is the status of the rejection.
-    pub async fn open(endpoint: &str, namespace: &str, name: &str, token: &str) -> Result<Self, u16> {
+    pub(crate) async fn open(endpoint: &str, namespace: &str, name: &str, token: &str) -> Result<Self, u16> {
         Self::open_with(endpoint, namespace, name, token, &[]).await
     }
 
     /// Connects as [`RawClient::open`] does, with a secret in the request unless it is empty.
-    pub async fn open_with(endpoint: &str, namespace: &str, name: &str, token: &str, secret: &[u8]) -> Result<Self, u16> {
+    pub(crate) async fn open_with(endpoint: &str, namespace: &str, name: &str, token: &str, secret: &[u8]) -> Result<Self, u16> {
         let address = endpoint.strip_prefix("http://").expect("without TLS");
         let mut stream = TcpStream::connect(address).await.expect("it connects");
         let mut request = format!(
@@ -57,14 +57,14 @@ impl RawClient {
     }
 
     /// Connects without a secret, replacing the previous client of the session.
-    pub async fn welcomed(endpoint: &str, namespace: &str, name: &str, token: &str) -> (Self, Welcome) {
+    pub(crate) async fn welcomed(endpoint: &str, namespace: &str, name: &str, token: &str) -> (Self, Welcome) {
         let mut raw_client = Self::open(endpoint, namespace, name, token).await.expect("it may connect");
         let welcome = raw_client.greet(&[]).await.expect("it is welcome");
         (raw_client, welcome)
     }
 
     /// Sends `Hello` with the secret of a broken connection, or without one.
-    pub async fn greet(&mut self, secret: &[u8]) -> Result<Welcome, Refused> {
+    pub(crate) async fn greet(&mut self, secret: &[u8]) -> Result<Welcome, Refused> {
         let hello = Hello {
             lowest_version: VERSION,
             highest_version: VERSION,
@@ -95,7 +95,7 @@ impl RawClient {
     }
 
     /// Sends the next operation.
-    pub async fn send(&mut self, kind: Kind, payload: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: Kind, payload: &[u8]) {
         self.sent += 1;
         self.write(self.sent, kind, payload).await;
     }
@@ -116,7 +116,7 @@ impl RawClient {
     }
 
     /// Uploads a tensor of bytes.
-    pub async fn put(&mut self, tensor: u64, bytes: &[u8]) {
+    pub(crate) async fn put(&mut self, tensor: u64, bytes: &[u8]) {
         let upload = Upload {
             tensor,
             element_type: "u8".to_owned(),
@@ -131,7 +131,7 @@ impl RawClient {
         self.send(Kind::Part(part), bytes).await;
     }
 
-    pub async fn download(&mut self, tensor: u64) -> Result<Vec<u8>, Failed> {
+    pub(crate) async fn download(&mut self, tensor: u64) -> Result<Vec<u8>, Failed> {
         self.send(Kind::Download(Download { tensor, request: 7 }), &[]).await;
         let mut missing = match self.read().await.0 {
             server_frame::Kind::Tensor(tensor) => tensor.bytes as usize,
@@ -148,7 +148,7 @@ impl RawClient {
     }
 
     /// Waits for all operations so far; the error is that of the first that failed.
-    pub async fn synchronise(&mut self) -> Result<(), Failed> {
+    pub(crate) async fn synchronise(&mut self) -> Result<(), Failed> {
         self.send(Kind::Synchronise(Synchronise::new(8)), &[]).await;
         match self.read().await.0 {
             server_frame::Kind::Done(_) => Ok(()),

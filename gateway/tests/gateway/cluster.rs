@@ -24,12 +24,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Token of the only user.
-pub const TOKEN: &str = "embedded-administrator";
+pub(crate) const TOKEN: &str = "embedded-administrator";
 /// Timeout for a machine under load.
-pub const WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const WITHIN: Duration = Duration::from_secs(60);
 
 /// Control plane, gateway and client of a test; they end when this is dropped.
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub control_plane: ControlPlane,
     pub address: SocketAddr,
     pub stop: CancellationToken,
@@ -40,20 +40,20 @@ pub struct Cluster {
 
 /// An answer with its whole body.
 #[derive(Debug)]
-pub struct Answered {
+pub(crate) struct Answered {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
 impl Answered {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         assert_eq!(self.headers[header::CONTENT_TYPE], "application/json", "{self:?}");
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
     /// Checks that the answer is a metav1 `Status` with this code, and returns its message.
-    pub fn refusal(&self, code: u16) -> String {
+    pub(crate) fn refusal(&self, code: u16) -> String {
         let status = self.json();
         assert_eq!(
             (self.status.as_u16(), status["code"].as_u64()),
@@ -75,12 +75,12 @@ impl Answered {
 }
 
 impl Cluster {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(&[], Limits::default()).await
     }
 
     /// Starts a cluster whose gateway has additional arguments and other limits.
-    pub async fn start_with(arguments: &[&str], limits: Limits) -> Self {
+    pub(crate) async fn start_with(arguments: &[&str], limits: Limits) -> Self {
         let options = Options::default().clock(k8s_openapi::jiff::Timestamp::now);
         let control_plane = ControlPlane::new(options);
         let any_port = "127.0.0.1:0".parse().expect("an address");
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// Sends a request with the valid token.
-    pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Answered {
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Answered {
         let mut request = Request::builder()
             .method(method)
             .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"));
@@ -115,12 +115,12 @@ impl Cluster {
         self.send(path, request, body.into()).await
     }
 
-    pub async fn get(&self, path: &str) -> Answered {
+    pub(crate) async fn get(&self, path: &str) -> Answered {
         self.call(Method::GET, path, None).await
     }
 
     /// Sends a request without adding a token.
-    pub async fn send(&self, path: &str, request: http::request::Builder, body: Bytes) -> Answered {
+    pub(crate) async fn send(&self, path: &str, request: http::request::Builder, body: Bytes) -> Answered {
         let uri = format!("http://{}{path}", self.address);
         let request = request.uri(uri).body(Full::new(body)).expect("a request");
         let answered = tokio::time::timeout(WITHIN, async {
@@ -138,7 +138,7 @@ impl Cluster {
     }
 
     /// Creates an object in the namespace `default`, directly at the control plane.
-    pub async fn apply(&self, kind: &str, name: &str, content: Value) {
+    pub(crate) async fn apply(&self, kind: &str, name: &str, content: Value) {
         let mut object: DynamicObject = serde_json::from_value(content).expect("an object");
         object.metadata.name = Some(name.to_owned());
         let params = kube::api::PostParams::default();
@@ -146,13 +146,13 @@ impl Cluster {
     }
 
     /// Merges a patch into an object's status, as the operator would.
-    pub async fn report(&self, kind: &str, name: &str, status: Value) {
+    pub(crate) async fn report(&self, kind: &str, name: &str, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
         let patched = self.objects(kind).patch_status(name, &PatchParams::default(), &patch).await;
         patched.expect("patched");
     }
 
-    pub fn objects(&self, kind: &str) -> Api<DynamicObject> {
+    pub(crate) fn objects(&self, kind: &str) -> Api<DynamicObject> {
         let (group, version) = if kind == "ConfigMap" {
             ("", "v1")
         } else {
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     /// Value of a metric at `/metrics`, summed over all labels.
-    pub async fn metric(&self, name: &str) -> f64 {
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
         let page = self.send("/metrics", Request::builder(), Bytes::new()).await.body;
         let page = String::from_utf8(page.to_vec()).expect("text");
         let samples = page.lines().filter_map(|line| {
@@ -176,7 +176,7 @@ impl Cluster {
 }
 
 /// Starts a gateway on a port of its own, without TLS, until `stop` is cancelled.
-pub async fn gateway(arguments: &[&str], limits: Limits, stop: CancellationToken) -> SocketAddr {
+pub(crate) async fn gateway(arguments: &[&str], limits: Limits, stop: CancellationToken) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let handshake = PlainOrTls::new(address, None, Duration::from_secs(30)).expect("loopback");
@@ -196,7 +196,7 @@ fn certificate(kubeconfig: &str) -> Vec<u8> {
 }
 
 /// Polls `look` until it returns `Some`.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
     let waited = tokio::time::timeout(WITHIN, async {
         loop {
             if let Some(found) = look().await {

@@ -19,23 +19,23 @@ use tokio_tungstenite::{
 
 use crate::cluster::{Cluster, TOKEN, WITHIN};
 
-pub const STREAM: &str = "/v1/namespaces/default/sessions/mine/stream";
+pub(crate) const STREAM: &str = "/v1/namespaces/default/sessions/mine/stream";
 
 /// Stands in for a worker's agent.
-pub struct Agent {
+pub(crate) struct Agent {
     pub listener: TcpListener,
     pub address: SocketAddr,
 }
 
 impl Agent {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         Self { listener, address }
     }
 
     /// Accepts a connection and reads the head of its request.
-    pub async fn asked(&self) -> (TcpStream, String) {
+    pub(crate) async fn asked(&self) -> (TcpStream, String) {
         let asked = timeout(WITHIN, async {
             let (mut connection, _) = self.listener.accept().await.expect("a connection");
             let mut head = String::new();
@@ -48,7 +48,7 @@ impl Agent {
     }
 
     /// Accepts a stream: answers the upgrade, with `first` directly after the head.
-    pub async fn accept(&self, first: &str) -> TcpStream {
+    pub(crate) async fn accept(&self, first: &str) -> TcpStream {
         let (mut connection, head) = self.asked().await;
         for expected in [
             &format!("get {STREAM} http/1.1\r\n"),
@@ -64,10 +64,10 @@ impl Agent {
     }
 }
 
-pub type Client = WebSocketStream<TcpStream>;
+pub(crate) type Client = WebSocketStream<TcpStream>;
 
 /// A cluster with a session that is placed on the agent.
-pub async fn placed(arguments: &[&str], limits: Limits) -> (Cluster, Agent) {
+pub(crate) async fn placed(arguments: &[&str], limits: Limits) -> (Cluster, Agent) {
     let cluster = Cluster::start_with(arguments, limits).await;
     let agent = Agent::start().await;
     let session = json!({"apiVersion": "sahasra.dev/v1alpha1", "kind": "GpuSession", "metadata": {}, "spec": {"vram": "1Gi"}});
@@ -77,7 +77,7 @@ pub async fn placed(arguments: &[&str], limits: Limits) -> (Cluster, Agent) {
     (cluster, agent)
 }
 
-pub fn request(cluster: &Cluster) -> Request<()> {
+pub(crate) fn request(cluster: &Cluster) -> Request<()> {
     let mut request = format!("ws://{}{STREAM}", cluster.address)
         .into_client_request()
         .expect("a request");
@@ -87,7 +87,7 @@ pub fn request(cluster: &Cluster) -> Request<()> {
     request
 }
 
-pub async fn connect_with(cluster: &Cluster, request: Request<()>) -> Result<Client, tungstenite::Error> {
+pub(crate) async fn connect_with(cluster: &Cluster, request: Request<()>) -> Result<Client, tungstenite::Error> {
     let connection = TcpStream::connect(cluster.address).await.expect("it listens");
     let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
     let shaken = timeout(
@@ -100,14 +100,14 @@ pub async fn connect_with(cluster: &Cluster, request: Request<()>) -> Result<Cli
 }
 
 /// Opens a stream; returns the client's end and the worker's.
-pub async fn open(cluster: &Cluster, agent: &Agent) -> (Client, TcpStream) {
+pub(crate) async fn open(cluster: &Cluster, agent: &Agent) -> (Client, TcpStream) {
     let (client, worker) = tokio::join!(connect_with(cluster, request(cluster)), agent.accept(""));
     (client.expect("a WebSocket"), worker)
 }
 
 /// Returns code and message of the `Status` with which a stream is rejected. The request is plain HTTP, because tungstenite reads only the
 /// part of a body that arrives together with the head.
-pub async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
+pub(crate) async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
     let (head, ()) = request.into_parts();
     let asked = head
         .headers
@@ -119,7 +119,7 @@ pub async fn refused(cluster: &Cluster, request: Request<()>) -> (u16, String) {
 }
 
 /// Waits for the close frame of a client; returns code and reason.
-pub async fn close_of(client: &mut Client) -> (u16, String) {
+pub(crate) async fn close_of(client: &mut Client) -> (u16, String) {
     let waited = timeout(WITHIN, async {
         loop {
             match client.next().await {
@@ -138,19 +138,19 @@ pub async fn close_of(client: &mut Client) -> (u16, String) {
 }
 
 /// Waits until the worker's connection is closed.
-pub async fn ended(worker: &mut TcpStream) {
+pub(crate) async fn ended(worker: &mut TcpStream) {
     let read = timeout(WITHIN, worker.read_to_end(&mut Vec::new())).await.expect("it ends");
     let _ = read;
 }
 
 /// Returns the client's next message.
-pub async fn message(client: &mut Client) -> Message {
+pub(crate) async fn message(client: &mut Client) -> Message {
     let next = timeout(WITHIN, client.next()).await.expect("something comes");
     next.expect("it goes on").expect("a message")
 }
 
 /// Reads some bytes at the worker's end; returns their number.
-pub async fn some(worker: &mut TcpStream, buffer: &mut [u8]) -> u64 {
+pub(crate) async fn some(worker: &mut TcpStream, buffer: &mut [u8]) -> u64 {
     let read = timeout(WITHIN, worker.read(buffer)).await.expect("something comes");
     let read = read.expect("it goes on") as u64;
     assert!(read > 0, "it is over");
@@ -158,7 +158,7 @@ pub async fn some(worker: &mut TcpStream, buffer: &mut [u8]) -> u64 {
 }
 
 /// Reads exactly `BYTES` bytes at the worker's end.
-pub async fn exactly<const BYTES: usize>(worker: &mut TcpStream) -> [u8; BYTES] {
+pub(crate) async fn exactly<const BYTES: usize>(worker: &mut TcpStream) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let read = timeout(WITHIN, worker.read_exact(&mut bytes)).await.expect("they come");
     read.expect("it goes on");

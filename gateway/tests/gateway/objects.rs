@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-pub const SESSIONS: &str = "/v1/namespaces/default/sessions";
-pub const BURSTS: &str = "/v1/namespaces/default/bursts";
+pub(crate) const SESSIONS: &str = "/v1/namespaces/default/sessions";
+pub(crate) const BURSTS: &str = "/v1/namespaces/default/bursts";
 
-pub fn session(name: &str) -> Value {
+pub(crate) fn session(name: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"vram": "1Gi", "class": "g5"}})
 }
 
 /// A burst that the API server accepts; nothing runs it in these tests.
-pub fn burst(name: &str) -> Value {
+pub(crate) fn burst(name: &str) -> Value {
     json!({
         "apiVersion": "sahasra.dev/v1alpha1", "kind": "BurstJob", "metadata": {"name": name},
         "spec": {
@@ -20,6 +20,6 @@ pub fn burst(name: &str) -> Value {
     })
 }
 
-pub fn condition(kind: &str, reason: &str) -> Value {
+pub(crate) fn condition(kind: &str, reason: &str) -> Value {
     json!({"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
 }

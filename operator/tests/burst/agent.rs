@@ -52,10 +52,10 @@ const DEVICE: &str = "cpu0";
 const BOOT: &str = "boot";
 const SLICE_BYTES: u64 = 1 << 20;
 /// Number of slices of the device.
-pub const SLICES: u32 = 4;
+pub(crate) const SLICES: u32 = 4;
 
 /// Chunks on the agent's device.
-pub fn there(first: u64, count: u64, attempt: u32) -> ChunkRange {
+pub(crate) fn there(first: u64, count: u64, attempt: u32) -> ChunkRange {
     ChunkRange::new(DEVICE, AttemptRange { first, count, attempt })
 }
 
@@ -201,7 +201,7 @@ impl Transport for Agent {
 }
 
 /// The agent's end of a coordinator's stream.
-pub struct Stream {
+pub(crate) struct Stream {
     frames: BoxStream<'static, ClientFrame>,
     answers: mpsc::UnboundedSender<Result<ServerFrame, StreamError>>,
 }
@@ -217,12 +217,12 @@ impl Stream {
     }
 
     /// Accepts the stream. The agent still has these chunks and will repeat frames up to `last_repeated`.
-    pub async fn accept(&mut self, chunks: &[ChunkRange], last_repeated: u64) {
+    pub(crate) async fn accept(&mut self, chunks: &[ChunkRange], last_repeated: u64) {
         self.accept_at_most(1 << 16, chunks, last_repeated).await;
     }
 
     /// Accepts the stream as [`Stream::accept`] does, for an agent that accepts at most this many outstanding chunks.
-    pub async fn accept_at_most(&mut self, max_outstanding_chunks: u64, chunks: &[ChunkRange], last_repeated: u64) {
+    pub(crate) async fn accept_at_most(&mut self, max_outstanding_chunks: u64, chunks: &[ChunkRange], last_repeated: u64) {
         let client_frame::Kind::Open(open) = self.next().await else {
             panic!("the first frame is Open")
         };
@@ -238,13 +238,13 @@ impl Stream {
     }
 
     /// Checks that no frame arrives for three seconds.
-    pub async fn quiet(&mut self) {
+    pub(crate) async fn quiet(&mut self) {
         let frame = timeout(std::time::Duration::from_secs(3), self.frames.next()).await;
         assert!(frame.is_err(), "{frame:?}");
     }
 
     /// Waits until the coordinator has submitted this many chunks, and returns their ranges.
-    pub async fn submitted(&mut self, chunks: u64) -> Vec<ChunkRange> {
+    pub(crate) async fn submitted(&mut self, chunks: u64) -> Vec<ChunkRange> {
         let mut ranges: Vec<ChunkRange> = Vec::new();
         while ranges.iter().map(|range| range.count).sum::<u64>() < chunks {
             if let client_frame::Kind::Submit(submit) = self.next().await {
@@ -255,7 +255,7 @@ impl Stream {
     }
 
     /// Reports consecutive chunks as succeeded on their first attempt, with an output of one byte each.
-    pub fn succeeded(&self, sequence: u64, first: u64, count: u64, segment: &str) {
+    pub(crate) fn succeeded(&self, sequence: u64, first: u64, count: u64, segment: &str) {
         let run = ResultRun {
             first,
             count,
@@ -271,7 +271,7 @@ impl Stream {
     }
 
     /// Reports individual chunks as succeeded on their first attempt, with an output of one byte each.
-    pub fn succeeded_each(&self, sequence: u64, chunks: impl Iterator<Item = u64>) {
+    pub(crate) fn succeeded_each(&self, sequence: u64, chunks: impl Iterator<Item = u64>) {
         let run = |first| ResultRun {
             first,
             count: 1,
@@ -287,12 +287,12 @@ impl Stream {
     }
 
     /// Reports that a chunk failed on its first attempt.
-    pub fn failed(&self, sequence: u64, chunk: u64, code: FailureCode) {
+    pub(crate) fn failed(&self, sequence: u64, chunk: u64, code: FailureCode) {
         self.failed_in(1, sequence, chunk, code);
     }
 
     /// Reports that a chunk failed in this attempt.
-    pub fn failed_in(&self, attempt: u32, sequence: u64, chunk: u64, code: FailureCode) {
+    pub(crate) fn failed_in(&self, attempt: u32, sequence: u64, chunk: u64, code: FailureCode) {
         let failure = Failure {
             first: chunk,
             count: 1,
@@ -308,12 +308,12 @@ impl Stream {
     }
 
     /// Waits until the coordinator withdraws the chunks that have not started.
-    pub async fn withdrawn(&mut self) {
+    pub(crate) async fn withdrawn(&mut self) {
         while !matches!(self.next().await, client_frame::Kind::Withdraw(_)) {}
     }
 
     /// Returns chunks unstarted.
-    pub fn returned(&self, ranges: Vec<ChunkRange>) {
+    pub(crate) fn returned(&self, ranges: Vec<ChunkRange>) {
         self.send(server_frame::Kind::Returned(Returned {
             ranges,
             without_slices: false,
@@ -321,7 +321,7 @@ impl Stream {
     }
 
     /// Returns chunks unstarted because no slice is held on the device.
-    pub fn returned_without_slices(&self, ranges: Vec<ChunkRange>) {
+    pub(crate) fn returned_without_slices(&self, ranges: Vec<ChunkRange>) {
         self.send(server_frame::Kind::Returned(Returned {
             ranges,
             without_slices: true,
@@ -329,14 +329,14 @@ impl Stream {
     }
 
     /// Breaks the connection.
-    pub fn cut(self) {
+    pub(crate) fn cut(self) {
         let error = std::io::Error::other("the connection broke");
         let _ = self.answers.send(Err(StreamError::Cut(error.into())));
     }
 }
 
 /// An operator that leads, with one worker.
-pub struct Pool {
+pub(crate) struct Pool {
     /// A client whose requests are never rejected.
     pub client: Client,
     /// The API server, which can reject the operator's requests.
@@ -349,12 +349,12 @@ pub struct Pool {
 
 impl Pool {
     /// Starts an operator and a worker on which others hold this many slices.
-    pub async fn start(occupied: u32, stores: StorePolicy) -> Self {
+    pub(crate) async fn start(occupied: u32, stores: StorePolicy) -> Self {
         Self::on(ApiServer::new(), occupied, stores).await
     }
 
     /// Starts them as [`Pool::start`] does, on an API server that may have objects already.
-    pub async fn on(api: ApiServer, occupied: u32, stores: StorePolicy) -> Self {
+    pub(crate) async fn on(api: ApiServer, occupied: u32, stores: StorePolicy) -> Self {
         let client = api.client();
         let (opened, streams) = mpsc::unbounded_channel();
         let agent = Arc::new(Agent {
@@ -396,7 +396,7 @@ impl Pool {
     }
 
     /// Sets the number of slices that others hold. The agent's report makes the operator request the inventory.
-    pub async fn occupy(&self, slices: u32) {
+    pub(crate) async fn occupy(&self, slices: u32) {
         self.agent.ledger().occupied = slices;
         let status = json!({"status": {
             "endpoint": "http://node-a:8471",
@@ -415,29 +415,29 @@ impl Pool {
     }
 
     /// Expires all grants. None is renewed, and no slices are granted again.
-    pub fn expire(&self) {
+    pub(crate) fn expire(&self) {
         let mut ledger = self.agent.ledger();
         ledger.grants.clear();
         ledger.occupied = SLICES;
     }
 
     /// Leaves this many of the following releases unanswered.
-    pub fn leave_releases_unanswered(&self, calls: u32) {
+    pub(crate) fn leave_releases_unanswered(&self, calls: u32) {
         self.agent.ledger().unanswered_releases = calls;
     }
 
     /// Number of releases that the agent received, answered or not.
-    pub fn releases(&self) -> u32 {
+    pub(crate) fn releases(&self) -> u32 {
         self.agent.ledger().releases
     }
 
     /// Number of slices that are granted or that others hold.
-    pub fn lent(&self) -> u32 {
+    pub(crate) fn lent(&self) -> u32 {
         self.agent.ledger().lent()
     }
 
     /// The next stream that a coordinator opens.
-    pub async fn stream(&mut self) -> Stream {
+    pub(crate) async fn stream(&mut self) -> Stream {
         let opened = timeout(LIMIT, self.streams.recv()).await;
         opened.expect("a stream in time").expect("the agent stays")
     }
@@ -450,7 +450,7 @@ impl Drop for Pool {
 }
 
 /// The status of the burst once it has ended.
-pub async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
+pub(crate) async fn ended(pool: &Pool, name: &str) -> BurstJobStatus {
     let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
     eventually(&jobs, name, |job| {
         job.status.clone().filter(|status| status.completion_time.is_some())

@@ -25,14 +25,14 @@ use sahasra_store::StorePolicy;
 use serde_json::{Value, json};
 use tower_service::Service;
 
-pub const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 /// Timeout of the tests: far longer than any test takes on a busy machine, and than any wait of the operator.
-pub const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
-pub const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) { ret; }";
+pub(crate) const PTX: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out) { ret; }";
 
 /// A `BurstJob` of four chunks on slices of 1 MiB each, changed by `change`.
-pub fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
+pub(crate) fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
     let mut manifest = json!({
         "apiVersion": "sahasra.dev/v1alpha1",
         "kind": "BurstJob",
@@ -49,17 +49,17 @@ pub fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
 }
 
 /// An operator's context without agents.
-pub fn context(client: &Client) -> Arc<Context> {
+pub(crate) fn context(client: &Client) -> Arc<Context> {
     context_with(client, AgentClient::default(), StorePolicy::default(), 0)
 }
 
-pub fn context_with(client: &Client, agents: AgentClient, stores: StorePolicy, input_bytes: u64) -> Arc<Context> {
+pub(crate) fn context_with(client: &Client, agents: AgentClient, stores: StorePolicy, input_bytes: u64) -> Arc<Context> {
     let settings = settings(stores, input_bytes);
     let operator = Operator::new(client.clone(), agents, Clock::default(), settings).expect("each operator has a registry of its own");
     operator.context().clone()
 }
 
-pub fn settings(stores: StorePolicy, input_bytes: u64) -> Settings {
+pub(crate) fn settings(stores: StorePolicy, input_bytes: u64) -> Settings {
     Settings {
         identity: "one".to_owned(),
         namespace: NAMESPACE.to_owned(),
@@ -74,7 +74,7 @@ pub fn settings(stores: StorePolicy, input_bytes: u64) -> Settings {
 }
 
 /// Sum of the operator's counter `name` over the series with `label` among the values of their labels.
-pub fn counted(context: &Context, name: &str, label: &str) -> f64 {
+pub(crate) fn counted(context: &Context, name: &str, label: &str) -> f64 {
     let families = context.metrics.registry().gather();
     let family = families
         .iter()
@@ -87,7 +87,7 @@ pub fn counted(context: &Context, name: &str, label: &str) -> f64 {
     series.map(|series| series.get_counter().get_value()).sum()
 }
 
-pub fn client() -> Client {
+pub(crate) fn client() -> Client {
     ControlPlane::new(Options::default()).client(NAMESPACE)
 }
 
@@ -96,13 +96,13 @@ type Refuses = Box<dyn Fn(&Method, &str, &str) -> Option<StatusCode> + Send>;
 
 /// An embedded control plane and an operator's connection to it, on which requests can be rejected.
 #[derive(Clone)]
-pub struct ApiServer {
+pub(crate) struct ApiServer {
     control_plane: ControlPlane,
     refuses: Arc<Mutex<Option<Refuses>>>,
 }
 
 impl ApiServer {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             control_plane: ControlPlane::new(Options::default()),
             refuses: Arc::default(),
@@ -110,17 +110,17 @@ impl ApiServer {
     }
 
     /// A client whose requests are never rejected.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.control_plane.client(NAMESPACE)
     }
 
     /// A client whose requests are rejected by the function set with [`ApiServer::refuse`].
-    pub fn refusing_client(&self) -> Client {
+    pub(crate) fn refusing_client(&self) -> Client {
         Client::new(self.clone(), NAMESPACE)
     }
 
     /// Rejects the requests for which `refuses` returns a status, from now on.
-    pub fn refuse(&self, refuses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
+    pub(crate) fn refuse(&self, refuses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
         *self.refuses.lock() = Some(Box::new(refuses));
     }
 
@@ -161,7 +161,7 @@ impl Service<Request<Body>> for ApiServer {
     }
 }
 
-pub async fn create(client: &Client, job: &BurstJob) -> BurstJob {
+pub(crate) async fn create(client: &Client, job: &BurstJob) -> BurstJob {
     Api::namespaced(client.clone(), NAMESPACE)
         .create(&PostParams::default(), job)
         .await
@@ -169,7 +169,7 @@ pub async fn create(client: &Client, job: &BurstJob) -> BurstJob {
 }
 
 /// Waits for the first version of the object for which `wanted` returns a value, and returns this value.
-pub async fn eventually<K, T>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> Option<T>) -> T
+pub(crate) async fn eventually<K, T>(api: &Api<K>, name: &str, wanted: impl Fn(&K) -> Option<T>) -> T
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {

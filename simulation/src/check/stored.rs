@@ -11,7 +11,7 @@ use super::indices;
 use crate::{kernel, plan::BurstPlan, store::Bucket, world::World};
 
 /// Checks that a burst whose store rejects every write has failed, and that its message names the field to change.
-pub fn refused(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob) {
+pub(super) fn refused(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob) {
     let conditions = job.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let failed = conditions::get(conditions, conditions::FAILED).filter(|failed| failed.status == "True");
     let Some(failed) = failed else {
@@ -28,7 +28,14 @@ pub fn refused(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob) {
 }
 
 /// Checks that the store holds each counted chunk exactly once, at the location that the burst reports.
-pub fn results(wrong: &dyn Fn(String), world: &World, plan: &BurstPlan, job: &BurstJob, completed: &BTreeSet<u64>, failed: &BTreeSet<u64>) {
+pub(super) fn results(
+    wrong: &dyn Fn(String),
+    world: &World,
+    plan: &BurstPlan,
+    job: &BurstJob,
+    completed: &BTreeSet<u64>,
+    failed: &BTreeSet<u64>,
+) {
     let results = job.status.as_ref().and_then(|status| status.results.as_ref());
     let url = results.and_then(|results| results.url.as_deref());
     if plan.results() == "None" {

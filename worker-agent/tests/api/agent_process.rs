@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::coordinator::TIMEOUT;
 
-pub struct AgentProcess {
+pub(crate) struct AgentProcess {
     child: Child,
     pub url: String,
     log: Arc<Mutex<Vec<String>>>,
@@ -20,12 +20,12 @@ pub struct AgentProcess {
 
 impl AgentProcess {
     /// Starts an agent without Kubernetes and with 1 GiB of allocatable memory, and waits until it serves.
-    pub fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::spawn(|command| command.env("SAHASRA_NO_KUBERNETES", "1").args(arguments))
     }
 
     /// Starts an agent that registers itself, and waits until it serves.
-    pub fn with_kubernetes(kubeconfig: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn with_kubernetes(kubeconfig: &Path, arguments: &[&str]) -> Self {
         Self::spawn(|command| command.arg("--kubeconfig").arg(kubeconfig).args(arguments))
     }
 
@@ -65,13 +65,13 @@ impl AgentProcess {
     }
 
     /// Returns the number of sockets that the agent holds open.
-    pub fn sockets(&self) -> usize {
+    pub(crate) fn sockets(&self) -> usize {
         let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
         let targets = descriptors.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
         targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
-    pub fn log(&self) -> Vec<String> {
+    pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().clone()
     }
 
@@ -79,23 +79,23 @@ impl AgentProcess {
         rustix::process::Pid::from_child(&self.child)
     }
 
-    pub fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).unwrap();
     }
 
-    pub fn pause(&self) {
+    pub(crate) fn pause(&self) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::STOP).unwrap();
     }
 
-    pub fn resume(&self) {
+    pub(crate) fn resume(&self) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::CONT).unwrap();
     }
 
-    pub fn is_alive(&mut self) -> bool {
+    pub(crate) fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -107,7 +107,7 @@ impl AgentProcess {
     }
 
     /// Returns the ids of the agent's executor processes.
-    pub fn executors(&self) -> Vec<rustix::process::Pid> {
+    pub(crate) fn executors(&self) -> Vec<rustix::process::Pid> {
         let mut executors = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
@@ -125,7 +125,7 @@ impl AgentProcess {
         executors
     }
 
-    pub fn kill_executors(&self) -> usize {
+    pub(crate) fn kill_executors(&self) -> usize {
         let executors = self.executors();
         for pid in &executors {
             let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
@@ -134,7 +134,7 @@ impl AgentProcess {
     }
 
     /// Returns the resident memory in bytes.
-    pub fn resident_bytes(&self) -> u64 {
+    pub(crate) fn resident_bytes(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10

@@ -9,13 +9,13 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use warp::Filter;
 
-pub const WORKER: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers/node";
-pub const HEARTBEAT: &str = "/apis/coordination.k8s.io/v1/namespaces/sahasra-system/leases/sahasra-worker-node";
+pub(crate) const WORKER: &str = "/apis/sahasra.dev/v1alpha1/gpuworkers/node";
+pub(crate) const HEARTBEAT: &str = "/apis/coordination.k8s.io/v1/namespaces/sahasra-system/leases/sahasra-worker-node";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-pub const NODE: &str = "/api/v1/nodes/node";
+pub(crate) const NODE: &str = "/api/v1/nodes/node";
 
 #[derive(Clone, Default)]
-pub struct Objects {
+pub(crate) struct Objects {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     /// Method and path of every write.
     writes: Arc<Mutex<Vec<String>>>,
@@ -43,30 +43,30 @@ fn merge(target: &mut Value, patch: &Value) {
 }
 
 impl Objects {
-    pub fn get(&self, path: &str) -> Option<Value> {
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
         self.objects.lock().get(path).cloned()
     }
 
-    pub fn put(&self, path: &str, object: Value) {
+    pub(crate) fn put(&self, path: &str, object: Value) {
         self.objects.lock().insert(path.to_owned(), object);
     }
 
-    pub fn delete(&self, path: &str) {
+    pub(crate) fn delete(&self, path: &str) {
         self.objects.lock().remove(path);
     }
 
-    pub fn writes(&self) -> Vec<String> {
+    pub(crate) fn writes(&self) -> Vec<String> {
         self.writes.lock().clone()
     }
 
     /// Returns the `bootId` of every status that was written for the `GpuWorker`.
-    pub fn boots(&self) -> Vec<String> {
+    pub(crate) fn boots(&self) -> Vec<String> {
         let statuses = self.statuses.lock();
         let boots = statuses.iter().map(|status| status["bootId"].as_str().unwrap_or_default());
         boots.map(str::to_owned).collect()
     }
 
-    pub fn break_beats(&self, count: u32) {
+    pub(crate) fn break_beats(&self, count: u32) {
         *self.broken_beats.lock() = count;
     }
 
@@ -78,7 +78,7 @@ impl Objects {
     }
 
     /// Waits until `wanted` accepts the object, and returns it.
-    pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let start = tokio::time::Instant::now();
         loop {
             if let Some(object) = self.get(path).filter(|object| wanted(object)) {
@@ -158,7 +158,7 @@ impl Objects {
     }
 
     /// Serves on the listener until cancelled.
-    pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) {
+    pub(crate) async fn serve(&self, listener: TcpListener, stop: CancellationToken) {
         let objects = self.clone();
         let token = warp::header::optional::<String>("authorization");
         let routes = warp::method().and(warp::path::full()).and(token).and(warp::body::bytes()).map(
@@ -179,7 +179,7 @@ impl Objects {
 }
 
 /// Writes a kubeconfig for a server at this address.
-pub fn kubeconfig(directory: &std::path::Path, address: SocketAddr) -> PathBuf {
+pub(crate) fn kubeconfig(directory: &std::path::Path, address: SocketAddr) -> PathBuf {
     let path = directory.join("kubeconfig");
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",

@@ -13,10 +13,10 @@ use sahasra_service::tls::{Connector, Identity, Trust};
 use tempfile::TempDir;
 
 /// Name in the agents' certificate, in addition to 127.0.0.1.
-pub const NAME: &str = "sahasra-worker";
+pub(crate) const NAME: &str = "sahasra-worker";
 
 /// Two authorities, one of agents and one of operators, and their files.
-pub struct Certificates {
+pub(crate) struct Certificates {
     agents: CertifiedIssuer<'static, KeyPair>,
     operators: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -30,7 +30,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 impl Certificates {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let made = Self {
             agents: authority(),
             operators: authority(),
@@ -45,7 +45,7 @@ impl Certificates {
     }
 
     /// Replaces the certificate of the agents.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         self.sign(&self.agents, "tls", ExtendedKeyUsagePurpose::ServerAuth);
     }
 
@@ -63,29 +63,29 @@ impl Certificates {
         fs::write(self.path(name), text).unwrap();
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Returns the certificate of the agents' authority, PEM.
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         self.agents.pem()
     }
 
     /// Returns the arguments with which an agent speaks TLS.
-    pub fn arguments(&self) -> Vec<String> {
+    pub(crate) fn arguments(&self) -> Vec<String> {
         let file = |flag: &str, name: &str| [flag.to_owned(), self.path(name).display().to_string()];
         [file("--tls-cert-file", "tls.crt"), file("--tls-private-key-file", "tls.key")].concat()
     }
 
     /// Returns the arguments with which an agent speaks TLS and requires a certificate on the operator's paths.
-    pub fn guarded(&self) -> Vec<String> {
+    pub(crate) fn guarded(&self) -> Vec<String> {
         let authority = self.path("clients.crt").display().to_string();
         [self.arguments(), vec!["--client-ca-file".to_owned(), authority]].concat()
     }
 
     /// Returns a connector that shows the named certificate, or none.
-    pub fn connector(&self, identity: Option<&str>, protocol: &'static str) -> Connector {
+    pub(crate) fn connector(&self, identity: Option<&str>, protocol: &'static str) -> Connector {
         let identity = identity.map(|name| Identity {
             certificate: self.path(&format!("{name}.crt")),
             key: self.path(&format!("{name}.key")),
@@ -100,7 +100,7 @@ impl Certificates {
     }
 
     /// Returns the TLS configuration of a coordinator.
-    pub fn config(&self, identity: Option<&str>) -> Arc<ClientConfig> {
+    pub(crate) fn config(&self, identity: Option<&str>) -> Arc<ClientConfig> {
         self.connector(identity, "h2").config()
     }
 }

@@ -27,16 +27,16 @@ use sahasra_wire::{
 use tokio::sync::mpsc;
 
 /// Timeout of each step of a test, generous for a busy machine.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// Name of the device of the CPU backend.
-pub const DEVICE: &str = "cpu-0";
+pub(crate) const DEVICE: &str = "cpu-0";
 /// Size of a slice in the tests: 1 GiB has 1024 slices.
-pub const SLICE: u64 = 1 << 20;
+pub(crate) const SLICE: u64 = 1 << 20;
 
 type Body = BoxBody<Bytes, std::convert::Infallible>;
 
 #[derive(Clone)]
-pub struct Coordinator {
+pub(crate) struct Coordinator {
     client: Client<HttpsConnector<HttpConnector>, Body>,
     tls: Arc<ClientConfig>,
     url: String,
@@ -44,7 +44,7 @@ pub struct Coordinator {
     pub owner: Owner,
 }
 
-pub fn owner(uid: &str, term: u64) -> Owner {
+pub(crate) fn owner(uid: &str, term: u64) -> Owner {
     Owner {
         uid: uid.to_owned(),
         namespace: "team".to_owned(),
@@ -53,7 +53,7 @@ pub fn owner(uid: &str, term: u64) -> Owner {
     }
 }
 
-pub fn range(first: u64, count: u64, attempt: u32) -> ChunkRange {
+pub(crate) fn range(first: u64, count: u64, attempt: u32) -> ChunkRange {
     ChunkRange {
         device: DEVICE.to_owned(),
         first,
@@ -71,7 +71,7 @@ fn connections(tls: &Arc<ClientConfig>) -> Client<HttpsConnector<HttpConnector>,
 }
 
 impl Coordinator {
-    pub async fn new(url: &str, uid: &str) -> Self {
+    pub(crate) async fn new(url: &str, uid: &str) -> Self {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -81,14 +81,14 @@ impl Coordinator {
     }
 
     /// Creates a coordinator that connects through TLS.
-    pub async fn through_tls(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
+    pub(crate) async fn through_tls(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
         let mut coordinator = Self::silent(url, uid, tls);
         coordinator.boot_id = coordinator.inventory().await.boot_id;
         coordinator
     }
 
     /// Creates a coordinator that has sent no request yet.
-    pub fn silent(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
+    pub(crate) fn silent(url: &str, uid: &str, tls: Arc<ClientConfig>) -> Self {
         Self {
             client: connections(&tls),
             tls,
@@ -99,7 +99,7 @@ impl Coordinator {
     }
 
     /// Returns a coordinator of another owner over the same connection.
-    pub fn of_owner(&self, uid: &str) -> Self {
+    pub(crate) fn of_owner(&self, uid: &str) -> Self {
         Self {
             owner: owner(uid, 1),
             ..self.clone()
@@ -107,7 +107,7 @@ impl Coordinator {
     }
 
     /// Returns another coordinator of the same owner, with its own connection.
-    pub fn of_term(&self, term: u64) -> Self {
+    pub(crate) fn of_term(&self, term: u64) -> Self {
         Self {
             owner: owner(&self.owner.uid, term),
             client: connections(&self.tls),
@@ -115,7 +115,7 @@ impl Coordinator {
         }
     }
 
-    pub async fn request(&self, method: Method, path: &str, content_type: &str, body: Bytes) -> (StatusCode, Bytes) {
+    pub(crate) async fn request(&self, method: Method, path: &str, content_type: &str, body: Bytes) -> (StatusCode, Bytes) {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url))
@@ -137,19 +137,19 @@ impl Coordinator {
         A::decode(body).unwrap()
     }
 
-    pub async fn inventory(&self) -> Inventory {
+    pub(crate) async fn inventory(&self) -> Inventory {
         let (status, body) = self.request(Method::GET, path::INVENTORY, CONTENT_TYPE, Bytes::new()).await;
         assert_eq!(status, StatusCode::OK);
         Inventory::decode(body).unwrap()
     }
 
-    pub async fn metrics(&self) -> String {
+    pub(crate) async fn metrics(&self) -> String {
         let (status, body) = self.request(Method::GET, "/metrics", "", Bytes::new()).await;
         assert_eq!(status, StatusCode::OK);
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    pub fn acquisition(&self, slices: u32, ttl: Duration) -> AcquireRequest {
+    pub(crate) fn acquisition(&self, slices: u32, ttl: Duration) -> AcquireRequest {
         AcquireRequest {
             owner: self.owner.clone(),
             boot_id: self.boot_id.clone(),
@@ -163,7 +163,7 @@ impl Coordinator {
         }
     }
 
-    pub async fn try_acquire(&self, request: &AcquireRequest) -> Result<Grant, Refusal> {
+    pub(crate) async fn try_acquire(&self, request: &AcquireRequest) -> Result<Grant, Refusal> {
         let response: AcquireResponse = self.call(path::ACQUIRE, request).await;
         match (response.grant, response.refusal) {
             (Some(grant), None) => Ok(grant),
@@ -172,11 +172,11 @@ impl Coordinator {
         }
     }
 
-    pub async fn acquire(&self, slices: u32, ttl: Duration) -> Grant {
+    pub(crate) async fn acquire(&self, slices: u32, ttl: Duration) -> Grant {
         self.try_acquire(&self.acquisition(slices, ttl)).await.unwrap()
     }
 
-    pub async fn renew(&self, grants: &[&Grant], ttl: Duration) -> RenewResponse {
+    pub(crate) async fn renew(&self, grants: &[&Grant], ttl: Duration) -> RenewResponse {
         let owner = RenewOwner {
             owner: self.owner.clone(),
             grants: grants.iter().map(|grant| grant.id.clone()).collect(),
@@ -186,11 +186,11 @@ impl Coordinator {
         self.renew_as(owner).await
     }
 
-    pub async fn renew_as(&self, owner: RenewOwner) -> RenewResponse {
+    pub(crate) async fn renew_as(&self, owner: RenewOwner) -> RenewResponse {
         self.call(path::RENEW, &RenewRequest { owners: vec![owner] }).await
     }
 
-    pub async fn release(&self) -> ReleaseResponse {
+    pub(crate) async fn release(&self) -> ReleaseResponse {
         self.release_as(ReleaseRequest {
             owner: self.owner.clone(),
             ..ReleaseRequest::default()
@@ -198,12 +198,12 @@ impl Coordinator {
         .await
     }
 
-    pub async fn release_as(&self, request: ReleaseRequest) -> ReleaseResponse {
+    pub(crate) async fn release_as(&self, request: ReleaseRequest) -> ReleaseResponse {
         self.call(path::RELEASE, &request).await
     }
 
     /// Waits until no slice is leased.
-    pub async fn until_free(&self) {
+    pub(crate) async fn until_free(&self) {
         let start = tokio::time::Instant::now();
         loop {
             let inventory = self.inventory().await;
@@ -216,7 +216,7 @@ impl Coordinator {
     }
 
     /// Opens a stream and sends its first frame.
-    pub async fn stream(&self, program: Program) -> Stream {
+    pub(crate) async fn stream(&self, program: Program) -> Stream {
         self.stream_as(Open {
             owner: self.owner.clone(),
             boot_id: self.boot_id.clone(),
@@ -226,7 +226,7 @@ impl Coordinator {
         .await
     }
 
-    pub async fn stream_as(&self, open: Open) -> Stream {
+    pub(crate) async fn stream_as(&self, open: Open) -> Stream {
         let (sender, frames) = mpsc::channel::<Bytes>(64);
         let frames = futures::stream::unfold(frames, |mut frames| async move {
             let frame: Bytes = frames.recv().await?;
@@ -252,7 +252,7 @@ impl Coordinator {
 }
 
 /// A stream. Dropping it breaks it.
-pub struct Stream {
+pub(crate) struct Stream {
     sender: mpsc::Sender<Bytes>,
     body: Incoming,
     decoder: Decoder,
@@ -260,7 +260,7 @@ pub struct Stream {
 
 /// Results of each index, and the highest sequence number received.
 #[derive(Default, Debug)]
-pub struct Collected {
+pub(crate) struct Collected {
     pub results: BTreeMap<u64, (u32, Vec<u8>)>,
     pub failures: BTreeMap<u64, (FailureCode, String)>,
     pub returned: Vec<ChunkRange>,
@@ -277,12 +277,12 @@ fn chunks(ranges: &[ChunkRange]) -> u64 {
 }
 
 impl Collected {
-    pub fn answered(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         (self.results.len() + self.failures.len()) as u64 + chunks(&self.returned)
     }
 
     /// Returns the number of failed chunks by cause.
-    pub fn causes(&self) -> BTreeMap<(FailureCode, &str), usize> {
+    pub(crate) fn causes(&self) -> BTreeMap<(FailureCode, &str), usize> {
         let mut causes = BTreeMap::new();
         for (code, message) in self.failures.values() {
             *causes.entry((*code, message.as_str())).or_default() += 1;
@@ -290,7 +290,7 @@ impl Collected {
         causes
     }
 
-    pub fn add(&mut self, kind: server_frame::Kind) {
+    pub(crate) fn add(&mut self, kind: server_frame::Kind) {
         match kind {
             server_frame::Kind::Results(results) => {
                 assert!(results.sequence > self.sequence, "sequence numbers grow");
@@ -330,25 +330,25 @@ impl Collected {
 }
 
 impl Stream {
-    pub async fn send(&self, kind: client_frame::Kind) {
+    pub(crate) async fn send(&self, kind: client_frame::Kind) {
         let frame = frame::encode(&ClientFrame::from(kind));
         self.sender.send(frame).await.expect("the agent reads");
     }
 
-    pub async fn submit(&self, ranges: Vec<ChunkRange>) {
+    pub(crate) async fn submit(&self, ranges: Vec<ChunkRange>) {
         self.send(client_frame::Kind::Submit(Submit { ranges })).await;
     }
 
-    pub async fn acknowledge(&self, sequence: u64) {
+    pub(crate) async fn acknowledge(&self, sequence: u64) {
         self.send(client_frame::Kind::Acknowledge(Acknowledge { sequence })).await;
     }
 
-    pub async fn withdraw(&self) {
+    pub(crate) async fn withdraw(&self) {
         self.send(client_frame::Kind::Withdraw(Withdraw::default())).await;
     }
 
     /// Returns the next frame, or `None` when the agent has ended the stream.
-    pub async fn next(&mut self) -> Option<server_frame::Kind> {
+    pub(crate) async fn next(&mut self) -> Option<server_frame::Kind> {
         loop {
             if let Some(frame) = self.decoder.next_message::<ServerFrame>().unwrap() {
                 return Some(frame.kind.expect("a frame has content"));
@@ -361,14 +361,14 @@ impl Stream {
         }
     }
 
-    pub async fn opened(&mut self) -> Opened {
+    pub(crate) async fn opened(&mut self) -> Opened {
         match self.next().await {
             Some(server_frame::Kind::Opened(opened)) => opened,
             other => panic!("the stream was not accepted: {other:?}"),
         }
     }
 
-    pub async fn refused(&mut self) -> Refusal {
+    pub(crate) async fn refused(&mut self) -> Refusal {
         loop {
             match self.next().await {
                 Some(server_frame::Kind::Refused(refusal)) => return refusal,
@@ -379,13 +379,13 @@ impl Stream {
     }
 
     /// Receives frames until this number of chunks is answered.
-    pub async fn collect(&mut self, chunks: u64) -> Collected {
+    pub(crate) async fn collect(&mut self, chunks: u64) -> Collected {
         let mut collected = Collected::default();
         self.collect_into(&mut collected, chunks).await;
         collected
     }
 
-    pub async fn collect_into(&mut self, collected: &mut Collected, chunks: u64) {
+    pub(crate) async fn collect_into(&mut self, collected: &mut Collected, chunks: u64) {
         while collected.answered() < chunks {
             let kind = self.next().await.expect("the stream goes on");
             collected.add(kind);

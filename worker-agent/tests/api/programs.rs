@@ -31,7 +31,7 @@ const HEADER: &str = ".version 8.0\n.target sm_80\n.address_size 64\n";
 const VALUE: &str = r#"{"value": {"type": "u32", "cel": "index % 7"}}"#;
 
 /// Takes a parameter and does nothing: each chunk outputs `bytes` zeros.
-pub fn zeros(chunks: u64, bytes: u64) -> Program {
+pub(crate) fn zeros(chunks: u64, bytes: u64) -> Program {
     let ptx = format!("{HEADER}.visible .entry empty(.param .u64 out, .param .u32 value)\n{{\n\tret;\n}}\n");
     let arguments = vec![argument::Kind::OutputBytes(bytes), argument::Kind::Parameter("value".to_owned())];
     program(
@@ -80,20 +80,20 @@ $done:
     program(ptx, "square", arguments, &chunks)
 }
 
-pub fn square(chunks: u64) -> Program {
+pub(crate) fn square(chunks: u64) -> Program {
     square_after(chunks, "0")
 }
 
 /// Like [`square`], but each chunk takes some milliseconds.
-pub fn slow_square(chunks: u64) -> Program {
+pub(crate) fn slow_square(chunks: u64) -> Program {
     square_after(chunks, "200000")
 }
 
 /// Chunks from `first` on practically never end; the others end at once.
-pub fn stuck_from(first: u64, chunks: u64) -> Program {
+pub(crate) fn stuck_from(first: u64, chunks: u64) -> Program {
     square_after(chunks, &format!("index < {first} ? 0 : 4000000000"))
 }
 
-pub fn squared(index: u64) -> Vec<u8> {
+pub(crate) fn squared(index: u64) -> Vec<u8> {
     (index * index + index % 7).to_le_bytes()[..4].to_vec()
 }

@@ -27,14 +27,14 @@ const TTL: Duration = Duration::from_secs(60);
 const UPGRADE: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", PROTOCOL)];
 
 /// An API server that knows two tokens, and an agent that uses it.
-pub struct Place {
+pub(crate) struct Place {
     pub agent: AgentProcess,
     pub objects: Objects,
     _directory: tempfile::TempDir,
     server: Option<DropGuard>,
 }
 
-pub async fn place(arguments: &[&str]) -> Place {
+pub(crate) async fn place(arguments: &[&str]) -> Place {
     let directory = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let kubeconfig = kubeconfig(directory.path(), listener.local_addr().unwrap());
@@ -51,7 +51,7 @@ pub async fn place(arguments: &[&str]) -> Place {
     }
 }
 
-pub fn terms(name: &str) -> SessionTerms {
+pub(crate) fn terms(name: &str) -> SessionTerms {
     SessionTerms {
         namespace: "team".to_owned(),
         name: name.to_owned(),
@@ -61,7 +61,7 @@ pub fn terms(name: &str) -> SessionTerms {
     }
 }
 
-pub fn acquisition(coordinator: &Coordinator, terms: SessionTerms) -> AcquireRequest {
+pub(crate) fn acquisition(coordinator: &Coordinator, terms: SessionTerms) -> AcquireRequest {
     AcquireRequest {
         session: Some(terms),
         ..coordinator.acquisition(1, TTL)

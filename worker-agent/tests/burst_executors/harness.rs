@@ -15,12 +15,12 @@ use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.
-pub const KERNELS: &str = include_str!("../../../crates/executor/tests/kernels.ptx");
+pub(crate) const KERNELS: &str = include_str!("../../../crates/executor/tests/kernels.ptx");
 /// Longer than any step of these tests takes.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Configuration of a pool with one CPU device of two threads.
-pub fn config() -> PoolConfig {
+pub(crate) fn config() -> PoolConfig {
     let mut config = PoolConfig {
         program: env!("CARGO_BIN_EXE_sahasra-worker").into(),
         ..PoolConfig::default()
@@ -33,7 +33,7 @@ pub fn config() -> PoolConfig {
 }
 
 /// A pool whose runs each have an index of chunks of their own.
-pub struct TestPool(ExecutorPool);
+pub(crate) struct TestPool(ExecutorPool);
 
 impl Deref for TestPool {
     type Target = ExecutorPool;
@@ -44,7 +44,7 @@ impl Deref for TestPool {
 }
 
 impl TestPool {
-    pub fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
+    pub(crate) fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
         let chunks = Arc::new(OutstandingChunks::new(1 << 20));
         let (run, events) = self.0.open(device, namespace, program, &chunks)?;
         let run = Run {
@@ -57,7 +57,7 @@ impl TestPool {
 }
 
 /// A run, with its index of chunks.
-pub struct Run {
+pub(crate) struct Run {
     run: burst_executors::Run,
     device: usize,
     chunks: Arc<OutstandingChunks>,
@@ -73,7 +73,7 @@ impl Deref for Run {
 
 impl Run {
     /// Adds chunks to the index and starts them.
-    pub fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
+    pub(crate) fn submit(&self, ranges: Vec<AttemptRange>) -> Result<(), SubmitError> {
         let chunks: Vec<_> = ranges.iter().map(|range| (self.device, *range)).collect();
         self.chunks.submit(&chunks)?;
         self.run.start(ranges)
@@ -81,18 +81,18 @@ impl Run {
 }
 
 /// Events of a run. Chunks whose event was taken may be submitted again.
-pub struct Events {
+pub(crate) struct Events {
     events: burst_executors::Events,
     chunks: Arc<OutstandingChunks>,
 }
 
 impl Events {
-    pub async fn next(&mut self) -> Option<Event> {
+    pub(crate) async fn next(&mut self) -> Option<Event> {
         let event = self.events.next().await;
         event.inspect(|event| self.taken(event))
     }
 
-    pub fn try_next(&mut self) -> Option<Event> {
+    pub(crate) fn try_next(&mut self) -> Option<Event> {
         let event = self.events.try_next();
         event.inspect(|event| self.taken(event))
     }
@@ -104,45 +104,45 @@ impl Events {
     }
 }
 
-pub async fn pool() -> TestPool {
+pub(crate) async fn pool() -> TestPool {
     pool_with(config()).await
 }
 
-pub async fn pool_with(config: PoolConfig) -> TestPool {
+pub(crate) async fn pool_with(config: PoolConfig) -> TestPool {
     static LOGGING: std::sync::Once = std::sync::Once::new();
     LOGGING.call_once(|| sahasra_service::logging::start("info", sahasra_service::logging::LogFormat::Text));
     TestPool(ExecutorPool::start(config).await.unwrap())
 }
 
 /// Builders for the arguments of kernels.
-pub mod argument {
+pub(crate) mod argument {
     use sahasra_wire::burst::{Argument, Input, argument::Kind};
 
     fn argument(kind: Kind) -> Argument {
         Argument { kind: Some(kind) }
     }
 
-    pub fn output(bytes: u64) -> Argument {
+    pub(crate) fn output(bytes: u64) -> Argument {
         argument(Kind::OutputBytes(bytes))
     }
 
-    pub fn index(bytes: u32) -> Argument {
+    pub(crate) fn index(bytes: u32) -> Argument {
         argument(Kind::ChunkIndexBytes(bytes))
     }
 
-    pub fn parameter(name: &str) -> Argument {
+    pub(crate) fn parameter(name: &str) -> Argument {
         argument(Kind::Parameter(name.to_owned()))
     }
 
-    pub fn scalar(bytes: &[u8]) -> Argument {
+    pub(crate) fn scalar(bytes: &[u8]) -> Argument {
         argument(Kind::Scalar(bytes.to_vec().into()))
     }
 
-    pub fn constant(bytes: Vec<u8>) -> Argument {
+    pub(crate) fn constant(bytes: Vec<u8>) -> Argument {
         argument(Kind::Constant(bytes.into()))
     }
 
-    pub fn input_per_chunk(bytes: Vec<u8>, bytes_per_chunk: u64) -> Argument {
+    pub(crate) fn input_per_chunk(bytes: Vec<u8>, bytes_per_chunk: u64) -> Argument {
         argument(Kind::Input(Input {
             bytes: bytes.into(),
             bytes_per_chunk,
@@ -151,9 +151,9 @@ pub mod argument {
 }
 
 /// Builder of a program.
-pub struct Work(Program);
+pub(crate) struct Work(Program);
 
-pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
+pub(crate) fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
     Work(Program {
         entry: entry.to_owned(),
         grid: vec![1, 1, 1],
@@ -168,76 +168,76 @@ pub fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work {
 }
 
 /// Program whose chunks return three times their index plus one.
-pub fn affine(count: u64) -> ProgramSpec {
+pub(crate) fn affine(count: u64) -> ProgramSpec {
     kernel("affine", count, vec![argument::output(4), argument::index(4)]).spec()
 }
 
 /// Program whose chunks return their index, except the chunk `endless`, which never ends.
-pub fn spin(count: u64, endless: u32) -> Work {
+pub(crate) fn spin(count: u64, endless: u32) -> Work {
     let arguments = vec![argument::output(4), argument::index(4), argument::scalar(&endless.to_le_bytes())];
     kernel("spin", count, arguments)
 }
 
 /// Range of chunks in their first attempt.
-pub fn range(first: u64, count: u64) -> AttemptRange {
+pub(crate) fn range(first: u64, count: u64) -> AttemptRange {
     AttemptRange { first, count, attempt: 1 }
 }
 
 impl Work {
-    pub fn ptx(mut self, ptx: &str) -> Self {
+    pub(crate) fn ptx(mut self, ptx: &str) -> Self {
         self.0.ptx = ptx.as_bytes().to_vec().into();
         self.0.digest = Sha256::digest(ptx).to_vec().into();
         self
     }
 
-    pub fn grid(mut self, grid: [u32; 3]) -> Self {
+    pub(crate) fn grid(mut self, grid: [u32; 3]) -> Self {
         self.0.grid = grid.to_vec();
         self
     }
 
-    pub fn block(mut self, block: [u32; 3]) -> Self {
+    pub(crate) fn block(mut self, block: [u32; 3]) -> Self {
         self.0.block = block.to_vec();
         self
     }
 
-    pub fn chunks(mut self, json: &str) -> Self {
+    pub(crate) fn chunks(mut self, json: &str) -> Self {
         self.0.chunks_json = json.to_owned().into();
         self
     }
 
-    pub fn slice_bytes(mut self, bytes: u64) -> Self {
+    pub(crate) fn slice_bytes(mut self, bytes: u64) -> Self {
         self.0.slice_bytes = bytes;
         self
     }
 
-    pub fn timeout(mut self, milliseconds: u64) -> Self {
+    pub(crate) fn timeout(mut self, milliseconds: u64) -> Self {
         self.0.chunk_timeout_milliseconds = milliseconds;
         self
     }
 
-    pub fn program(self) -> Program {
+    pub(crate) fn program(self) -> Program {
         self.0
     }
 
-    pub fn spec(&self) -> ProgramSpec {
+    pub(crate) fn spec(&self) -> ProgramSpec {
         ProgramSpec::new(self.0.clone()).unwrap()
     }
 }
 
-pub fn u32s(values: &[u32]) -> Vec<u8> {
+pub(crate) fn u32s(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// Outcome of a chunk.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     Succeeded(Vec<u8>),
     Failed(FailureCode, String),
     Returned,
 }
 
 /// Records the outcomes of an event. Each index may occur only once.
-pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
+pub(crate) fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
     let (range, of): (_, Box<dyn Fn(u64) -> Outcome>) = match event {
         Event::Settled { .. } => return,
         Event::Returned { range } => (range, Box::new(|_| Outcome::Returned)),
@@ -257,13 +257,13 @@ pub fn note(outcome: &mut BTreeMap<u64, Outcome>, event: Event) {
 }
 
 /// Takes events until `chunks` chunks have an outcome.
-pub async fn collect(events: &mut Events, chunks: u64) -> BTreeMap<u64, Outcome> {
+pub(crate) async fn collect(events: &mut Events, chunks: u64) -> BTreeMap<u64, Outcome> {
     let mut outcome = BTreeMap::new();
     collect_into(&mut outcome, events, chunks).await;
     outcome
 }
 
-pub async fn collect_into(outcome: &mut BTreeMap<u64, Outcome>, events: &mut Events, chunks: u64) {
+pub(crate) async fn collect_into(outcome: &mut BTreeMap<u64, Outcome>, events: &mut Events, chunks: u64) {
     let all = async {
         while (outcome.len() as u64) < chunks {
             note(outcome, events.next().await.expect("the pool is there"));
@@ -273,17 +273,17 @@ pub async fn collect_into(outcome: &mut BTreeMap<u64, Outcome>, events: &mut Eve
     assert!(done.is_ok(), "{} of {chunks} chunks came back", outcome.len());
 }
 
-pub fn all_succeeded(outcome: &BTreeMap<u64, Outcome>) -> bool {
+pub(crate) fn all_succeeded(outcome: &BTreeMap<u64, Outcome>) -> bool {
     outcome.values().all(|outcome| matches!(outcome, Outcome::Succeeded(_)))
 }
 
-pub fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize {
+pub(crate) fn failed_with(outcome: &BTreeMap<u64, Outcome>, code: FailureCode) -> usize {
     let failed = |outcome: &&Outcome| matches!(outcome, Outcome::Failed(seen, _) if *seen == code);
     outcome.values().filter(failed).count()
 }
 
 /// Waits until `is_so` returns true.
-pub async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
     let waited = tokio::time::timeout(TIMEOUT, async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -293,17 +293,17 @@ pub async fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Waits until at least `chunks` chunks are running.
-pub async fn until_active(pool: &ExecutorPool, chunks: u64) {
+pub(crate) async fn until_active(pool: &ExecutorPool, chunks: u64) {
     until("chunks run", || pool.load("cpu-0").unwrap().active_executions >= chunks).await;
 }
 
 /// Waits for the next event.
-pub async fn next(events: &mut Events) -> Option<Event> {
+pub(crate) async fn next(events: &mut Events) -> Option<Event> {
     tokio::time::timeout(TIMEOUT, events.next()).await.expect("something happens")
 }
 
 /// Process ids of the executors of the process `parent`.
-pub fn executors_of(parent: u32) -> Vec<u32> {
+pub(crate) fn executors_of(parent: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -325,10 +325,10 @@ fn signal(id: u32, signal: rustix::process::Signal) {
     rustix::process::kill_process(id, signal).unwrap();
 }
 
-pub fn kill(id: u32) {
+pub(crate) fn kill(id: u32) {
     signal(id, rustix::process::Signal::KILL);
 }
 
-pub fn stop(id: u32) {
+pub(crate) fn stop(id: u32) {
     signal(id, rustix::process::Signal::STOP);
 }

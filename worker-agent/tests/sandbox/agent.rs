@@ -31,7 +31,7 @@ fn agent(program: &Path, more: &[&str]) -> Command {
 }
 
 /// Runs `program` with the remaining arguments, under a filter that simulates an old kernel.
-pub fn on_an_old_kernel(program: &str) -> ExitCode {
+pub(crate) fn on_an_old_kernel(program: &str) -> ExitCode {
     let calls = [libc::SYS_landlock_create_ruleset, libc::SYS_seccomp];
     let filter = SeccompFilter::new(
         calls.into_iter().map(|call| (call, Vec::new())).collect(),
@@ -86,7 +86,7 @@ fn says(stderr: &str, what: &[&str], not: &[&str]) -> Result<(), Failed> {
     }
 }
 
-pub fn without_sandbox(probe: &Path, agent: &Path) -> Result<(), Failed> {
+pub(crate) fn without_sandbox(probe: &Path, agent: &Path) -> Result<(), Failed> {
     let log = stderr(old_kernel(probe, agent, &[]), |_| Ok(()))?;
     says(
         &log,
@@ -97,7 +97,7 @@ pub fn without_sandbox(probe: &Path, agent: &Path) -> Result<(), Failed> {
     says(&log, &["is required", "Landlock", "seccomp", "lsm="], &["serving"])
 }
 
-pub fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
+pub(crate) fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
     let mut command = agent(agent_program, &["--require-sandbox"]);
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
@@ -117,7 +117,7 @@ pub fn with_sandbox(agent_program: &Path) -> Result<(), Failed> {
 
 /// Checks that a plugin opens in a folder that is closed to others (and owned by another user, if the test runs as root), and through a
 /// symbolic link.
-pub fn plugin_opens(agent: &Path) -> Result<(), Failed> {
+pub(crate) fn plugin_opens(agent: &Path) -> Result<(), Failed> {
     let Some(plugin) = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty()) else {
         eprintln!("SKIPPED: no PJRT plugin is named in SAHASRA_PJRT_PLUGIN (crates/pjrt/plugin installs one and prints where)");
         return Ok(());

@@ -12,7 +12,7 @@ use std::process::Command;
 use crate::scene::Setup;
 
 /// Environment of the attempts.
-pub struct Place {
+pub(crate) struct Place {
     pub setup: Setup,
     /// File descriptor of a TCP connection.
     pub socket: i32,
@@ -22,7 +22,7 @@ pub struct Place {
 
 /// Kind of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Files of others.
     File,
     /// Memory, descriptors and environment of other processes.
@@ -47,7 +47,7 @@ pub enum Kind {
 
 /// Expected outcome of an attempt outside the sandbox.
 #[derive(Clone, Copy, Debug)]
-pub enum Outside {
+pub(crate) enum Outside {
     /// The attempt succeeds.
     Succeeds,
     /// The attempt has invalid arguments and fails with this error of the kernel.
@@ -57,7 +57,7 @@ pub enum Outside {
 }
 
 impl Outside {
-    pub fn allows(self, errno: i32) -> bool {
+    pub(crate) fn allows(self, errno: i32) -> bool {
         match self {
             Self::Succeeds => errno == 0,
             Self::Fails(expected) => errno == expected,
@@ -68,7 +68,7 @@ impl Outside {
 
 type Run = fn(&Place) -> io::Result<()>;
 
-pub struct Attempt {
+pub(crate) struct Attempt {
     pub name: &'static str,
     pub kind: Kind,
     pub outside: Outside,
@@ -77,12 +77,12 @@ pub struct Attempt {
 
 impl Attempt {
     /// Returns whether the error is one by which the sandbox rejects the attempt.
-    pub fn is_refusal(&self, errno: i32) -> bool {
+    pub(crate) fn is_refusal(&self, errno: i32) -> bool {
         matches!(errno, libc::EPERM | libc::EACCES) || (errno == libc::ENOSYS && self.name.ends_with("clone3"))
     }
 }
 
-pub fn errno(outcome: io::Result<()>) -> i32 {
+pub(crate) fn errno(outcome: io::Result<()>) -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(error) => error.raw_os_error().unwrap_or(-1),
@@ -98,12 +98,12 @@ fn call(number: libc::c_long, arguments: &[usize]) -> io::Result<usize> {
 }
 
 /// Allows every process to trace this one, so that only the sandbox can prevent it where Yama is active.
-pub fn let_everybody_trace() {
+pub(crate) fn let_everybody_trace() {
     let _ = call(libc::SYS_prctl, &[libc::PR_SET_PTRACER as usize, usize::MAX]);
 }
 
 /// Returns the version of the Landlock ABI, or 0 without Landlock.
-pub fn landlock_version() -> u32 {
+pub(crate) fn landlock_version() -> u32 {
     call(libc::SYS_landlock_create_ruleset, &[0, 0, 1]).map_or(0, |version| version as u32)
 }
 
@@ -205,7 +205,7 @@ fn signal(id: i32, signal: i32) -> io::Result<()> {
 
 /// Returns the attempts that the sandbox must reject.
 #[expect(clippy::too_many_lines, reason = "a table")]
-pub fn all() -> Vec<Attempt> {
+pub(crate) fn all() -> Vec<Attempt> {
     use Kind::{Abstract, File as Files, Kernel, Local, Memory, Network, Other, Program, Signal, Tcp};
     use Outside::{Fails, Succeeds, Whatever};
     let attempt = |kind, name, outside, run: Run| Attempt { name, kind, outside, run };
@@ -391,7 +391,7 @@ fn ends_well(command: &mut Command) -> io::Result<()> {
     }
 }
 
-pub fn ordinary() -> Vec<(&'static str, Run)> {
+pub(crate) fn ordinary() -> Vec<(&'static str, Run)> {
     vec![
         ("read its own maps", |_| read("/proc/self/maps")),
         ("read what the machine is", |_| {

@@ -15,7 +15,7 @@ use crate::scene::Setup;
 
 /// Sandbox of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Around {
+pub(crate) enum Around {
     Nothing,
     /// Sandbox of an executor.
     Sandbox,
@@ -28,7 +28,7 @@ pub enum Around {
 
 /// Output of a probe.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
+pub(crate) struct Report {
     pub features: SandboxFeatures,
     pub outcomes: BTreeMap<String, i32>,
 }
@@ -36,7 +36,7 @@ pub struct Report {
 /// Secret that other processes must not read.
 static SECRET: [u8; 8] = *b"s3cr3t!\n";
 
-pub fn main(what: &str, how: &str) -> ExitCode {
+pub(crate) fn main(what: &str, how: &str) -> ExitCode {
     let (around, setup): (Around, Setup) = serde_json::from_str(how).unwrap();
     let reach = Reach {
         gpu: matches!(around, Around::GpuSandbox | Around::GpuPluginSandbox),

@@ -22,7 +22,7 @@ use crate::probe::{Around, Report};
 
 /// Input of a probe.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Setup {
+pub(crate) struct Setup {
     pub folder: PathBuf,
     pub parent: i32,
     pub port: u16,
@@ -45,7 +45,7 @@ impl Drop for Other {
     }
 }
 
-pub struct Scene {
+pub(crate) struct Scene {
     folder: TempDir,
     program: PathBuf,
     user: Option<u32>,
@@ -58,7 +58,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    pub fn new(program: PathBuf, user: Option<u32>) -> Self {
+    pub(crate) fn new(program: PathBuf, user: Option<u32>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let tools = "site-packages/nvidia/cuda_nvcc/bin";
@@ -153,17 +153,17 @@ impl Scene {
     }
 
     /// Returns the outcome of every attempt: 0, or the number of the error.
-    pub fn outcomes(&self, around: Around) -> BTreeMap<String, i32> {
+    pub(crate) fn outcomes(&self, around: Around) -> BTreeMap<String, i32> {
         self.report(around).outcomes
     }
 
     /// Returns the parts of the sandbox that this machine supports.
-    pub fn features(&self) -> SandboxFeatures {
+    pub(crate) fn features(&self) -> SandboxFeatures {
         self.report(Around::Sandbox).features
     }
 
     /// Checks that no target was killed inside the sandbox, and that both were killed outside.
-    pub fn is_unharmed(&self, around: Around) -> Result<(), Failed> {
+    pub(crate) fn is_unharmed(&self, around: Around) -> Result<(), Failed> {
         let mut rounds = self.rounds.lock();
         for other in &mut rounds.get_mut(&Around::Nothing).unwrap().0 {
             other.child.wait().unwrap();

@@ -19,7 +19,7 @@ use sahasra_wire::session::{
 use crate::harness::TIMEOUT;
 
 /// The `Hello` of a new session.
-pub fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello {
         lowest_version: VERSION,
         highest_version: VERSION,
@@ -39,14 +39,14 @@ fn patient(stream: UnixStream) -> UnixStream {
 
 /// A downloaded tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Array {
+pub(crate) struct Array {
     pub element_type: String,
     pub dimensions: Vec<i64>,
     pub bytes: Vec<u8>,
 }
 
 /// A client: numbers its operations, checks the numbers of answers, keeps unconfirmed operations, and resumes.
-pub struct Client {
+pub(crate) struct Client {
     stream: UnixStream,
     decoder: Decoder,
     pub welcome: Welcome,
@@ -68,7 +68,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(stream: UnixStream) -> Self {
+    pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             stream: patient(stream),
             decoder: Decoder::default(),
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// Sends a `Hello` and waits for the answer.
-    pub fn greet(&mut self, hello: Hello) -> Result<Welcome, Refused> {
+    pub(crate) fn greet(&mut self, hello: Hello) -> Result<Welcome, Refused> {
         self.write(0, Some(client_frame::Kind::Hello(hello)), &Bytes::new());
         let (frame, _) = self.read().expect("an answer to the hello");
         match frame.kind {
@@ -100,12 +100,12 @@ impl Client {
     }
 
     /// Resumes on another connection, and sends all unconfirmed operations again.
-    pub fn resume(&mut self, stream: UnixStream) -> Result<(), Refused> {
+    pub(crate) fn resume(&mut self, stream: UnixStream) -> Result<(), Refused> {
         self.resume_for(stream, None)
     }
 
     /// As [`Client::resume`], but cuts the connection after `frames` frames.
-    pub fn resume_for(&mut self, stream: UnixStream, frames: Option<usize>) -> Result<(), Refused> {
+    pub(crate) fn resume_for(&mut self, stream: UnixStream, frames: Option<usize>) -> Result<(), Refused> {
         self.stream = patient(stream);
         self.decoder = Decoder::default();
         self.frames_left = None;
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Sends an operation in pieces of `size` bytes.
-    pub fn send_in_pieces(&mut self, kind: client_frame::Kind, size: usize) {
+    pub(crate) fn send_in_pieces(&mut self, kind: client_frame::Kind, size: usize) {
         self.sequence += 1;
         let frame = ClientFrame {
             sequence: self.sequence,
@@ -167,17 +167,17 @@ impl Client {
     }
 
     /// Writes raw bytes.
-    pub fn write_raw(&mut self, bytes: &[u8]) {
+    pub(crate) fn write_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
     /// Cuts the connection.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
     /// Sends an operation. Returns its number.
-    pub fn send(&mut self, kind: client_frame::Kind, payload: Bytes) -> u64 {
+    pub(crate) fn send(&mut self, kind: client_frame::Kind, payload: Bytes) -> u64 {
         self.sequence += 1;
         self.kept.push_back((self.sequence, kind.clone(), payload.clone()));
         self.write(self.sequence, Some(kind), &payload);
@@ -185,7 +185,7 @@ impl Client {
     }
 
     /// Waits for the next frame; `None` at the end of the stream.
-    pub fn read(&mut self) -> Option<(ServerFrame, Bytes)> {
+    pub(crate) fn read(&mut self) -> Option<(ServerFrame, Bytes)> {
         let mut buffer = vec![0; 64 << 10];
         loop {
             if let Some(frame) = self.decoder.next_frame().expect("frames make sense") {
@@ -203,7 +203,7 @@ impl Client {
     }
 
     /// Waits for the next answer; `None` at the end of the stream.
-    pub fn next(&mut self) -> Option<(Kind, Bytes)> {
+    pub(crate) fn next(&mut self) -> Option<(Kind, Bytes)> {
         loop {
             let (frame, payload) = self.read()?;
             self.forget(frame.received);
@@ -224,16 +224,16 @@ impl Client {
         }
     }
 
-    pub fn answer(&mut self) -> Kind {
+    pub(crate) fn answer(&mut self) -> Kind {
         self.next().expect("an answer").0
     }
 
-    pub fn request(&mut self) -> u64 {
+    pub(crate) fn request(&mut self) -> u64 {
         self.request += 1;
         self.request
     }
 
-    pub fn upload(&mut self, tensor: u64, element_type: &str, dimensions: &[i64], bytes: &[u8]) -> u64 {
+    pub(crate) fn upload(&mut self, tensor: u64, element_type: &str, dimensions: &[i64], bytes: &[u8]) -> u64 {
         let upload = Upload {
             tensor,
             element_type: element_type.to_owned(),
@@ -251,12 +251,12 @@ impl Client {
         sequence
     }
 
-    pub fn floats(&mut self, tensor: u64, values: &[f32]) -> u64 {
+    pub(crate) fn floats(&mut self, tensor: u64, values: &[f32]) -> u64 {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.upload(tensor, "f32", &[values.len() as i64], &bytes)
     }
 
-    pub fn allocate(&mut self, tensor: u64, element_type: &str, dimensions: &[i64]) -> u64 {
+    pub(crate) fn allocate(&mut self, tensor: u64, element_type: &str, dimensions: &[i64]) -> u64 {
         let allocate = Allocate {
             tensor,
             element_type: element_type.to_owned(),
@@ -266,7 +266,7 @@ impl Client {
     }
 
     /// Compiles a program without requesting an answer.
-    pub fn compile_unasked(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> u64 {
+    pub(crate) fn compile_unasked(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> u64 {
         let compile = Compile {
             program,
             name: format!("program_{program}"),
@@ -277,7 +277,7 @@ impl Client {
     }
 
     /// Compiles a program and waits for the answer.
-    pub fn compile(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> Result<Compiled, Failed> {
+    pub(crate) fn compile(&mut self, program: u64, format: Format, code: impl AsRef<[u8]>) -> Result<Compiled, Failed> {
         let request = self.request();
         let compile = Compile {
             program,
@@ -293,7 +293,7 @@ impl Client {
         }
     }
 
-    pub fn execute(&mut self, program: u64, arguments: &[u64], outputs: &[u64], donated: &[u32]) -> u64 {
+    pub(crate) fn execute(&mut self, program: u64, arguments: &[u64], outputs: &[u64], donated: &[u32]) -> u64 {
         let execute = Execute {
             program,
             arguments: arguments.to_vec(),
@@ -303,7 +303,7 @@ impl Client {
         self.send(client_frame::Kind::Execute(execute), Bytes::new())
     }
 
-    pub fn delete(&mut self, tensors: &[u64]) {
+    pub(crate) fn delete(&mut self, tensors: &[u64]) {
         let delete = Delete {
             tensors: tensors.to_vec(),
             programs: Vec::new(),
@@ -311,7 +311,7 @@ impl Client {
         self.send(client_frame::Kind::Delete(delete), Bytes::new());
     }
 
-    pub fn delete_program(&mut self, program: u64) {
+    pub(crate) fn delete_program(&mut self, program: u64) {
         let delete = Delete {
             tensors: Vec::new(),
             programs: vec![program],
@@ -319,14 +319,14 @@ impl Client {
         self.send(client_frame::Kind::Delete(delete), Bytes::new());
     }
 
-    pub fn ask_download(&mut self, tensor: u64) -> u64 {
+    pub(crate) fn ask_download(&mut self, tensor: u64) -> u64 {
         let request = self.request();
         self.send(client_frame::Kind::Download(Download { tensor, request }), Bytes::new());
         request
     }
 
     /// Waits for the array of a requested download.
-    pub fn downloaded(&mut self, request: u64) -> Result<Array, Failed> {
+    pub(crate) fn downloaded(&mut self, request: u64) -> Result<Array, Failed> {
         let tensor = match self.answer() {
             Kind::Tensor(tensor) if tensor.request == request => tensor,
             Kind::Failed(failed) if failed.request == request => return Err(failed),
@@ -344,7 +344,7 @@ impl Client {
     }
 
     /// Waits for the next part of a download, and decodes it.
-    pub fn part(&mut self, into: &mut Vec<u8>) {
+    pub(crate) fn part(&mut self, into: &mut Vec<u8>) {
         match self.next() {
             Some((Kind::Part(part), payload)) => {
                 self.parts.push((payload.len(), part.encoding() != Encoding::Raw));
@@ -356,19 +356,19 @@ impl Client {
         }
     }
 
-    pub fn download(&mut self, tensor: u64) -> Result<Array, Failed> {
+    pub(crate) fn download(&mut self, tensor: u64) -> Result<Array, Failed> {
         let request = self.ask_download(tensor);
         self.downloaded(request)
     }
 
-    pub fn download_floats(&mut self, tensor: u64) -> Vec<f32> {
+    pub(crate) fn download_floats(&mut self, tensor: u64) -> Vec<f32> {
         let array = self.download(tensor).expect("it is there");
         let (chunks, rest) = array.bytes.as_chunks::<4>();
         assert!(rest.is_empty() && array.element_type == "f32");
         chunks.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
     }
 
-    pub fn synchronise(&mut self) -> Result<(), Failed> {
+    pub(crate) fn synchronise(&mut self) -> Result<(), Failed> {
         let request = self.request();
         self.send(client_frame::Kind::Synchronise(Synchronise::new(request)), Bytes::new());
         match self.answer() {
@@ -378,7 +378,7 @@ impl Client {
         }
     }
 
-    pub fn load(&mut self) -> Stats {
+    pub(crate) fn load(&mut self) -> Stats {
         let request = self.request();
         self.send(client_frame::Kind::Load(Load { request }), Bytes::new());
         match self.answer() {
@@ -387,12 +387,12 @@ impl Client {
         }
     }
 
-    pub fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.ask_close().expect("nothing failed");
     }
 
     /// Closes the session. Returns the failure that no answer has reported before.
-    pub fn ask_close(&mut self) -> Result<(), Failed> {
+    pub(crate) fn ask_close(&mut self) -> Result<(), Failed> {
         let request = self.request();
         self.send(client_frame::Kind::Close(Close { request }), Bytes::new());
         match self.answer() {
@@ -403,6 +403,6 @@ impl Client {
     }
 }
 
-pub fn code(failed: &Failed) -> FailureCode {
+pub(crate) fn code(failed: &Failed) -> FailureCode {
     failed.code()
 }

@@ -93,7 +93,7 @@ fn after_a_close_nobody_resumes_and_another_may_begin() {
 }
 
 /// Asserts that the session ends because of malformed frames.
-pub fn ends_as_malformed(executor: &Executor, client: &mut Client) {
+pub(crate) fn ends_as_malformed(executor: &Executor, client: &mut Client) {
     let (answer, _) = client.next().expect("the failure is reported");
     match answer {
         server_frame::Kind::Failed(failed) => assert_eq!((failed.request, failed.code()), (0, FailureCode::Malformed), "{failed:?}"),

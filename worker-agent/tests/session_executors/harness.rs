@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use sahasra_executor_protocol::session::{adoption, status_page::StatusPage};
 use sahasra_wire::session::Hello;
 
-pub use crate::client::*;
+pub(crate) use crate::client::*;
 
 /// Timeout for every wait.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Path of the plugin for CPUs; `None`, with a message, if there is none.
-pub fn plugin() -> Option<PathBuf> {
+pub(crate) fn plugin() -> Option<PathBuf> {
     let path = std::env::var_os("SAHASRA_PJRT_PLUGIN").filter(|path| !path.is_empty());
     if path.is_none() {
         eprintln!("SKIPPED: no PJRT plugin is named in SAHASRA_PJRT_PLUGIN (crates/pjrt/plugin installs one and prints where)");
@@ -29,7 +29,7 @@ pub fn plugin() -> Option<PathBuf> {
 }
 
 /// A session executor process.
-pub struct Executor {
+pub(crate) struct Executor {
     pub child: Child,
     control: UnixStream,
     pub status_page: StatusPage,
@@ -40,7 +40,7 @@ pub struct Executor {
 
 impl Executor {
     /// Starts engine xla on the CPU with `memory_bytes` of memory; `None` without a plugin.
-    pub fn xla(memory_bytes: u64, more: &[&str]) -> Option<Self> {
+    pub(crate) fn xla(memory_bytes: u64, more: &[&str]) -> Option<Self> {
         let plugin = plugin()?;
         let mut arguments = vec!["--engine", "xla", "--plugin", plugin.to_str().unwrap()];
         arguments.extend(more);
@@ -48,17 +48,17 @@ impl Executor {
     }
 
     /// Starts engine ptx on the CPU.
-    pub fn ptx(memory_bytes: u64) -> Self {
+    pub(crate) fn ptx(memory_bytes: u64) -> Self {
         Self::start(&["--engine", "ptx", "--threads", "2"], memory_bytes)
     }
 
     /// Starts an executor on the CPU with these arguments.
-    pub fn start(arguments: &[&str], memory_bytes: u64) -> Self {
+    pub(crate) fn start(arguments: &[&str], memory_bytes: u64) -> Self {
         Self::start_on("cpu", arguments, memory_bytes, &[])
     }
 
     /// Starts engine cuda on the first GPU of the CUDA driver library of this workspace.
-    pub fn on_gpu(memory_bytes: u64) -> Self {
+    pub(crate) fn on_gpu(memory_bytes: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let test = std::env::current_exe().unwrap();
         let library = test.parent().unwrap().join("libsahasra_cuda_driver.so");
@@ -104,21 +104,21 @@ impl Executor {
     }
 
     /// Creates a connection and passes its other end to the executor, with `already_read` as bytes that were read from it before.
-    pub fn connection(&self, already_read: &[u8]) -> UnixStream {
+    pub(crate) fn connection(&self, already_read: &[u8]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         adoption::send(&self.control, theirs.as_fd(), already_read).unwrap();
         ours
     }
 
     /// Connects a client with a new session.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let mut client = Client::new(self.connection(&[]));
         client.welcome = client.greet(Hello { ..hello() }).expect("it is let in");
         client
     }
 
     /// As [`Executor::client`], with this `Hello`.
-    pub fn client_saying(&self, hello: Hello) -> Client {
+    pub(crate) fn client_saying(&self, hello: Hello) -> Client {
         let mut client = Client::new(self.connection(&[]));
         client.says = hello.clone();
         client.welcome = client.greet(hello).expect("it is let in");
@@ -126,7 +126,7 @@ impl Executor {
     }
 
     /// As [`Executor::client`], over a connection of which both ends are given.
-    pub fn client_over(&self, ours: OwnedFd, theirs: OwnedFd) -> Client {
+    pub(crate) fn client_over(&self, ours: OwnedFd, theirs: OwnedFd) -> Client {
         self.adopt(&theirs);
         let mut client = Client::new(ours.into());
         client.welcome = client.greet(hello()).expect("it is let in");
@@ -134,12 +134,12 @@ impl Executor {
     }
 
     /// Passes a connection to the executor.
-    pub fn adopt(&self, theirs: &impl AsFd) {
+    pub(crate) fn adopt(&self, theirs: &impl AsFd) {
         adoption::send(&self.control, theirs.as_fd(), &[]).unwrap();
     }
 
     /// Waits until the status page satisfies `what`.
-    pub fn status_page_shows(&self, what: impl Fn(&sahasra_executor_protocol::session::status_page::Stats) -> bool) {
+    pub(crate) fn status_page_shows(&self, what: impl Fn(&sahasra_executor_protocol::session::status_page::Stats) -> bool) {
         let until = Instant::now() + TIMEOUT;
         while !what(&self.status_page.stats()) {
             assert!(Instant::now() < until, "the status page shows {:?}", self.status_page.stats());
@@ -148,13 +148,13 @@ impl Executor {
     }
 
     /// Ends the executor as an agent does. Returns its stderr.
-    pub fn end(self) -> String {
+    pub(crate) fn end(self) -> String {
         self.status_page.set_over();
         self.lose_agent()
     }
 
     /// Closes the control socket as the death of an agent does. Returns the executor's stderr.
-    pub fn lose_agent(mut self) -> String {
+    pub(crate) fn lose_agent(mut self) -> String {
         let _ = self.control.shutdown(std::net::Shutdown::Both);
         self.child.wait().unwrap();
         let mut stderr = String::new();

@@ -19,14 +19,14 @@ pub(super) struct Arriving {
 }
 
 #[derive(Debug, PartialEq)]
-pub struct Taking {
+pub(crate) struct Taking {
     memory: Filling,
     /// Message of an encoded part, and memory for its payload; `None` for a raw part.
     encoded: Option<(Part, Filling)>,
 }
 
 impl Taking {
-    pub fn buffer(&mut self) -> &mut Filling {
+    pub(crate) fn buffer(&mut self) -> &mut Filling {
         match &mut self.encoded {
             Some((_, payload)) => payload,
             None => &mut self.memory,
@@ -34,7 +34,7 @@ impl Taking {
     }
 
     /// Decodes the payload, if it is encoded, after it has been read. Needs no lock. The result must be passed to [`Core::filled`].
-    pub fn finish(self) -> Result<Filling, Error> {
+    pub(crate) fn finish(self) -> Result<Filling, Error> {
         let mut memory = self.memory;
         if let Some((part, payload)) = self.encoded {
             let payload = payload.finish();
@@ -78,7 +78,7 @@ impl Core {
     }
 
     /// Processes a part after its payload has been read and decoded into `buffer`.
-    pub fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
+    pub(crate) fn filled(&mut self, buffer: Filling) -> Result<Incoming, Error> {
         let Some(mut arriving) = self.arriving.take() else {
             return Err(Error::protocol("payload without a tensor"));
         };
@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Resets a part that was being read when the connection broke. The executor sends the whole part again.
-    pub fn interrupted(&mut self, taking: Taking) {
+    pub(crate) fn interrupted(&mut self, taking: Taking) {
         if let Some(arriving) = &mut self.arriving
             && arriving.part.take().is_some()
         {

@@ -10,7 +10,7 @@ use crate::Error;
 
 /// Part of an upload that may be compressed before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     pub sequence: u64,
     pub payload: Bytes,
     pub width: u32,
@@ -24,7 +24,7 @@ impl Core {
     }
 
     /// Returns the next unsent part whose encoding is undecided; [`Core::settle`] decides it.
-    pub fn candidate(&mut self) -> Option<Candidate> {
+    pub(crate) fn candidate(&mut self) -> Option<Candidate> {
         loop {
             let sequence = *self.candidates.front()?;
             let place = self.place(sequence).filter(|place| *place >= self.sent);
@@ -47,7 +47,7 @@ impl Core {
 
     /// Decides the encoding of a candidate: the given one, or uncompressed. A repeated transmission uses the same encoding. The window
     /// counts the decoded size.
-    pub fn settle(&mut self, sequence: u64, encoded: Option<(Part, Bytes)>) {
+    pub(crate) fn settle(&mut self, sequence: u64, encoded: Option<(Part, Bytes)>) {
         if self.candidates.front() == Some(&sequence) {
             self.candidates.pop_front();
         }
@@ -62,7 +62,7 @@ impl Core {
 
     /// Appends the frames that may be sent now to `pieces`, up to about `at_most` bytes, but only operations with sequence numbers below
     /// `end`. The pieces are to be written in order. Returns the decoded size of the payloads.
-    pub fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize, end: u64) -> Result<u64, Error> {
+    pub(crate) fn write(&mut self, pieces: &mut VecDeque<Bytes>, at_most: usize, end: u64) -> Result<u64, Error> {
         self.flush_deleted();
         let mut heads = BytesMut::new();
         let (mut written, mut decoded) = (0, 0);

@@ -18,7 +18,7 @@ const THREAD_LOCAL: u32 = 1;
 const RELAXED: u32 = 2;
 
 impl Program {
-    pub fn stream(&self) -> u64 {
+    pub(crate) fn stream(&self) -> u64 {
         let mut stream = 0u64;
         ok!(self.library, cuStreamCreate(&raw mut stream, 1u32));
         stream
@@ -31,7 +31,7 @@ impl Program {
     }
 
     /// Adds 3 to a word, with one thread.
-    pub fn add_step(&self, function: u64, stream: u64, address: u64) -> u32 {
+    pub(crate) fn add_step(&self, function: u64, stream: u64, address: u64) -> u32 {
         let mut address = address;
         let none = std::ptr::null_mut::<u8>();
         let mut parameters = [parameter(&mut address)];
@@ -63,13 +63,13 @@ impl Program {
         graph
     }
 
-    pub fn instantiate(&self, graph: u64) -> u64 {
+    pub(crate) fn instantiate(&self, graph: u64) -> u64 {
         let mut executable = 0u64;
         ok!(self.library, cuGraphInstantiateWithFlags(&raw mut executable, graph, 0u64));
         executable
     }
 
-    pub fn nodes(&self, graph: u64) -> Vec<u64> {
+    pub(crate) fn nodes(&self, graph: u64) -> Vec<u64> {
         let mut count = 0usize;
         ok!(self.library, cuGraphGetNodes(graph, std::ptr::null_mut::<u64>(), &raw mut count));
         let mut nodes = vec![0u64; count];

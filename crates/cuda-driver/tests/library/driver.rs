@@ -5,25 +5,25 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// Result codes.
-pub const SUCCESS: u32 = 0;
-pub const INVALID_VALUE: u32 = 1;
-pub const OUT_OF_MEMORY: u32 = 2;
-pub const NOT_INITIALIZED: u32 = 3;
-pub const NO_DEVICE: u32 = 100;
-pub const INVALID_DEVICE: u32 = 101;
-pub const INVALID_IMAGE: u32 = 200;
-pub const INVALID_CONTEXT: u32 = 201;
-pub const NO_BINARY_FOR_GPU: u32 = 209;
-pub const INVALID_PTX: u32 = 218;
-pub const INVALID_HANDLE: u32 = 400;
-pub const NOT_FOUND: u32 = 500;
-pub const NOT_READY: u32 = 600;
-pub const ILLEGAL_ADDRESS: u32 = 700;
-pub const LAUNCH_FAILED: u32 = 719;
-pub const NOT_SUPPORTED: u32 = 801;
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const INVALID_VALUE: u32 = 1;
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+pub(crate) const NOT_INITIALIZED: u32 = 3;
+pub(crate) const NO_DEVICE: u32 = 100;
+pub(crate) const INVALID_DEVICE: u32 = 101;
+pub(crate) const INVALID_IMAGE: u32 = 200;
+pub(crate) const INVALID_CONTEXT: u32 = 201;
+pub(crate) const NO_BINARY_FOR_GPU: u32 = 209;
+pub(crate) const INVALID_PTX: u32 = 218;
+pub(crate) const INVALID_HANDLE: u32 = 400;
+pub(crate) const NOT_FOUND: u32 = 500;
+pub(crate) const NOT_READY: u32 = 600;
+pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
+pub(crate) const LAUNCH_FAILED: u32 = 719;
+pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 /// Kernels of the tests, with a zero byte at the end.
-pub const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
+pub(crate) const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 /// Variable that marks the process in which a test runs.
 const APART: &str = "SAHASRA_TEST_APART";
@@ -34,7 +34,7 @@ const SESSION: &str = "SAHASRA_TEST_SESSION";
 const GPU: &str = "SAHASRA_TEST_GPU";
 
 /// The library that Cargo built with this test.
-pub fn path() -> PathBuf {
+pub(crate) fn path() -> PathBuf {
     let test = std::env::current_exe().expect("the test is a file");
     test.parent().expect("a file is in a folder").join("libsahasra_cuda_driver.so")
 }
@@ -47,7 +47,7 @@ fn without_local_driver() {
 }
 
 /// Opens the library.
-pub fn open() -> libloading::Library {
+pub(crate) fn open() -> libloading::Library {
     without_local_driver();
     // SAFETY: the library has no initialisers.
     unsafe { libloading::Library::new(path()).expect("Cargo built the library") }
@@ -82,7 +82,7 @@ macro_rules! ok {
 pub(crate) use {cu, infer, ok};
 
 /// Runs the body of a test in a process with these variables, and returns what the process wrote, or `None` in that process.
-pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
+pub(crate) fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
     if std::env::var_os(APART).is_some() {
         body();
         return None;
@@ -113,40 +113,40 @@ pub fn apart(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) -> Opt
 }
 
 /// Whether the tests run on a session.
-pub fn is_on_session() -> bool {
+pub(crate) fn is_on_session() -> bool {
     std::env::var_os(SESSION).is_some()
 }
 
 /// Whether a code refuses an ELF file that is cut: as machine code, or on a session of a GPU (`SAHASRA_TEST_GPU`) as a damaged image.
-pub fn refuses_machine_code(code: u32) -> bool {
+pub(crate) fn refuses_machine_code(code: u32) -> bool {
     code == NO_BINARY_FOR_GPU || (code == INVALID_IMAGE && std::env::var_os(GPU).is_some())
 }
 
 /// Whether kernels read textures and surfaces: not on a session of a GPU (`SAHASRA_TEST_GPU`).
-pub fn has_textures() -> bool {
+pub(crate) fn has_textures() -> bool {
     !(is_on_session() && std::env::var_os(GPU).is_some())
 }
 
 /// Bytes as text.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Variables of the CPU device.
-pub const CPU: &[(&str, &str)] = &[
+pub(crate) const CPU: &[(&str, &str)] = &[
     ("SAHASRA_CUDA", "cpu:"),
     ("SAHASRA_CUDA_MEMORY", "64Mi"),
     ("SAHASRA_CUDA_THREADS", "2"),
 ];
 
 /// An initialised library whose primary context is current, with the module of the tests.
-pub struct Program {
+pub(crate) struct Program {
     pub library: libloading::Library,
     pub module: u64,
 }
 
 impl Program {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let library = open();
         let (mut device, mut context, mut module) = (0i32, 0u64, 0u64);
         ok!(library, cuInit(0u32));
@@ -157,21 +157,21 @@ impl Program {
         Self { library, module }
     }
 
-    pub fn function(&self, name: &str) -> u64 {
+    pub(crate) fn function(&self, name: &str) -> u64 {
         let mut function = 0u64;
         let name = format!("{name}\0");
         ok!(self.library, cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()));
         function
     }
 
-    pub fn allocate(&self, bytes: usize) -> u64 {
+    pub(crate) fn allocate(&self, bytes: usize) -> u64 {
         let mut address = 0u64;
         ok!(self.library, cuMemAlloc_v2(&raw mut address, bytes));
         address
     }
 
     /// Launches blocks of 64 threads on a stream.
-    pub fn launch(&self, function: u64, blocks: u32, stream: u64, parameters: &mut [*mut u8]) -> u32 {
+    pub(crate) fn launch(&self, function: u64, blocks: u32, stream: u64, parameters: &mut [*mut u8]) -> u32 {
         let none = std::ptr::null_mut::<u8>();
         cu!(
             self.library,
@@ -192,7 +192,7 @@ impl Program {
     }
 
     /// Launches one thread.
-    pub fn launch_one(&self, function: u64, parameters: &mut [*mut u8]) -> u32 {
+    pub(crate) fn launch_one(&self, function: u64, parameters: &mut [*mut u8]) -> u32 {
         let none = std::ptr::null_mut::<u8>();
         cu!(
             self.library,
@@ -212,7 +212,7 @@ impl Program {
         )
     }
 
-    pub fn word(&self, address: u64) -> Result<u32, u32> {
+    pub(crate) fn word(&self, address: u64) -> Result<u32, u32> {
         let mut word = 0u32;
         match cu!(self.library, cuMemcpyDtoH_v2(&raw mut word, address, 4usize)) {
             SUCCESS => Ok(word),
@@ -222,13 +222,13 @@ impl Program {
 }
 
 /// Pointer to a parameter.
-pub fn parameter<T>(value: &mut T) -> *mut u8 {
+pub(crate) fn parameter<T>(value: &mut T) -> *mut u8 {
     std::ptr::from_mut(value).cast()
 }
 
 /// One side of a [`Copy2d`].
 #[repr(C)]
-pub struct Side {
+pub(crate) struct Side {
     pub x_bytes: usize,
     pub y: usize,
     pub kind: u32,
@@ -240,7 +240,7 @@ pub struct Side {
 
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
-pub struct Copy2d {
+pub(crate) struct Copy2d {
     pub from: Side,
     pub to: Side,
     pub width: usize,

@@ -6,7 +6,7 @@ use crate::driver::{Program, ok, parameter};
 
 /// `CUDA_KERNEL_NODE_PARAMS`.
 #[repr(C)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     pub function: u64,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -20,7 +20,7 @@ pub struct Kernel {
 /// `CUDA_MEMSET_NODE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Fill {
+pub(crate) struct Fill {
     pub to: u64,
     pub pitch: usize,
     pub value: u32,
@@ -31,14 +31,14 @@ pub struct Fill {
 
 /// `CUDA_HOST_NODE_PARAMS`.
 #[repr(C)]
-pub struct Call {
+pub(crate) struct Call {
     pub function: unsafe extern "C" fn(*mut c_void),
     pub data: *mut c_void,
 }
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`.
 #[repr(C)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     pub kind: u32,
     pub handles: u32,
     pub location: [u32; 2],
@@ -51,7 +51,7 @@ pub struct Allocation {
 
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]
-pub struct Instantiation {
+pub(crate) struct Instantiation {
     pub flags: u64,
     pub stream: u64,
     pub node: u64,
@@ -59,13 +59,13 @@ pub struct Instantiation {
 }
 
 impl Program {
-    pub fn graph(&self) -> u64 {
+    pub(crate) fn graph(&self) -> u64 {
         let mut graph = 0u64;
         ok!(self.library, cuGraphCreate(&raw mut graph, 0u32));
         graph
     }
 
-    pub fn with_kernel<T>(&self, address: u64, function: impl FnOnce(&Kernel) -> T) -> T {
+    pub(crate) fn with_kernel<T>(&self, address: u64, function: impl FnOnce(&Kernel) -> T) -> T {
         let mut address = address;
         let parameters = [parameter(&mut address)];
         function(&Kernel {
@@ -81,7 +81,7 @@ impl Program {
     }
 
     /// Adds a node that adds 3 to a word.
-    pub fn add_kernel(&self, graph: u64, before: &[u64], address: u64) -> u64 {
+    pub(crate) fn add_kernel(&self, graph: u64, before: &[u64], address: u64) -> u64 {
         let mut node = 0u64;
         self.with_kernel(address, |kernel| {
             ok!(
@@ -92,7 +92,7 @@ impl Program {
         node
     }
 
-    pub fn add_fill(&self, graph: u64, before: &[u64], address: u64, value: u32) -> u64 {
+    pub(crate) fn add_fill(&self, graph: u64, before: &[u64], address: u64, value: u32) -> u64 {
         let mut node = 0u64;
         let fill = word(address, value);
         ok!(
@@ -102,12 +102,12 @@ impl Program {
         node
     }
 
-    pub fn run(&self, executable: u64) {
+    pub(crate) fn run(&self, executable: u64) {
         ok!(self.library, cuGraphLaunch(executable, 0u64));
     }
 }
 
-pub fn word(to: u64, value: u32) -> Fill {
+pub(crate) fn word(to: u64, value: u32) -> Fill {
     Fill {
         to,
         pitch: 0,

@@ -3,32 +3,32 @@
 use crate::driver::{NOT_SUPPORTED, Program, cu, has_textures, ok, parameter};
 
 /// `CUarray_format`s.
-pub const U8: u32 = 1;
-pub const U16: u32 = 2;
-pub const U32: u32 = 3;
-pub const S8: u32 = 8;
-pub const S16: u32 = 9;
-pub const S32: u32 = 10;
-pub const F16: u32 = 16;
-pub const F32: u32 = 32;
+pub(crate) const U8: u32 = 1;
+pub(crate) const U16: u32 = 2;
+pub(crate) const U32: u32 = 3;
+pub(crate) const S8: u32 = 8;
+pub(crate) const S16: u32 = 9;
+pub(crate) const S32: u32 = 10;
+pub(crate) const F16: u32 = 16;
+pub(crate) const F32: u32 = 32;
 
 /// Flags of arrays.
-pub const LAYERED: u32 = 1;
-pub const SURFACE: u32 = 2;
+pub(crate) const LAYERED: u32 = 1;
+pub(crate) const SURFACE: u32 = 2;
 
 /// Flags of textures.
-pub const AS_INTEGER: u32 = 1;
-pub const NORMALIZED: u32 = 2;
+pub(crate) const AS_INTEGER: u32 = 1;
+pub(crate) const NORMALIZED: u32 = 2;
 
 /// Kinds of memory of copies.
-pub const HOST: u32 = 1;
-pub const DEVICE: u32 = 2;
-pub const ARRAY: u32 = 3;
+pub(crate) const HOST: u32 = 1;
+pub(crate) const DEVICE: u32 = 2;
+pub(crate) const ARRAY: u32 = 3;
 
 /// `CUDA_ARRAY3D_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Description {
+pub(crate) struct Description {
     pub size: [usize; 3],
     pub format: u32,
     pub channels: u32,
@@ -38,7 +38,7 @@ pub struct Description {
 /// `CUDA_ARRAY_DESCRIPTOR`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Plane {
+pub(crate) struct Plane {
     pub size: [usize; 2],
     pub format: u32,
     pub channels: u32,
@@ -47,7 +47,7 @@ pub struct Plane {
 /// One side of a [`Copy3d`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Volume {
+pub(crate) struct Volume {
     pub position: [usize; 3],
     pub level: usize,
     pub kind: u32,
@@ -60,7 +60,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    pub fn array(array: u64, position: [usize; 3]) -> Self {
+    pub(crate) fn array(array: u64, position: [usize; 3]) -> Self {
         Self {
             kind: ARRAY,
             array,
@@ -70,7 +70,7 @@ impl Volume {
     }
 
     /// Rows of these bytes in memory of the host, and rows of a slice.
-    pub fn host<T>(memory: *const T, pitch: usize, height: usize) -> Self {
+    pub(crate) fn host<T>(memory: *const T, pitch: usize, height: usize) -> Self {
         Self {
             kind: HOST,
             host: memory as u64,
@@ -80,7 +80,7 @@ impl Volume {
         }
     }
 
-    pub fn device(address: u64, pitch: usize, height: usize) -> Self {
+    pub(crate) fn device(address: u64, pitch: usize, height: usize) -> Self {
         Self {
             kind: DEVICE,
             device: address,
@@ -94,7 +94,7 @@ impl Volume {
 /// `CUDA_MEMCPY3D`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Copy3d {
+pub(crate) struct Copy3d {
     pub from: Volume,
     pub to: Volume,
     /// Bytes of a row, rows, and slices.
@@ -104,7 +104,7 @@ pub struct Copy3d {
 /// `CUDA_RESOURCE_DESC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Resource {
+pub(crate) struct Resource {
     pub kind: u32,
     pub parts: [u64; 16],
     pub flags: u32,
@@ -117,16 +117,16 @@ impl Resource {
         resource
     }
 
-    pub fn array(array: u64) -> Self {
+    pub(crate) fn array(array: u64) -> Self {
         Self::new(0, &[array])
     }
 
-    pub fn linear(address: u64, format: u32, channels: u32, bytes: usize) -> Self {
+    pub(crate) fn linear(address: u64, format: u32, channels: u32, bytes: usize) -> Self {
         let format = u64::from(format) | u64::from(channels) << 32;
         Self::new(2, &[address, format, bytes as u64])
     }
 
-    pub fn plane(address: u64, format: u32, channels: u32, size: [usize; 2], pitch: usize) -> Self {
+    pub(crate) fn plane(address: u64, format: u32, channels: u32, size: [usize; 2], pitch: usize) -> Self {
         let format = u64::from(format) | u64::from(channels) << 32;
         Self::new(3, &[address, format, size[0] as u64, size[1] as u64, pitch as u64])
     }
@@ -135,7 +135,7 @@ impl Resource {
 /// `CUDA_TEXTURE_DESC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
-pub struct Sampling {
+pub(crate) struct Sampling {
     pub address_modes: [u32; 3],
     pub filter: u32,
     pub flags: u32,
@@ -149,7 +149,7 @@ pub struct Sampling {
 /// `CUDA_RESOURCE_VIEW_DESC`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct View {
+pub(crate) struct View {
     pub format: u32,
     pub size: [usize; 3],
     pub levels: [u32; 2],
@@ -207,24 +207,24 @@ fn kernels() -> String {
 }
 
 /// Values as bytes.
-pub fn bytes<T: Copy, const N: usize>(values: impl IntoIterator<Item = T>, convert: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+pub(crate) fn bytes<T: Copy, const N: usize>(values: impl IntoIterator<Item = T>, convert: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.into_iter().flat_map(convert).collect()
 }
 
 /// Texels that differ in all bytes of an image of up to 64 KiB.
-pub fn image(bytes: usize) -> Vec<u8> {
+pub(crate) fn image(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index ^ ((index >> 8) * 31)) as u8).collect()
 }
 
 /// Free memory of the device in bytes.
-pub fn free(program: &Program) -> usize {
+pub(crate) fn free(program: &Program) -> usize {
     let (mut free, mut total) = (0usize, 0usize);
     ok!(program.library, cuMemGetInfo_v2(&raw mut free, &raw mut total));
     free
 }
 
 /// A program whose module has the kernels. If the device has no textures, checks that they are refused, and returns `None`.
-pub fn textured() -> Option<Program> {
+pub(crate) fn textured() -> Option<Program> {
     let mut program = Program::new();
     if has_textures() {
         let text = kernels();
@@ -246,7 +246,7 @@ pub fn textured() -> Option<Program> {
 }
 
 impl Program {
-    pub fn array(&self, size: [usize; 3], format: u32, channels: u32, flags: u32) -> u64 {
+    pub(crate) fn array(&self, size: [usize; 3], format: u32, channels: u32, flags: u32) -> u64 {
         let description = Description {
             size,
             format,
@@ -259,7 +259,7 @@ impl Program {
     }
 
     /// An array with these texels.
-    pub fn array_of(&self, size: [usize; 3], format: u32, channels: u32, flags: u32, texels: &[u8]) -> u64 {
+    pub(crate) fn array_of(&self, size: [usize; 3], format: u32, channels: u32, flags: u32, texels: &[u8]) -> u64 {
         let array = self.array(size, format, channels, flags);
         let rows = size.map(|size| size.max(1));
         let width = texels.len() / rows[1] / rows[2];
@@ -273,7 +273,7 @@ impl Program {
     }
 
     /// All texels of an array whose rows have this width in bytes.
-    pub fn texels(&self, array: u64, size: [usize; 3]) -> Vec<u8> {
+    pub(crate) fn texels(&self, array: u64, size: [usize; 3]) -> Vec<u8> {
         let mut texels = vec![0u8; size.iter().product()];
         let copy = Copy3d {
             from: Volume::array(array, [0; 3]),
@@ -284,7 +284,7 @@ impl Program {
         texels
     }
 
-    pub fn try_texture(&self, resource: &Resource, sampling: &Sampling, view: Option<&View>) -> Result<u64, u32> {
+    pub(crate) fn try_texture(&self, resource: &Resource, sampling: &Sampling, view: Option<&View>) -> Result<u64, u32> {
         let mut texture = 0u64;
         let view = view.map_or(std::ptr::null(), std::ptr::from_ref);
         match cu!(
@@ -296,11 +296,11 @@ impl Program {
         }
     }
 
-    pub fn texture(&self, resource: &Resource, sampling: &Sampling) -> u64 {
+    pub(crate) fn texture(&self, resource: &Resource, sampling: &Sampling) -> u64 {
         self.try_texture(resource, sampling, None).expect("a texture")
     }
 
-    pub fn try_surface(&self, resource: &Resource) -> Result<u64, u32> {
+    pub(crate) fn try_surface(&self, resource: &Resource) -> Result<u64, u32> {
         let mut surface = 0u64;
         match cu!(self.library, cuSurfObjectCreate(&raw mut surface, std::ptr::from_ref(resource))) {
             0 => Ok(surface),
@@ -309,14 +309,14 @@ impl Program {
     }
 
     /// Memory of the device with these bytes.
-    pub fn memory(&self, bytes: &[u8]) -> u64 {
+    pub(crate) fn memory(&self, bytes: &[u8]) -> u64 {
         let address = self.allocate(bytes.len());
         ok!(self.library, cuMemcpyHtoD_v2(address, bytes.as_ptr(), bytes.len()));
         address
     }
 
     /// Fetches at places by a kernel `fetch_…`.
-    pub fn fetch(&self, kernel: &str, mut texture: u64, places: &[[u32; 4]]) -> Vec<[u32; 4]> {
+    pub(crate) fn fetch(&self, kernel: &str, mut texture: u64, places: &[[u32; 4]]) -> Vec<[u32; 4]> {
         let mut given = self.memory(
             places
                 .as_flattened()
@@ -343,7 +343,7 @@ impl Program {
     }
 
     /// Fetches as floats.
-    pub fn sample(&self, kernel: &str, texture: u64, places: &[[f32; 4]]) -> Vec<[f32; 4]> {
+    pub(crate) fn sample(&self, kernel: &str, texture: u64, places: &[[f32; 4]]) -> Vec<[f32; 4]> {
         let places: Vec<_> = places
             .iter()
             .map(|[x, y, z, layer]| [x.to_bits(), y.to_bits(), z.to_bits(), *layer as u32])

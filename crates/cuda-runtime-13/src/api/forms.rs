@@ -16,7 +16,7 @@ const RESERVED_WORDS: usize = 8;
 /// `cudaPointerAttributes`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Attributes {
+pub(crate) struct Attributes {
     known: PointerAttributes,
     reserved: [u64; RESERVED_WORDS],
 }

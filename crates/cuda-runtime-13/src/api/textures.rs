@@ -15,7 +15,7 @@ const RESERVED_WORDS: usize = 9;
 /// `cudaResourceDesc`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct FlaggedResource {
+pub(crate) struct FlaggedResource {
     resource: Resource,
     reserved: [u64; RESERVED_WORDS],
     flags: c_uint,

@@ -5,27 +5,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Versions of the runtime.
-pub const VERSIONS: [u32; 2] = [12, 13];
+pub(crate) const VERSIONS: [u32; 2] = [12, 13];
 /// Variables of the CPU device.
-pub const CPU: &[(&str, &str)] = &[
+pub(crate) const CPU: &[(&str, &str)] = &[
     ("SAHASRA_CUDA", "cpu:"),
     ("SAHASRA_CUDA_MEMORY", "64Mi"),
     ("SAHASRA_CUDA_THREADS", "2"),
 ];
 
 /// A folder with the libraries.
-pub struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
     /// Folder with both versions of the runtime, and the driver.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = Self::without_driver();
         symlink(built("cuda_driver"), folder.path().join("libcuda.so.1")).expect("the folder is empty");
         folder
     }
 
     /// Folder with both versions of the runtime.
-    pub fn without_driver() -> Self {
+    pub(crate) fn without_driver() -> Self {
         let folder = Self(tempfile::tempdir().expect("a temporary folder can be made"));
         for version in VERSIONS {
             let name = format!("libcudart.so.{version}");
@@ -34,17 +34,17 @@ impl Folder {
         folder
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
     /// Compiles the program in C for a version. Returns its path.
-    pub fn program(&self, version: u32) -> PathBuf {
+    pub(crate) fn program(&self, version: u32) -> PathBuf {
         self.compile("program", version)
     }
 
     /// Compiles a program in C by its name. Returns its path.
-    pub fn compile(&self, name: &str, version: u32) -> PathBuf {
+    pub(crate) fn compile(&self, name: &str, version: u32) -> PathBuf {
         let program = self.path().join(format!("{name}-{version}"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/library/{name}.c"));
         let output = Command::new("cc")
@@ -60,7 +60,7 @@ impl Folder {
     }
 
     /// Runs a program with these libraries.
-    pub fn run(&self, program: &Path, argument: &str, variables: &[(&str, &str)]) -> Output {
+    pub(crate) fn run(&self, program: &Path, argument: &str, variables: &[(&str, &str)]) -> Output {
         let mut command = Command::new(program);
         for name in ["SAHASRA_CUDA", "SAHASRA_CUDA_MEMORY", "SAHASRA_CUDA_THREADS"] {
             command.env_remove(name);
@@ -74,7 +74,7 @@ impl Folder {
 }
 
 /// A library that Cargo built with this test.
-pub fn built(name: &str) -> PathBuf {
+pub(crate) fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test is a file");
     let path = test.parent().expect("a file is in a folder").join(format!("libsahasra_{name}.so"));
     assert!(path.exists(), "{}", path.display());
@@ -82,6 +82,6 @@ pub fn built(name: &str) -> PathBuf {
 }
 
 /// Bytes as text.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

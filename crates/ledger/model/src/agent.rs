@@ -12,7 +12,7 @@ use super::{DEVICE, LEASES, ROOM, SLICE_BYTES, TICK, boot_id};
 
 /// State of an agent: the ledger under test, and the model's own records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Agent {
+pub(crate) struct Agent {
     pub(super) ledger: Ledger,
     pub(super) boot: u8,
     pub(super) now: u8,

@@ -2,7 +2,7 @@
 
 /// Request of a coordinator to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Call {
+pub(crate) enum Call {
     /// Acquires up to two slices from the boot that the coordinator knows.
     Acquire {
         boot: u8,
@@ -15,7 +15,7 @@ pub enum Call {
 
 /// Identity of a grant: the boot of its agent, and a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
+pub(crate) struct Name {
     pub(super) boot: u8,
     pub(super) counter: u8,
 }

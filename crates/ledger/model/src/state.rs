@@ -14,7 +14,7 @@ use super::{
 
 /// State of a coordinator, which it derives from the responses it has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Coordinator {
+pub(crate) struct Coordinator {
     pub(super) sent: u8,
     /// Boots of the agents, as last reported to the coordinator.
     pub(super) boots: [u8; AGENTS],

@@ -14,7 +14,7 @@ use crate::resource::{Behaviour, catalogue};
 use crate::service::ApiResponse;
 
 impl Request<'_> {
-    pub fn patch(&self) -> Result<ApiResponse, Refusal> {
+    pub(super) fn patch(&self) -> Result<ApiResponse, Refusal> {
         let content_type = self.content_type();
         let is_custom = self.kind.is_custom();
         match content_type {

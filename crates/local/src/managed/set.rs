@@ -18,11 +18,11 @@ pub(crate) enum Element {
 }
 
 impl Element {
-    pub fn field(name: &str) -> Self {
+    pub(crate) fn field(name: &str) -> Self {
         Self::Field(name.to_owned())
     }
 
-    pub fn is_field(&self, name: &str) -> bool {
+    pub(crate) fn is_field(&self, name: &str) -> bool {
         matches!(self, Self::Field(own) if own == name)
     }
 
@@ -52,7 +52,7 @@ impl Element {
         })
     }
 
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         match self {
             Self::Field(name) => format!(".{name}"),
             Self::Key(keys) => {

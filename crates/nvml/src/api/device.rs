@@ -14,7 +14,7 @@ const NO_PEERS: c_uint = 5;
 /// `nvmlFieldValue_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct FieldValue {
+pub(crate) struct FieldValue {
     field: c_uint,
     scope: c_uint,
     timestamp: i64,

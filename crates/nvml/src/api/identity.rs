@@ -18,7 +18,7 @@ const POSITION_VERSION: c_uint = 1 << 24 | size_of::<ExtendedPosition>() as c_ui
 /// `nvmlPciInfo_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Position {
+pub(crate) struct Position {
     short_text: [u8; SHORT_POSITION_BYTES],
     domain: c_uint,
     bus: c_uint,
@@ -31,7 +31,7 @@ pub struct Position {
 /// `nvmlPciInfoExt_v1_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct ExtendedPosition {
+pub(crate) struct ExtendedPosition {
     version: c_uint,
     domain: c_uint,
     bus: c_uint,

@@ -9,7 +9,7 @@ use crate::{driver, state};
 /// `nvmlMemory_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Memory {
+pub(crate) struct Memory {
     total: c_ulonglong,
     free: c_ulonglong,
     used: c_ulonglong,
@@ -18,7 +18,7 @@ pub struct Memory {
 /// `nvmlMemory_v2_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct MemoryWithReserve {
+pub(crate) struct MemoryWithReserve {
     version: c_uint,
     total: c_ulonglong,
     reserved: c_ulonglong,

@@ -15,7 +15,7 @@ const NVML_VERSION: &str = "12.570.0";
 
 /// Description of a result code.
 #[allow(non_snake_case, reason = "the names of the API")]
-pub extern "C" fn nvmlErrorString(status: Status) -> *const c_char {
+pub(crate) extern "C" fn nvmlErrorString(status: Status) -> *const c_char {
     status.text().as_ptr()
 }
 

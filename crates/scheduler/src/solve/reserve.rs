@@ -23,7 +23,7 @@ pub(crate) struct Reservations {
 }
 
 impl Reservations {
-    pub fn new(pool: &Pool) -> Self {
+    pub(super) fn new(pool: &Pool) -> Self {
         Self {
             holder: vec![None; pool.devices.len()],
             unreserved: pool.devices.len(),
@@ -33,30 +33,30 @@ impl Reservations {
     }
 
     /// The claim that has reserved `device`.
-    pub fn of(&self, device: DeviceIndex) -> Option<Rank> {
+    pub(super) fn of(&self, device: DeviceIndex) -> Option<Rank> {
         self.holder[device as usize]
     }
 
     /// Number of devices reserved for claims that are more important than `claim`. Two claims with the same number see the same reserved
     /// devices.
-    pub fn before(&self, claim: Rank) -> usize {
+    pub(super) fn before(&self, claim: Rank) -> usize {
         self.holder.iter().flatten().filter(|&&holder| holder < claim).count()
     }
 
     /// Whether `claim` may start on `device`: no more important claim has reserved the device.
-    pub fn may_start(&self, claim: Rank, device: DeviceIndex) -> bool {
+    pub(super) fn may_start(&self, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| claim <= holder)
     }
 
     /// Whether `claim` may grow on `device`: the device is not reserved, or is reserved for a claim of lower priority.
-    pub fn may_grow(&self, pool: &Pool, claim: Rank, device: DeviceIndex) -> bool {
+    pub(super) fn may_grow(&self, pool: &Pool, claim: Rank, device: DeviceIndex) -> bool {
         self.of(device).is_none_or(|holder| pool.priority(claim) > pool.priority(holder))
     }
 
     /// Reserves devices that can serve the claim's minimum once all slices that can be taken or will end are free. Reserves nothing while
     /// bytes without a known release time leave too little room, because other claims would wait without any benefit for this one. A later
     /// call reserves once those bytes are released.
-    pub fn reserve(&mut self, pool: &Pool, claim: Rank, now: Duration) {
+    pub(super) fn reserve(&mut self, pool: &Pool, claim: Rank, now: Duration) {
         let demand = pool.demand(claim);
         if self.unreserved == 0 || now < demand.claim.since.saturating_add(RESERVE_AFTER) {
             return;

@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use sahasra_names::{DeviceId, Engine};
 use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, Solution, WhyNot};
 
-pub const GIB: u64 = 1 << 30;
+pub(crate) const GIB: u64 = 1 << 30;
 
-pub fn id(device: &str) -> DeviceId {
+pub(crate) fn id(device: &str) -> DeviceId {
     let (worker, device) = device.split_once('/').expect("worker/device");
     DeviceId::new(worker, device)
 }
 
-pub fn gpu(name: &str, gib: u64) -> Device {
+pub(crate) fn gpu(name: &str, gib: u64) -> Device {
     Device {
         id: id(name),
         class: "g5".into(),
@@ -25,7 +25,7 @@ pub fn gpu(name: &str, gib: u64) -> Device {
     }
 }
 
-pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
+pub(crate) fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
     Claim {
         id: name.into(),
         kind: ClaimKind::Burst,
@@ -41,32 +41,32 @@ pub fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
     }
 }
 
-pub fn session(name: &str, gib: u64) -> Claim {
+pub(crate) fn session(name: &str, gib: u64) -> Claim {
     Claim {
         kind: ClaimKind::Session,
         ..burst(name, gib, 1, 1)
     }
 }
 
-pub fn with_priority(claim: Claim, priority: i32) -> Claim {
+pub(crate) fn with_priority(claim: Claim, priority: i32) -> Claim {
     Claim { priority, ..claim }
 }
 
-pub fn since(claim: Claim, seconds: u64) -> Claim {
+pub(crate) fn since(claim: Claim, seconds: u64) -> Claim {
     Claim {
         since: Duration::from_secs(seconds),
         ..claim
     }
 }
 
-pub fn pool(devices: &[Device], claims: &[Claim]) -> Problem {
+pub(crate) fn pool(devices: &[Device], claims: &[Claim]) -> Problem {
     Problem {
         devices: devices.to_vec(),
         claims: claims.to_vec(),
     }
 }
 
-pub fn held(claim: &str, device: &str, slices: u32) -> Assignment {
+pub(crate) fn held(claim: &str, device: &str, slices: u32) -> Assignment {
     Assignment {
         claim: claim.into(),
         device: id(device),
@@ -74,14 +74,14 @@ pub fn held(claim: &str, device: &str, slices: u32) -> Assignment {
     }
 }
 
-pub fn on(solution: &Solution, claim: &str, device: &str) -> u32 {
+pub(crate) fn on(solution: &Solution, claim: &str, device: &str) -> u32 {
     solution
         .assignments_of(claim)
         .find(|assignment| assignment.device == id(device))
         .map_or(0, |assignment| assignment.slices)
 }
 
-pub fn why_not(solution: &Solution, claim: &str, device: &str) -> WhyNot {
+pub(crate) fn why_not(solution: &Solution, claim: &str, device: &str) -> WhyNot {
     let refusal = solution.refusal_of(claim).expect("the claim is refused");
     refusal
         .why_not

@@ -40,7 +40,7 @@ impl Other {
 }
 
 /// Prints, for each program, a digest of the memory that the engine leaves, or the difference found.
-pub fn digests(first: u64, programs: u64) {
+pub(crate) fn digests(first: u64, programs: u64) {
     let vocabulary = vocabulary();
     for seed in first..first.saturating_add(programs) {
         match digest(&Generated::new(seed, &vocabulary), seed) {
@@ -104,7 +104,7 @@ impl Run {
 }
 
 /// Runs programs on `jobs` threads, each with two child processes. A program depends only on its seed.
-pub fn run(first: u64, programs: u64, jobs: NonZero<u64>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(first: u64, programs: u64, jobs: NonZero<u64>) -> anyhow::Result<ExitCode> {
     let run = Run {
         vocabulary: vocabulary(),
         start: Instant::now(),
