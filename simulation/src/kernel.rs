@@ -19,7 +19,6 @@ pub enum Outcome {
     Fails,
     /// The kernel never ends.
     Hangs,
-    /// The executor crashes.
     Crashes,
     /// The kernel poisons the device's context.
     Poisons,
@@ -65,10 +64,13 @@ pub fn salt(program: &Program) -> u32 {
     scalars.last().unwrap_or(0)
 }
 
-/// Returns a random number that depends only on the arguments. `index` is below 2³², `purpose` below 2⁸.
+/// Returns a random number that depends only on the arguments. The index comes before the purpose, because first numbers of consecutive seeds
+/// are alike in their lowest bits.
 fn drawn(salt: u32, index: u64, purpose: u64) -> u64 {
-    let salted = fastrand::Rng::with_seed(u64::from(salt) << 8 | purpose).u64(..);
-    fastrand::Rng::with_seed(salted ^ index).u64(..)
+    let arguments = [u64::from(salt), index, purpose];
+    arguments
+        .iter()
+        .fold(0, |seed, argument| fastrand::Rng::with_seed(seed ^ argument).u64(..))
 }
 
 /// Returns the result of a chunk.
