@@ -130,7 +130,6 @@ impl Registration {
     /// # Errors
     /// [`Occupied`] when the node has another agent: this agent must stop. The objects belong to the other agent then, and are left
     /// unchanged.
-    #[tracing::instrument(name = "registration", skip_all, fields(worker = %self.config.node_name))]
     pub async fn run(self, stop: CancellationToken) -> Result<(), Occupied> {
         let over = stop.child_token();
         let heartbeats = async {
