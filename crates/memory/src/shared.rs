@@ -120,7 +120,6 @@ impl SharedMemory {
         })
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> u32 {
         self.slots as u32
     }
@@ -176,7 +175,6 @@ pub struct SlotLoan {
 }
 
 impl SlotLoan {
-    /// Number of bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -240,7 +238,6 @@ impl SlotPool {
         })
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.memory.slots
     }

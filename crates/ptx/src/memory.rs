@@ -337,7 +337,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Frees all allocations.
     pub fn free_all(&self) {
         let freed = {
             let mut table = self.table.write();

@@ -32,7 +32,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Pause after an error of the system, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The socket.
+/// Abstract Unix socket of the agent, see the [module](self).
 #[derive(Debug)]
 pub struct MemorySocket {
     listener: UnixListener,

@@ -48,7 +48,6 @@ pub(crate) enum Kind {
 /// Expected outcome of an attempt outside the sandbox.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outside {
-    /// The attempt succeeds.
     Succeeds,
     /// The attempt has invalid arguments and fails with this error of the kernel.
     Fails(i32),
