@@ -9,16 +9,18 @@ use std::{
 use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName, WorkerUid};
 use sahasra_scheduler::Load;
 use sahasra_service::backoff::Backoff;
-use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, Owner, ReleaseRequest, RenewRequest};
+use sahasra_wire::grants::{Grant, GrantId, Owner};
 use tokio::sync::watch;
 
 use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SILENT};
 use crate::{agents::Worker, metrics::Metrics};
+pub(super) use action::Action;
 pub use adoption::Unclaimed;
 use orphans::Orphan;
 use release::Unconfirmed;
 use sessions::Seen;
 
+mod action;
 mod adoption;
 mod answers;
 mod assumed;
@@ -46,55 +48,6 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(5);
 /// A grant is renewed after its TTL divided by `RENEW_AT`. While its agent does not answer, the renewal waits until only this much time is
 /// left.
 const RENEW_AT: u32 = 3;
-
-/// A request to an agent.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
-    Acquire {
-        worker: WorkerName,
-        endpoint: String,
-        request: AcquireRequest,
-    },
-    Release {
-        worker: WorkerName,
-        endpoint: String,
-        request: ReleaseRequest,
-    },
-    Renew {
-        worker: WorkerName,
-        endpoint: String,
-        request: RenewRequest,
-    },
-    Inventory {
-        worker: WorkerName,
-        endpoint: String,
-    },
-}
-
-impl Action {
-    /// The worker whose agent is called.
-    pub(super) fn worker(&self) -> &WorkerName {
-        match self {
-            Self::Acquire { worker, .. } | Self::Release { worker, .. } | Self::Renew { worker, .. } | Self::Inventory { worker, .. } => {
-                worker
-            }
-        }
-    }
-
-    /// Releases grants of an owner, except for `keep_slices` slices of each. If no grants are listed, all grants of the owner are released.
-    fn release(worker: &WorkerName, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
-        Self::Release {
-            worker: worker.clone(),
-            endpoint: endpoint.to_owned(),
-            request: ReleaseRequest {
-                owner: owner.clone(),
-                grants,
-                keep_slices,
-                immediately,
-            },
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 struct WorkerView {

@@ -1,7 +1,7 @@
 use sahasra_crds::gpu_worker::DeviceStatus;
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
-    grants::{Owner, Refusal, RejectionCode, RenewOutcome, SessionTerms},
+    grants::{AcquireRequest, Owner, Refusal, RejectionCode, ReleaseRequest, RenewOutcome, SessionTerms},
     inventory::{Device, Inventory, SessionLoad},
     milliseconds,
 };
