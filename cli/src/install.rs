@@ -61,7 +61,7 @@ fn install(program: &Path, libraries: &Path, folder: &Path) -> Result<(), Instal
             source,
         })?;
     }
-    let copy = |from: &Path, part: &Path| fs::copy(from, part).map(|_| ());
+    let copy = |from: &Path, temporary: &Path| fs::copy(from, temporary).map(|_| ());
     replace(program, &bin.join("sahasra"), copy)?;
     for name in LIBRARIES {
         let from = libraries.join(name);
@@ -71,7 +71,7 @@ fn install(program: &Path, libraries: &Path, folder: &Path) -> Result<(), Instal
     }
     for (name, file) in LINKS {
         if lib.join(file).exists() {
-            replace(Path::new(file), &lib.join(name), |file, part| symlink(file, part))?;
+            replace(Path::new(file), &lib.join(name), |file, temporary| symlink(file, temporary))?;
         }
     }
     Ok(())
@@ -79,10 +79,10 @@ fn install(program: &Path, libraries: &Path, folder: &Path) -> Result<(), Instal
 
 /// Makes a file and gives it its name. What runs with the former file keeps it.
 fn replace(from: &Path, to: &Path, make: impl Fn(&Path, &Path) -> io::Result<()>) -> Result<(), InstallError> {
-    let part = to.with_extension(format!("part-{}", std::process::id()));
-    let made = make(from, &part).and_then(|()| fs::rename(&part, to));
+    let temporary = to.with_extension(format!("part-{}", std::process::id()));
+    let made = make(from, &temporary).and_then(|()| fs::rename(&temporary, to));
     made.map_err(|source| {
-        let _ = fs::remove_file(&part);
+        let _ = fs::remove_file(&temporary);
         InstallError::Copy {
             from: from.to_owned(),
             to: to.to_owned(),

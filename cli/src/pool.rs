@@ -263,7 +263,7 @@ impl Pool {
             operator_token: Some(self.operator_token.clone()),
         };
         let rules = worker.class.iter().map(|class| ClassRule {
-            class: class.clone(),
+            class: class.into(),
             model: Some("*".to_owned()),
             node_labels: BTreeMap::new(),
             memory: None,

@@ -87,7 +87,7 @@ async fn stay(arguments: &ServeArgs) -> Result<Exit, ServeError> {
         stop.clone(),
     )
     .map_err(ServeError::Gateway)?;
-    let front = front::service(warp::service(routes), warp::service(gateway.routes()), &identity.token);
+    let front = warp::service(front::routes(routes, gateway.api_routes(), &identity.token));
     let limits = server::Limits {
         connections_per_address: CONNECTIONS_PER_ADDRESS,
         drain_timeout: DRAIN,

@@ -146,7 +146,7 @@ async fn stay(arguments: &UpArgs) -> Result<Exit, UpError> {
         stop.clone(),
     )
     .map_err(UpError::Gateway)?;
-    let front = front::service(warp::service(routes), warp::service(gateway.routes()), api, &files.token_file.path);
+    let front = warp::service(front::routes(routes, gateway.api_routes(), api, &files.token_file.path));
     let limits = server::Limits {
         drain_timeout: DRAIN,
         ..server::Limits::default()

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::{CustomResource, KubeSchema};
+use sahasra_names::MAX_SUBDOMAIN_LENGTH;
 use sahasra_parameters::MAX_CHUNKS;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -24,9 +25,23 @@ pub use kernel::{Argument, ArgumentChoice, BytesChoice, BytesSource, Kernel, Ptx
 pub use sahasra_parameters::spec::{self as chunks, Chunks, ParameterSpec, ScalarType};
 pub use status::BurstJobStatus;
 
+/// Default timeout of a chunk in seconds.
+const DEFAULT_CHUNK_TIMEOUT_SECONDS: i64 = 60;
 /// Maximum timeout of a chunk in seconds: one day.
 const MAX_CHUNK_TIMEOUT_SECONDS: u32 = 86_400;
 pub(crate) const MAX_RETRIES: u32 = 1_000;
+/// Default number of retries of a chunk.
+const DEFAULT_RETRIES: i64 = 3;
+/// Default wait in seconds before the first retry of a chunk.
+const DEFAULT_INITIAL_BACKOFF_SECONDS: i64 = 1;
+/// Default maximum wait in seconds before a retry of a chunk.
+const DEFAULT_MAX_BACKOFF_SECONDS: i64 = 16;
+/// Maximum wait in seconds before the first retry of a chunk: one hour.
+const MAX_INITIAL_BACKOFF_SECONDS: u32 = 3_600;
+/// Maximum wait in seconds before a retry of a chunk: one day.
+const MAX_BACKOFF_SECONDS: u32 = 86_400;
+/// Maximum time in seconds for which a finished burst is kept, if it is deleted by time: 365 days.
+const MAX_TTL_SECONDS_AFTER_FINISHED: u32 = 31_536_000;
 /// Largest priority of a burst; its negative is the smallest.
 const MAX_PRIORITY: i32 = 1_000_000;
 /// Maximum length in characters of the URL of a store, or of an object in it.
@@ -80,7 +95,7 @@ pub struct BurstJobSpec {
     #[serde(default)]
     pub retry_policy: RetryPolicy,
     /// Timeout of a chunk, in seconds. A chunk that runs longer is stopped, and the attempt counts as lost.
-    #[serde(default = "number::<60>")]
+    #[serde(default = "number::<DEFAULT_CHUNK_TIMEOUT_SECONDS>")]
     #[schemars(range(min = 1, max = MAX_CHUNK_TIMEOUT_SECONDS))]
     pub chunk_timeout_seconds: i64,
     /// Maximum number of chunks that may fail permanently. If more fail, the burst fails.
@@ -102,7 +117,7 @@ pub struct BurstJobSpec {
     #[schemars(range(min = -MAX_PRIORITY, max = MAX_PRIORITY))]
     pub priority: i32,
     /// Time after the burst finished after which the object is deleted, in seconds. If not specified, the object is kept.
-    #[schemars(range(min = 0, max = 31_536_000))]
+    #[schemars(range(min = 0, max = MAX_TTL_SECONDS_AFTER_FINISHED))]
     pub ttl_seconds_after_finished: Option<i64>,
 }
 
@@ -156,25 +171,25 @@ impl Default for LeaseTerms {
 #[x_kube(validation = Rule::new("self.initialBackoffSeconds <= self.maxBackoffSeconds").message("initialBackoffSeconds must not exceed maxBackoffSeconds: lower it or raise maxBackoffSeconds").field_path(".initialBackoffSeconds"))]
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk, not counting its first attempt.
-    #[serde(default = "number::<3>")]
+    #[serde(default = "number::<DEFAULT_RETRIES>")]
     #[schemars(range(min = 0, max = MAX_RETRIES))]
     pub max_retries: i64,
     /// Wait before the first retry, in seconds. The wait doubles with each retry, with jitter.
-    #[serde(default = "number::<1>")]
-    #[schemars(range(min = 0, max = 3_600))]
+    #[serde(default = "number::<DEFAULT_INITIAL_BACKOFF_SECONDS>")]
+    #[schemars(range(min = 0, max = MAX_INITIAL_BACKOFF_SECONDS))]
     pub initial_backoff_seconds: i64,
     /// Maximum wait before a retry, in seconds.
-    #[serde(default = "number::<16>")]
-    #[schemars(range(min = 0, max = 86_400))]
+    #[serde(default = "number::<DEFAULT_MAX_BACKOFF_SECONDS>")]
+    #[schemars(range(min = 0, max = MAX_BACKOFF_SECONDS))]
     pub max_backoff_seconds: i64,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
-            max_retries: 3,
-            initial_backoff_seconds: 1,
-            max_backoff_seconds: 16,
+            max_retries: DEFAULT_RETRIES,
+            initial_backoff_seconds: DEFAULT_INITIAL_BACKOFF_SECONDS,
+            max_backoff_seconds: DEFAULT_MAX_BACKOFF_SECONDS,
         }
     }
 }
@@ -218,7 +233,7 @@ pub struct StoreSpec {
 #[serde(rename_all = "camelCase")]
 pub struct SecretReference {
     /// Name of the Secret.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = MAX_SUBDOMAIN_LENGTH))]
     #[x_kube(validation = object_name())]
     pub name: String,
 }

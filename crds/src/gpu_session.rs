@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use sahasra_names::Engine;
+use sahasra_names::{Engine, MAX_LABEL_LENGTH, MAX_SUBDOMAIN_LENGTH};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
 
@@ -16,6 +16,8 @@ use crate::{
 
 /// Shortest lifetime of a session in seconds.
 pub(crate) const MIN_SESSION_SECONDS: u32 = 10;
+/// Default lifetime of a session in seconds: one working day.
+const DEFAULT_SESSION_SECONDS: i64 = 28_800;
 /// Longest lifetime of a session in seconds: 30 days.
 pub(crate) const MAX_SESSION_SECONDS: u32 = 2_592_000;
 /// Time in seconds without a client or an operation after which a session ends by default.
@@ -67,7 +69,7 @@ const MAX_IDLE_SECONDS: u32 = 604_800;
 #[x_kube(validation = Rule::new("self.idleTimeoutSeconds <= self.ttlSeconds").message("idleTimeoutSeconds must not exceed ttlSeconds: lower it or raise ttlSeconds").field_path(".idleTimeoutSeconds"))]
 pub struct GpuSessionSpec {
     /// Class of the device, such as `g5`. If not specified, a device of any class is used.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = MAX_LABEL_LENGTH))]
     #[x_kube(validation = class_name())]
     pub class: Option<String>,
     /// Maximum VRAM of the session, such as `512Mi`.
@@ -86,8 +88,7 @@ pub struct GpuSessionSpec {
     #[schemars(range(min = 1, max = MAX_IDLE_SECONDS))]
     pub disconnect_timeout_seconds: Option<i64>,
     /// Maximum lifetime of the session, in seconds since it was placed.
-    // One working day.
-    #[serde(default = "number::<28_800>")]
+    #[serde(default = "number::<DEFAULT_SESSION_SECONDS>")]
     #[schemars(range(min = MIN_SESSION_SECONDS, max = MAX_SESSION_SECONDS))]
     pub ttl_seconds: i64,
 }
@@ -130,13 +131,13 @@ pub struct GpuSessionStatus {
     #[schemars(length(max = 32))]
     pub state: Option<String>,
     /// Name of the `GpuWorker` of the session.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_SUBDOMAIN_LENGTH))]
     pub worker: Option<String>,
     /// Name of the device on the worker.
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = MAX_LABEL_LENGTH))]
     pub device: Option<String>,
     /// Name of the `VramLease` that holds its slice.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_SUBDOMAIN_LENGTH))]
     pub lease: Option<String>,
     /// URL at which a client inside the cluster reaches the session's worker.
     #[schemars(length(max = 512))]

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
-use sahasra_names::Engine;
+use sahasra_names::{Engine, MAX_LABEL_LENGTH, MAX_SUBDOMAIN_LENGTH};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_with::skip_serializing_none;
 
@@ -39,7 +39,7 @@ use serde_with::skip_serializing_none;
 #[x_kube(validation = crate::rules::immutable("nodeName", "GpuWorker"))]
 pub struct GpuWorkerSpec {
     /// Name of the Node that the agent serves.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = MAX_SUBDOMAIN_LENGTH))]
     pub node_name: String,
 }
 
@@ -74,13 +74,13 @@ pub struct GpuWorkerStatus {
 #[serde(rename_all = "camelCase")]
 pub struct DeviceStatus {
     /// Name of the device, unique on the worker, such as `gpu0` or `cpu0`.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = MAX_LABEL_LENGTH))]
     pub name: String,
     /// Model that the driver reports.
     #[schemars(length(max = 128))]
     pub model: String,
     /// Class of the device, from the agent's configuration.
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = MAX_LABEL_LENGTH))]
     pub class: String,
     /// Total memory of the device, in MiB.
     #[serde(rename = "totalMiB")]

@@ -17,7 +17,7 @@ pub(crate) fn matches(pattern: &str, message: &str) -> Rule {
 pub(crate) fn immutable(field: &str, kind: &str) -> Rule {
     rule(
         format!("has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"),
-        format!("{field} is immutable: make another {kind}"),
+        format!("{field} is immutable: create another {kind} instead"),
     )
     .field_path(format!(".{field}"))
     .reason(Reason::FieldValueForbidden)

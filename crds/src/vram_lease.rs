@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
-use sahasra_names::Engine;
+use sahasra_names::{Engine, MAX_LABEL_LENGTH, MAX_SUBDOMAIN_LENGTH};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -108,10 +108,10 @@ impl VramLeaseSpec {
 #[x_kube(validation = Rule::new("!has(self.kind) || has(self.name)").message("an owner of a kind needs a name: set name").field_path(".name").reason(Reason::FieldValueRequired))]
 pub struct LeaseOwner {
     /// Kind of the owner: `BurstJob`, `GpuSession`, or empty.
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = MAX_LABEL_LENGTH))]
     pub kind: Option<String>,
     /// Name of the owner in the same namespace. Without `kind`, an arbitrary text that identifies the owner for users.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_SUBDOMAIN_LENGTH))]
     pub name: Option<String>,
 }
 
@@ -123,7 +123,7 @@ pub struct SliceSpec {
     /// VRAM of one slice, such as `512Mi`.
     pub vram: VramQuantity,
     /// Class of the devices, such as `g5` or `cpu`. If not specified, devices of any class are used.
-    #[schemars(length(min = 1, max = 63))]
+    #[schemars(length(min = 1, max = MAX_LABEL_LENGTH))]
     #[x_kube(validation = class_name())]
     pub class: Option<String>,
 }
@@ -214,10 +214,10 @@ pub struct LeaseLoss {
 #[serde(rename_all = "camelCase")]
 pub struct GrantStatus {
     /// Name of the `GpuWorker`.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_SUBDOMAIN_LENGTH))]
     pub worker: String,
     /// Name of the device on the worker.
-    #[schemars(length(max = 63))]
+    #[schemars(length(max = MAX_LABEL_LENGTH))]
     pub device: String,
     /// Number of slices on the device.
     #[schemars(range(min = 0))]

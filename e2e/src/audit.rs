@@ -52,7 +52,6 @@ pub struct Write {
     pub verb: String,
     /// Authenticated user: `system:serviceaccount:NAMESPACE:NAME`, or the common name of a client certificate.
     pub user: String,
-    /// The client's `User-Agent`.
     pub user_agent: String,
     /// API group; empty for the core group.
     pub group: String,

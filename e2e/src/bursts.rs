@@ -35,7 +35,6 @@ pub enum BurstError {
     Wrong {
         /// Expected value.
         what: String,
-        /// Actual value.
         found: String,
     },
 }
@@ -98,7 +97,6 @@ impl Burst {
         self.argument(json!({"scalar": {"type": "u32", "value": value}}))
     }
 
-    /// Appends an argument.
     #[must_use]
     pub fn argument(mut self, argument: Value) -> Self {
         if let Some(arguments) = self.spec.pointer_mut("/kernel/args").and_then(Value::as_array_mut) {

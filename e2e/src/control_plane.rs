@@ -59,7 +59,6 @@ pub enum ControlPlaneError {
     #[error("{what} was not ready after {waited:?}: {last}")]
     NotReady {
         what: &'static str,
-        /// Time waited.
         waited: Duration,
         /// Last observed state.
         last: String,

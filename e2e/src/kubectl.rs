@@ -28,10 +28,7 @@ pub enum CommandError {
     },
     /// The command did not end in time.
     #[error("{command} has not ended after {WITHIN:?}")]
-    StillRunning {
-        /// The command line.
-        command: String,
-    },
+    StillRunning { command: String },
     /// The command's output is not JSON.
     #[error("read what it printed as JSON")]
     Json(#[source] serde_json::Error),

@@ -56,7 +56,6 @@ pub enum ProcessError {
     #[error("{name} was not ready after {waited:?} ({last}); its log is {}", log.display())]
     NotReady {
         name: String,
-        /// Time waited.
         waited: Duration,
         /// Outcome of the last probe.
         last: String,
@@ -65,11 +64,7 @@ pub enum ProcessError {
     },
     /// The process did not end in time.
     #[error("{name} had not ended after {waited:?}")]
-    StillRunning {
-        name: String,
-        /// Time waited.
-        waited: Duration,
-    },
+    StillRunning { name: String, waited: Duration },
     /// A signal could not be sent, or waiting for the end failed.
     #[error("signal or wait for {name}")]
     Signal {

@@ -205,7 +205,7 @@ async fn the_purpose_of_a_lease_a_session_and_a_worker_is_immutable() {
             control_plane.kubectl(arguments).await.expect("kubectl runs")
         };
         let refused = patch(change).await;
-        let expected = format!("spec.{field}: Forbidden: {field} is immutable: make another {kind}");
+        let expected = format!("spec.{field}: Forbidden: {field} is immutable: create another {kind} instead");
         assert!(!refused.is_success() && refused.stderr.contains(&expected), "{refused}");
         patch(harmless).await.success().expect(harmless);
         let delete = ["delete", kind, &name, "-n", &namespace];

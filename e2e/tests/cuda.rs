@@ -118,7 +118,6 @@ impl Fixture {
     }
 }
 
-/// A running program.
 struct Program {
     child: Child,
     output: BufReader<ChildStdout>,

@@ -48,7 +48,6 @@ impl S3Server {
         Self { child, url }
     }
 
-    /// Creates a bucket.
     async fn make_bucket(&self, name: &str) {
         let request = Request::put(format!("{}/{name}", self.url)).body(Empty::<Bytes>::new());
         let client = Client::builder(TokioExecutor::new()).build_http();

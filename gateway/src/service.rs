@@ -137,6 +137,19 @@ impl Gateway {
             .boxed()
     }
 
+    /// The routes of the paths `/v1/…` and `/openapi.json`, for a process that serves other paths as well.
+    pub fn api_routes(self: &Arc<Self>) -> BoxedFilter<(Answer,)> {
+        warp::path::full()
+            .and_then(async |path: FullPath| {
+                let is_served = path.as_str().starts_with("/v1/") || path.as_str() == "/openapi.json";
+                if is_served { Ok(()) } else { Err(warp::reject::not_found()) }
+            })
+            .untuple_one()
+            .and(self.routes())
+            .boxed()
+    }
+
+    #[tracing::instrument(name = "request", level = "debug", skip_all, fields(method = %call.method, path = path.as_str()))]
     async fn answer<B: Buf>(self: Arc<Self>, path: FullPath, call: Call, body: impl Stream<Item = Result<B, warp::Error>>) -> Answer {
         let began = Instant::now();
         let is_upgrade = call.headers.contains_key(header::UPGRADE);

@@ -89,6 +89,7 @@ impl Streams {
 
     /// Opens the stream of a session and answers the client's WebSocket handshake. No connection to the worker and no slot stays open after
     /// an error.
+    #[tracing::instrument(name = "session_stream", skip_all, fields(session = session.name, namespace = session.namespace))]
     pub(crate) async fn open(&self, api: &ApiServer, call: Call, session: &Object) -> Result<Answer, Refusal> {
         Query::parse(&call.query, &[])?;
         let upgrade = call.upgrade.ok_or(Refusal::UpgradeRequired)?;
@@ -118,7 +119,6 @@ impl Streams {
 
         let is_greeted = worker.greeted;
         let (metrics, pace, stop) = (self.metrics.clone(), self.pace, self.stop.clone());
-        let span = tracing::info_span!("session_stream", session = session.name, namespace = session.namespace);
         let relayed = async move {
             let _slot = slot;
             let client = match upgrade.await {
@@ -132,7 +132,7 @@ impl Streams {
             metrics.ended.with_label_values(&[end.label()]).inc();
             tracing::debug!(%end, "stream closed");
         };
-        self.open.spawn(relayed.instrument(span));
+        self.open.spawn(relayed.in_current_span());
 
         let mut answer = Answer::default();
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

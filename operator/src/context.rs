@@ -14,7 +14,7 @@ use kube::{
     },
 };
 use sahasra_crds::{BurstJob, GpuSession, VramLease};
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_store::StorePolicy;
 
 use crate::{
@@ -91,7 +91,7 @@ impl Context {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        part::spawn(async move {
+        tasks::spawn(async move {
             if let Err(error) = recorder.publish(&event, &object).await {
                 tracing::debug!(%error, reason = event.reason, "failed to write an Event");
             }

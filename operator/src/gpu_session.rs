@@ -100,15 +100,18 @@ async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: Req
     }
 }
 
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
 fn on_error(session: Arc<GpuSession>, error: &ApiError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("GpuSession", error.category());
     if error.category() == "conflict" {
         return Action::requeue(SOON);
     }
-    tracing::warn!(session = session.name_any(), namespace = session.namespace(), error = %causes(error), "reconcile failed");
+    tracing::warn!(error = %causes(error), "reconcile failed");
     Action::requeue(Duration::from_secs(1))
 }
 
+// A root: the span of the runtime has the same name and namespace in another form.
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
 async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ApiError> {
     let began = Instant::now();
     let context = &reconciler.context;
@@ -164,7 +167,7 @@ impl Reconciler {
         match (decision.lease, lease) {
             (LeaseStep::Create, _) => {
                 // The finalizer is added before the lease exists, so that the session stays until the lease is deleted.
-                let held = objects::hold(&sessions, session).await;
+                let held = objects::add_finalizer(&sessions, session).await;
                 held.map_err(api("add the finalizer"))?;
                 self.create_lease(&leases, session).await?;
                 // The next reconcile evaluates the lease's status.
@@ -197,9 +200,9 @@ impl Reconciler {
         if let Some((warning, reason, note)) = decision.event {
             self.context.event(session.object_ref(&()), warning, reason, note);
         }
-        if decision.let_go {
+        if decision.remove_finalizer {
             self.statistics_written.lock().remove(&session.uid().unwrap_or_default());
-            let gone = objects::let_go(&sessions, session).await;
+            let gone = objects::remove_finalizer(&sessions, session).await;
             gone.map_err(api("remove the finalizer"))?;
         }
         Ok(decision.again.map_or_else(Action::await_change, Action::requeue))

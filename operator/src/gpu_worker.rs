@@ -37,22 +37,26 @@ pub(crate) async fn run(context: Arc<Context>) {
             if !tried.insert(worker.name.clone()) {
                 continue;
             }
-            let began = std::time::Instant::now();
-            let outcome = mark(&api, &worker, ready, &context).await;
-            context.metrics.reconciled("GpuWorker", began.elapsed());
-            if let Err(error) = outcome {
-                context
-                    .metrics
-                    .reconcile_failed("GpuWorker", if code(&error) == 409 { "conflict" } else { "api" });
-                tracing::warn!(worker = %worker.name, %error, "failed to mark the worker");
-                failed = true;
-            }
+            failed |= !reconcile(&api, &worker, ready, &context).await;
         }
         tokio::select! {
             outcome = changed.changed() => if outcome.is_err() { return },
             () = tokio::time::sleep(RETRY), if failed => {}
         }
     }
+}
+
+/// Sets the condition of a worker. Returns whether that succeeded.
+#[tracing::instrument(skip_all, fields(worker = %worker.name))]
+async fn reconcile(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Context) -> bool {
+    let began = std::time::Instant::now();
+    let outcome = mark(api, worker, ready, context).await;
+    context.metrics.reconciled("GpuWorker", began.elapsed());
+    let Err(error) = outcome else { return true };
+    let category = if code(&error) == 409 { "conflict" } else { "api" };
+    context.metrics.reconcile_failed("GpuWorker", category);
+    tracing::warn!(%error, "failed to mark the worker");
+    false
 }
 
 /// The value that `Ready` must be set to, or `None` if it is correct.

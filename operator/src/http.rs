@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
-use sahasra_service::{health, metrics as metrics_route};
+use sahasra_service::{health, methods::get_or_head, metrics as metrics_route};
 use sahasra_wire::inventory::Inventory;
 use serde::Serialize;
 use tokio::{
@@ -106,7 +106,7 @@ pub fn routes(context: Arc<Context>, readiness: health::Readiness) -> impl Filte
         agents: context.agents.clone(),
         last: Mutex::default(),
     });
-    let workers = warp::get().and(warp::path!("workers")).then(move || {
+    let workers = get_or_head().and(warp::path!("workers")).then(move || {
         let workers = workers.clone();
         async move { warp::reply::json(&workers.rows().await) }
     });
@@ -131,7 +131,7 @@ mod tests {
         };
         let worker = Worker {
             name: "node-a".into(),
-            uid: String::new(),
+            uid: sahasra_names::WorkerUid::default(),
             endpoint: String::new(),
             boot_id: sahasra_names::BootId::default(),
             devices: vec![named("cpu-0"), named("cpu-1")],

@@ -28,7 +28,7 @@ use sahasra_crds::vram_lease::{MAX_LEASE_SECONDS, MIN_LEASE_SECONDS};
 use sahasra_service::{
     api_requests::ApiRequests,
     health::Readiness,
-    part, server, shutdown,
+    server, shutdown, tasks,
     tls::{Connector, RENEW_EVERY},
 };
 use tokio::net::TcpListener;
@@ -149,7 +149,7 @@ impl Operator {
                 );
             }
         };
-        let tasks = [part::spawn(watching), part::spawn(pool.run()), part::spawn(reconciling)];
+        let tasks = [tasks::spawn(watching), tasks::spawn(pool.run()), tasks::spawn(reconciling)];
         let outcome = candidate.keep(lease, stop, || directory.api_server_answered()).await;
         metrics.leader.set(0);
         for task in &tasks {

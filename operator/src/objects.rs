@@ -75,7 +75,7 @@ pub(crate) fn is_invalid(error: &kube::Error) -> bool {
 }
 
 /// Whether the object has the finalizer, which keeps it until its VRAM is released.
-pub(crate) fn is_held<K: Resource>(object: &K) -> bool {
+pub(crate) fn has_finalizer<K: Resource>(object: &K) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
@@ -84,11 +84,11 @@ pub(crate) fn is_held<K: Resource>(object: &K) -> bool {
 ///
 /// # Errors
 /// 409 if the object was written since it was read, 404 if it does not exist.
-pub(crate) async fn hold<K>(api: &Api<K>, object: &K) -> Result<K, kube::Error>
+pub(crate) async fn add_finalizer<K>(api: &Api<K>, object: &K) -> Result<K, kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    if is_held(object) {
+    if has_finalizer(object) {
         return Ok(object.clone());
     }
     let finalizers: Vec<&str> = object.finalizers().iter().map(String::as_str).chain([FINALIZER]).collect();
@@ -100,11 +100,11 @@ where
 ///
 /// # Errors
 /// 409 if the object was written since it was read.
-pub(crate) async fn let_go<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
+pub(crate) async fn remove_finalizer<K>(api: &Api<K>, object: &K) -> Result<(), kube::Error>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
-    if !is_held(object) {
+    if !has_finalizer(object) {
         return Ok(());
     }
     let finalizers: Vec<&String> = object.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).collect();

@@ -13,7 +13,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use sahasra_names::{DeviceId, WorkerName};
 use sahasra_scheduler::ClaimKind;
-use sahasra_service::{causes, part};
+use sahasra_service::{causes, tasks};
 use sahasra_wire::{
     grants::{Grant, Owner, ReleaseRequest},
     inventory::Inventory,
@@ -94,7 +94,7 @@ impl Pool {
             let (actions, wake) = self.state.lock().plan(self.clock.now());
             for action in actions {
                 let pool = self.clone();
-                part::spawn(async move { pool.perform(action).await });
+                tasks::spawn(async move { pool.perform(action).await });
             }
             let at = wake.unwrap_or_default().max(self.clock.now() + SHORTEST_WAIT);
             tokio::select! {
@@ -192,7 +192,7 @@ impl Pool {
     }
 
     /// Requests an inventory of a worker, because a stream to it broke.
-    pub fn suspect(&self, worker: &str) {
+    pub fn suspect(&self, worker: &WorkerName) {
         self.state.lock().suspect(worker, self.clock.now());
         self.changed.notify_one();
     }
@@ -285,6 +285,7 @@ impl Pool {
     }
 
     /// Sends the request of an action. Returns the worker if it did not answer a release.
+    #[tracing::instrument(name = "call", skip_all, fields(worker = %action.worker()))]
     async fn perform(&self, action: Action) -> Option<WorkerName> {
         let calls = match action {
             Action::Renew { .. } => &self.renewals,
@@ -365,9 +366,9 @@ impl Pool {
             state.troubled(worker, trouble) || is_first
         };
         if is_new {
-            tracing::warn!(worker = %worker, error = %causes(error), "{what}: retrying until the agent responds");
+            tracing::warn!(error = %causes(error), "{what}: retrying until the agent responds");
         } else {
-            tracing::debug!(worker = %worker, error = %causes(error), "{what}");
+            tracing::debug!(error = %causes(error), "{what}");
         }
     }
 
@@ -377,7 +378,7 @@ impl Pool {
             match self.agents.release(endpoint, request).await {
                 Ok(answer) => {
                     if let Some(refusal) = answer.refusal {
-                        tracing::debug!(worker = %worker, owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
+                        tracing::debug!(owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
                     }
                     let mut state = self.state.lock();
                     state.confirmed(worker, request);

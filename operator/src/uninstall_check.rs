@@ -11,7 +11,7 @@ use kube::{
 use sahasra_crds::{BurstJob, GpuSession, VramLease};
 use tokio::time::{Instant, sleep};
 
-use crate::objects::{code, is_held};
+use crate::objects::{code, has_finalizer};
 
 /// Poll interval. An object that is being deleted needs a moment.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ where
         };
         let holders = page.items.iter().filter(|object| {
             let is_owned = object.owner_references().iter().any(|owner| owner.controller == Some(true));
-            is_held(*object) && !is_owned
+            has_finalizer(*object) && !is_owned
         });
         found.extend(holders.map(|object| {
             let namespace = object.namespace().unwrap_or_default();

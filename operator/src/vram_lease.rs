@@ -21,7 +21,7 @@ use sahasra_crds::{
 };
 use sahasra_names::WorkerName;
 use sahasra_scheduler::ClaimKind;
-use sahasra_service::{causes, part};
+use sahasra_service::{causes, tasks};
 use sahasra_wire::{
     grants::{Owner, SessionTerms},
     milliseconds,
@@ -127,6 +127,8 @@ async fn end_orphans(context: &Context) {
     }
 }
 
+// A root: the span of the runtime has the same name and namespace in another form.
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
 async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     if is_a_bursts(&lease) {
         return Ok(Action::await_change());
@@ -137,9 +139,10 @@ async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result
     outcome
 }
 
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
 fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("VramLease", error.category());
-    tracing::warn!(lease = lease.name_any(), namespace = lease.namespace(), error = %causes(error), "reconcile failed");
+    tracing::warn!(error = %causes(error), "reconcile failed");
     Action::requeue(Duration::from_secs(1))
 }
 
@@ -177,7 +180,7 @@ fn keeps_fewer(lease: &VramLease) -> bool {
 impl Reconciler {
     async fn reconcile(self: &Arc<Self>, lease: &VramLease) -> Result<Action, ReconcileError> {
         if lease.metadata.deletion_timestamp.is_some() {
-            return self.let_go(lease).await;
+            return self.clean_up(lease).await;
         }
         let uid = lease.uid().unwrap_or_default();
         if is_over(lease) {
@@ -185,7 +188,7 @@ impl Reconciler {
         }
         let known = self.held.lock().contains_key(&uid);
         if !known {
-            self.take_up(lease).await?;
+            self.register(lease).await?;
         } else {
             let Bounds { min, max } = bounds(lease);
             self.context.pool.resize(&uid, min, max, 0);
@@ -196,11 +199,11 @@ impl Reconciler {
     }
 
     /// Writes finalizer and term, then registers the claim with the slices that agents already hold for the lease.
-    async fn take_up(self: &Arc<Self>, lease: &VramLease) -> Result<(), ReconcileError> {
+    async fn register(self: &Arc<Self>, lease: &VramLease) -> Result<(), ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
         let api_of = self.api(lease);
         let name = lease.name_any();
-        let current = objects::hold(&api_of, lease).await.map_err(api("add the finalizer"))?;
+        let current = objects::add_finalizer(&api_of, lease).await.map_err(api("add the finalizer"))?;
         let term = current.status.as_ref().map_or(0, |status| status.term) + 1;
         let version = current.metadata.resource_version.as_deref();
         let taken = objects::write_status_fields(&api_of, &name, version, json!({"term": term})).await;
@@ -236,7 +239,7 @@ impl Reconciler {
         };
         let view = self.context.pool.claim(request, adopted);
         let (mut watched, changes, reference) = (view.clone(), self.changes.clone(), ObjectRef::from_obj(lease));
-        let watcher = part::spawn(async move {
+        let watcher = tasks::spawn(async move {
             while watched.changed().await.is_ok() {
                 if changes.send(reference.clone()).await.is_err() {
                     return;
@@ -303,20 +306,20 @@ impl Reconciler {
         Ok(Action::await_change())
     }
 
-    async fn let_go(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
+    async fn clean_up(&self, lease: &VramLease) -> Result<Action, ReconcileError> {
         let uid = lease.uid().unwrap_or_default();
         let how = match self.held.lock().remove(&uid) {
             Some(_) => How::Claim,
             None => How::Everywhere,
         };
-        if !objects::is_held(lease) {
+        if !objects::has_finalizer(lease) {
             return Ok(Action::await_change());
         }
         let owner = owner_above(lease, lease.status.as_ref().map_or(0, |status| status.term));
         if let Release::Again(wait) = self.context.releases.release(&owner, lease.spec.ttl(), how).await {
             return Ok(Action::requeue(wait));
         }
-        match objects::let_go(&self.api(lease), lease).await {
+        match objects::remove_finalizer(&self.api(lease), lease).await {
             Ok(()) => Ok(Action::await_change()),
             Err(error) if code(&error) == 409 => Ok(Action::requeue(Duration::from_millis(20))),
             Err(error) => Err(api("remove the finalizer")(error).into()),

@@ -18,7 +18,7 @@ use tower_service::Service;
 use crate::{
     plan::SYSTEM,
     store,
-    world::{Node, World, locked},
+    world::{Node, World},
 };
 
 /// Time after which a request without a response fails.
@@ -105,7 +105,7 @@ impl Api {
             status.as_u16()
         ));
         if status.is_success() {
-            locked(&self.world.writes).add(self.world.elapsed(), self.from, &method, &path, &body);
+            self.world.writes.lock().add(self.world.elapsed(), self.from, &method, &path, &body);
             store::check_checkpoint(&self.world, &path, &body);
         }
         let (head, body) = response.into_parts();

@@ -1,12 +1,9 @@
 //! Running agents, and a record of their grants that is derived from the responses of the agents, independently of their
 //! ledgers.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use sahasra_service::clock::Clock;
 use sahasra_wire::grants::{
     AcquireRequest, AcquireResponse, Owner, RejectionCode, ReleaseRequest, ReleaseResponse, RenewRequest, RenewResponse,
@@ -14,10 +11,7 @@ use sahasra_wire::grants::{
 use sahasra_worker::agent::Agent;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    part::Part,
-    world::{World, locked},
-};
+use crate::{task_group::TaskGroup, world::World};
 
 /// Time after its end for which a grant without running chunks may still be counted as leased.
 const IDLE_WITHIN: Duration = Duration::from_millis(1_500);
@@ -31,7 +25,7 @@ pub struct Live {
     pub index: usize,
     pub agent: Arc<Agent>,
     /// Task group of the agent.
-    pub part: Part,
+    pub group: TaskGroup,
     /// Clock of the agent.
     pub clock: Clock,
     /// Cancelled to break the connections to the agent.
@@ -69,7 +63,7 @@ pub struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let now = self.live.clock.now();
-        let mut book = locked(&self.live.book);
+        let mut book = self.live.book.lock();
         if let Some(bytes) = book.running.get_mut(&self.device) {
             *bytes -= self.bytes;
         }
@@ -79,11 +73,11 @@ impl Drop for Running {
 
 impl Live {
     /// Creates the record of an agent without grants.
-    pub fn new(index: usize, agent: Arc<Agent>, part: Part, clock: Clock) -> Arc<Self> {
+    pub fn new(index: usize, agent: Arc<Agent>, group: TaskGroup, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             index,
             agent,
-            part,
+            group,
             clock,
             connections: Mutex::default(),
             book: Mutex::default(),
@@ -101,7 +95,7 @@ impl Live {
             .find(|description| description.name == *device);
         let allocatable = allocatable.map_or(0, |description| description.allocatable_bytes);
         let running = {
-            let mut book = locked(&self.book);
+            let mut book = self.book.lock();
             let running = book.running.entry(device.to_owned()).or_default();
             *running += bytes;
             *running
@@ -137,7 +131,7 @@ impl Live {
     /// Extends the recorded grants of sessions with a connected client, as the agent itself does.
     fn keep_connected(&self) {
         let now = self.clock.now();
-        let mut book = locked(&self.book);
+        let mut book = self.book.lock();
         for session in self.agent.sessions.all() {
             if session.process().is_some_and(|process| process.status_page().stats().connected) {
                 let end = (now + session.ttl()).min(session.limit());
@@ -153,7 +147,7 @@ impl Live {
         self.keep_connected();
         let now = self.clock.now();
         let (leased, _) = self.agent.totals();
-        let mut book = locked(&self.book);
+        let mut book = self.book.lock();
         let idle = book.running.values().all(|bytes| *bytes == 0) && book.idle_since + IDLE_WITHIN < now;
         book.grants.retain(|_, grant| grant.end + grant.grace + KILLED_WITHIN > now);
         let grants = book.grants.values();
@@ -171,7 +165,7 @@ impl Live {
 
     /// Records that the agent accepted a request for an owner. Checks that its term is not lower than an earlier one.
     pub fn obeyed(&self, world: &World, owner: &Owner) {
-        let mut book = locked(&self.book);
+        let mut book = self.book.lock();
         let known = book.terms.entry(owner.uid.clone()).or_default();
         if owner.term < *known {
             let (term, known) = (owner.term, *known);
@@ -206,10 +200,10 @@ impl Live {
             end: self.clock.now() + request.ttl(),
             grace: request.grace(),
         };
-        if locked(&self.book).grants.insert(grant.id.counter, booked).is_some() {
+        if self.book.lock().grants.insert(grant.id.counter, booked).is_some() {
             world.broken(format!("names: worker-{} used the name of a grant twice", self.index));
         }
-        locked(&world.maxima).check(world, &request.owner);
+        world.maxima.lock().check(world, &request.owner);
     }
 
     /// Checks and records the response to a renew request.
@@ -225,7 +219,7 @@ impl Live {
             }
             self.obeyed(world, &owner.owner);
             let now = self.clock.now();
-            if let Some(grant) = locked(&self.book).grants.get_mut(&outcome.id.counter) {
+            if let Some(grant) = self.book.lock().grants.get_mut(&outcome.id.counter) {
                 if grant.end < now {
                     world.broken(format!("expiry: worker-{} renewed a grant that had ended", self.index));
                 }
@@ -244,7 +238,7 @@ impl Live {
             return;
         }
         let now = self.clock.now();
-        let mut book = locked(&self.book);
+        let mut book = self.book.lock();
         for (counter, grant) in book.grants.iter_mut().filter(|(_, grant)| grant.owner == request.owner.uid) {
             let named = request.grants.is_empty()
                 || (request.grants.iter()).any(|id| self.agent.parts.boot_id == id.boot_id && id.counter == *counter);

@@ -7,12 +7,7 @@ use sahasra_crds::{BurstJob, conditions};
 
 mod stored;
 
-use crate::{
-    kernel,
-    plan::BurstPlan,
-    users::Named,
-    world::{World, locked},
-};
+use crate::{kernel, plan::BurstPlan, users::Named, world::World};
 
 /// Time within which the slices of a deleted owner are free in a run without faults.
 pub const FREED_WITHIN: Duration = Duration::from_millis(250);
@@ -22,7 +17,7 @@ const WRITES: (u64, u64) = (20, 5_000);
 
 /// Checks that no agent leases slices to a deleted owner.
 pub fn freed(world: &World, uid: &str, name: &Named) {
-    for live in locked(&world.agents).values() {
+    for live in world.agents.lock().values() {
         let grants = live.agent.inventory().grants;
         if let Some(grant) = grants.iter().find(|grant| grant.owner_uid == uid) {
             let (index, slices) = (live.index, grant.slices);
@@ -165,7 +160,7 @@ pub fn attempts(world: &World, plan: &BurstPlan, name: &Named, job: &BurstJob) {
 
 /// Checks that the burst was written no more often than its duration allows.
 pub fn budget(world: &World, name: &Named, job: &BurstJob) {
-    let writes = locked(&world.writes).of_burst(name);
+    let writes = world.writes.lock().of_burst(name);
     let created = job.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let ended = job
         .status

@@ -7,7 +7,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -15,11 +15,12 @@ use std::{
 
 use futures::StreamExt;
 use futures::{FutureExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
 use sahasra_executor_protocol::burst::{
     messages::{Ended, Ready, Returned, Settled, from_executor, to_executor},
     status_page::{Activity, StatusPage},
 };
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::{
     Message,
     burst::{ChunkRange, Failure, FailureCode, Program, ResultRun},
@@ -34,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     book::{Live, Running},
     kernel::{self, Outcome},
-    world::{World, locked},
+    world::World,
 };
 
 /// Starts modelled executors for one agent.
@@ -60,7 +61,7 @@ impl Models {
 
     /// Kills all executors, as a signal from outside would.
     pub fn kill_all(&self) {
-        std::mem::take(&mut *locked(&self.killing)).cancel();
+        std::mem::take(&mut *self.killing.lock()).cancel();
     }
 }
 
@@ -87,8 +88,8 @@ impl Launcher for Models {
                 busy: FuturesUnordered::new(),
                 alone: false,
             };
-            let killed = locked(&self.killing).child_token();
-            part::spawn(executor.live(end, killed));
+            let killed = self.killing.lock().child_token();
+            tasks::spawn(executor.live(end, killed));
             Ok(process)
         })
     }

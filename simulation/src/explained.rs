@@ -23,7 +23,6 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A kind with `status.conditions`.
 trait Explained: Resource<DynamicType = ()> {
-    /// Returns `status.conditions`.
     fn conditions(&self) -> &[Condition];
 }
 

@@ -9,10 +9,10 @@ use tokio::{
 };
 
 use crate::{
-    parts::Order,
     plan::{Fault, HEALED, Kind, Plan},
+    processes::Order,
     users::Users,
-    world::{Conditions, Node, locked, pair},
+    world::{Conditions, Node, pair},
 };
 
 impl Users {
@@ -72,7 +72,7 @@ impl Users {
             Kind::StoreDelay(delay) => self.condition(over, |conditions| &mut conditions.store.delay, delay).await,
             Kind::Break(index) => {
                 if let Some(live) = world.agent(index) {
-                    std::mem::take(&mut *locked(&live.connections)).cancel();
+                    std::mem::take(&mut *live.connections.lock()).cancel();
                 }
             }
             Kind::Slow(index, factor) => {

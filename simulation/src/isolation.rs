@@ -159,20 +159,15 @@ impl Child {
 /// As for `getrandom(2)`: `buffer` has room for `length` bytes.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn getrandom(buffer: *mut libc::c_void, length: libc::size_t, flags: libc::c_uint) -> libc::ssize_t {
-    let Some(mut state) = STATE.try_with(Cell::get).ok().flatten() else {
+    let Some(state) = STATE.try_with(Cell::get).ok().flatten() else {
         // SAFETY: the arguments are the caller's.
         return unsafe { libc::syscall(libc::SYS_getrandom, buffer, length, flags) } as libc::ssize_t;
     };
     // SAFETY: the caller guarantees that `buffer` has room for `length` bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
-    for byte in bytes {
-        // Generator splitmix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        *byte = (mixed >> 56) as u8;
-    }
-    STATE.set(Some(state));
+    let mut random = fastrand::Rng::with_seed(state);
+    random.fill(bytes);
+    STATE.set(Some(random.get_seed()));
     length as libc::ssize_t
 }
 

@@ -19,7 +19,6 @@ pub enum Outcome {
     Fails,
     /// The kernel never ends.
     Hangs,
-    /// The executor crashes.
     Crashes,
     /// The kernel poisons the device's context.
     Poisons,
@@ -65,25 +64,23 @@ pub fn salt(program: &Program) -> u32 {
     scalars.last().unwrap_or(0)
 }
 
-fn mixed(salt: u32, index: u64, more: u64) -> u64 {
-    // Finaliser of splitmix64.
-    let mut mixed = u64::from(salt)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .wrapping_add(index.wrapping_mul(0xbf58_476d_1ce4_e5b9))
-        .wrapping_add(more);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+/// Returns a random number that depends only on the arguments. The index comes before the purpose, because first numbers of consecutive seeds
+/// are alike in their lowest bits.
+fn drawn(salt: u32, index: u64, purpose: u64) -> u64 {
+    let arguments = [u64::from(salt), index, purpose];
+    arguments
+        .iter()
+        .fold(0, |seed, argument| fastrand::Rng::with_seed(seed ^ argument).u64(..))
 }
 
 /// Returns the result of a chunk.
 pub fn value(salt: u32, index: u64) -> u32 {
-    (mixed(salt, index, 1) % 100_000) as u32
+    (drawn(salt, index, 1) % 100_000) as u32
 }
 
 /// Returns whether a chunk's kernel traps.
 pub fn traps(salt: u32, index: u64) -> bool {
-    salt & 3 == 1 && mixed(salt, index, 2).is_multiple_of(8)
+    salt & 3 == 1 && drawn(salt, index, 2).is_multiple_of(8)
 }
 
 /// Returns whether some attempts of a burst's chunks hang, crash or poison the context.
@@ -93,7 +90,7 @@ pub fn stumbles(salt: u32) -> bool {
 
 /// Returns the planned behaviour of an attempt.
 pub fn run(salt: u32, index: u64, attempt: u32) -> Planned {
-    let random = mixed(salt, index, 3 + u64::from(attempt));
+    let random = drawn(salt, index, 3 + u64::from(attempt));
     // From 3 ms to about 1 s, short durations more often.
     let lasts = if salt & 3 == 3 {
         Duration::from_micros(500 + random % 1_500)

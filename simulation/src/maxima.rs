@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sahasra_wire::grants::{Grant, Owner, ReleaseRequest};
 
-use crate::world::{World, locked};
+use crate::world::World;
 
 /// Maxima of objects, and the requests that release their slices.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Maxima {
             return;
         };
         let mut slices = 0;
-        for (index, live) in locked(&world.agents).iter() {
+        for (index, live) in world.agents.lock().iter() {
             // Draining slices are released already: the owner may hold new ones instead.
             let active = |grant: &&Grant| grant.owner_uid == owner.uid && !grant.draining;
             for grant in live.agent.inventory().grants.iter().filter(active) {

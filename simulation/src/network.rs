@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     book::Live,
-    world::{Node, World, locked},
+    world::{Node, World},
 };
 
 /// Time without traffic after which both sides give a connection up.
@@ -70,7 +70,7 @@ impl Wire {
     }
 
     fn live(&self, index: usize) -> Option<Arc<Live>> {
-        self.world.agent(index).filter(|live| !live.part.has_crashed())
+        self.world.agent(index).filter(|live| !live.group.has_crashed())
     }
 }
 
@@ -83,7 +83,10 @@ impl Transport for Wire {
             let (answer, answered) = oneshot::channel();
             let world = &self.world;
             if path == path::RELEASE {
-                locked(&world.maxima).release(to, &ReleaseRequest::decode(message.clone()).unwrap_or_default());
+                world
+                    .maxima
+                    .lock()
+                    .release(to, &ReleaseRequest::decode(message.clone()).unwrap_or_default());
             }
             let loss = world.conditions().loss;
             if world.happens(world.conditions().repeats) {
@@ -137,7 +140,7 @@ async fn deliver(wire: Wire, to: usize, path: &'static str, message: Bytes, answ
         bytes.len()
     ));
     sleep(world.delay()).await;
-    if world.connected(wire.from, Node::Agent(to)) && !world.happens(world.conditions().loss) && !live.part.has_crashed() {
+    if world.connected(wire.from, Node::Agent(to)) && !world.happens(world.conditions().loss) && !live.group.has_crashed() {
         let _ = answer.send(Ok(bytes));
     }
 }
@@ -185,12 +188,13 @@ fn handle(world: &World, live: &Live, path: &str, message: &Bytes) -> Bytes {
 
 /// Opens a stream, and moves the frames of both directions.
 fn connect(wire: Wire, live: &Arc<Live>, frames: BoxStream<'static, ClientFrame>) -> Incomings {
-    let broken = locked(&live.connections).child_token();
+    let broken = live.connections.lock().child_token();
     let (to_agent, body) = mpsc::unbounded_channel::<Result<Bytes, io::Error>>();
     let (answers, answered) = mpsc::channel::<Bytes>(WAITING_FRAMES);
     let (to_operator, incoming) = mpsc::unbounded_channel();
     let body = stream::unfold(body, |mut body| async move { body.recv().await.map(|part| (part, body)) });
-    live.part.start(burst_stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
+    live.group
+        .start(burst_stream::serve(Arc::clone(&live.agent), body.boxed(), answers));
 
     tokio::spawn(outward(wire.clone(), live.index, frames, to_agent, broken.clone()));
     tokio::spawn(inward(wire, Arc::clone(live), answered, to_operator, broken.clone()));
@@ -304,7 +308,7 @@ async fn inward(
             next = answered.recv() => next,
         };
         let Some(bytes) = next else {
-            if live.part.has_crashed() {
+            if live.group.has_crashed() {
                 break;
             }
             return;

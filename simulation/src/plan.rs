@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use crate::{
     kernel::{self, Manner},
-    parts::Order,
+    processes::Order,
     session_executor::Exit,
     store::Bucket,
     world::Node,

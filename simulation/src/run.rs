@@ -14,10 +14,10 @@ use tokio::{
 
 use crate::{
     check, explained,
-    parts::{self, Order},
     plan::{HEALED, NAMESPACES, Plan, SYSTEM},
+    processes::{self, Order},
     users::{Named, Users},
-    world::{World, locked},
+    world::World,
 };
 
 /// Time after the last fault within which everything must be done.
@@ -76,10 +76,10 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
         users.secret(namespace).await;
     }
     let operators: Vec<_> = (plan.operators.iter().enumerate())
-        .map(|(index, drift)| parts::operator(&world, index, *drift))
+        .map(|(index, drift)| processes::operator(&world, index, *drift))
         .collect();
     let agents: Vec<_> = (plan.agents.iter().enumerate())
-        .map(|(index, agent)| parts::agent(&world, index, agent.clone()))
+        .map(|(index, agent)| processes::agent(&world, index, agent.clone()))
         .collect();
     for (index, burst) in plan.bursts.iter().enumerate() {
         tokio::spawn(users.clone().burst(index, burst.clone(), plan.is_calm()));
@@ -112,8 +112,8 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
 async fn check_agents(world: Arc<World>) {
     loop {
         sleep(POLL_INTERVAL).await;
-        let agents: Vec<_> = locked(&world.agents).values().cloned().collect();
-        for live in agents.iter().filter(|live| !live.part.has_crashed()) {
+        let agents: Vec<_> = world.agents.lock().values().cloned().collect();
+        for live in agents.iter().filter(|live| !live.group.has_crashed()) {
             live.check_expiry(&world);
         }
     }
@@ -183,7 +183,7 @@ impl Users {
         if let Some(lease) = leases.iter().next() {
             return Err(format!("VramLease {} is still there", lease.name_any()));
         }
-        for live in locked(&self.world.agents).values() {
+        for live in self.world.agents.lock().values() {
             let (load, _) = live.agent.totals();
             if load.leased_bytes > 0 {
                 return Err(format!("worker-{} still lends {} bytes", live.index, load.leased_bytes));

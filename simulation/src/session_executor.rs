@@ -12,7 +12,7 @@ use std::{
 
 use futures::future::BoxFuture;
 use sahasra_names::{Backend, Engine};
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_worker::{
     devices::DeviceDescription,
     session_executors::{
@@ -22,7 +22,7 @@ use sahasra_worker::{
 };
 use tokio::{sync::oneshot, time::sleep};
 
-use crate::world::{World, locked};
+use crate::world::World;
 
 /// Status with which an executor exits on its own, as `wait(2)` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +85,9 @@ impl Launch for SessionModels {
                 self.index, device.name
             ));
             let (exit, exits) = oneshot::channel();
-            locked(&self.world.session_executors).insert((self.index, id), exit);
+            self.world.session_executors.lock().insert((self.index, id), exit);
             let world = Arc::clone(&self.world);
-            part::spawn(live(world, end, exits));
+            tasks::spawn(live(world, end, exits));
             Ok(process)
         })
     }

@@ -11,7 +11,6 @@ use crate::{
     book::Live,
     plan::{HEALED, SessionPlan},
     users::{Named, Users},
-    world::locked,
 };
 
 /// Interval at which a session is checked.
@@ -92,7 +91,7 @@ impl UserSession {
                     let Some(session) = live.agent.sessions.find(name.namespace, &name.name) else {
                         return;
                     };
-                    let Some(exits) = locked(&world.session_executors).remove(&(live.index, executor)) else {
+                    let Some(exits) = world.session_executors.lock().remove(&(live.index, executor)) else {
                         return;
                     };
                     if session.ended.is_cancelled() || exits.send(how).is_err() {
@@ -117,18 +116,18 @@ impl UserSession {
     /// Returns the agent of the session, if it is running.
     fn agent(&self, status: &GpuSessionStatus) -> Option<Arc<Live>> {
         let index = status.worker.as_deref()?.strip_prefix("worker-")?.parse().ok()?;
-        self.users.world.agent(index).filter(|live| !live.part.has_crashed())
+        self.users.world.agent(index).filter(|live| !live.group.has_crashed())
     }
 
     /// Connects a client. Returns the number of the session's executor.
     async fn connect(&self, live: &Live) -> Option<u32> {
         let session = live.agent.sessions.find(self.name.namespace, &self.name.name)?;
         let agent = Arc::clone(&live.agent);
-        let connecting = live.part.start(async move { agent.executor_of(&session).await });
+        let connecting = live.group.start(async move { agent.executor_of(&session).await });
         tokio::select! {
             process = connecting => Some(process.ok()?.ok()?.id()),
             // A crashed task group drops its tasks without a result.
-            () = live.part.crashed() => None,
+            () = live.group.crashed() => None,
         }
     }
 
@@ -137,7 +136,7 @@ impl UserSession {
         let (world, name) = (&self.users.world, &self.name);
         sleep(FREED_WITHIN).await;
         let held = || live.agent.inventory().grants.iter().any(|grant| grant.owner_uid == owner);
-        if !live.part.has_crashed() && held() {
+        if !live.group.has_crashed() && held() {
             world.broken(format!(
                 "executor: worker-{} still lends a slice to {name} {FREED_WITHIN:?} after its executor ended",
                 live.index

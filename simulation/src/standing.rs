@@ -12,10 +12,9 @@ use tokio::{
 };
 
 use crate::{
-    parts::Order,
+    processes::Order,
     run::{DONE_WITHIN, QUIET, SETTLING},
     users::{Named, Users},
-    world::locked,
 };
 
 /// Namespace and name of the lease and of the session.
@@ -115,9 +114,9 @@ impl Users {
     /// Checks that nothing but heartbeats is written for this time.
     pub async fn quiet(&self, when: &str, time: Duration) {
         let world = &self.world;
-        let (before, then) = (locked(&world.writes).total(), world.elapsed());
+        let (before, then) = (world.writes.lock().total(), world.elapsed());
         sleep(time).await;
-        let writes = locked(&world.writes);
+        let writes = world.writes.lock();
         if writes.total() != before {
             let last: Vec<&str> = writes.since(then).take(8).collect();
             world.broken(format!(

@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::world::{Node, World, locked};
+use crate::world::{Node, World};
 
 /// Prefix of the folders of bursts.
 pub const URL_PREFIX: &str = "bursts";
@@ -160,7 +160,10 @@ impl Network {
             world.note(format_args!("{} store {} {path} hangs", self.from, head.method));
             sleep(Duration::from_millis(world.below(HANGS))).await;
         }
-        let response = locked(&world.objects).answer(world, &head.method, &path, head.uri.query().unwrap_or_default(), body);
+        let response = world
+            .objects
+            .lock()
+            .answer(world, &head.method, &path, head.uri.query().unwrap_or_default(), body);
         said(response.status());
         if hangs {
             sleep(TIMEOUT).await;
@@ -249,7 +252,7 @@ pub fn check_checkpoint(world: &World, path: &str, body: &[u8]) {
         let names = SegmentIndex::from_state(&numbers, u64::MAX, u64::MAX)?;
         Some(names.names().map(|name| format!("{folder}/{name}")).collect())
     };
-    let objects = locked(&world.objects);
+    let objects = world.objects.lock();
     for name in named().unwrap_or_default() {
         if objects.get(&name).is_none() {
             world.broken(format!("store: a checkpoint names {name}, which is not there"));

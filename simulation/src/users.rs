@@ -20,7 +20,7 @@ use crate::{
     check, kernel,
     plan::{BurstPlan, LeasePlan, NAMESPACES},
     store,
-    world::{World, locked},
+    world::World,
 };
 
 /// Name of the Secrets with the settings of the object store.
@@ -167,7 +167,7 @@ impl Users {
             job["spec"]["retryPolicy"] = json!({"maxRetries": retries, "initialBackoffSeconds": 1, "maxBackoffSeconds": 2});
         }
         if calm {
-            locked(&self.world.maxima).announce(name.to_string(), plan.slices.1);
+            self.world.maxima.lock().announce(name.to_string(), plan.slices.1);
         }
         self.ask(&bursts, &name, job).await;
         let Some(deleted) = plan.deleted else { return };
@@ -199,7 +199,7 @@ impl Users {
             },
         });
         if calm {
-            locked(&self.world.maxima).announce(name.to_string(), plan.slices.1);
+            self.world.maxima.lock().announce(name.to_string(), plan.slices.1);
         }
         self.ask(&leases, &name, lease).await;
         sleep_until(self.world.instant(plan.deleted)).await;

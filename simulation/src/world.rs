@@ -5,10 +5,11 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     hash::{DefaultHasher, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use sahasra_local::ControlPlane;
 use tokio::{sync::oneshot, time::Instant};
 
@@ -112,11 +113,6 @@ struct Trace {
     shown: bool,
 }
 
-/// Locks a mutex even after a panic of its holder, which is reported elsewhere.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl World {
     /// Creates the state of a run at its start. With `shown`, the trace is printed on standard error.
     pub fn new(seed: u64, control_plane: ControlPlane, shown: bool) -> Arc<Self> {
@@ -153,7 +149,7 @@ impl World {
     pub fn note(&self, what: fmt::Arguments<'_>) {
         let at = self.elapsed();
         let text = what.to_string();
-        let mut trace = locked(&self.trace);
+        let mut trace = self.trace.lock();
         trace.events += 1;
         trace.hasher.write_u128(at.as_nanos());
         trace.hasher.write(text.as_bytes());
@@ -164,14 +160,14 @@ impl World {
 
     /// Returns the hash of the trace so far, and the number of its events.
     pub fn trace(&self) -> (u64, u64) {
-        let trace = locked(&self.trace);
+        let trace = self.trace.lock();
         (trace.hasher.finish(), trace.events)
     }
 
     /// Records a violation of a property. Repeated violations are recorded once.
     pub fn broken(&self, what: String) {
         self.note(format_args!("BROKEN {what}"));
-        let mut broken = locked(&self.broken);
+        let mut broken = self.broken.lock();
         if broken.len() < 16 {
             broken.insert(what);
         }
@@ -179,17 +175,17 @@ impl World {
 
     /// Returns all recorded violations.
     pub fn found(&self) -> Vec<String> {
-        locked(&self.broken).iter().cloned().collect()
+        self.broken.lock().iter().cloned().collect()
     }
 
     /// Returns the current faults.
     pub fn conditions(&self) -> MutexGuard<'_, Conditions> {
-        locked(&self.conditions)
+        self.conditions.lock()
     }
 
     /// Returns a random number below `limit`.
     pub fn below(&self, limit: u64) -> u64 {
-        locked(&self.random).u64(0..limit.max(1))
+        self.random.lock().u64(0..limit.max(1))
     }
 
     /// Returns at random whether an event of the given probability, in a thousandth, occurs now.
@@ -212,7 +208,7 @@ impl World {
 
     /// Returns the agent with this index, if it is running.
     pub fn agent(&self, index: usize) -> Option<Arc<Live>> {
-        locked(&self.agents).get(&index).cloned()
+        self.agents.lock().get(&index).cloned()
     }
 }
 

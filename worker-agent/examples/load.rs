@@ -30,7 +30,6 @@ struct Arguments {
     /// Chunks of one run.
     #[arg(long, default_value_t = 100_000)]
     chunks: u64,
-    /// Slices held.
     #[arg(long, default_value_t = 1_000)]
     slices: u32,
     /// Number of measured runs, after one that warms up.

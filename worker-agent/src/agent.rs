@@ -215,6 +215,7 @@ impl Agent {
         }
     }
 
+    #[tracing::instrument(level = "debug", skip_all, fields(owner = request.owner.name, namespace = request.owner.namespace, device = request.device))]
     pub fn acquire(&self, request: &AcquireRequest) -> AcquireResponse {
         let (owner_uid, device) = (OwnerUid::from(&request.owner.uid), DeviceName::from(&request.device));
         let healthy = self.parts.pool.load(&device).is_none_or(|load| load.healthy);
@@ -256,6 +257,7 @@ impl Agent {
         RenewResponse { outcomes }
     }
 
+    #[tracing::instrument(level = "debug", skip_all, fields(owner = request.owner.name, namespace = request.owner.namespace))]
     pub fn release(&self, request: &ReleaseRequest) -> ReleaseResponse {
         let response = self.change(|ledger, now| ledger.release(now, request));
         if response.refusal.is_none() {

@@ -7,7 +7,7 @@ use futures::stream;
 use sahasra_access::Access;
 use sahasra_service::{
     answer::{self, Answer},
-    health, metrics, part,
+    health, metrics, tasks,
 };
 use sahasra_wire::{CONTENT_TYPE, Message, path};
 use tokio::sync::mpsc;
@@ -106,7 +106,7 @@ pub fn routes(
                 return wrong_type();
             }
             let (answers, frames) = mpsc::channel(WAITING_FRAMES);
-            part::spawn(burst_stream::serve(Arc::clone(&streaming), Box::pin(body), answers));
+            tasks::spawn(burst_stream::serve(Arc::clone(&streaming), Box::pin(body), answers));
             let frames = stream::unfold(frames, |mut frames| async move {
                 frames.recv().await.map(|frame: Bytes| (Ok::<_, Infallible>(frame), frames))
             });

@@ -23,7 +23,7 @@ pub struct ClassTable {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClassRule {
-    pub class: String,
+    pub class: ClassName,
     /// Pattern for the model that the driver reports: `*` matches any text, and case is ignored.
     #[serde(default)]
     pub model: Option<String>,
@@ -43,14 +43,14 @@ pub enum ClassError {
     Name {
         /// Index of the rule, from 0.
         place: usize,
-        class: String,
+        class: ClassName,
     },
     /// The rule has no condition and would match every device.
     #[error("classes[{place}]: class {class:?} sets neither model nor nodeLabels")]
     Empty {
         /// Index of the rule, from 0.
         place: usize,
-        class: String,
+        class: ClassName,
     },
     #[error("classes[{place}].memory")]
     Memory {
@@ -124,7 +124,7 @@ impl ClassTable {
         let table: Self = sahasra_crds::yaml::parse(text)?;
         for (place, rule) in table.classes.iter().enumerate() {
             let class = rule.class.clone();
-            if class.is_empty() || label(&class) != class {
+            if class.is_empty() || label(&class) != *class {
                 return Err(ClassError::Name { place, class });
             }
             if rule.model.is_none() && rule.node_labels.is_empty() {
@@ -159,7 +159,7 @@ impl ClassTable {
     /// Returns the class of a device on a node with these labels.
     pub fn class(&self, device: &DeviceDescription, node_labels: &BTreeMap<String, String>) -> ClassName {
         if let Some(rule) = self.rule(device, node_labels) {
-            return rule.class.as_str().into();
+            return rule.class.clone();
         }
         match device.kind {
             Backend::Cpu => device.kind.to_string().into(),

@@ -19,7 +19,7 @@ use sahasra_service::{
     api_requests::{ApiRequests, user_agent},
     clock::Clock,
     health::Readiness,
-    logging, server, shutdown,
+    logging, server, shutdown, tasks,
     tls::{Acceptor, RENEW_EVERY},
 };
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -151,6 +151,7 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
 ///
 /// # Errors
 /// When there is no device, or the certificate cannot be used.
+#[tracing::instrument(name = "agent", skip_all, fields(worker = arguments.node_name))]
 pub async fn serve(
     arguments: &AgentArguments,
     classes: classes::ClassTable,
@@ -196,13 +197,13 @@ pub async fn serve(
         Arc::new(launcher),
         Clock::default(),
     );
-    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.parts.boot_id.as_str(), node = arguments.node_name, "serving");
+    tracing::info!(address = %bound, tls = acceptor.is_some(), boot = agent.parts.boot_id.as_str(), "serving");
 
     let readiness = Readiness::default();
     let stop = CancellationToken::new();
-    let expiry = tokio::spawn(Arc::clone(&agent).keep_time(stop.clone()));
-    let sessions = tokio::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
-    let sharing = memory_socket.map(|socket| tokio::spawn(socket.serve(Arc::clone(&agent), stop.clone())));
+    let expiry = tasks::spawn(Arc::clone(&agent).keep_time(stop.clone()));
+    let sessions = tasks::spawn(Arc::clone(&agent).keep_sessions(stop.clone()));
+    let sharing = memory_socket.map(|socket| tasks::spawn(socket.serve(Arc::clone(&agent), stop.clone())));
     let guard = match &arguments.operator_token {
         Some(token) => Guard::Token(token.as_str().into()),
         None if arguments.client_ca_file.is_some() => Guard::Certificate,
@@ -214,7 +215,7 @@ pub async fn serve(
         ..server::Limits::default()
     };
     let stopping = stop.clone();
-    let server = tokio::spawn(async move {
+    let server = tasks::spawn(async move {
         let Some(acceptor) = acceptor else {
             return server::serve(listener, server::Cleartext, service, limits, stopping).await;
         };
@@ -261,14 +262,14 @@ fn register(
     ended: DropGuard,
 ) -> JoinHandle<Result<(), Occupied>> {
     let config = RegistrationConfig {
-        node_name: arguments.node_name.clone(),
+        node_name: arguments.node_name.as_str().into(),
         namespace: arguments.namespace.clone(),
         endpoint: arguments.endpoint(bound),
         heartbeat_interval: arguments.heartbeat_interval,
         status_interval: arguments.status_update_interval,
     };
     let registration = Registration::new(config, Arc::clone(agent), client);
-    tokio::spawn(async move {
+    tasks::spawn(async move {
         let _ended = ended;
         registration.run(stop).await
     })

@@ -27,6 +27,7 @@ use kube::{
     api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use sahasra_crds::{GpuWorker, GpuWorkerSpec, gpu_worker::GpuWorkerStatus};
+use sahasra_names::WorkerName;
 use sahasra_service::backoff::Backoff;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +52,7 @@ const READ_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct RegistrationConfig {
     /// Node that the agent serves, which is also the name of the `GpuWorker`.
-    pub node_name: String,
+    pub node_name: WorkerName,
     /// Namespace of the heartbeat `Lease`.
     pub namespace: String,
     /// URL at which the operator reaches the agent.
@@ -318,12 +319,12 @@ impl Registration {
         let mut worker = GpuWorker::new(
             &self.config.node_name,
             GpuWorkerSpec {
-                node_name: self.config.node_name.clone(),
+                node_name: self.config.node_name.to_string(),
             },
         );
         worker.metadata.owner_references = self.node().await?.map(|node| vec![owned_by(&node)]);
         let created = call(workers.create(&PostParams::default(), &worker)).await?;
-        tracing::info!(worker = self.config.node_name, "registered");
+        tracing::info!("registered");
         Ok(created)
     }
 

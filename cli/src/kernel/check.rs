@@ -53,7 +53,7 @@ fn read(path: &Path) -> Result<Description, String> {
 
 /// Whether the requested backend, or any, can run the kernel, as an exit code. What was not checked does not count as a failure.
 fn verdict(description: &Description, backend: Option<Backend>) -> Exit {
-    let cpu = description.refused.is_none();
+    let cpu = description.error.is_none();
     let cuda = description.cuda_runs() != Some(false);
     let runs = match backend {
         None => cpu || cuda,
@@ -72,13 +72,10 @@ fn text(description: &Description) -> String {
         description.outline.address_size
     );
     let mut backends = Table::new(&["BACKEND", "RUNS IT", "WHY"]);
-    let (runs, why) = match &description.refused {
+    let (runs, why) = match &description.error {
         None => ("yes", "every instruction is known".to_owned()),
-        Some(refused) if refused.instruction.is_empty() => ("no", format!("line {}: {}", refused.line, refused.reason())),
-        Some(refused) => (
-            "no",
-            format!("line {}: `{}`: {}", refused.line, refused.instruction, refused.reason()),
-        ),
+        Some(error) if error.instruction.is_empty() => ("no", format!("line {}: {}", error.line, error.reason())),
+        Some(error) => ("no", format!("line {}: `{}`: {}", error.line, error.instruction, error.reason())),
     };
     backends.row(["cpu".to_owned(), runs.to_owned(), why]);
     let mut why = devices(description.target());
@@ -93,7 +90,7 @@ fn text(description: &Description) -> String {
             why = "invalid PTX: see above".to_owned();
             "no"
         }
-        None if description.refused.is_none() => "not checked",
+        None if description.error.is_none() => "not checked",
         None => {
             why = format!("unknown statement: see above; if it is valid PTX: {why}");
             "not checked"

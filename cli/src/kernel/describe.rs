@@ -12,7 +12,7 @@ pub(super) struct Description {
     pub file: String,
     pub outline: Outline,
     /// First statement that the CPU engine rejects, if any.
-    pub refused: Option<LoadError>,
+    pub error: Option<LoadError>,
 }
 
 impl Description {
@@ -21,14 +21,14 @@ impl Description {
         Ok(Self {
             file: file.to_owned(),
             outline: Outline::of(text)?,
-            refused: Module::load(text).err(),
+            error: Module::load(text).err(),
         })
     }
 
     /// Whether a CUDA driver accepts the PTX, as far as its text shows. `None` if that was not checked: the PTX has a statement that this
     /// program does not know, which may be one of a newer PTX or none at all.
     pub(super) fn cuda_runs(&self) -> Option<bool> {
-        match self.refused.as_ref().map(|error| &error.kind) {
+        match self.error.as_ref().map(|error| &error.kind) {
             None if self.outline.version > NEWEST_VERSION => None,
             None => Some(true),
             Some(LoadErrorKind::Unsupported(_)) => None,
@@ -47,10 +47,10 @@ impl Description {
 
     /// Returns the description for scripts.
     pub(super) fn json(&self) -> Value {
-        let Self { file, outline, refused } = self;
-        let mut cpu = json!({"runs": refused.is_none()});
-        if let Some(error) = refused {
-            cpu["refused"] = json!({
+        let Self { file, outline, error } = self;
+        let mut cpu = json!({"runs": error.is_none()});
+        if let Some(error) = error {
+            cpu["error"] = json!({
                 "line": error.line,
                 "column": error.column,
                 "instruction": error.instruction,
@@ -176,20 +176,20 @@ mod tests {
             ".version 8.8\n.target sm_90a\n.address_size 64\n.entry k() {\nwgmma.fence.sync.aligned;\nret;\n}",
         )
         .unwrap();
-        let refused = unsupported.refused.as_ref().expect("refused");
+        let error = unsupported.error.as_ref().expect("an error");
         assert_eq!(
-            (refused.line, &unsupported.json()["backends"]["cpu"]["refused"]["invalid"]),
+            (error.line, &unsupported.json()["backends"]["cpu"]["error"]["invalid"]),
             (5, &json!(false)),
-            "{refused:?}"
+            "{error:?}"
         );
-        assert!(refused.instruction.contains("wgmma"), "{refused:?}");
+        assert!(error.instruction.contains("wgmma"), "{error:?}");
         assert_eq!(unsupported.cuda_runs(), None);
         let unknown = Description::of(
             "k.ptx",
             ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\n.reg .u32 %r1;\nfrobnicate.u32 %r1, %r1;\nret;\n}",
         )
         .unwrap();
-        assert_eq!((unknown.refused.is_none(), unknown.cuda_runs()), (false, None));
+        assert_eq!((unknown.error.is_none(), unknown.cuda_runs()), (false, None));
         let known = Description::of("k.ptx", ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nret;\n}").unwrap();
         assert_eq!(known.cuda_runs(), Some(true));
         let wrong = Description::of(
@@ -197,7 +197,7 @@ mod tests {
             ".version 8.8\n.target sm_80\n.address_size 64\n.entry k() {\nmov.u32 %r1, 1;\nret;\n}",
         )
         .unwrap();
-        assert_eq!(wrong.json()["backends"]["cpu"]["refused"]["invalid"], json!(true));
+        assert_eq!(wrong.json()["backends"]["cpu"]["error"]["invalid"], json!(true));
         assert_eq!(wrong.cuda_runs(), Some(false));
     }
 
@@ -215,7 +215,7 @@ mod tests {
             let text = format!(".version {version}\n.target {target}\n.address_size 64\n.entry k() {{ ret; }}");
             let description = Description::of("k.ptx", &text).unwrap();
             assert_eq!(description.cuda_runs(), runs, "{version} {target}");
-            assert_eq!(description.refused.is_some(), runs == Some(false), "{:?}", description.refused);
+            assert_eq!(description.error.is_some(), runs == Some(false), "{:?}", description.error);
         }
     }
 }

@@ -76,18 +76,18 @@ impl Folder {
 /// Writes to a temporary file and renames it: readers never see an incomplete file, and none remains when the disk is full.
 fn write(path: &Path, text: impl Iterator<Item = String>) -> Result<(), FolderError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = File::create(&part).and_then(|file| {
+    let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = File::create(&temporary).and_then(|file| {
         let mut file = BufWriter::new(file);
         for line in text {
             file.write_all(line.as_bytes())?;
         }
         // Some file systems report a full disk only when the file is synced.
         file.into_inner()?.sync_all()?;
-        fs::rename(&part, path)
+        fs::rename(&temporary, path)
     });
     written.map_err(|source| {
-        let _ = fs::remove_file(&part);
+        let _ = fs::remove_file(&temporary);
         FolderError::Write {
             path: path.to_owned(),
             source,

@@ -1,52 +1,52 @@
 //! Service on the port of `sahasra serve`: the gateway's REST API and streams, `/workers` and `/metrics`, all with the token, and health probes
 //! without it. The Kubernetes API of the embedded control plane is not served.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
-use http::{Method, Request, StatusCode};
-use hyper::body::Incoming;
+use http::{HeaderMap, StatusCode};
 use sahasra_local::has_token;
 use sahasra_service::answer::{self, Answer};
-use tower::Service;
+use warp::{Filter, Rejection, Reply, filters::BoxedFilter, path::FullPath};
 
 /// Paths that the operator serves without a token.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 /// Paths that the operator serves with a token.
 const GUARDED: [&str; 2] = ["/workers", "/metrics"];
 
-/// Creates the service: `gateway` checks the token itself, for `operator` it is checked here.
-pub(super) fn service<W, G>(
-    operator: W,
-    gateway: G,
+/// Creates the routes: `gateway` checks the token itself, for `operator` it is checked here.
+pub(super) fn routes<O, R>(
+    operator: O,
+    gateway: BoxedFilter<(Answer,)>,
     token: &str,
-) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<W, G>
+) -> impl Filter<Extract = (impl Reply + use<O, R>,), Error = Rejection> + Clone + use<O, R>
 where
-    W: Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send,
-    G: Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send,
+    O: Filter<Extract = (R,), Error = Rejection> + Clone + Send,
+    R: Reply,
 {
+    gateway.or(rejected(token)).or(operator)
+}
+
+/// Route of the requests that the operator must not answer.
+fn rejected(token: &str) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone + use<> {
     let token: Arc<str> = token.into();
-    tower::service_fn(move |mut request: Request<Incoming>| {
-        let (mut operator, mut gateway, token) = (operator.clone(), gateway.clone(), token.clone());
-        async move {
-            let path = request.uri().path();
-            if path.starts_with("/v1/") || path == "/openapi.json" {
-                return gateway.call(request).await;
-            }
-            let (is_open, is_guarded) = (OPEN.contains(&path), GUARDED.contains(&path));
-            if !is_open && !is_guarded {
-                return Ok(answer::text(StatusCode::NOT_FOUND, "not found\n"));
-            }
-            if is_guarded && !has_token(request.headers(), &token) {
-                let message = "no token of this pool: send it as `Authorization: Bearer TOKEN`".to_owned();
-                return Ok(sahasra_gateway::unauthorized(message));
-            }
-            // The HTTP server omits the body of the answer to a HEAD request.
-            if request.method() == Method::HEAD {
-                *request.method_mut() = Method::GET;
-            }
-            operator.call(request).await
-        }
-    })
+    warp::path::full()
+        .and(warp::header::headers_cloned())
+        .and_then(move |path: FullPath, headers: HeaderMap| {
+            let rejection = rejection(path.as_str(), &headers, &token);
+            async move { rejection.ok_or_else(warp::reject::not_found) }
+        })
+}
+
+fn rejection(path: &str, headers: &HeaderMap, token: &str) -> Option<Answer> {
+    let is_guarded = GUARDED.contains(&path);
+    if !is_guarded && !OPEN.contains(&path) {
+        return Some(answer::text(StatusCode::NOT_FOUND, "not found\n"));
+    }
+    if is_guarded && !has_token(headers, token) {
+        let message = "no token of this pool: send it as `Authorization: Bearer TOKEN`".to_owned();
+        return Some(sahasra_gateway::unauthorized(message));
+    }
+    None
 }
 
 #[cfg(test)]

@@ -76,13 +76,13 @@ fn create(folder: &Path) -> Result<(), IdentityError> {
         let above = above.unwrap_or(Path::new("."));
         fs::create_dir_all(above)?;
         // Only its owner can enter this folder.
-        let part = tempfile::Builder::new().prefix(".serve.").tempdir_in(above)?;
+        let temporary = tempfile::Builder::new().prefix(".serve.").tempdir_in(above)?;
         for (name, text) in files {
-            let path = part.path().join(name);
+            let path = temporary.path().join(name);
             fs::write(&path, text)?;
             fs::set_permissions(&path, fs::Permissions::from_mode(OWNER_ONLY))?;
         }
-        match fs::rename(part.path(), folder) {
+        match fs::rename(temporary.path(), folder) {
             // Another process has created it in the meantime.
             Err(_) if folder.join(TOKEN).exists() => Ok(()),
             renamed => renamed,

@@ -118,7 +118,7 @@ pub(super) struct LockedFile {
     /// Path as given to [`Files::take`].
     pub path: PathBuf,
     /// The new file, until it gets its path.
-    part: Option<NamedTempFile>,
+    temporary: Option<NamedTempFile>,
     /// The new file at its path. Closing it releases its lock.
     _written: Option<File>,
     /// The file of an earlier run at the path, locked as well.
@@ -172,22 +172,24 @@ impl LockedFile {
             Err(source) => return Err(failed(path)(source)),
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let part = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder_of(path));
-        let part = part.map_err(failed(path))?;
+        let temporary = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder_of(path));
+        let temporary = temporary.map_err(failed(path))?;
         // The file is locked before it gets its path, where other processes open it.
-        lock(part.as_file(), path)?;
+        lock(temporary.as_file(), path)?;
         Ok(Self {
             path: path.to_owned(),
-            part: Some(part),
+            temporary: Some(temporary),
             _written: None,
             earlier,
         })
     }
 
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
-        let Some(mut part) = self.part.take() else { return Ok(()) };
-        part.write_all(text.as_bytes()).map_err(failed(&self.path))?;
-        let written = part.persist_noclobber(&self.path).map_err(|refused| match refused.error {
+        let Some(mut temporary) = self.temporary.take() else {
+            return Ok(());
+        };
+        temporary.write_all(text.as_bytes()).map_err(failed(&self.path))?;
+        let written = temporary.persist_noclobber(&self.path).map_err(|refused| match refused.error {
             // Another process has created the path in the meantime.
             error if error.kind() == io::ErrorKind::AlreadyExists => AccessError::Held { path: self.path.clone() },
             error => failed(&self.path)(error),

@@ -7,10 +7,13 @@
 //! TLS and plain HTTP share the port, distinguished by the first byte of a connection. kubectl sends its token only over TLS; `curl
 //! http://127.0.0.1:8000/workers` needs neither token nor TLS.
 
-use std::{convert::Infallible, io, net::IpAddr, path::Path, sync::Arc};
+use std::{io, net::IpAddr, path::Path, sync::Arc};
 
-use http::{HeaderValue, Method, Request, StatusCode, header, uri::Authority};
-use hyper::body::Incoming;
+use bytes::Buf;
+use futures::{Stream, TryStreamExt};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, uri::Authority};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use sahasra_local::ApiService;
 use sahasra_service::{
     answer::{self, Answer},
@@ -20,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
 use tower::Service;
+use warp::{Filter, Rejection, Reply, filters::BoxedFilter, path::FullPath};
 
 /// First byte of a TLS connection, the type of a handshake record (RFC 8446 §5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
@@ -43,59 +47,84 @@ impl Handshake for TlsIfSpoken {
     }
 }
 
-/// Creates the service: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the token are
+/// Creates the routes: `operator` serves the paths in [`OPEN`], `gateway` its own paths, and `api` all others. Requests without the token are
 /// answered with the path of `token_file`.
-pub(super) fn service<W, G>(
-    operator: W,
-    gateway: G,
+pub(super) fn routes<O, R>(
+    operator: O,
+    gateway: BoxedFilter<(Answer,)>,
     api: ApiService,
     token_file: &Path,
-) -> impl Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send + use<W, G>
+) -> impl Filter<Extract = (impl Reply + use<O, R>,), Error = Rejection> + Clone + use<O, R>
 where
-    W: Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send,
-    G: Service<Request<Incoming>, Response = Answer, Error = Infallible, Future: Send> + Clone + Send,
+    O: Filter<Extract = (R,), Error = Rejection> + Clone + Send,
+    R: Reply,
 {
     let token_file: Arc<str> = token_file.display().to_string().into();
-    tower::service_fn(move |mut request: Request<Incoming>| {
-        let (mut operator, mut gateway, mut api, token_file) = (operator.clone(), gateway.clone(), api.clone(), token_file.clone());
-        async move {
-            if !is_for_loopback(&request) {
-                let text = "this port serves this machine only: connect to 127.0.0.1 or localhost\n";
-                return Ok(answer::text(StatusCode::MISDIRECTED_REQUEST, text));
-            }
-            let path = request.uri().path();
-            if OPEN.contains(&path) {
-                // The HTTP server omits the body of the answer to a HEAD request.
-                if request.method() == Method::HEAD {
-                    *request.method_mut() = Method::GET;
-                }
-                return operator.call(request).await;
-            }
-            let answer = if path.starts_with("/v1/") || path == "/openapi.json" {
-                gateway.call(request).await?
-            } else {
-                answer::stream(api.call(request).await?)
-            };
-            Ok(with_remedy(answer, &token_file))
+    let guarded = gateway
+        .or(kubernetes_api(api))
+        .unify()
+        .map(move |answer| with_remedy(answer, &token_file));
+    misdirected().or(guarded).or(operator)
+}
+
+/// Route of requests whose host is not this machine: by DNS rebinding, a web page may point a name of its own at this port.
+fn misdirected() -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
+    // HTTP/1.0 has no Host header, and no browser speaks it.
+    let is_loopback = warp::host::optional().map(|host: Option<Authority>| host.is_none_or(|host| is_loopback(&host)));
+    is_loopback.or(warp::any().map(|| false)).unify().and_then(async |is_loopback| {
+        if is_loopback {
+            return Err(warp::reject::not_found());
         }
+        let text = "this port serves this machine only: connect to 127.0.0.1 or localhost\n";
+        Ok(answer::text(StatusCode::MISDIRECTED_REQUEST, text))
     })
 }
 
-/// Whether the request's host is this machine: by DNS rebinding, a web page may point a name of its own at this port.
-fn is_for_loopback<B>(request: &Request<B>) -> bool {
-    let host = match request.uri().host() {
-        Some(host) => Some(host.to_owned()),
-        None => {
-            let named = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-            // HTTP/1.0 has no Host header, and no browser speaks it.
-            let Some(named) = named else { return true };
-            named.parse::<Authority>().ok().map(|authority| authority.host().to_owned())
-        }
-    };
-    host.is_some_and(|host| {
-        let address = host.trim_start_matches('[').trim_end_matches(']');
-        host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-    })
+fn is_loopback(authority: &Authority) -> bool {
+    let host = authority.host();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Route of all paths that the operator does not serve.
+fn kubernetes_api(api: ApiService) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
+    warp::path::full()
+        .and_then(async |path: FullPath| {
+            if OPEN.contains(&path.as_str()) {
+                return Err(warp::reject::not_found());
+            }
+            Ok(path)
+        })
+        .and(warp::method())
+        .and(warp::query::raw().or(warp::any().map(String::new)).unify())
+        .and(warp::header::headers_cloned())
+        .and(warp::body::stream())
+        .then(move |path: FullPath, method, query: String, headers, body| {
+            let uri = if query.is_empty() {
+                path.as_str().to_owned()
+            } else {
+                format!("{}?{query}", path.as_str())
+            };
+            call(api.clone(), method, uri, headers, body)
+        })
+}
+
+async fn call<B: Buf>(
+    mut api: ApiService,
+    method: Method,
+    uri: String,
+    headers: HeaderMap,
+    body: impl Stream<Item = Result<B, warp::Error>> + Send + 'static,
+) -> Answer {
+    let frames = body.map_ok(|mut piece| Frame::data(piece.copy_to_bytes(piece.remaining())));
+    let mut request = Request::new(StreamBody::new(frames));
+    *request.method_mut() = method;
+    *request.uri_mut() = uri.parse().expect("path and query of a URI");
+    *request.headers_mut() = headers;
+    match api.call(request).await {
+        Ok(response) => answer::stream(response),
+        Err(never) => match never {},
+    }
 }
 
 /// Replaces the rejection of a request without a valid token: in a cluster `kubectl create token` is the remedy, here it is the token file.
@@ -113,13 +142,21 @@ fn with_remedy(mut answer: Answer, token_file: &str) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body_util::Full;
+
     use super::*;
 
-    #[test]
-    fn a_host_name_that_dns_rebinding_points_here_is_not_served() {
-        let named = |host: &str| is_for_loopback(&Request::get("/workers").header(header::HOST, host).body(()).unwrap());
+    #[tokio::test]
+    async fn a_host_name_that_dns_rebinding_points_here_is_not_served() {
+        let is_served = async |request: http::request::Builder| {
+            let routes = misdirected().or(warp::any().map(Answer::default));
+            let request = request.body(Full::<Bytes>::default()).unwrap();
+            let status = warp::service(routes).call(request).await.unwrap().status();
+            status != StatusCode::MISDIRECTED_REQUEST
+        };
         for right in ["127.0.0.1:8000", "localhost", "LOCALHOST:8000", "[::1]:8000", "127.0.0.1"] {
-            assert!(named(right), "{right}");
+            assert!(is_served(Request::get("/workers").header(header::HOST, right)).await, "{right}");
         }
         for wrong in [
             "evil.example:8000",
@@ -128,9 +165,10 @@ mod tests {
             "",
             "127.0.0.1.evil.example",
         ] {
-            assert!(!named(wrong), "{wrong}");
+            assert!(!is_served(Request::get("/workers").header(header::HOST, wrong)).await, "{wrong}");
         }
-        let of_uri = |uri: &str| is_for_loopback(&Request::get(uri).body(()).unwrap());
-        assert!(of_uri("https://127.0.0.1:8000/api") && !of_uri("https://evil.example/api"));
+        assert!(is_served(Request::get("https://127.0.0.1:8000/api")).await);
+        assert!(!is_served(Request::get("https://evil.example/api")).await);
+        assert!(is_served(Request::get("/api")).await);
     }
 }

@@ -1,12 +1,16 @@
 //! State machine of the client's half of the session stream, without input or output of its own: operations go in and frames come out,
 //! frames go in and answers come out. Connections, timeouts and waiting are up to its callers.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use prost::Message;
 use sahasra_memory::{Filling, Region};
 use sahasra_wire::cuda::{Loaded, Printed, Waited};
+use sahasra_wire::milliseconds;
 use sahasra_wire::session::{
     ClientFrame, Compiled, Delete, Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, ServerFrame, Stats, VERSION, Welcome, client_frame,
     compression::Mode, encodings, server_frame,
@@ -219,14 +223,14 @@ impl Core {
         self.resume.clone()
     }
 
-    /// Returns the first frame of a connection. The grace period is in milliseconds; 0 selects the executor's default.
-    pub(crate) fn hello(&self, replace: bool, grace_milliseconds: u64) -> ClientFrame {
+    /// Returns the first frame of a connection. A grace period of zero selects the executor's default.
+    pub(crate) fn hello(&self, replace: bool, grace: Duration) -> ClientFrame {
         let hello = Hello {
             lowest_version: VERSION,
             highest_version: VERSION,
             resume: self.resume.clone(),
             replace,
-            grace_milliseconds,
+            grace_milliseconds: milliseconds(grace),
             window_frames: self.ours.frames,
             window_bytes: self.ours.bytes,
             client: concat!("sahasra-client ", env!("CARGO_PKG_VERSION")).to_owned(),

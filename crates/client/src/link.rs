@@ -223,10 +223,9 @@ struct Connection {
 }
 
 async fn connect(shared: &Shared, target: &Target) -> Result<Connection, Error> {
-    let grace = u64::try_from(shared.options.grace.as_millis()).unwrap_or(u64::MAX);
     let (secret, hello) = {
         let state = shared.lock();
-        (state.core.secret(), state.core.hello(shared.options.replace, grace))
+        (state.core.secret(), state.core.hello(shared.options.replace, shared.options.grace))
     };
     let mut head = BytesMut::new();
     frame::encode(&hello, 0, &mut head)?;

@@ -75,6 +75,7 @@ fn ptx(characters: usize) -> Value {
 }
 
 /// The limits in docs/limits.md: field, last accepted value and first rejected value.
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub async fn the_bounds_of_every_range_are_accepted_and_values_beyond_are_rejected(subject: &Subject) {
     const MAX_NAME_LENGTH: &str = "n23456789_123456789_123456789_123456789_123456789_123456789_123";
     let output = |elements: u64| json!({"kernel": {"args": [{"output": {"type": "u32", "count": elements}}]}});

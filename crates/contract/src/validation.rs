@@ -355,11 +355,17 @@ pub async fn an_immutable_field_is_forbidden_to_change(subject: &Subject) {
     subject.create_own("BurstJob", "a", burst()).await.unwrap();
     let patch = Patch::Merge(json!({"spec": {"chunks": {"count": 11}}}));
     let status = answered(subject.bursts().patch("a", &PatchParams::default(), &patch).await).unwrap_err();
-    assert_mistake(&status, "spec.chunks: Forbidden: chunks is immutable: make another BurstJob");
+    assert_mistake(
+        &status,
+        "spec.chunks: Forbidden: chunks is immutable: create another BurstJob instead",
+    );
     assert_eq!(causes(&status)[0].0, "FieldValueForbidden");
     let patch = Patch::Merge(json!({"spec": {"aggregate": {"none": {}}}}));
     let status = answered(subject.bursts().patch("a", &PatchParams::default(), &patch).await).unwrap_err();
-    assert_mistake(&status, "spec.aggregate: Forbidden: aggregate is immutable: make another BurstJob");
+    assert_mistake(
+        &status,
+        "spec.aggregate: Forbidden: aggregate is immutable: create another BurstJob instead",
+    );
 }
 
 pub async fn mutable_fields_can_be_changed(subject: &Subject) {

@@ -21,7 +21,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Result code of a library's functions, with the codes that the boundary itself returns.
 pub trait ResultCode: Copy {
-    /// The call succeeded.
     const SUCCESS: Self;
     /// An argument is wrong, such as a null pointer to a result.
     const INVALID_VALUE: Self;

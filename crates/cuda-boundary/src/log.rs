@@ -5,7 +5,7 @@ use std::io::Write;
 
 use parking_lot::Mutex;
 
-/// Writes a line.
+/// Writes a line after `sahasra: `.
 pub fn line(text: &str) {
     // The program may have closed its stderr, which is no reason to fail.
     let _ = writeln!(std::io::stderr(), "sahasra: {text}");

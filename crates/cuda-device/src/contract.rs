@@ -287,7 +287,6 @@ pub fn machine_code_is_refused_unless_the_device_takes_it(device: &dyn Device) {
     }
 }
 
-/// Marks.
 pub fn marks_have_times_in_order(device: &dyn Device) {
     let (address, queue) = open(device);
     queue.load(ModuleId(1), &[KERNELS.as_bytes()]).unwrap();

@@ -43,7 +43,7 @@ pub struct Properties {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// A device.
+/// Device on which contexts of CUDA programs run, in this process or on another machine.
 pub trait Device: Send + Sync {
     /// What the device is.
     fn properties(&self) -> &Properties;

@@ -314,7 +314,6 @@ impl Engine {
         self.marks.lock().get(&mark).copied()
     }
 
-    /// Forgets a mark.
     pub fn forget(&self, mark: u64) {
         self.marks.lock().remove(&mark);
     }

@@ -13,7 +13,6 @@ pub enum FailureKind {
     MisalignedAddress,
     /// The kernel executed `trap`, or broke a rule that a GPU reports the same way.
     Trap,
-    /// A failed assertion.
     Assertion,
     /// The call stack is exhausted.
     StackOverflow,
@@ -33,7 +32,6 @@ pub enum FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What failed.
     pub kind: FailureKind,
     /// Place and cause, as text.
     pub message: String,

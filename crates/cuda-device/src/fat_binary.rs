@@ -27,18 +27,15 @@ const MAX_BYTES: usize = 1 << 30;
 /// What an entry of a container has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A PTX text.
     Ptx,
     /// Machine code.
     Cubin,
-    /// Something else.
     Other,
 }
 
 /// Entry of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// What it has.
     pub kind: EntryKind,
     /// Architecture it was compiled for: 10 × major + minor of the compute capability.
     pub architecture: u32,

@@ -108,7 +108,6 @@ pub enum Operation {
     Map {
         /// First address, a multiple of 256.
         address: u64,
-        /// Length in bytes.
         bytes: u64,
     },
     /// Frees mapped memory, or ends the sharing of memory. Nothing is freed if the memory could not be mapped.
@@ -118,7 +117,6 @@ pub enum Operation {
     },
     /// Writes rows, which follow each other in `bytes` without gaps.
     Write {
-        /// Where to.
         to: Region,
         /// Size of the rows.
         extent: Extent,
@@ -127,16 +125,13 @@ pub enum Operation {
     },
     /// Copies rows within device memory. Rows are copied one after another; the ranges of one row may overlap.
     Copy {
-        /// Where from.
         from: Region,
-        /// Where to.
         to: Region,
         /// Size of the rows.
         extent: Extent,
     },
     /// Fills rows with an element.
     Fill {
-        /// Where to.
         to: Region,
         /// Size of the rows, whose width is a multiple of the element's size.
         extent: Extent,
@@ -145,7 +140,6 @@ pub enum Operation {
         /// Bytes of an element: 1, 2 or 4, of which the lowest bytes of `value` are taken.
         element_bytes: u8,
     },
-    /// Launches a kernel.
     Launch(Box<LaunchRequest>),
     /// Notes the device's time under a name that the client chooses.
     Mark(u64),

@@ -43,7 +43,6 @@ pub(crate) fn exchange_mode(mode: Mode) -> Mode {
     MODE.replace(mode)
 }
 
-/// A capture.
 pub(crate) struct Capture {
     pub(crate) id: u64,
     pub(crate) graph: Arc<Graph>,

@@ -104,7 +104,6 @@ impl Context {
         self.sequences.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Submits an operation.
     pub(crate) fn submit(&self, operation: Operation) -> Result<Ticket, Status> {
         self.check()?;
         Ok(self.queue.submit(operation))

@@ -80,7 +80,6 @@ pub(crate) struct Program {
 }
 
 impl Stored {
-    /// Stores operations.
     fn new(context: &Arc<Context>, operations: &[Operation]) -> Result<Arc<Self>, Status> {
         if !context.add_sequence(MAX_SEQUENCES) {
             log::line(&format!(

@@ -16,7 +16,6 @@ use crate::table::new_handle;
 
 pub(crate) use work::{COOPERATIVE, Kernel, Work};
 
-/// A graph.
 pub(crate) struct Graph {
     pub(crate) handle: Handle,
     /// Number that no other graph has.
@@ -38,7 +37,6 @@ pub(crate) struct Nodes {
     pub(crate) objects: HashMap<Handle, u32>,
 }
 
-/// A node.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) work: Work,

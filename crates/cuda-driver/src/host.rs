@@ -36,7 +36,6 @@ impl HostRange {
         }
     }
 
-    /// Length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.block.bytes()
     }

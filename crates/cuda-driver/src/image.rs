@@ -122,7 +122,6 @@ pub(crate) fn parts_of_file(path: Text, target: Target) -> Result<Vec<Vec<u8>>, 
     parts(&file(path)?, target)
 }
 
-/// Reads a file.
 pub(crate) fn file(path: Text) -> Result<Vec<u8>, Status> {
     std::fs::read(path.path()?).map_err(|_| Status::FILE_NOT_FOUND)
 }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::boundary::HostPointer;
 use crate::status::Status;
 
-/// An object.
 pub(crate) struct UserObject {
     /// Address of the function that ends it.
     pub(crate) destroy: usize,

@@ -32,7 +32,6 @@ pub(crate) enum Kind {
     Virtual,
     /// Memory of a graph, which launches map.
     Graph,
-    /// A CUDA array.
     Array,
     /// Descriptor of a texture or surface object. Its address is the handle.
     Descriptor,

@@ -54,7 +54,6 @@ impl Stream {
     }
 }
 
-/// An event.
 pub(crate) struct Event {
     pub(crate) handle: Handle,
     pub(crate) context: Weak<Context>,

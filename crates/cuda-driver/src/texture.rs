@@ -60,7 +60,6 @@ const _: () = {
     assert!(size_of::<ViewDescription>() == 112);
 };
 
-/// A texture object.
 pub(crate) struct TextureObject {
     pub(crate) resource: ResourceDescription,
     pub(crate) sampling: SamplingDescription,
@@ -68,7 +67,6 @@ pub(crate) struct TextureObject {
     pub(crate) context_id: u64,
 }
 
-/// A surface object.
 pub(crate) struct SurfaceObject {
     pub(crate) resource: ResourceDescription,
     pub(crate) context_id: u64,

@@ -56,7 +56,7 @@ pub(crate) struct VirtualMemory {
     highest: u64,
     /// Lengths by first address: reservations, and addresses to which memory was moved out of the way.
     reservations: BTreeMap<u64, u64>,
-    /// The latter.
+    /// Those of `reservations` to which memory was moved.
     spares: HashSet<u64>,
     /// Reservations at addresses of this process, which has nothing there.
     elsewhere: HashMap<u64, KeptAddresses>,

@@ -40,7 +40,6 @@ pub struct Description {
     pub uuid: [u8; 16],
     /// Compute capability, major and minor.
     pub capability: (i32, i32),
-    /// Memory in bytes.
     pub memory_bytes: u64,
     /// Memory that is in use by all processes, in bytes, as far as it is known.
     pub used_bytes: u64,

@@ -67,7 +67,6 @@ pub(crate) fn remove_binary(binary: u64) {
     }
 }
 
-/// Notes a kernel.
 pub(crate) fn add_function(binary: u64, address: usize, name: CString) {
     let name = Arc::new(name);
     REGISTRY
@@ -77,7 +76,6 @@ pub(crate) fn add_function(binary: u64, address: usize, name: CString) {
         .insert(address, Entry { binary, name });
 }
 
-/// Notes a variable.
 pub(crate) fn add_variable(binary: u64, address: usize, name: CString) {
     let name = Arc::new(name);
     REGISTRY

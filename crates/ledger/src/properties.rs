@@ -17,6 +17,43 @@ struct UnderTest {
     counters: std::collections::BTreeSet<u64>,
 }
 
+impl UnderTest {
+    /// Releases twice, which frees nothing the second time.
+    fn release(&mut self, request: &ReleaseRequest, is_stale: bool) {
+        let response = self.ledger.release(self.now, request);
+        assert_eq!(response.refusal.is_some(), is_stale);
+        let leased: Vec<u64> = self.ledger.loads().map(|(_, load)| load.leased_bytes).collect();
+        let again = self.ledger.release(self.now, request);
+        assert_eq!(again.freed, 0, "the second time there is nothing to free");
+        assert_eq!(again.draining, response.draining);
+        assert_eq!(leased, self.ledger.loads().map(|(_, load)| load.leased_bytes).collect::<Vec<_>>());
+    }
+
+    /// Takes the effects of a call and checks them. Returns owner and device of each kill, sorted.
+    fn kills(&mut self) -> Vec<(u8, u8)> {
+        let mut kills: Vec<(u8, u8)> = Vec::new();
+        for effect in self.ledger.take_effects() {
+            match effect {
+                Effect::Kill {
+                    device,
+                    namespace,
+                    owner_uid,
+                } => {
+                    assert_eq!(namespace, format!("namespace-{owner_uid}"));
+                    kills.push((owner_uid.parse().unwrap(), device.parse().unwrap()));
+                }
+                Effect::Shrunk {
+                    device, owner_uid, active, ..
+                } => assert!(self.ledger.active_slices(&owner_uid, &device) <= active),
+                Effect::Gone { owner_uid } => assert!(!self.ledger.holds_anything(&owner_uid)),
+            }
+        }
+        kills.sort_unstable();
+        kills.dedup();
+        kills
+    }
+}
+
 fn owner(owner: u8, term: u64) -> Owner {
     Owner {
         uid: format!("{owner}"),
@@ -109,13 +146,7 @@ impl StateMachineTest for UnderTest {
                     keep_slices: keep,
                     immediately,
                 };
-                let response = ledger.release(test.now, &request);
-                assert_eq!(response.refusal.is_some(), term < model.terms[&uid]);
-                let leased: Vec<u64> = ledger.loads().map(|(_, load)| load.leased_bytes).collect();
-                let again = ledger.release(test.now, &request);
-                assert_eq!(again.freed, 0, "the second time there is nothing to free");
-                assert_eq!(again.draining, response.draining);
-                assert_eq!(leased, ledger.loads().map(|(_, load)| load.leased_bytes).collect::<Vec<_>>());
+                test.release(&request, term < model.terms[&uid]);
             }
             Call::Extend { owner, ttl, limit } => {
                 let (ttl, limit) = (Duration::from_millis(ttl), Duration::from_millis(limit));
@@ -138,37 +169,14 @@ impl StateMachineTest for UnderTest {
                 let effects = ledger.tick(test.now);
                 test.ledger.effects = effects;
                 if due.is_none_or(|due| test.now < due) {
-                    let after: Vec<_> = test
-                        .ledger
-                        .grants(test.now)
-                        .into_iter()
+                    let after: Vec<_> = (test.ledger.grants(test.now).into_iter())
                         .map(|grant| (grant.id, grant.slices))
                         .collect();
                     assert_eq!(before, after, "nothing happens before the deadline that was given");
                 }
             }
         }
-        let effects = test.ledger.take_effects();
-        let mut kills: Vec<(u8, u8)> = Vec::new();
-        for effect in effects {
-            match effect {
-                Effect::Kill {
-                    device,
-                    namespace,
-                    owner_uid,
-                } => {
-                    assert_eq!(namespace, format!("namespace-{owner_uid}"));
-                    kills.push((owner_uid.parse().unwrap(), device.parse().unwrap()));
-                }
-                Effect::Shrunk {
-                    device, owner_uid, active, ..
-                } => assert!(test.ledger.active_slices(&owner_uid, &device) <= active),
-                Effect::Gone { owner_uid } => assert!(!test.ledger.holds_anything(&owner_uid)),
-            }
-        }
-        kills.sort_unstable();
-        kills.dedup();
-        assert_eq!(kills, model.kills);
+        assert_eq!(test.kills(), model.kills);
         test
     }
 

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use crate::openapi;
 use crate::refusal::Refusal;
 use crate::resource::{Behaviour, Catalogue, Resource, catalogue, group_version};
-use crate::service::{self, Answer};
+use crate::service::{self, ApiResponse};
 
 /// Kubernetes version whose behaviour this API implements: major, minor and full version.
 const KUBERNETES: (&str, &str, &str) = ("1", "34", "v1.34.4+sahasra");
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-pub(crate) fn answer(path: &str, accept: &str) -> Result<Answer, Refusal> {
+pub(crate) fn answer(path: &str, accept: &str) -> Result<ApiResponse, Refusal> {
     let catalogue = catalogue();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let json = |value: Value| Some(service::json(StatusCode::OK, &value));
@@ -127,7 +127,7 @@ fn add_names(entry: &mut Value, resource: &Resource) {
     }
 }
 
-fn aggregated(catalogue: &Catalogue, wanted: impl Fn(&str) -> bool) -> Answer {
+fn aggregated(catalogue: &Catalogue, wanted: impl Fn(&str) -> bool) -> ApiResponse {
     let items: Vec<Value> = groups(catalogue)
         .into_iter()
         .filter(|(group, _)| wanted(group))

@@ -19,13 +19,13 @@ use crate::request::{self, Query, Target};
 use crate::resource::{Behaviour, Resource, catalogue};
 use crate::review;
 use crate::selector::Selector;
-use crate::service::{self, Answer};
+use crate::service::{self, ApiResponse};
 use crate::store::Key;
 use crate::view::View;
 use crate::watch::{WatchStream, Watched};
 use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
 
-pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: &[u8]) -> Result<Answer, Refusal> {
+pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: &[u8]) -> Result<ApiResponse, Refusal> {
     let path = parts.uri.path();
     let Some(target) = request::target(path, catalogue()) else {
         let content_type = request::header(&parts.headers, header::CONTENT_TYPE);
@@ -69,7 +69,7 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn answer(&self, method: &Method) -> Result<Answer, Refusal> {
+    fn answer(&self, method: &Method) -> Result<ApiResponse, Refusal> {
         self.shared.expire_events();
         match (method.as_str(), self.target.name.is_empty()) {
             ("GET", true) if self.query.is_true("watch") => self.watch(),
@@ -138,7 +138,7 @@ impl Request<'_> {
         }
     }
 
-    fn get(&self) -> Result<Answer, Refusal> {
+    fn get(&self) -> Result<ApiResponse, Refusal> {
         let store = self.shared.store();
         let asked = self.query.number("resourceVersion")?.unwrap_or_default();
         if asked > store.revision {
@@ -151,14 +151,14 @@ impl Request<'_> {
         Ok(service::json(StatusCode::OK, &self.view().object(&found)))
     }
 
-    fn list(&self) -> Result<Answer, Refusal> {
+    fn list(&self) -> Result<ApiResponse, Refusal> {
         let selector = self.selector()?;
         let namespace = self.target.namespace.as_deref();
         let page = list::list(&self.shared.store(), self.kept_at(), namespace, &selector, &self.query)?;
         Ok(service::json(StatusCode::OK, &self.view().list(&page)))
     }
 
-    fn watch(&self) -> Result<Answer, Refusal> {
+    fn watch(&self) -> Result<ApiResponse, Refusal> {
         let watched = Watched {
             resource: self.kept_at(),
             namespace: self.target.namespace.clone(),
@@ -188,7 +188,7 @@ impl Request<'_> {
         Ok((object, warnings))
     }
 
-    fn answer_object(&self, status: StatusCode, object: &Value, warnings: Vec<String>) -> Answer {
+    fn answer_object(&self, status: StatusCode, object: &Value, warnings: Vec<String>) -> ApiResponse {
         let mut answer = service::json(status, &self.view().object(object));
         for warning in warnings {
             if let Ok(value) = HeaderValue::from_str(&format!("299 - {}", object::quoted(&warning))) {
@@ -198,13 +198,13 @@ impl Request<'_> {
         answer
     }
 
-    fn create(&self) -> Result<Answer, Refusal> {
+    fn create(&self) -> Result<ApiResponse, Refusal> {
         let (object, warnings) = self.decoded()?;
         let created = self.shared.transact(|transaction| transaction.create(&self.writing(), object))?;
         Ok(self.answer_object(StatusCode::CREATED, &created, warnings))
     }
 
-    fn update(&self) -> Result<Answer, Refusal> {
+    fn update(&self) -> Result<ApiResponse, Refusal> {
         let (object, warnings) = self.decoded()?;
         let name = &self.target.name;
         match object::name(&object) {
@@ -283,7 +283,7 @@ impl Request<'_> {
         })
     }
 
-    fn delete(&self) -> Result<Answer, Refusal> {
+    fn delete(&self) -> Result<ApiResponse, Refusal> {
         if !self.target.subresource.is_empty() {
             return Err(Refusal::method_not_allowed());
         }
@@ -305,7 +305,7 @@ impl Request<'_> {
         })
     }
 
-    fn delete_collection(&self) -> Result<Answer, Refusal> {
+    fn delete_collection(&self) -> Result<ApiResponse, Refusal> {
         if !self.kind.is_custom() && self.kind.behaviour == Behaviour::Namespace {
             return Err(Refusal::method_not_allowed());
         }

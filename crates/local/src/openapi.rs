@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use crate::resource::{Catalogue, Resource, root_path};
-use crate::service::{self, Answer};
+use crate::service::{self, ApiResponse};
 
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -22,7 +22,7 @@ pub(crate) fn index(groups: &[(&str, &str)]) -> Value {
 
 /// An empty OpenAPI v2 document. kubectl requests it before it splits a `v1 List`, and leaves the validation of kinds that are missing from
 /// it to the server. Kubernetes clients receive it as Protocol Buffers.
-pub(crate) fn version_two(accept: &str) -> Answer {
+pub(crate) fn version_two(accept: &str) -> ApiResponse {
     // Clients request `spec.v2@v1.0`, which is not a valid media type. kube-apiserver responds with this one, and Go rejects the other.
     const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     if !accept.contains("proto-openapi.spec.v2") {

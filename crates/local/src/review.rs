@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::protobuf;
 use crate::refusal::{FieldError, Refusal, about};
-use crate::service::{self, Answer};
+use crate::service::{self, ApiResponse};
 
 const USER: &str = "sahasra";
 const ACCESS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -14,7 +14,7 @@ const IDENTITY: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// Responds to a review in JSON; `None` if the path is not that of reviews. Reviews are answered and not stored, as in the API server: the
 /// only method is POST. An access review may also be protobuf, which kubectl sends.
-pub(crate) fn answer(path: &str, method: &Method, content_type: &str, body: &[u8]) -> Option<Result<Answer, Refusal>> {
+pub(crate) fn answer(path: &str, method: &Method, content_type: &str, body: &[u8]) -> Option<Result<ApiResponse, Refusal>> {
     Some(match path {
         ACCESS | IDENTITY if method != Method::POST => Err(Refusal::method_not_allowed()),
         ACCESS => access(content_type, body),
@@ -29,7 +29,7 @@ pub(crate) fn answer(path: &str, method: &Method, content_type: &str, body: &[u8
     })
 }
 
-fn access(content_type: &str, body: &[u8]) -> Result<Answer, Refusal> {
+fn access(content_type: &str, body: &[u8]) -> Result<ApiResponse, Refusal> {
     let wrong = |why: String| {
         Refusal::bad_request(format!(
             "SelfSubjectAccessReview in version \"v1\" cannot be handled as a SelfSubjectAccessReview: {why}"

@@ -30,7 +30,7 @@ const BODY_WITHIN: Duration = Duration::from_secs(20);
 /// Body of a response: a single chunk, or the events of a watch.
 pub type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
-pub(crate) type Answer = Response<ResponseBody>;
+pub(crate) type ApiResponse = Response<ResponseBody>;
 
 #[derive(Clone)]
 pub struct ApiService {
@@ -49,7 +49,7 @@ impl ApiService {
         self
     }
 
-    async fn answer<B>(self, request: http::Request<B>) -> Answer
+    async fn answer<B>(self, request: http::Request<B>) -> ApiResponse
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -103,7 +103,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Response = Answer;
+    type Response = ApiResponse;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -117,29 +117,29 @@ where
     }
 }
 
-fn respond(status: StatusCode, content_type: &'static str, body: ResponseBody) -> Answer {
-    let mut answer = Answer::new(body);
+fn respond(status: StatusCode, content_type: &'static str, body: ResponseBody) -> ApiResponse {
+    let mut answer = ApiResponse::new(body);
     *answer.status_mut() = status;
     let content_type = HeaderValue::from_static(content_type);
     answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
     answer
 }
 
-pub(crate) fn json(status: StatusCode, value: &Value) -> Answer {
+pub(crate) fn json(status: StatusCode, value: &Value) -> ApiResponse {
     respond(status, "application/json", Full::from(value.to_string()).boxed_unsync())
 }
 
-pub(crate) fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+pub(crate) fn ok(content_type: &'static str, body: impl Into<Bytes>) -> ApiResponse {
     respond(StatusCode::OK, content_type, Full::new(body.into()).boxed_unsync())
 }
 
 /// Sends the events of a watch as they occur, one JSON object after the other.
-pub(crate) fn events(mut watch: WatchStream) -> Answer {
+pub(crate) fn events(mut watch: WatchStream) -> ApiResponse {
     let events = stream::poll_fn(move |context| watch.poll_event(context)).map(|event| Ok(Frame::data(event)));
     respond(StatusCode::OK, "application/json", StreamBody::new(events).boxed_unsync())
 }
 
-fn refused(refusal: &Refusal) -> Answer {
+fn refused(refusal: &Refusal) -> ApiResponse {
     let code = refusal.0.code.and_then(|code| StatusCode::from_u16(u16::try_from(code).ok()?).ok());
     json(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), &json!(refusal.0))
 }

@@ -241,7 +241,6 @@ impl Loan {
         }
     }
 
-    /// Number of bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -309,7 +308,6 @@ impl SlotPool {
         })
     }
 
-    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.memory.slots
     }

@@ -2,6 +2,8 @@
 
 use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
 
+use serde::{Deserialize, Deserializer};
+
 macro_rules! identifiers {
     ($($(#[$documentation:meta])* $type:ident),+ $(,)?) => {$(
         $(#[$documentation])*
@@ -40,6 +42,12 @@ macro_rules! identifiers {
             }
         }
 
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Ok(Self::from(String::deserialize(deserializer)?))
+            }
+        }
+
         impl fmt::Debug for $type {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 fmt::Debug::fmt(&self.0, formatter)
@@ -57,6 +65,8 @@ macro_rules! identifiers {
 identifiers! {
     /// Name of a `GpuWorker`.
     WorkerName,
+    /// UID of a `GpuWorker`. It tells apart objects that had the same name one after the other.
+    WorkerUid,
     /// Name of a device, unique on its worker, such as `gpu0`.
     DeviceName,
     /// Class of a device, such as `g5` or `cpu`.

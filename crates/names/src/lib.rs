@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerName};
+pub use identifiers::{BootId, ClassName, DeviceId, DeviceName, OwnerUid, WorkerName, WorkerUid};
 
 mod identifiers;
 
@@ -139,15 +139,20 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Maximum length of a DNS label (RFC 1123).
+pub const MAX_LABEL_LENGTH: usize = 63;
+/// Maximum length of a DNS subdomain (RFC 1123).
+pub const MAX_SUBDOMAIN_LENGTH: usize = 253;
+
 /// Whether `text` is a DNS label (RFC 1123), as the names of namespaces and classes are.
 pub fn is_dns_label(text: &str) -> bool {
-    text.len() <= 63 && is_dns_part(text)
+    text.len() <= MAX_LABEL_LENGTH && is_dns_part(text)
 }
 
 /// Whether `text` is a DNS subdomain (RFC 1123), as the names of objects are: without a limit on the length of its labels, as in the API
 /// server. So a name contains neither `..` nor percent escapes.
 pub fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_dns_part)
+    text.len() <= MAX_SUBDOMAIN_LENGTH && text.split('.').all(is_dns_part)
 }
 
 fn is_dns_part(text: &str) -> bool {

@@ -52,6 +52,7 @@ fn the_hyperparameter_search_of_the_documentation_compiles() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn every_refusal_names_the_field_and_the_remedy() {
     let parameter = |spec: &str| format!("{{count: 10, parameters: {{p: {spec}}}}}");
     for (yaml, path, remedy) in [

@@ -173,12 +173,8 @@ fn benchmarks<'a>(device: &'a Device, data: &Data) -> Outcome<Vec<Benchmark<'a>>
         launch: Launch::new([32, 1, 1], [256, 1, 1]),
         arguments: ArgumentList::new().pointer(bytes).pointer(table).i32(MILLION as i32),
         check: Box::new(move || {
-            Ok(device
-                .integers(table, 256)?
-                .iter()
-                .enumerate()
-                .map(|(byte, count)| byte as f64 * f64::from(*count))
-                .sum())
+            let counts = device.integers(table, 256)?;
+            Ok((0u32..).zip(counts).map(|(byte, count)| f64::from(byte) * f64::from(count)).sum())
         }),
         reset: Box::new(move || Ok(device.memory.fill(table, 0, 4 * 256)?)),
     });

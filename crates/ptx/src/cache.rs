@@ -5,8 +5,9 @@
 //! text that fails to translate is not cached.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::module::Module;
@@ -49,7 +50,8 @@ struct Entry<T> {
     last_used: u64,
 }
 
-/// Slot of one translation. Its lock is held while the text is translated.
+/// Slot of one translation. Its lock is held while the text is translated. A panic meanwhile leaves the slot empty, and the next request
+/// fills it.
 type Place<T> = Mutex<Option<T>>;
 
 /// Counters and current size of a cache.
@@ -63,11 +65,6 @@ pub struct CacheStatistics {
     pub modules: usize,
     /// Size of the cached translations in bytes.
     pub bytes: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic during a translation leaves the slot empty, and the next request fills it, so a poisoned lock is harmless.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Clone> ModuleCache<T> {
@@ -90,13 +87,13 @@ impl<T: Clone> ModuleCache<T> {
     pub fn get_or_translate<E>(&self, ptx: &str, translate: impl FnOnce(&str) -> Result<(T, u64), E>) -> Result<T, E> {
         let key: Key = Sha256::digest(ptx).into();
         let place = self.place(key);
-        let mut translation = lock(&place);
+        let mut translation = place.lock();
         if let Some(found) = &*translation {
-            lock(&self.state).statistics.hits += 1;
+            self.state.lock().statistics.hits += 1;
             return Ok(found.clone());
         }
         let made = translate(ptx);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.statistics.misses += 1;
         match made {
             Ok((made, bytes)) => {
@@ -113,12 +110,12 @@ impl<T: Clone> ModuleCache<T> {
 
     /// Returns the counters and the current size.
     pub fn statistics(&self) -> CacheStatistics {
-        lock(&self.state).statistics
+        self.state.lock().statistics
     }
 
     /// Returns the slot of a text and marks it as used now.
     fn place(&self, key: Key) -> Arc<Place<T>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.uses += 1;
         let last_used = state.uses;
         let entry = state.entries.entry(key).or_insert_with(|| Entry {
@@ -239,7 +236,7 @@ mod tests {
         length(&cache, "abcd");
         let statistics = cache.statistics();
         assert_eq!((statistics.misses, statistics.modules, statistics.bytes), (3, 1, 3));
-        assert_eq!(lock(&cache.state).entries.len(), 1);
+        assert_eq!(cache.state.lock().entries.len(), 1);
     }
 
     #[test]
@@ -247,7 +244,7 @@ mod tests {
         let cache = ModuleCache::new(100);
         let refused = cache.get_or_translate("text", |_| Err::<(u32, u64), _>("no"));
         assert_eq!(refused, Err("no"));
-        assert_eq!(lock(&cache.state).entries.len(), 0);
+        assert_eq!(cache.state.lock().entries.len(), 0);
         assert_eq!(cache.get_or_translate::<()>("text", |_| Ok((7, 1))), Ok(7));
     }
 

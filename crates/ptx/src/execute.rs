@@ -27,11 +27,12 @@ mod worker;
 
 use std::num::NonZero;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use print::Output;
 pub(crate) use transaction::{COUNT_BITS, PARITY_BIT};
+
+use parking_lot::Mutex;
 
 use crate::cancel::Cancel;
 use crate::compile::code::Code;
@@ -223,7 +224,7 @@ pub(crate) fn run(
         // Cannot fail, because only this launch knows the address.
         let _ = memory.free(crate::memory::DevicePointer(workspace));
     }
-    let fault = session.fault.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let fault = session.fault.into_inner();
     match fault {
         Some((_, fault)) => Err(fault),
         None => Ok(LaunchStatistics {
@@ -316,12 +317,11 @@ impl Session<'_> {
     /// Whether a fault ends the launch before this block. Blocks below the faulting block still run, because they may report an earlier
     /// fault.
     fn is_stopped_before(&self, block: u64) -> bool {
-        let fault = || self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.is_stopped() && fault().as_ref().is_none_or(|(at, _)| *at < block)
+        self.is_stopped() && self.fault.lock().as_ref().is_none_or(|(at, _)| *at < block)
     }
 
     fn report(&self, block: u64, fault: Fault) {
-        let mut slot = self.fault.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut slot = self.fault.lock();
         if slot.as_ref().is_none_or(|(other, _)| block < *other) {
             *slot = Some((block, fault));
         }

@@ -17,8 +17,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use sahasra_memory::streaming;
 
@@ -203,7 +205,7 @@ impl Memory {
     pub fn allocate(&self, bytes: u64) -> Result<DevicePointer, MemoryError> {
         let size = self.charge(bytes)?;
         let start = {
-            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let mut table = self.table.write();
             let start = table.next;
             let end = start
                 .checked_add(size)
@@ -217,11 +219,7 @@ impl Memory {
             start
         };
         let allocation = self.back(start, bytes, size)?;
-        self.table
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allocations
-            .insert(start, Arc::new(allocation));
+        self.table.write().allocations.insert(start, Arc::new(allocation));
         Ok(DevicePointer(start))
     }
 
@@ -273,7 +271,7 @@ impl Memory {
     /// Adds an allocation unless it overlaps another.
     fn insert_at(&self, allocation: Allocation) -> Result<(), MemoryError> {
         let (start, end) = (allocation.start, allocation.start + allocation.bytes.max(1));
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let below = table.allocations.range(..end).next_back();
         if below.is_some_and(|(_, other)| other.start + other.bytes.max(1) > start) {
             return Err(MemoryError::AddressTaken {
@@ -333,21 +331,15 @@ impl Memory {
     /// # Errors
     /// [`MemoryError::NotAllocated`] if `pointer` is not the start of an allocation, or if it was already freed.
     pub fn free(&self, pointer: DevicePointer) -> Result<(), MemoryError> {
-        let removed = self
-            .table
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .allocations
-            .remove(&pointer.0);
+        let removed = self.table.write().allocations.remove(&pointer.0);
         let allocation = removed.ok_or(MemoryError::NotAllocated(pointer))?;
         self.used.fetch_sub(allocation.counted, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Frees all allocations.
     pub fn free_all(&self) {
         let freed = {
-            let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+            let mut table = self.table.write();
             std::mem::take(&mut table.allocations)
         };
         let counted = freed.values().map(|allocation| allocation.counted).sum();
@@ -356,7 +348,7 @@ impl Memory {
 
     /// Finds the allocation that contains `address`, or that ends right before it.
     pub(crate) fn find(&self, address: u64) -> Option<Arc<Allocation>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         let (_, allocation) = table.allocations.range(..=address).next_back()?;
         (address - allocation.start <= allocation.bytes).then(|| Arc::clone(allocation))
     }

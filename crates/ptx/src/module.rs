@@ -195,7 +195,6 @@ pub struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// Returns the module.
     pub fn module(&self) -> &Module {
         &self.module
     }

@@ -7,6 +7,8 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use warp::{Filter, Rejection};
 
+use crate::methods::get_or_head;
+
 use crate::answer::{self, Answer};
 
 /// Names of the parts of a process that are not ready yet. Clones share the state.
@@ -23,14 +25,14 @@ impl Readiness {
         }
     }
 
-    pub fn ready(&self, part: &'static str) {
-        self.waiting.lock().retain(|waiting| *waiting != part);
+    pub fn ready(&self, component: &'static str) {
+        self.waiting.lock().retain(|waiting| *waiting != component);
     }
 
-    pub fn not_ready(&self, part: &'static str) {
+    pub fn not_ready(&self, component: &'static str) {
         let mut waiting = self.waiting.lock();
-        if !waiting.contains(&part) {
-            waiting.push(part);
+        if !waiting.contains(&component) {
+            waiting.push(component);
         }
     }
 
@@ -56,7 +58,7 @@ pub fn alive() -> Answer {
 pub fn routes(readiness: Readiness) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
     let health = warp::path!("healthz").map(alive);
     let ready = warp::path!("readyz").map(move || readiness.answer());
-    warp::get().and(health.or(ready).unify())
+    get_or_head().and(health.or(ready).unify())
 }
 
 #[cfg(test)]
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ready_once_every_part_is() {
+    async fn ready_once_every_component_is() {
         let readiness = Readiness::waiting_for(&["api", "device"]);
         readiness.ready("api");
         assert_eq!(status(&readiness).await, StatusCode::SERVICE_UNAVAILABLE);

@@ -7,6 +7,8 @@ use prometheus::{
 };
 use warp::{Filter, Rejection};
 
+use crate::methods::get_or_head;
+
 use crate::answer::{self, Answer};
 
 /// Creates a registry with the metrics of every process: `sahasra_COMPONENT_build_info` and, on Linux, `process_*`.
@@ -57,7 +59,7 @@ pub fn answer(registry: &Registry) -> Answer {
 
 /// The route `/metrics`. `before` runs at each scrape, to update metrics that are computed on demand.
 pub fn route(registry: Registry, before: impl Fn() + Clone + Send + Sync) -> impl Filter<Extract = (Answer,), Error = Rejection> + Clone {
-    warp::get().and(warp::path!("metrics")).map(move || {
+    get_or_head().and(warp::path!("metrics")).map(move || {
         before();
         answer(&registry)
     })

@@ -1,6 +1,7 @@
 //! The program of a burst: PTX, entry, launch shape and arguments.
 
 use kube::KubeSchema;
+use sahasra_names::MAX_SUBDOMAIN_LENGTH;
 use sahasra_parameters::{
     launch::{MAX_BLOCK, MAX_GRID},
     one_of,
@@ -94,11 +95,11 @@ one_of! {
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapKeyReference {
     /// Name of the ConfigMap.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = MAX_SUBDOMAIN_LENGTH))]
     #[x_kube(validation = object_name())]
     pub name: String,
     /// Key in the `data` or `binaryData` of the ConfigMap.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = MAX_SUBDOMAIN_LENGTH))]
     #[x_kube(validation = matches("^[-._a-zA-Z0-9]+$", "a key of a ConfigMap is letters, digits, dashes, dots and underscores"))]
     pub key: String,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
+use sahasra_names::MAX_SUBDOMAIN_LENGTH;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_with::skip_serializing_none;
@@ -55,7 +56,7 @@ pub struct BurstJobStatus {
     #[serde(default)]
     pub slices: SliceCounts,
     /// Name of the `VramLease` of this job.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_SUBDOMAIN_LENGTH))]
     pub lease: Option<String>,
     /// Aggregate (`spec.aggregate`) of the results counted so far.
     pub aggregate: Option<AggregateStatus>,
@@ -172,7 +173,7 @@ pub struct BestChunk {
 pub struct ResultsStatus {
     /// ConfigMap with the checkpoint, and with the results when they are small: key `results.csv` once complete; with `results: Failed`
     /// key `failed.csv`.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = MAX_SUBDOMAIN_LENGTH))]
     pub config_map: Option<String>,
     /// With an object store: URL of the manifest that lists the segments; with `results: Failed`, URL of `failed.csv`.
     #[schemars(length(max = 2048))]

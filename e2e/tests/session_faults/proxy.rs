@@ -1,10 +1,8 @@
 //! A TCP proxy whose connections can be cut on demand, or after a number of bytes derived from a seed.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -61,7 +59,7 @@ impl Proxy {
 
     /// Sets the faults of later connections; `None` for connections without faults.
     pub(crate) fn set(&self, faults: Option<Faults>) {
-        *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+        *self.faults.lock() = faults;
     }
 }
 
@@ -80,7 +78,7 @@ async fn pass(mut client: TcpStream, address: String, cut: Arc<Notify>, faults: 
     };
     // A small buffer, so that neither side knows how much of its data was lost in a cut.
     let draw = || {
-        let mut faults = faults.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut faults = faults.lock();
         faults
             .as_mut()
             .map(|Faults { random, within }| (random.u64(1..=*within), random.u64(..), random.u64(..4)))

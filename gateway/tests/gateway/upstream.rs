@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use sahasra_gateway::Limits;
 use sahasra_service::server::{self, Cleartext};
 use tokio::{
@@ -42,7 +43,7 @@ impl tower_service::Service<Request<Incoming>> for Recorder {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let asked = (format!("{} {}", request.method(), request.uri()), request.headers().clone());
-        self.asked.lock().expect("a lock").push(asked);
+        self.asked.lock().push(asked);
         let answer = Response::new(Full::new(Bytes::from_static(self.answer.as_bytes())));
         Box::pin(std::future::ready(Ok(answer)))
     }
@@ -67,7 +68,7 @@ impl Recorder {
     }
 
     fn requests(&self) -> Vec<String> {
-        let asked = self.asked.lock().expect("a lock");
+        let asked = self.asked.lock();
         let requests = asked.iter().map(|(request, _)| request.clone());
         requests.filter(|request| request != "GET /readyz").collect()
     }
@@ -86,7 +87,7 @@ async fn only_the_token_and_validated_parts_of_a_request_are_forwarded() {
     );
     client.write_all(head.as_bytes()).await.expect("sent");
     client.read_to_end(&mut Vec::new()).await.expect("an answer");
-    let asked = recorder.asked.lock().expect("a lock").clone();
+    let asked = recorder.asked.lock().clone();
     let (request, headers) = asked.iter().find(|(request, _)| request.starts_with("DELETE")).expect("it went on");
     assert!(
         request.ends_with("/apis/sahasra.dev/v1alpha1/namespaces/default/gpusessions/a?propagationPolicy=Background"),
@@ -125,7 +126,7 @@ async fn callers_that_may_list_workers_get_the_operators_list() {
     assert_eq!((answer.status.as_u16(), &answer.body[..]), (200, rows.as_bytes()));
     assert_eq!(answer.headers[header::CONTENT_TYPE], "application/json");
     assert_eq!(operator.requests(), ["GET /workers"]);
-    let headers = operator.asked.lock().expect("a lock")[0].1.clone();
+    let headers = operator.asked.lock()[0].1.clone();
     assert!(
         !headers.contains_key(header::AUTHORIZATION),
         "the operator needs no token, and gets none"

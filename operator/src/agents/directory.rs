@@ -24,7 +24,7 @@ use sahasra_crds::{
     GpuWorker,
     gpu_worker::{DeviceHealth, DeviceStatus},
 };
-use sahasra_names::{BootId, WorkerName};
+use sahasra_names::{BootId, WorkerName, WorkerUid};
 use tokio::{sync::watch, time::Instant};
 
 /// Reason of `Ready=False` of a worker whose heartbeat is lost, set by the operator.
@@ -38,7 +38,7 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Worker {
     pub name: WorkerName,
-    pub uid: String,
+    pub uid: WorkerUid,
     pub endpoint: String,
     pub boot_id: BootId,
     /// Devices as last reported in the `GpuWorker`'s status: at most a few seconds old.
@@ -299,7 +299,7 @@ impl Directory {
         let last_seen = state.heartbeats.get(&name).map(|heartbeat| heartbeat.seen);
         let stale = state.workers.get(&name).is_some_and(|worker| worker.stale);
         let worker = Worker {
-            uid: object.uid().unwrap_or_default(),
+            uid: object.uid().unwrap_or_default().into(),
             endpoint: status.endpoint.unwrap_or_default(),
             boot_id: status.boot_id.unwrap_or_default().into(),
             devices: status.devices,

@@ -1,7 +1,8 @@
 //! The burst stream to one agent: a bounded channel of frames to send, and a bounded channel of events received.
 
 use futures::{StreamExt, stream};
-use sahasra_service::part;
+use sahasra_names::WorkerName;
+use sahasra_service::tasks;
 use sahasra_wire::burst::{ClientFrame, Open, client_frame, server_frame};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,7 +17,7 @@ const OUTGOING_FRAMES: usize = 64;
 /// Identifies the stream that an event belongs to. A later stream to the same agent has a higher number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StreamId {
-    pub worker: String,
+    pub worker: WorkerName,
     /// Number of the stream, unique within the coordinator.
     pub number: u64,
 }
@@ -45,7 +46,7 @@ impl BurstStream {
         events: mpsc::Sender<(StreamId, StreamEvent)>,
     ) -> Self {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
-        let task = part::spawn(async move {
+        let task = tasks::spawn(async move {
             let outcome = run(&client, &endpoint, open, outgoing, &id, &events).await;
             // The send fails if the coordinator has ended and dropped the receiver.
             let _ = events.send((id, StreamEvent::Closed(outcome.err()))).await;

@@ -10,7 +10,7 @@ mod retries;
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use sahasra_crds::burst_job::status::MAX_FAILURES;
-use sahasra_names::DeviceId;
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
@@ -74,7 +74,7 @@ pub(crate) struct Account {
     retries: Retries,
     in_flight: Flights,
     /// Chunks that the agent of each worker has although they are in flight on another worker, or have ended.
-    elsewhere: BTreeMap<String, RangeMap<Flight>>,
+    elsewhere: BTreeMap<WorkerName, RangeMap<Flight>>,
     completed: IndexSet,
     failed: IndexSet,
     causes: BTreeMap<FailureCode, IndexSet>,

@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use object_store::ObjectStore;
 use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
-use sahasra_names::DeviceId;
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_wire::grants::Owner;
 use tokio::{
     sync::{mpsc, watch},
@@ -162,7 +162,7 @@ pub struct Coordinator {
     held: ClaimView,
 
     devices: BTreeMap<DeviceId, Device>,
-    streams: BTreeMap<String, Stream>,
+    streams: BTreeMap<WorkerName, Stream>,
     stream_number: u64,
     events: mpsc::Receiver<(StreamId, StreamEvent)>,
     events_sender: mpsc::Sender<(StreamId, StreamEvent)>,

@@ -18,7 +18,7 @@ use sahasra_crds::burst_job::{
     BurstJobSpec,
     kernel::{MAX_INPUT_BYTES, MAX_PTX_BYTES},
 };
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_store::StorePolicy;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -171,7 +171,7 @@ impl Intake {
 
         let checking = self.checks.clone().acquire_owned().await.expect("never closed");
         let spec = spec.clone();
-        let checked = part::blocking(move || {
+        let checked = tasks::blocking(move || {
             let _checking = checking;
             validate(&spec, &observed)
         });

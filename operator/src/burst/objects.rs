@@ -145,7 +145,7 @@ impl Objects {
 
     /// Adds the finalizer, which keeps the job until its VRAM is released. Writes nothing if the finalizer is present.
     pub async fn add_finalizer(&self, job: &BurstJob) -> Result<BurstJob, kube::Error> {
-        objects::hold(&self.jobs, job).await
+        objects::add_finalizer(&self.jobs, job).await
     }
 
     pub async fn remove_finalizer(&self) -> Result<(), WriteError> {
@@ -154,7 +154,7 @@ impl Objects {
             let Some(job) = found.filter(|job| job.uid().as_deref() == Some(&self.owner.uid)) else {
                 return Ok(());
             };
-            match objects::let_go(&self.jobs, &job).await {
+            match objects::remove_finalizer(&self.jobs, &job).await {
                 Err(error) if code(&error) == 409 => {}
                 outcome => return outcome.map_err(api("remove the finalizer")),
             }

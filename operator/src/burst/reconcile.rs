@@ -21,7 +21,7 @@ use sahasra_crds::{
     BurstJob, BurstJobStatus,
     conditions::{self, ACCEPTED, ADMITTED},
 };
-use sahasra_service::{causes, part};
+use sahasra_service::{causes, tasks};
 use tokio::{sync::watch, time::Instant};
 use tracing::{Instrument, field::Empty};
 
@@ -36,7 +36,7 @@ use crate::{
     clock::timestamp,
     context::Context,
     leases::{How, Release, owner_above},
-    objects::{code, is_held},
+    objects::{code, has_finalizer},
     queue::{Requeue, queue, reconcile_all},
 };
 
@@ -117,6 +117,8 @@ async fn sweep(reconciler: Arc<Reconciler>, store: Store<BurstJob>) {
     }
 }
 
+// A root: the span of the runtime has the same name and namespace in another form.
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
 async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let began = Instant::now();
     let outcome = reconciler.reconcile(job).await;
@@ -124,6 +126,7 @@ async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Ac
     outcome
 }
 
+#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
 fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let category = error.category();
     reconciler.context.metrics.reconcile_failed("BurstJob", category);
@@ -132,11 +135,10 @@ fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconcil
         _ => 1,
     };
     let wait = pause(category, attempts);
-    let (name, namespace) = (job.name_any(), job.namespace());
     if is_expected(category, attempts) {
-        tracing::debug!(job = name, namespace, error = %causes(error), ?wait, "reconcile failed");
+        tracing::debug!(error = %causes(error), ?wait, "reconcile failed");
     } else {
-        tracing::warn!(job = name, namespace, error = %causes(error), ?wait, "reconcile failed");
+        tracing::warn!(error = %causes(error), ?wait, "reconcile failed");
     }
     Action::requeue(wait)
 }
@@ -165,7 +167,7 @@ impl Reconciler {
                 {
                     self.report(&job, write, message).await?;
                     if write.is_user_error() {
-                        tracing::info!(job = job.name_any(), namespace = job.namespace(), error = %causes(write), ?retry, "rejected");
+                        tracing::info!(error = %causes(write), ?retry, "rejected");
                         return Ok(Action::requeue(retry));
                     }
                 }
@@ -232,7 +234,7 @@ impl Reconciler {
         let running = async move {
             let began = Instant::now();
             // Runs in a task of its own, so that a panic in the coordinator is handled as any other failure.
-            let outcome = part::spawn(coordinator.run()).await;
+            let outcome = tasks::spawn(coordinator.run()).await;
             drop(memory);
             let error = match outcome {
                 Ok(Ok(_)) => None,
@@ -256,7 +258,7 @@ impl Reconciler {
             reconciler.states.lock().insert(uid, next);
             let _ = reconciler.changed.send(reference).await;
         };
-        part::spawn(running.instrument(span));
+        tasks::spawn(running.instrument(span));
     }
 
     /// Handles a finished job: releases its VRAM unless that is done, and deletes the job when its TTL is over.
@@ -270,7 +272,7 @@ impl Reconciler {
             self.write_status(job, &next).await?;
         }
         let objects = Objects::new(&self.context.client, job);
-        if is_held(job)
+        if has_finalizer(job)
             && let Release::Again(wait) = self.give_back(job, &objects).await?
         {
             return Ok(Action::requeue(wait));
@@ -295,7 +297,7 @@ impl Reconciler {
     /// A job that is being deleted and has no coordinator here: releases the grants that agents hold for it, then removes the finalizer.
     async fn clean_up(&self, job: &BurstJob) -> Result<Action, ReconcileError> {
         self.states.lock().remove(&job.uid().unwrap_or_default());
-        if !is_held(job) {
+        if !has_finalizer(job) {
             return Ok(Action::await_change());
         }
         let objects = Objects::new(&self.context.client, job);

@@ -14,6 +14,7 @@ use sahasra_crds::{
     seconds,
     vram_lease::ORDERED_SLICES,
 };
+use sahasra_names::ClassName;
 use sahasra_parameters::{
     NotOne, Program as Chunks, Scalar,
     launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS, block_message},
@@ -49,7 +50,7 @@ pub struct ValidBurst {
     pub total: u64,
     pub slice_bytes: u64,
     /// Class of the device; `None` matches any class.
-    pub class: Option<String>,
+    pub class: Option<ClassName>,
     /// Time for which slices outlive an operator that does not renew them.
     pub ttl: Duration,
     pub policy: RetryPolicy,
@@ -145,7 +146,7 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         result_bytes,
         total,
         slice_bytes,
-        class: spec.slice.class.clone(),
+        class: spec.slice.class.as_ref().map(ClassName::from),
         ttl: spec.lease.ttl(),
         policy: RetryPolicy {
             max_retries: u32::try_from(spec.retry_policy.max_retries).unwrap_or_default(),

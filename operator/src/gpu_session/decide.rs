@@ -45,7 +45,7 @@ pub(super) struct Decision {
     /// Event to publish: whether it is a warning, its reason and its text.
     pub event: Option<(bool, &'static str, String)>,
     /// Whether the finalizer must be removed, because the session has no slice any more.
-    pub let_go: bool,
+    pub remove_finalizer: bool,
     /// Time after which to reconcile again without an event.
     pub again: Option<Duration>,
 }
@@ -118,12 +118,12 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Decision {
     let old = session.status.clone().unwrap_or_default();
-    let held = objects::is_held(session);
+    let held = objects::has_finalizer(session);
     let deleted = session.metadata.deletion_timestamp.is_some();
     if deleted || conditions::is_true(&old.conditions, FAILED) {
         return Decision {
             lease: if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep },
-            let_go: held && lease.is_none(),
+            remove_finalizer: held && lease.is_none(),
             again: lease.map(|_| GOING),
             ..Decision::default()
         };
@@ -200,7 +200,7 @@ pub(super) fn decide(
         statistics: statistics_of(&next) != statistics_of(&old),
         status: (next != old).then_some(next),
         event,
-        let_go: false,
+        remove_finalizer: false,
         again,
     }
 }

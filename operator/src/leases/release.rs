@@ -72,13 +72,16 @@ impl Releases {
         unanswered.retain(|_, calls| calls.since.elapsed() < FORGOTTEN);
         let limit = ttl + EXPIRY_MARGIN;
         let calls = unanswered.entry(owner.uid.clone()).or_insert_with(|| {
-            tracing::info!(owner = owner.name, namespace = owner.namespace, %error, ?limit, "finished or deleted: waiting for an agent to respond, or for the slices to expire");
-            Unanswered { since: Instant::now(), failures: 0 }
+            tracing::info!(%error, ?limit, "finished or deleted: waiting for an agent to respond, or for the slices to expire");
+            Unanswered {
+                since: Instant::now(),
+                failures: 0,
+            }
         });
         calls.failures = calls.failures.saturating_add(1);
         let elapsed = calls.since.elapsed();
         if elapsed >= limit {
-            tracing::warn!(owner = owner.name, namespace = owner.namespace, %error, "finalizer removed after the slices expired");
+            tracing::warn!(%error, "finalizer removed after the slices expired");
             unanswered.remove(&owner.uid);
             return Release::Done;
         }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName};
+use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName, WorkerUid};
 use sahasra_scheduler::Load;
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::{AcquireRequest, Grant, GrantId, Owner, ReleaseRequest, RenewRequest};
@@ -72,6 +72,15 @@ pub(super) enum Action {
 }
 
 impl Action {
+    /// The worker whose agent is called.
+    pub(super) fn worker(&self) -> &WorkerName {
+        match self {
+            Self::Acquire { worker, .. } | Self::Release { worker, .. } | Self::Renew { worker, .. } | Self::Inventory { worker, .. } => {
+                worker
+            }
+        }
+    }
+
     /// Releases grants of an owner, except for `keep_slices` slices of each. If no grants are listed, all grants of the owner are released.
     fn release(worker: &WorkerName, endpoint: &str, owner: &Owner, grants: Vec<GrantId>, keep_slices: u32, immediately: bool) -> Self {
         Self::Release {
@@ -89,7 +98,7 @@ impl Action {
 
 #[derive(Debug, Default)]
 struct WorkerView {
-    uid: String,
+    uid: WorkerUid,
     endpoint: String,
     boot_id: BootId,
     /// Whether the agent is live and accepts work, according to the API server.
@@ -336,15 +345,15 @@ impl State {
     }
 
     /// Drops all grants on a worker.
-    fn lose_worker(&mut self, worker: &str, why: &'static str) {
-        self.sessions.retain(|_, seen| *seen.worker != *worker);
-        self.orphans.retain(|_, orphan| *orphan.worker != *worker);
+    fn lose_worker(&mut self, worker: &WorkerName, why: &'static str) {
+        self.sessions.retain(|_, seen| seen.worker != *worker);
+        self.orphans.retain(|_, orphan| orphan.worker != *worker);
         if let Some(view) = self.workers.get_mut(worker) {
             view.unclaimed.clear();
         }
-        let lost = self.drop_grants(|_, held| (*held.device.worker == *worker).then_some(Loss::Worker(why)));
+        let lost = self.drop_grants(|_, held| (held.device.worker == *worker).then_some(Loss::Worker(why)));
         if !lost.is_empty() {
-            tracing::warn!(worker, grants = lost.len(), why, "grants lost");
+            tracing::warn!(%worker, grants = lost.len(), why, "grants lost");
         }
     }
 
@@ -374,7 +383,7 @@ impl State {
     }
 
     /// Whether the last call to the worker had no answer.
-    pub(super) fn is_failing(&self, worker: &str) -> bool {
+    pub(super) fn is_failing(&self, worker: &WorkerName) -> bool {
         self.workers.get(worker).is_some_and(|view| view.failing.is_some())
     }
 

@@ -1,6 +1,6 @@
 //! A simulated worker with one device. Its agent grants the slices that a test leaves free, and the test controls its streams.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{
@@ -12,6 +12,7 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
+use parking_lot::{Mutex, MutexGuard};
 use sahasra_crds::{BurstJob, BurstJobStatus, GpuWorker};
 use sahasra_operator::{
     agents::{
@@ -166,7 +167,7 @@ struct Agent {
 
 impl Agent {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{self, Poll},
     time::Duration,
 };
@@ -16,6 +16,7 @@ use kube::{
     api::{PostParams, WatchEvent, WatchParams},
     client::Body,
 };
+use parking_lot::Mutex;
 use sahasra_crds::BurstJob;
 use sahasra_local::{ControlPlane, Options, ResponseBody};
 use sahasra_operator::{Operator, Settings, agents::AgentClient, context::Context, fault::Faults};
@@ -120,11 +121,11 @@ impl ApiServer {
 
     /// Rejects the requests for which `refuses` returns a status, from now on.
     pub(crate) fn refuse(&self, refuses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
-        *self.refuses.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(refuses));
+        *self.refuses.lock() = Some(Box::new(refuses));
     }
 
     fn refused(&self, method: &Method, path: &str, body: &[u8]) -> Option<StatusCode> {
-        let refuses = self.refuses.lock().unwrap_or_else(PoisonError::into_inner);
+        let refuses = self.refuses.lock();
         refuses.as_ref()?(method, path, &String::from_utf8_lossy(body))
     }
 }

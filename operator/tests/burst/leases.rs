@@ -1,16 +1,13 @@
 //! Tests of leases that users create, and of the cost of a release that no agent answers.
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use k8s_openapi::api::events::v1::Event;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
+use parking_lot::Mutex;
 use sahasra_crds::{
     BurstJob, VramLease,
     conditions::{self, GRANTED},
@@ -45,7 +42,7 @@ struct Lines(Arc<Mutex<Vec<String>>>);
 impl Lines {
     /// All lines so far.
     fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -71,7 +68,7 @@ impl Subscriber for Lines {
         }
         let mut fields = Fields(String::new());
         event.record(&mut fields);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(fields.0);
+        self.0.lock().push(fields.0);
     }
 
     fn enter(&self, _: &span::Id) {}

@@ -8,12 +8,7 @@ use sahasra_store::segment;
 use serde_json::Value;
 
 use super::indices;
-use crate::{
-    kernel,
-    plan::BurstPlan,
-    store::Bucket,
-    world::{World, locked},
-};
+use crate::{kernel, plan::BurstPlan, store::Bucket, world::World};
 
 /// Checks that a burst whose store rejects every write has failed, and that its message names the field to change.
 pub(super) fn refused(wrong: &dyn Fn(String), plan: &BurstPlan, job: &BurstJob) {
@@ -52,7 +47,7 @@ pub(super) fn results(
     let Some(name) = url.and_then(|url| url.strip_prefix("s3://")) else {
         return wrong(format!("its results are nowhere: {results:?}"));
     };
-    let objects = locked(&world.objects);
+    let objects = world.objects.lock();
     let read = |name: &str| {
         let found = objects.get(name).cloned();
         if found.is_none() {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use sahasra_executor_protocol::clock::monotonic_now;
 use sahasra_names::UnknownName;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -44,7 +44,7 @@ impl Agent {
         let device = self.parts.pool.device(&session.device).ok_or(ConnectError::Ended)?;
         let terms = session.terms();
         let engine = terms.engine.parse().map_err(|UnknownName(engine)| LaunchError::NoEngine {
-            device: device.name.to_string(),
+            device: device.name.clone(),
             engine,
         })?;
         // The slice counts as in use from before the process exists until after it has been reaped.
@@ -67,6 +67,7 @@ impl Agent {
             "session",
             session = terms.name,
             namespace = terms.namespace,
+            worker = self.identity.worker.as_str(),
             device = session.device.as_str(),
             process = process.id()
         );
@@ -75,7 +76,7 @@ impl Agent {
         *executor = Some(Arc::clone(&process));
         session.set_process(Some(Arc::clone(&process)));
         let watch = Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process));
-        part::spawn(watch.instrument(span));
+        tasks::spawn(watch.instrument(span));
         Ok(process)
     }
 
@@ -117,7 +118,7 @@ impl Agent {
             }
         });
         drop(executor);
-        part::blocking(move || self.sessions.launcher.trim_cache()).await;
+        tasks::blocking(move || self.sessions.launcher.trim_cache()).await;
     }
 
     /// Extends the grants of sessions with a connected client, each up to the session's limit, and writes to the executors when their sessions end.

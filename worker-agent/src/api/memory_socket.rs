@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use prost::Message;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::session::{ClientFrame, client_frame::Kind, frame};
 use tokio::io::AsyncReadExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -32,7 +32,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Pause after an error of the system, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The socket.
+/// Abstract Unix socket of the agent, see the [module](self).
 #[derive(Debug)]
 pub struct MemorySocket {
     listener: UnixListener,
@@ -75,7 +75,7 @@ impl MemorySocket {
                         continue;
                     };
                     let agent = Arc::clone(&agent);
-                    part::spawn(async move {
+                    tasks::spawn(async move {
                         if let Err(error) = pass_on(stream, &agent.sessions).await {
                             tracing::debug!(%error, "rejected a request for shared memory");
                         }

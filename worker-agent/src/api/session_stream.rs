@@ -17,8 +17,8 @@ use sahasra_access::{Access, AccessError, Action, bearer};
 use sahasra_error_chain::causes;
 use sahasra_service::{
     answer::{self, Answer},
-    part,
     server::Handshake,
+    tasks,
     tls::Acceptor,
 };
 use sahasra_wire::{
@@ -153,7 +153,7 @@ impl Call {
         };
         let hello = self.headers.get(HELLO_HEADER).and_then(|value| hello_frame(value.as_bytes()));
         let has_hello = hello.is_some();
-        part::spawn(hand_over(upgrade, process, hello.unwrap_or_default()));
+        tasks::spawn(hand_over(upgrade, process, hello.unwrap_or_default()));
         let mut answer = Answer::default();
         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = answer.headers_mut();
@@ -181,7 +181,7 @@ impl Call {
 async fn started(agent: &Arc<Agent>, session: Arc<Session>) -> Result<Arc<Process>, Refusal> {
     let agent = Arc::clone(agent);
     // A separate task completes the start even when the client disconnects meanwhile: otherwise nobody would own a half-started process.
-    let starting = part::spawn(async move { agent.executor_of(&session).await });
+    let starting = tasks::spawn(async move { agent.executor_of(&session).await });
     Ok(starting.await.map_err(|_| Refusal::ShuttingDown)??)
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use sahasra_executor_protocol::burst::status_page::StatusPage;
 use sahasra_executor_protocol::clock::monotonic_now;
-use sahasra_service::part;
+use sahasra_service::tasks;
 
 use super::launch::Launcher;
 use super::process::Process;
@@ -26,7 +26,7 @@ impl Launcher for Spawner {
                 command.env("MALLOC_ARENA_MAX", "2");
             };
             let started = self.executor("run", device.arguments(device.total_bytes), file, add).await?;
-            part::spawn(stderr::log(started.stderr));
+            tasks::spawn(stderr::log(started.stderr));
             Process::child(started.id, started.child, started.socket, Arc::new(status_page))
         })
     }

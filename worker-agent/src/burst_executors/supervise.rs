@@ -15,7 +15,7 @@ use futures::future::OptionFuture;
 use sahasra_executor_protocol::burst::messages::{Pause, Revoke, to_executor};
 use sahasra_executor_protocol::burst::status_page::{Activity, Slot};
 use sahasra_service::backoff::Backoff;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::burst::FailureCode;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -83,7 +83,7 @@ pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::U
     };
     // Not within the span of the burst that needs the first executor: later bursts of the namespace use it as well.
     let span = tracing::info_span!(parent: None, "executor", device = supervisor.device(), namespace = supervisor.namespace);
-    part::spawn(supervisor.run().instrument(span));
+    tasks::spawn(supervisor.run().instrument(span));
     sender
 }
 
@@ -227,7 +227,7 @@ impl Supervisor {
             0 => Duration::ZERO,
             times => START_DELAY.after(times),
         };
-        self.starting = Some(part::spawn(async move {
+        self.starting = Some(tasks::spawn(async move {
             tokio::time::sleep(delay).await;
             let permit = pool.states[place].permit().await;
             let device = &pool.devices[place];

@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use sahasra_names::{DeviceName, OwnerUid};
 use sahasra_ranges::AttemptRange;
-use sahasra_service::part;
+use sahasra_service::tasks;
 use sahasra_wire::burst::FailureCode;
 use tokio::{sync::Notify, time::Instant};
 use tracing::Instrument;
@@ -95,7 +95,7 @@ pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &DeviceNam
     // Not within the span of the stream, which the lane can outlive.
     let span =
         tracing::info_span!(parent: None, "lane", owner = burst.owner_uid.as_str(), namespace = burst.namespace, device = device.as_str());
-    part::spawn(worker.work(burst.closed.clone()).instrument(span));
+    tasks::spawn(worker.work(burst.closed.clone()).instrument(span));
     lane
 }
 

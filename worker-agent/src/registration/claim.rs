@@ -14,6 +14,7 @@ use std::{io, time::Duration};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use sahasra_crds::{GpuWorker, conditions, gpu_worker::GpuWorkerStatus};
+use sahasra_names::{BootId, WorkerName};
 use tokio::{
     net::TcpStream,
     time::{Instant, sleep, timeout},
@@ -29,7 +30,7 @@ const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(15);
 const POLLS: u32 = 20;
 
 /// Outcome of a connection to the address of a URL.
-enum Answer {
+enum Probe {
     Accepted,
     /// The connection was refused: nothing listens at the address.
     Refused,
@@ -40,9 +41,9 @@ enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("node {node} already has an agent, boot {boot}{}: stop that agent, or set another --node-name for this one", at(.endpoint))]
 pub struct Occupied {
-    pub node: String,
+    pub node: WorkerName,
     /// Boot id of the other agent.
-    pub boot: String,
+    pub boot: BootId,
     /// URL of the other agent, if known.
     pub endpoint: Option<String>,
 }
@@ -69,9 +70,9 @@ pub(super) struct Claim {
     /// This agent has held the heartbeat before.
     pub held: bool,
     /// Holder from which the next beat takes the heartbeat over.
-    replacing: Option<String>,
+    replacing: Option<BootId>,
     /// Holder from which this agent took the heartbeat over.
-    replaced: Option<String>,
+    replaced: Option<BootId>,
     /// The holder from which the heartbeat is taken over has another address, and may be alive.
     is_elsewhere: bool,
 }
@@ -88,24 +89,24 @@ impl Claim {
         !(is_first && self.is_elsewhere)
     }
 
-    fn replace(&mut self, holder: String, is_elsewhere: bool) {
+    fn replace(&mut self, holder: BootId, is_elsewhere: bool) {
         self.replacing = Some(holder);
         self.is_elsewhere = is_elsewhere;
     }
 }
 
 /// Tries to connect to the host and port of the URL.
-async fn probe(endpoint: &str) -> Answer {
+async fn probe(endpoint: &str) -> Probe {
     let Ok(uri) = endpoint.parse::<http::Uri>() else {
-        return Answer::Silent;
+        return Probe::Silent;
     };
-    let Some(host) = uri.host() else { return Answer::Silent };
+    let Some(host) = uri.host() else { return Probe::Silent };
     let default = if uri.scheme() == Some(&http::uri::Scheme::HTTPS) { 443 } else { 80 };
     let address = (host.trim_matches(['[', ']']).to_owned(), uri.port_u16().unwrap_or(default));
     match timeout(ACCEPT_TIMEOUT, TcpStream::connect(address)).await {
-        Ok(Ok(_)) => Answer::Accepted,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Answer::Refused,
-        Ok(Err(_)) | Err(_) => Answer::Silent,
+        Ok(Ok(_)) => Probe::Accepted,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Probe::Refused,
+        Ok(Err(_)) | Err(_) => Probe::Silent,
     }
 }
 
@@ -129,7 +130,7 @@ impl Registration {
         }
         if claim.held {
             tracing::error!(
-                boot = other,
+                boot = %other,
                 endpoint,
                 "another agent has claimed this node and is requested to stop: set a unique --node-name for each agent"
             );
@@ -142,10 +143,10 @@ impl Registration {
         let is_gone = match endpoint {
             Some(_) if !self.probes => true,
             Some(endpoint) => match probe(&endpoint).await {
-                Answer::Accepted => false,
-                Answer::Refused => true,
+                Probe::Accepted => false,
+                Probe::Refused => true,
                 // The holder has written its last beat, as the previous pod does in a rolling update.
-                Answer::Silent => status.is_some_and(|status| has_shut_down(&status)),
+                Probe::Silent => status.is_some_and(|status| has_shut_down(&status)),
             },
             None => false,
         };
@@ -164,7 +165,7 @@ impl Registration {
         let (before, seconds) = (renewed(&lease), lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds));
         let lasts = seconds.map_or(DEFAULT_LEASE_DURATION, |seconds| Duration::from_secs(seconds.clamp(1, 60) as u64));
         tracing::info!(
-            boot = occupied.boot,
+            boot = %occupied.boot,
             ?lasts,
             "another agent may serve this node: watching its heartbeat"
         );
@@ -187,17 +188,17 @@ impl Registration {
     }
 
     /// Returns the status of the `GpuWorker`, if the agent of that boot wrote it.
-    async fn status_of(&self, boot: &str) -> Result<Option<GpuWorkerStatus>, RegistrationError> {
+    async fn status_of(&self, boot: &BootId) -> Result<Option<GpuWorkerStatus>, RegistrationError> {
         let workers: Api<GpuWorker> = Api::all(self.client.clone());
         let worker = found(workers.get(&self.config.node_name)).await?;
         let status = worker.and_then(|worker| worker.status);
-        Ok(status.filter(|status| status.boot_id.as_deref() == Some(boot)))
+        Ok(status.filter(|status| status.boot_id.as_deref() == Some(boot.as_str())))
     }
 }
 
-fn holder(lease: &Lease) -> String {
-    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
-    holder.unwrap_or_default()
+fn holder(lease: &Lease) -> BootId {
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref());
+    holder.map(BootId::from).unwrap_or_default()
 }
 
 fn has_shut_down(status: &GpuWorkerStatus) -> bool {

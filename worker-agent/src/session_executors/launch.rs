@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io;
 
 use futures::future::BoxFuture;
-use sahasra_names::{Backend, Engine};
+use sahasra_names::{Backend, DeviceName, Engine};
 
 use super::process::Process;
 use crate::devices::DeviceDescription;
@@ -13,7 +13,11 @@ use crate::devices::DeviceDescription;
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     #[error("device {device} does not support engine {engine}")]
-    NoEngine { device: String, engine: String },
+    NoEngine {
+        device: DeviceName,
+        /// Name of the engine, which this agent may not know.
+        engine: String,
+    },
     #[error("failed to start the session's executor")]
     Start(#[from] io::Error),
 }

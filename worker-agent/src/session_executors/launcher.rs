@@ -108,7 +108,7 @@ impl Launch for Launcher {
         Box::pin(async move {
             if !self.engines(device.kind).contains(&engine) {
                 return Err(LaunchError::NoEngine {
-                    device: device.name.to_string(),
+                    device: device.name.clone(),
                     engine: engine.to_string(),
                 });
             }

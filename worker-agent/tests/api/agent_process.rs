@@ -4,9 +4,11 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, mpsc},
     time::Instant,
 };
+
+use parking_lot::Mutex;
 
 use super::coordinator::TIMEOUT;
 
@@ -45,11 +47,11 @@ impl AgentProcess {
                 if let Some(rest) = line.split("serving address=").nth(1) {
                     let _ = sender.send(rest.split(' ').next().unwrap_or_default().to_owned());
                 }
-                lines.lock().unwrap().push(line);
+                lines.lock().push(line);
             }
         });
         let address = address.recv_timeout(TIMEOUT);
-        let address = address.unwrap_or_else(|_| panic!("the agent does not serve: {:#?}", log.lock().unwrap()));
+        let address = address.unwrap_or_else(|_| panic!("the agent does not serve: {:#?}", log.lock()));
         let scheme = if command.get_args().any(|argument| argument == "--tls-cert-file") {
             "https"
         } else {
@@ -70,7 +72,7 @@ impl AgentProcess {
     }
 
     pub(crate) fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
+        self.log.lock().clone()
     }
 
     fn pid(&self) -> rustix::process::Pid {

@@ -1,13 +1,9 @@
 //! The part of an API server that an agent uses: objects by path that are created, read and patched.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -48,34 +44,34 @@ fn merge(target: &mut Value, patch: &Value) {
 
 impl Objects {
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
-        self.objects.lock().unwrap().get(path).cloned()
+        self.objects.lock().get(path).cloned()
     }
 
     pub(crate) fn put(&self, path: &str, object: Value) {
-        self.objects.lock().unwrap().insert(path.to_owned(), object);
+        self.objects.lock().insert(path.to_owned(), object);
     }
 
     pub(crate) fn delete(&self, path: &str) {
-        self.objects.lock().unwrap().remove(path);
+        self.objects.lock().remove(path);
     }
 
     pub(crate) fn writes(&self) -> Vec<String> {
-        self.writes.lock().unwrap().clone()
+        self.writes.lock().clone()
     }
 
     /// Returns the `bootId` of every status that was written for the `GpuWorker`.
     pub(crate) fn boots(&self) -> Vec<String> {
-        let statuses = self.statuses.lock().unwrap();
+        let statuses = self.statuses.lock();
         let boots = statuses.iter().map(|status| status["bootId"].as_str().unwrap_or_default());
         boots.map(str::to_owned).collect()
     }
 
     pub(crate) fn break_beats(&self, count: u32) {
-        *self.broken_beats.lock().unwrap() = count;
+        *self.broken_beats.lock() = count;
     }
 
     fn breaks(&self, method: &Method, path: &str) -> bool {
-        let mut left = self.broken_beats.lock().unwrap();
+        let mut left = self.broken_beats.lock();
         let breaks = *left > 0 && method == Method::PATCH && path == HEARTBEAT;
         *left -= u32::from(breaks);
         breaks
@@ -113,13 +109,13 @@ impl Objects {
         let missing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
         let object = path.strip_suffix("/status").unwrap_or(path);
         if method != Method::GET {
-            self.writes.lock().unwrap().push(format!("{method} {path}"));
+            self.writes.lock().push(format!("{method} {path}"));
         }
         if self.breaks(method, path) {
             let broken = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "InternalError", "code": 500});
             return (StatusCode::INTERNAL_SERVER_ERROR, broken);
         }
-        let mut objects = self.objects.lock().unwrap();
+        let mut objects = self.objects.lock();
         match method.as_str() {
             "POST" => {
                 let mut created: Value = serde_json::from_slice(body).unwrap();
@@ -146,7 +142,7 @@ impl Objects {
                     }
                     merge(found, &patch);
                     if object == WORKER && path != object {
-                        self.statuses.lock().unwrap().push(patch["status"].clone());
+                        self.statuses.lock().push(patch["status"].clone());
                     }
                     let version: u64 = version.as_str().and_then(|version| version.parse().ok()).unwrap_or(0);
                     found["metadata"]["resourceVersion"] = json!((version + 1).to_string());

@@ -11,9 +11,9 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
 
 use libtest_mimic::Failed;
+use parking_lot::Mutex;
 use sahasra_executor_protocol::probe::SandboxFeatures;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -137,7 +137,7 @@ impl Scene {
     }
 
     fn report(&self, around: Around) -> Report {
-        let mut rounds = self.rounds.lock().unwrap();
+        let mut rounds = self.rounds.lock();
         let (_, report) = rounds.entry(around).or_insert_with(|| {
             let removable = self.folder.path().join("removable");
             fs::write(&removable, "").unwrap();
@@ -164,7 +164,7 @@ impl Scene {
 
     /// Checks that no target was killed inside the sandbox, and that both were killed outside.
     pub(crate) fn is_unharmed(&self, around: Around) -> Result<(), Failed> {
-        let mut rounds = self.rounds.lock().unwrap();
+        let mut rounds = self.rounds.lock();
         for other in &mut rounds.get_mut(&Around::Nothing).unwrap().0 {
             other.child.wait().unwrap();
         }

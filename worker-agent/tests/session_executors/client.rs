@@ -166,7 +166,6 @@ impl Client {
         let _ = self.stream.write_all(&bytes);
     }
 
-    /// Writes raw bytes.
     pub(crate) fn write_raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }

@@ -1,9 +1,10 @@
 //! Parts that are sent encoded in both directions, and parts whose encoding is invalid.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use sahasra_wire::session::{Encoder, Hello, PART_BYTES, Part, Upload, client_frame::Kind, encodings, server_frame};
 
@@ -224,7 +225,7 @@ proptest! {
     ) {
         // One process for all cases: it must survive all invalid parts.
         static EXECUTOR: OnceLock<Mutex<Executor>> = OnceLock::new();
-        let executor = EXECUTOR.get_or_init(|| Mutex::new(Executor::ptx(MEMORY))).lock().unwrap();
+        let executor = EXECUTOR.get_or_init(|| Mutex::new(Executor::ptx(MEMORY))).lock();
         let raw: Vec<u8> = (0..4000_u32).map(|place| (place / 7 % 50) as u8).collect();
         let (part, payload) = Encoder::default().encode(&raw, width, usize::MAX).unwrap();
         let mut payload = payload.to_vec();

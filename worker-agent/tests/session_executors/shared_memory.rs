@@ -46,7 +46,6 @@ fn request(executor: &Executor, secret: &[u8]) -> UnixStream {
     executor.connection(&bytes)
 }
 
-/// Gets memory.
 fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, RejectionCode> {
     let stream = request(executor, secret);
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();

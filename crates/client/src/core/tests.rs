@@ -40,7 +40,7 @@ impl Pair {
     }
 
     fn connect(&mut self) {
-        let hello = self.core.hello(false, 0);
+        let hello = self.core.hello(false, Duration::ZERO);
         let welcome = self.executor.welcome(&hello);
         let Some(server_frame::Kind::Welcome(said)) = &welcome.kind else {
             panic!("the executor welcomes");

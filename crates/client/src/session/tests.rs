@@ -3,12 +3,13 @@
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use bytes::BytesMut;
+use parking_lot::Mutex;
 use sahasra_wire::session::{ClientFrame, frame};
 use tokio_tungstenite::tungstenite::{self, Message, handshake::server};
 
@@ -114,7 +115,7 @@ fn serve(carrier: &mut impl Carrier, executor: &Mutex<Executor>, cut: Option<usi
             bytes.truncate(cut - count.min(cut));
         }
         count += bytes.len();
-        let mut executor = executor.lock().unwrap();
+        let mut executor = executor.lock();
         let mut out = BytesMut::new();
         if !greeted {
             decoder.buffer().extend_from_slice(&bytes);
@@ -245,7 +246,7 @@ fn goes_through_with(options: Options, web_socket: bool, connections: Vec<Connec
     assert!(matches!(session.put(vec![0], "u8", &[1]), Err(Error::Closed)));
     drop(session);
     worker.thread.join().unwrap();
-    let executor = worker.executor.lock().unwrap();
+    let executor = worker.executor.lock();
     assert!(executor.tensors.is_empty());
     let uploads = executor.done.iter().filter(|line| line.starts_with("upload")).count();
     assert_eq!(uploads, 40, "{:?}", executor.done);
@@ -277,7 +278,7 @@ fn the_largest_frame_is_split_into_web_socket_messages_that_a_gateway_accepts() 
             bytes: 64 << 20,
         }));
         serve(&mut stream, &executor, None);
-        executor.into_inner().unwrap().done
+        executor.into_inner().done
     });
     let mut target = Target::through(&Gateway::new(&url, Token::text(TOKEN), None).unwrap(), "default", "mine").unwrap();
     target.gateway = None;
@@ -320,7 +321,7 @@ fn zeros_over_a_slow_line(compression: Compression) -> (u32, u64) {
     let tensor = session.put(zeros.clone(), "f32", &[10 << 20]).unwrap();
     session.synchronise().wait().unwrap();
     let (traffic, encoded) = {
-        let executor = worker.executor.lock().unwrap();
+        let executor = worker.executor.lock();
         assert!(executor.tensors.values().next() == Some(&zeros));
         (session.traffic(), executor.encoded.0)
     };
@@ -344,7 +345,7 @@ fn uploads_over_a_slow_link_are_compressed_if_the_mode_allows_it() {
 fn an_executor_that_decodes_slowly_gets_uploads_as_they_are() {
     let worker = worker(false, vec![Connection::Slow]);
     let session = connect(target(&worker, false), Options::default()).unwrap();
-    let encoded = || worker.executor.lock().unwrap().encoded.0;
+    let encoded = || worker.executor.lock().encoded.0;
     let upload = || {
         let tensor = session.put(vec![0; 40 << 20], "f32", &[10 << 20]).unwrap();
         session.synchronise().wait().unwrap();
@@ -353,7 +354,7 @@ fn an_executor_that_decodes_slowly_gets_uploads_as_they_are() {
     upload();
     let before = encoded();
     assert!(before >= 10, "{before} parts");
-    worker.executor.lock().unwrap().decoding_rate = 1_000_000;
+    worker.executor.lock().decoding_rate = 1_000_000;
     session.synchronise().wait().unwrap();
     upload();
     assert_eq!(encoded(), before);
@@ -416,10 +417,10 @@ fn a_session_that_is_dropped_is_closed() {
     let session = connect(target(&worker, false), Options::default()).unwrap();
     let tensor = session.put(vec![1; 10], "u8", &[10]).unwrap();
     session.synchronise().wait().unwrap();
-    assert_eq!(worker.executor.lock().unwrap().tensors.len(), 1);
+    assert_eq!(worker.executor.lock().tensors.len(), 1);
     drop(session);
     worker.thread.join().unwrap();
-    assert!(worker.executor.lock().unwrap().tensors.is_empty());
+    assert!(worker.executor.lock().tensors.is_empty());
     drop(tensor);
 }
 
@@ -431,7 +432,7 @@ fn an_operation_with_invalid_arguments_is_rejected_before_it_is_sent() {
     assert!(matches!(session.allocate("tuple", &[1]), Err(Error::Invalid(_))));
     drop(session);
     worker.thread.join().unwrap();
-    assert!(worker.executor.lock().unwrap().done.is_empty());
+    assert!(worker.executor.lock().done.is_empty());
 }
 
 #[test]

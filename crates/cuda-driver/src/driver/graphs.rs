@@ -94,7 +94,6 @@ impl Driver {
         inserted
     }
 
-    /// Removes a node.
     pub(crate) fn remove_node(&self, handle: Handle, context: Option<&Arc<Context>>) -> Result<(), Status> {
         let graph = self.nodes.get(handle)?;
         if graph.has_memory() {

@@ -15,7 +15,6 @@ use super::Driver;
 const AWAITED_BYTES: u64 = 1 << 20;
 
 impl Driver {
-    /// Allocates device memory.
     pub(crate) fn allocate(&self, context: &Arc<Context>, bytes: u64, kind: Kind) -> Result<u64, Status> {
         if bytes == 0 {
             return Err(Status::INVALID_VALUE);

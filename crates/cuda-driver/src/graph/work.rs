@@ -50,7 +50,6 @@ pub(crate) struct Kernel {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
-    /// The parameter block.
     pub(crate) parameters: Bytes,
     /// Addresses of the parameters in the block, which programs read.
     pub(crate) places: Arc<[usize]>,

@@ -1,10 +1,11 @@
 //! Functions of the program between the work of streams.
 
 use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::ThreadId;
+
+use parking_lot::Mutex;
 
 use crate::driver::{CPU, ILLEGAL_ADDRESS, NOT_READY, Program, SUCCESS, apart, cu, ok, parameter};
 
@@ -18,7 +19,7 @@ struct Call {
 unsafe extern "C" fn read(data: *mut c_void) {
     // SAFETY: the test passes this and keeps it.
     let call = unsafe { &*data.cast::<Call>() };
-    call.go.lock().expect("no test panics with it").recv().expect("the test sends");
+    call.go.lock().recv().expect("the test sends");
     // SAFETY: the test passes this and keeps it.
     let value = unsafe { &*call.value }.load(Ordering::SeqCst);
     call.read.send((value, std::thread::current().id())).expect("the test receives");

@@ -46,7 +46,6 @@ fn without_local_driver() {
     ONCE.call_once(|| unsafe { std::env::set_var("SAHASRA_CUDA_DRIVER", "/nonexistent") });
 }
 
-/// Opens the library.
 pub(crate) fn open() -> libloading::Library {
     without_local_driver();
     // SAFETY: the library has no initialisers.
@@ -127,7 +126,6 @@ pub(crate) fn has_textures() -> bool {
     !(is_on_session() && std::env::var_os(GPU).is_some())
 }
 
-/// Bytes as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -191,7 +189,6 @@ impl Program {
         )
     }
 
-    /// Launches one thread.
     pub(crate) fn launch_one(&self, function: u64, parameters: &mut [*mut u8]) -> u32 {
         let none = std::ptr::null_mut::<u8>();
         cu!(

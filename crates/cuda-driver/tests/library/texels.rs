@@ -195,7 +195,6 @@ const MOVE: &str = ".visible .entry move_words(.param .u64 to, .param .u64 from,
     three: suld.b.3d.b32.zero %r5, [%rd2, {%r10, %r11, %r12, %r12}]; sust.b.3d.b32.zero [%rd1, {%r10, %r11, %r12, %r12}], %r5; ret;
 }\n";
 
-/// The kernels.
 fn kernels() -> String {
     let mut text = String::from(".version 8.0\n.target sm_80\n.address_size 64\n");
     for geometry in ["1d", "2d", "3d", "a1d", "a2d"] {
@@ -206,7 +205,6 @@ fn kernels() -> String {
     text + MOVE + "\0"
 }
 
-/// Values as bytes.
 pub(crate) fn bytes<T: Copy, const N: usize>(values: impl IntoIterator<Item = T>, convert: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.into_iter().flat_map(convert).collect()
 }

@@ -45,7 +45,6 @@ pub(crate) struct Launch {
     pub(crate) is_cooperative: bool,
 }
 
-/// Launches a kernel.
 pub(crate) fn launch(launch: &Launch) -> Result<(), Error> {
     let driver = context::ready()?;
     let function = registry::function(driver, launch.function)?;

@@ -81,7 +81,6 @@ pub(crate) fn built(name: &str) -> PathBuf {
     path
 }
 
-/// Bytes as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

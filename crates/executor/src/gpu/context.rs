@@ -186,7 +186,6 @@ impl Context {
         self.modules.lock().get(&id).cloned()
     }
 
-    /// Begins an operation.
     pub(super) fn begin(&self, operation: &Operation) -> Result<(), Failure> {
         match operation {
             Operation::Map { address, bytes } => self.map(*address, *bytes),

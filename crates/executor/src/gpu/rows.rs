@@ -100,7 +100,6 @@ fn overlap((source, source_pitch): (u64, u64), (target, target_pitch): (u64, u64
     source_pitch != target_pitch || offset < extent.width || source_pitch - offset < extent.width
 }
 
-/// Copies one row.
 fn copy_row(stream: sys::CUstream, from: (Side, u64), to: (Side, u64), width: u64) -> Result<(), Failure> {
     let bytes = width as usize;
     let ((from, source), (to, target)) = (from, to);

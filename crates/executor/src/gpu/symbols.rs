@@ -48,7 +48,6 @@ pub(super) struct Symbols {
     pub(super) required_blocks: BTreeMap<String, [u32; 3]>,
     /// Names of variables. The driver may not know one.
     pub(super) variables: Vec<String>,
-    /// Bytes of variables.
     pub(super) variable_bytes: u64,
     /// Whether kernels may print.
     pub(super) prints: bool,

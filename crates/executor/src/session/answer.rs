@@ -8,13 +8,13 @@ const MAX_TEXT_BYTES: usize = 64 << 10;
 
 /// An answer, without its sequence number.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct SessionAnswer {
     pub kind: Kind,
     /// Bytes beside the message.
     pub payload: Bytes,
 }
 
-impl From<Kind> for Answer {
+impl From<Kind> for SessionAnswer {
     fn from(kind: Kind) -> Self {
         Self {
             kind,
@@ -23,7 +23,7 @@ impl From<Kind> for Answer {
     }
 }
 
-impl Answer {
+impl SessionAnswer {
     /// The answers that carry an array: its head, and its bytes in parts.
     pub(crate) fn array(head: Tensor, data: &Bytes) -> impl Iterator<Item = Self> {
         let width = element_width(&head.element_type);

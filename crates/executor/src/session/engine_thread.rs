@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sahasra_wire::session::client_frame;
 
-use super::answer::Answer;
+use super::answer::SessionAnswer;
 use super::hub::{Hub, Input, Waiting};
 use super::payload::Payload;
 use super::state::Malformed;
@@ -22,7 +22,7 @@ pub(super) trait ClientState {
     fn has_answers(&self) -> bool;
 
     /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
-    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>);
+    fn take_answers(&mut self) -> (Vec<SessionAnswer>, Option<SessionAnswer>);
 
     /// Number of tensors or allocations, and bytes of device memory in use.
     fn stored(&self) -> (u64, u64);

@@ -18,7 +18,7 @@ use sahasra_wire::session::{
 
 use self::delegation::{Delegation, Waker};
 use self::memory::ClientMemory;
-use super::answer::Answer;
+use super::answer::SessionAnswer;
 use super::engine::Description;
 use super::link::{Arrival, Link, Sending, WINDOW};
 use super::payload::Payload;
@@ -386,7 +386,7 @@ impl Hub {
 
     /// Queues answers for the client of `generation`; nothing follows `last`. Small answers are written on this thread if the connection's
     /// writer sleeps.
-    pub(crate) fn answer(&self, generation: u64, answers: Vec<Answer>, last: Option<Answer>) {
+    pub(crate) fn answer(&self, generation: u64, answers: Vec<SessionAnswer>, last: Option<SessionAnswer>) {
         let connection = {
             let mut inner = self.inner.lock();
             let bytes: usize = answers.iter().map(|answer| answer.payload.len()).sum();

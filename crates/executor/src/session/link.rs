@@ -12,7 +12,7 @@ use sahasra_wire::session::{
     Hello, LARGEST_WINDOW_BYTES, LARGEST_WINDOW_FRAMES, Refused, RejectionCode, ServerFrame, VERSION, server_frame::Kind,
 };
 
-use super::answer::Answer;
+use super::answer::SessionAnswer;
 
 #[cfg(test)]
 mod tests;
@@ -119,7 +119,7 @@ struct Client {
 /// An answer, and its bytes: those of its payload, and of its message without the numbers.
 #[derive(Debug)]
 struct Kept {
-    answer: Answer,
+    answer: SessionAnswer,
     bytes: u64,
 }
 
@@ -276,7 +276,7 @@ impl Link {
     }
 
     /// Queues an answer for the client of `generation`, if that is still the current one.
-    pub(crate) fn answer(&mut self, generation: u64, answer: Answer) {
+    pub(crate) fn answer(&mut self, generation: u64, answer: SessionAnswer) {
         if let Some(client) = self.of(generation) {
             let bytes = (answer.kind.encoded_len() + answer.payload.len()) as u64;
             client.kept_bytes += bytes;
@@ -285,7 +285,7 @@ impl Link {
     }
 
     /// Queues the last answer for a client that has closed the session.
-    pub(crate) fn close(&mut self, generation: u64, answer: Answer) {
+    pub(crate) fn close(&mut self, generation: u64, answer: SessionAnswer) {
         self.answer(generation, answer);
         self.end(generation, Ending::Closed);
     }

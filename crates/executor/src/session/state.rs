@@ -36,7 +36,7 @@ use self::names::{Named, Names};
 use self::pending::Pending;
 use self::sending::{SENDING_TIMEOUT, Sending, Sent, Watched};
 use self::uploads::Incoming;
-use super::answer::Answer;
+use super::answer::SessionAnswer;
 use super::engine::{Callback, Completion, Engine, Fault, Properties};
 use super::engine_thread::ClientState;
 use super::hub::Waiting;
@@ -116,8 +116,8 @@ pub(crate) struct State<E: Engine> {
     epoch: Rc<Epoch>,
     /// Fault that made the device's context unusable: all further operations on the device fail with it.
     poisoned: Option<Fault>,
-    answers: Vec<Answer>,
-    closed: Option<Answer>,
+    answers: Vec<SessionAnswer>,
+    closed: Option<SessionAnswer>,
     callbacks: Callbacks,
 }
 
@@ -134,7 +134,7 @@ impl<E: Engine> ClientState for State<E> {
         self.has_answers()
     }
 
-    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+    fn take_answers(&mut self) -> (Vec<SessionAnswer>, Option<SessionAnswer>) {
         self.take_answers()
     }
 
@@ -233,7 +233,7 @@ impl<E: Engine> State<E> {
             | Operation::CudaLoad(cuda::Load { request, .. })
             | Operation::CudaWait(Wait { request, .. }) => {
                 let fault = Fault::unsupported(CUDA, self.engine.description().engine);
-                self.answer(Answer::failed(request, sequence, CUDA, fault.code, fault.message));
+                self.answer(SessionAnswer::failed(request, sequence, CUDA, fault.code, fault.message));
             }
             Operation::Upload(upload) => self.upload(sequence, upload),
             Operation::Part(part) => self.part(part, payload).map_err(|error| malformed(&error.to_string()))?,

@@ -111,6 +111,27 @@ impl Model {
         self.limit(device).saturating_sub(self.leased(device))
     }
 
+    pub(super) fn release(&mut self, owner: u8, counter: Option<u64>, keep: u32, immediately: bool) {
+        let now = self.now;
+        let mut kept: BTreeMap<u64, u32> = BTreeMap::new();
+        for slice in &mut self.slices {
+            if slice.owner != owner || counter.is_some_and(|counter| counter != slice.counter) {
+                continue;
+            }
+            let kept = kept.entry(slice.counter).or_default();
+            if slice.draining {
+                slice.until = if immediately { slice.until.min(now) } else { slice.until };
+            } else if *kept < keep {
+                *kept += 1;
+            } else {
+                slice.draining = true;
+                slice.until = if immediately { now } else { now + slice.grace };
+            }
+        }
+        self.settle();
+        self.kill();
+    }
+
     pub(super) fn settle(&mut self) {
         self.slices.sort_by_key(|slice| std::cmp::Reverse((slice.until, slice.counter)));
         for owner in 0..OWNERS {
@@ -227,24 +248,7 @@ impl ReferenceStateMachine for Model {
                 immediately,
             } => {
                 if model.fence(owner, term) {
-                    let now = model.now;
-                    let mut kept: BTreeMap<u64, u32> = BTreeMap::new();
-                    for slice in &mut model.slices {
-                        if slice.owner != owner || counter.is_some_and(|counter| counter != slice.counter) {
-                            continue;
-                        }
-                        let kept = kept.entry(slice.counter).or_default();
-                        if slice.draining {
-                            slice.until = if immediately { slice.until.min(now) } else { slice.until };
-                        } else if *kept < keep {
-                            *kept += 1;
-                        } else {
-                            slice.draining = true;
-                            slice.until = if immediately { now } else { now + slice.grace };
-                        }
-                    }
-                    model.settle();
-                    model.kill();
+                    model.release(owner, counter, keep, immediately);
                 }
             }
             Call::Extend { owner, ttl, limit } => {

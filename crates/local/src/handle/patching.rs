@@ -11,10 +11,10 @@ use crate::object;
 use crate::patch;
 use crate::refusal::{FieldError, Refusal, about};
 use crate::resource::{Behaviour, catalogue};
-use crate::service::Answer;
+use crate::service::ApiResponse;
 
 impl Request<'_> {
-    pub(super) fn patch(&self) -> Result<Answer, Refusal> {
+    pub(super) fn patch(&self) -> Result<ApiResponse, Refusal> {
         let content_type = self.content_type();
         let is_custom = self.kind.is_custom();
         match content_type {
@@ -45,7 +45,7 @@ impl Request<'_> {
     }
 
     /// Server-side apply: creates the object, or merges the configuration into it.
-    fn apply(&self) -> Result<Answer, Refusal> {
+    fn apply(&self) -> Result<ApiResponse, Refusal> {
         let query = &self.query;
         let name = &self.target.name;
         if query.text("fieldManager").is_empty() {

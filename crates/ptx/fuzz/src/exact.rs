@@ -117,7 +117,6 @@ impl Exact {
         !self.sticky && self.magnitude.is_zero()
     }
 
-    /// Returns the product.
     pub fn multiply(&self, other: &Self) -> Self {
         Self::new(
             self.negative != other.negative,

@@ -5,13 +5,11 @@ use crate::exact::{BF16, F16, F32, F64, Format};
 /// Interpretation of a type's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Unsigned integer.
     Unsigned,
     /// Two's complement integer.
     Signed,
     /// Untyped bits.
     Bits,
-    /// Floating point.
     Float(Format),
     /// Truth value.
     Predicate,

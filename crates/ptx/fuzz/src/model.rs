@@ -98,7 +98,6 @@ impl Model {
         !matches!(self.judge, Judge::Within(_))
     }
 
-    /// Computes the results.
     pub fn apply(&self, inputs: &[u64], carry: bool) -> Outcome {
         (self.function)(inputs, carry)
     }

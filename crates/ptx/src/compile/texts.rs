@@ -14,7 +14,6 @@ use sahasra_ptx_syntax::types::ScalarType;
 /// A function or variable, and the index in `Texts::sources` of the text that declares it.
 type Of<'a, T> = (&'a T, usize);
 
-/// Definitions by name.
 type Definitions<'a> = HashMap<&'a str, Definition>;
 
 pub(crate) struct Texts<'a> {

@@ -143,6 +143,10 @@ impl Worker<'_> {
     }
 
     /// Runs the selected group until none of its lanes can continue, or its turn ends.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the loop of the interpreter keeps its state in registers, not in arguments of functions"
+    )]
     pub(super) fn run_group(&mut self) -> Result<(), Stop> {
         let code = self.code;
         let instructions = code.instructions.as_slice();

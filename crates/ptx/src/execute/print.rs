@@ -2,7 +2,9 @@
 //! d i u o x X c s p f F e E g G a A %.
 
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// Collects the output of kernels over several launches. Clones share it.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ impl Output {
     }
 
     pub(super) fn append(&self, text: &[u8]) {
-        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut collected = self.0.lock();
         if collected.bytes.len() + text.len() <= collected.limit {
             collected.bytes.extend_from_slice(text);
         } else {
@@ -45,7 +47,7 @@ impl Output {
     /// Removes and returns the text printed since the last call. The text of one `printf` is contiguous. Texts of different threads are in
     /// the order in which the threads ran.
     pub fn take(&self) -> Vec<u8> {
-        let mut collected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut collected = self.0.lock();
         let bytes = std::mem::take(&mut collected.bytes);
         match std::mem::take(&mut collected.dropped) {
             0 => bytes,

@@ -1,7 +1,9 @@
 //! The heap from which kernels allocate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{ALIGNMENT, DevicePointer, Memory, MemoryError};
 
@@ -38,7 +40,7 @@ impl Heap {
     }
 
     fn state(&self) -> MutexGuard<'_, HeapState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Implements `malloc`. Returns `None` if the heap or the memory has no room.

@@ -76,12 +76,10 @@ impl HostBlock {
         self.pointer.as_ptr()
     }
 
-    /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut copy = Vec::with_capacity(self.bytes);
         // SAFETY: the block has these bytes, and the vector has room for them. Races are as the module documentation says.

@@ -104,20 +104,15 @@ impl Device {
 }
 
 /// Reproducible pseudorandom numbers.
-pub(crate) struct Noise(u64);
+pub(crate) struct Noise(fastrand::Rng);
 
 impl Noise {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        // Generator SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.u64(..)
     }
 
     /// Returns a number in [low, high).
@@ -130,7 +125,7 @@ impl Noise {
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.0.u64(..bound)
     }
 }
 

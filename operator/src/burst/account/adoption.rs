@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sahasra_names::DeviceId;
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_ranges::{AttemptRange, RangeMap, length};
 
 use super::{Account, flights::Flight};
@@ -13,10 +13,10 @@ impl Account {
     ///
     /// Waiting chunks become in flight: their attempt was taken for lost, but continues and costs no retry. Chunks in flight on the worker
     /// move to the reported device and attempt. Chunks in flight on another worker are adopted if that attempt fails or returns.
-    pub(crate) fn adopt<'a>(&mut self, worker: &str, chunks: impl IntoIterator<Item = (&'a str, AttemptRange)>) -> RangeMap<u32> {
+    pub(crate) fn adopt<'a>(&mut self, worker: &WorkerName, chunks: impl IntoIterator<Item = (&'a str, AttemptRange)>) -> RangeMap<u32> {
         let mut there = RangeMap::default();
         for (device, chunks) in chunks {
-            let device = self.in_flight.register(&DeviceId::new(worker, device));
+            let device = self.in_flight.register(&DeviceId::new(worker.clone(), device));
             let Range { start, end } = chunks.indices();
             there.insert(start..end.min(self.total), Flight::new(chunks.attempt, device));
         }
@@ -49,13 +49,13 @@ impl Account {
         }
         self.elsewhere.remove(worker);
         if !elsewhere.is_empty() {
-            self.elsewhere.insert(worker.to_owned(), elsewhere);
+            self.elsewhere.insert(worker.clone(), elsewhere);
         }
         missing
     }
 
     /// Records that a worker's agent has reported the end of these chunks, and no longer has them.
-    pub(crate) fn answered(&mut self, worker: &str, chunks: Range<u64>) {
+    pub(crate) fn answered(&mut self, worker: &WorkerName, chunks: Range<u64>) {
         if let Some(there) = self.elsewhere.get_mut(worker) {
             there.cut(chunks);
             self.elsewhere.retain(|_, there| !there.is_empty());
@@ -63,12 +63,12 @@ impl Account {
     }
 
     /// Records that a worker's agent no longer has chunks that are in flight elsewhere.
-    pub(crate) fn forget(&mut self, worker: &str) {
+    pub(crate) fn forget(&mut self, worker: &WorkerName) {
         self.elsewhere.remove(worker);
     }
 
     /// Number of chunks that a worker's agent has in addition to those in flight on its devices.
-    pub(crate) fn beside(&self, worker: &str) -> u64 {
+    pub(crate) fn beside(&self, worker: &WorkerName) -> u64 {
         self.elsewhere.get(worker).map_or(0, RangeMap::len)
     }
 
@@ -91,7 +91,7 @@ impl Account {
         rest.into_iter().map(|range| AttemptRange::new(range, chunks.attempt)).collect()
     }
 
-    fn in_flight_at(&self, worker: &str, range: Range<u64>) -> Vec<(Range<u64>, Flight)> {
+    fn in_flight_at(&self, worker: &WorkerName, range: Range<u64>) -> Vec<(Range<u64>, Flight)> {
         self.in_flight.matching(range, |flight| self.in_flight.worker(flight) == worker)
     }
 

@@ -59,7 +59,7 @@ impl Flights {
         })
     }
 
-    pub(super) fn worker(&self, flight: Flight) -> &str {
+    pub(super) fn worker(&self, flight: Flight) -> &WorkerName {
         &self.workers[flight.device as usize]
     }
 

@@ -138,12 +138,12 @@ fn a_checkpoint_restores_what_was_counted() {
             ..Counts::default()
         }
     );
-    restored.adopt("worker-2", [("cpu0", range(2, 4, 1))]);
+    restored.adopt(&"worker-2".into(), [("cpu0", range(2, 4, 1))]);
     assert_eq!(restored.counts().running, 3);
     // Chunk 4 has ended, and takes room at the agent all the same.
-    assert_eq!((running(&mut restored, &device(2)), restored.beside("worker-2")), (3, 1));
-    restored.answered("worker-2", 4..5);
-    assert_eq!((running(&mut restored, &device(2)), restored.beside("worker-2")), (3, 0));
+    assert_eq!((running(&mut restored, &device(2)), restored.beside(&"worker-2".into())), (3, 1));
+    restored.answered(&"worker-2".into(), 4..5);
+    assert_eq!((running(&mut restored, &device(2)), restored.beside(&"worker-2".into())), (3, 0));
 }
 
 /// Events that can happen to a burst.

@@ -1,6 +1,6 @@
 //! Records what agents report on the streams: results, failures, and chunks that are returned unstarted.
 
-use sahasra_names::DeviceId;
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{FailureCode, Failures, Results as ResultsFrame, Returned};
 
@@ -18,7 +18,7 @@ impl Stream {
 }
 
 impl Coordinator {
-    pub(super) fn on_results(&mut self, worker: &str, results: &ResultsFrame) {
+    pub(super) fn on_results(&mut self, worker: &WorkerName, results: &ResultsFrame) {
         self.seen(worker, results.sequence);
         let bytes = self.burst.layout.record_bytes();
         let mut answered = 0;
@@ -28,7 +28,7 @@ impl Coordinator {
             let expected = usize::try_from(run.count).ok().and_then(|count| count.checked_mul(bytes));
             if Some(run.outputs.len()) != expected || run.first.saturating_add(run.count) > self.burst.total {
                 tracing::error!(
-                    worker,
+                    %worker,
                     first = run.first,
                     count = run.count,
                     bytes = run.outputs.len(),
@@ -62,14 +62,14 @@ impl Coordinator {
         self.settle(worker);
     }
 
-    pub(super) fn on_failures(&mut self, worker: &str, failures: &Failures) {
+    pub(super) fn on_failures(&mut self, worker: &WorkerName, failures: &Failures) {
         let Some(stream) = self.streams.get(worker) else { return };
         if failures.sequence <= stream.highest_sequence {
             self.seen(worker, failures.sequence);
             return self.settle(worker);
         }
         let reported_before = stream.open().is_some_and(|open| failures.sequence <= open.reported_before);
-        let key = DeviceId::new(worker, failures.device.as_str());
+        let key = DeviceId::new(worker.clone(), failures.device.as_str());
         let now = self.now();
         let mut answered = 0;
         for failure in &failures.failures {
@@ -98,7 +98,7 @@ impl Coordinator {
                     outcome += self.account.failed(&key, chunks, code, &failure.message, now);
                 }
             }
-            tracing::debug!(worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
+            tracing::debug!(%worker, device = failures.device, first = failure.first, count = failure.count, %code, message = failure.message, "attempts failed");
             self.count_failed(failure.count, code, outcome);
         }
         self.seen(worker, failures.sequence);
@@ -106,7 +106,7 @@ impl Coordinator {
         self.settle(worker);
     }
 
-    pub(super) fn on_returned(&mut self, worker: &str, returned: &Returned) {
+    pub(super) fn on_returned(&mut self, worker: &WorkerName, returned: &Returned) {
         for range in &returned.ranges {
             if returned.without_slices {
                 self.nothing_held(worker, &range.device);
@@ -117,8 +117,8 @@ impl Coordinator {
     }
 
     /// Handles a report of the agent that no slice is held on a device, which the pool does not know yet.
-    fn nothing_held(&mut self, worker: &str, device: &str) {
-        let key = DeviceId::new(worker, device);
+    fn nothing_held(&mut self, worker: &WorkerName, device: &str) {
+        let key = DeviceId::new(worker.clone(), device);
         // Slices that the pool released itself are expected to be missing.
         if self.devices.get(&key).is_some_and(|device| device.window.slices() > 0) {
             self.pause(&key, self.now());
@@ -126,9 +126,9 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn answered(&mut self, worker: &str, device: &str, chunks: u64) {
+    pub(super) fn answered(&mut self, worker: &WorkerName, device: &str, chunks: u64) {
         let now = self.now();
-        if let Some(device) = self.devices.get_mut(&DeviceId::new(worker, device)) {
+        if let Some(device) = self.devices.get_mut(&DeviceId::new(worker.clone(), device)) {
             device.window.answered(chunks, now);
         }
     }

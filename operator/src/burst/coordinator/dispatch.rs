@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use sahasra_names::{DeviceId, WorkerName};
+use sahasra_names::{BootId, DeviceId, WorkerName};
 use sahasra_wire::burst::{ChunkRange, FailureCode, Submit, Withdraw, client_frame};
 
 use super::{
@@ -69,9 +69,9 @@ impl Coordinator {
     pub(super) fn follow_grants(&mut self) {
         let now = self.now();
         let mut slices: BTreeMap<DeviceId, u64> = BTreeMap::new();
-        let mut endpoints: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+        let mut endpoints: BTreeMap<&WorkerName, (&str, &str)> = BTreeMap::new();
         for grant in &self.held.grants {
-            let key = DeviceId::new(&*grant.worker, &*grant.device);
+            let key = DeviceId::new(grant.worker.clone(), grant.device.clone());
             *slices.entry(key).or_default() += u64::from(grant.slices);
             endpoints.insert(&grant.worker, (&grant.endpoint, &grant.id.boot_id));
         }
@@ -84,19 +84,21 @@ impl Coordinator {
             let number = self.account.register(&key);
             self.devices.insert(key, Device::new(number, held, now));
         }
-        let mut restarted: Vec<String> = Vec::new();
+        let mut restarted: Vec<WorkerName> = Vec::new();
         for (worker, (endpoint, boot_id)) in &endpoints {
             let stream = self.streams.get(*worker);
             if stream.is_none_or(|stream| stream.boot_id != *boot_id) {
-                let replaced = self.streams.insert((*worker).to_owned(), Stream::new(endpoint, boot_id, now));
-                restarted.extend(replaced.map(|_| (*worker).to_owned()));
+                let replaced = self
+                    .streams
+                    .insert((*worker).clone(), Stream::new(endpoint, BootId::from(boot_id), now));
+                restarted.extend(replaced.map(|_| (*worker).clone()));
             }
         }
         // A new boot of an agent has none of the chunks of the old boot.
         for worker in restarted {
             self.lose_worker(&worker, "the agent was restarted");
         }
-        let lost: Vec<String> = (self.streams.iter())
+        let lost: Vec<WorkerName> = (self.streams.iter())
             .filter(|(worker, stream)| {
                 let known = self.context.directory.worker(worker);
                 known.is_none_or(|known| known.stale || known.boot_id != stream.boot_id)
@@ -111,11 +113,11 @@ impl Coordinator {
     }
 
     /// Adds the devices of chunks that an agent has. The burst may hold no slices there any more.
-    pub(super) fn add_devices(&mut self, worker: &str, chunks: &[ChunkRange]) {
+    pub(super) fn add_devices(&mut self, worker: &WorkerName, chunks: &[ChunkRange]) {
         let now = self.now();
         let names: BTreeSet<&str> = chunks.iter().map(|range| range.device.as_str()).collect();
         for device in names {
-            let id = DeviceId::new(worker, device);
+            let id = DeviceId::new(worker.clone(), device);
             let number = self.account.register(&id);
             self.devices.entry(id).or_insert_with(|| Device::empty(number, now));
         }
@@ -186,7 +188,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn submit(&mut self, worker: &str, ranges: Vec<ChunkRange>) {
+    pub(super) fn submit(&mut self, worker: &WorkerName, ranges: Vec<ChunkRange>) {
         let open = self.streams.get(worker).and_then(Stream::open);
         let submit = || client_frame::Kind::Submit(Submit { ranges: ranges.clone() });
         if open.is_none_or(|open| !open.stream.send(submit())) {
@@ -194,9 +196,9 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn take_back(&mut self, worker: &str, ranges: &[ChunkRange]) {
+    pub(super) fn take_back(&mut self, worker: &WorkerName, ranges: &[ChunkRange]) {
         for range in ranges {
-            let device = DeviceId::new(worker, range.device.as_str());
+            let device = DeviceId::new(worker.clone(), range.device.as_str());
             self.account.returned(&device, range.into());
         }
     }
@@ -225,7 +227,7 @@ impl Coordinator {
             .max_by_key(|(outstanding, ..)| *outstanding)
             .map(|(_, key, _)| key.clone());
         let Some(key) = fullest else { return };
-        if let Some(open) = self.streams.get_mut(&*key.worker).and_then(Stream::open_mut)
+        if let Some(open) = self.streams.get_mut(&key.worker).and_then(Stream::open_mut)
             && now - open.rebalanced >= REBALANCE_AFTER * 4
         {
             open.rebalanced = now;
@@ -292,7 +294,7 @@ impl Coordinator {
             .min()
     }
 
-    pub(super) fn max_outstanding(&self, worker: &str) -> Option<u64> {
+    pub(super) fn max_outstanding(&self, worker: &WorkerName) -> Option<u64> {
         let stream = self.streams.get(worker)?;
         let accepts = !stream.ending && stream.unsettled.is_none();
         stream.open().filter(|_| accepts).map(|open| open.max_outstanding)

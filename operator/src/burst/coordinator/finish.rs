@@ -7,7 +7,7 @@ use sahasra_crds::{
     BurstJob,
     conditions::{ADMITTED, CHECKPOINTED, COMPLETE, FAILED},
 };
-use sahasra_service::{backoff::Backoff, causes, part};
+use sahasra_service::{backoff::Backoff, causes, tasks};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -58,7 +58,7 @@ impl Coordinator {
         // VRAM is released while the checkpoint is written. After a crash in between, only chunks that no checkpoint covers run again.
         let (uid, pool) = (self.owner().uid, self.context.pool.clone());
         let (objects, lease) = (self.objects.clone(), self.lease.take());
-        let returning = part::spawn(async move {
+        let returning = tasks::spawn(async move {
             let released = pool.release(&uid, immediately).await;
             let deleted = match &lease {
                 Some(lease) => delete_lease(&objects, lease).await,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use sahasra_names::DeviceId;
+use sahasra_names::{DeviceId, WorkerName};
 use sahasra_wire::burst::FailureCode;
 
 use super::{Coordinator, streams::RESUME_WITHIN};
@@ -11,7 +11,7 @@ use crate::burst::account::FailureOutcome;
 impl Coordinator {
     /// Counts the chunks of streams that have been broken for too long as lost.
     pub(super) fn lose_broken(&mut self, now: Duration) {
-        let overdue: Vec<String> = (self.streams.iter_mut())
+        let overdue: Vec<WorkerName> = (self.streams.iter_mut())
             .filter_map(|(worker, stream)| {
                 stream
                     .broken_since
@@ -24,7 +24,7 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn lose_worker(&mut self, worker: &str, why: &str) {
+    pub(super) fn lose_worker(&mut self, worker: &WorkerName, why: &str) {
         if let Some(stream) = self.streams.get_mut(worker) {
             stream.broken_since = None;
         }
@@ -51,9 +51,9 @@ impl Coordinator {
 
     /// Closes every stream and counts its chunks as lost.
     pub(super) fn lose_all_streams(&mut self) {
-        let workers: BTreeSet<String> = std::mem::take(&mut self.streams).into_keys().collect();
+        let workers: BTreeSet<WorkerName> = std::mem::take(&mut self.streams).into_keys().collect();
         workers.iter().for_each(|worker| self.account.forget(worker));
-        let devices = self.devices.keys().filter(|id| workers.contains(&*id.worker));
+        let devices = self.devices.keys().filter(|id| workers.contains(&id.worker));
         let devices: Vec<DeviceId> = devices.cloned().collect();
         self.lose(&devices, FailureCode::Disconnected, "the burst was suspended");
     }

@@ -11,7 +11,7 @@ use sahasra_crds::{
     conditions::{ADMITTED, CHECKPOINTED},
 };
 use sahasra_results::table::Columns;
-use sahasra_service::{causes, part};
+use sahasra_service::{causes, tasks};
 
 use super::{Coordinator, CoordinatorError, writes::Written};
 use crate::{
@@ -191,7 +191,7 @@ impl Coordinator {
         }
         self.writing.status = true;
         let (objects, version) = (self.objects.clone(), self.version.clone());
-        self.writes.spawn(part::tied(async move {
+        self.writes.spawn(tasks::tied(async move {
             let outcome = objects.write_status(&version, &next).await.map(Box::new);
             Written::Status(Box::new(next), outcome)
         }));
@@ -227,7 +227,7 @@ impl Coordinator {
         let job = self.job.borrow().clone();
         let bounds = self.bounds(&job, self.held.slices());
         let objects = self.objects.clone();
-        self.writes.spawn(part::tied(async move {
+        self.writes.spawn(tasks::tied(async move {
             Written::Intent(objects.write_intent(&job, bounds).await.map(Box::new))
         }));
     }
@@ -246,9 +246,9 @@ impl Coordinator {
         let next = self.lease_status();
         self.writing.lease_conditions.clone_from(&next.conditions);
         let objects = self.objects.clone();
-        self.writes.spawn(part::tied(
-            async move { Written::Lease(objects.write_lease_status(&name, &next).await) },
-        ));
+        self.writes.spawn(tasks::tied(async move {
+            Written::Lease(objects.write_lease_status(&name, &next).await)
+        }));
     }
 
     fn lease_status(&self) -> VramLeaseStatus {

@@ -11,7 +11,7 @@ use sahasra_crds::{
     burst_job::KeptResults,
     conditions::{ADMITTED, CHECKPOINTED},
 };
-use sahasra_service::{causes, part};
+use sahasra_service::{causes, tasks};
 use sahasra_wire::burst::Store;
 use tokio::time::timeout;
 
@@ -67,7 +67,7 @@ impl Saving {
         let version = self.api.write_checkpoint(self.version.as_deref(), self.term, self.contents).await?;
         if let (Some(stale), Some(folder)) = (self.stale, self.folder) {
             // Spawned, so that a slow store does not delay the acknowledgement of the results that the checkpoint covers.
-            part::spawn(delete_sets(stale, folder));
+            tasks::spawn(delete_sets(stale, folder));
         }
         Ok(version)
     }
@@ -199,7 +199,7 @@ impl Coordinator {
         if let Ok((_, covered)) = &snapshot {
             self.checkpoint_pace.carried(covered.bytes, self.now());
         }
-        self.writes.spawn(part::tied(async move {
+        self.writes.spawn(tasks::tied(async move {
             Written::Checkpoint(match snapshot {
                 Ok((saving, covered)) => saving.write().await.map(|version| (version, Box::new(covered))),
                 Err(error) => Err(error),

@@ -157,7 +157,7 @@ impl Coordinator {
             owner: self.owner(),
             kind: ClaimKind::Burst,
             slice_bytes: self.burst.slice_bytes,
-            class: self.burst.class.as_deref().map(Into::into),
+            class: self.burst.class.clone(),
             engine: Some(Engine::Ptx),
             min,
             max,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use sahasra_names::DeviceId;
+use sahasra_names::{BootId, DeviceId, WorkerName};
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_service::{backoff::Backoff, causes};
 use sahasra_wire::{
@@ -29,7 +29,7 @@ const MAX_COVERED_RANGES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) endpoint: String,
-    pub(super) boot_id: String,
+    pub(super) boot_id: BootId,
     pub(super) state: State,
     /// Number of failures since the stream was last open.
     pub(super) failures: u32,
@@ -57,10 +57,10 @@ pub(super) struct Unsettled {
 
 impl Stream {
     /// A stream to the agent with this boot id, which is opened at `now`.
-    pub(super) fn new(endpoint: &str, boot_id: &str, now: Duration) -> Self {
+    pub(super) fn new(endpoint: &str, boot_id: BootId, now: Duration) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
-            boot_id: boot_id.to_owned(),
+            boot_id,
             state: State::Closed(now),
             failures: 0,
             ending: false,
@@ -110,19 +110,19 @@ pub(super) struct OpenStream {
 impl Coordinator {
     pub(super) fn open_streams(&mut self) {
         let now = self.now();
-        let granted: BTreeSet<&str> = self.held.grants.iter().map(|grant| grant.worker.as_str()).collect();
+        let granted: BTreeSet<&WorkerName> = self.held.grants.iter().map(|grant| &grant.worker).collect();
         // A closed stream to a worker without grants is dropped, unless the agent may still have chunks.
         self.streams.retain(|worker, stream| {
-            granted.contains(worker.as_str()) || !matches!(stream.state, State::Closed(_)) || stream.broken_since.is_some()
+            granted.contains(worker) || !matches!(stream.state, State::Closed(_)) || stream.broken_since.is_some()
         });
-        let due: Vec<String> = (self.streams.iter())
+        let due: Vec<WorkerName> = (self.streams.iter())
             .filter(|(_, stream)| matches!(stream.state, State::Closed(at) if at <= now))
             .map(|(worker, _)| worker.clone())
             .collect();
         for worker in due {
             let open = Open {
                 owner: self.owner(),
-                boot_id: self.streams[&worker].boot_id.clone(),
+                boot_id: self.streams[&worker].boot_id.to_string(),
                 program: (self.burst).program(self.store_folder().filter(|_| matches!(self.results, Results::Store(_)))),
                 covered: self
                     .covered
@@ -159,15 +159,15 @@ impl Coordinator {
         match event {
             StreamEvent::Closed(error) => {
                 match &error {
-                    Some(error) => tracing::warn!(worker = id.worker, error = %causes(error), "stream connection lost"),
-                    None => tracing::debug!(worker = id.worker, "stream ended"),
+                    Some(error) => tracing::warn!(worker = %id.worker, error = %causes(error), "stream connection lost"),
+                    None => tracing::debug!(worker = %id.worker, "stream ended"),
                 }
                 self.close(&id.worker);
             }
             StreamEvent::Frame(frame) => match *frame {
                 server_frame::Kind::Opened(opened) => self.on_opened(&id.worker, &opened),
                 server_frame::Kind::Refused(refusal) => {
-                    tracing::warn!(worker = id.worker, code = %refusal.code(), message = refusal.message, "stream rejected");
+                    tracing::warn!(worker = %id.worker, code = %refusal.code(), message = refusal.message, "stream rejected");
                     if refusal.code() == RejectionCode::StaleTerm {
                         return Err(CoordinatorError::Superseded);
                     }
@@ -184,7 +184,7 @@ impl Coordinator {
         Ok(())
     }
 
-    pub(super) fn on_opened(&mut self, worker: &str, opened: &Opened) {
+    pub(super) fn on_opened(&mut self, worker: &WorkerName, opened: &Opened) {
         let now = self.now();
         self.add_devices(worker, &opened.chunks);
         let there = opened.chunks.iter().map(|range| (range.device.as_str(), AttemptRange::from(range)));
@@ -222,7 +222,7 @@ impl Coordinator {
     }
 
     /// Once the agent has repeated its results and failures: makes the submitted chunks that it neither has nor repeated wait again.
-    pub(super) fn settle(&mut self, worker: &str) {
+    pub(super) fn settle(&mut self, worker: &WorkerName) {
         let Some(stream) = self.streams.get_mut(worker) else { return };
         let Some(sequence) = stream.open().map(|open| open.sequence) else {
             return;
@@ -232,7 +232,7 @@ impl Coordinator {
             return;
         };
         let devices = self.devices_of(worker);
-        tracing::debug!(worker, chunks = chunks.len(), resumed, "chunks not delivered to the agent");
+        tracing::debug!(%worker, chunks = chunks.len(), resumed, "chunks not delivered to the agent");
         if resumed {
             self.account.undelivered(&devices, &chunks);
         } else {
@@ -240,11 +240,11 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn devices_of(&self, worker: &str) -> Vec<DeviceId> {
-        self.devices.keys().filter(|id| *id.worker == *worker).cloned().collect()
+    pub(super) fn devices_of(&self, worker: &WorkerName) -> Vec<DeviceId> {
+        self.devices.keys().filter(|id| id.worker == *worker).cloned().collect()
     }
 
-    pub(super) fn seen(&mut self, worker: &str, number: u64) {
+    pub(super) fn seen(&mut self, worker: &WorkerName, number: u64) {
         let Some(stream) = self.streams.get_mut(worker) else { return };
         stream.highest_sequence = stream.highest_sequence.max(number);
         if let Some(open) = stream.open_mut() {
@@ -254,7 +254,7 @@ impl Coordinator {
 
     /// Closes the stream to a worker, to be reopened after a wait. The agent continues with its chunks, which are lost only if the stream
     /// is not reopened in time.
-    pub(super) fn close(&mut self, worker: &str) {
+    pub(super) fn close(&mut self, worker: &WorkerName) {
         let now = self.now();
         if let Some(stream) = self.streams.get_mut(worker) {
             stream.failures += 1;
@@ -266,7 +266,7 @@ impl Coordinator {
     }
 
     /// Worker, stream number and sequence number of each stream: what a checkpoint written now would cover.
-    pub(super) fn sequences(&self) -> Vec<(String, u64, u64)> {
+    pub(super) fn sequences(&self) -> Vec<(WorkerName, u64, u64)> {
         let open = self.streams.iter().filter_map(|(worker, stream)| Some((worker, stream.open()?)));
         open.filter(|(_, open)| open.sequence > open.acknowledged)
             .map(|(worker, open)| (worker.clone(), open.number, open.sequence))
@@ -274,7 +274,7 @@ impl Coordinator {
     }
 
     /// Acknowledges frames that a checkpoint covers, so that agents need not keep them.
-    pub(super) fn acknowledge(&mut self, sequences: Vec<(String, u64, u64)>) {
+    pub(super) fn acknowledge(&mut self, sequences: Vec<(WorkerName, u64, u64)>) {
         for (worker, number, sequence) in sequences {
             if let Some(open) = self.streams.get_mut(&worker).and_then(Stream::open_mut)
                 && open.number == number

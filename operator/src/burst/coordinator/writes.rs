@@ -1,6 +1,7 @@
 //! The outcomes of a coordinator's background writes, and the errors of a checkpoint.
 
 use sahasra_crds::{BurstJob, BurstJobStatus, MAX_CONFIG_MAP_BYTES, VramLease, conditions::FAILED};
+use sahasra_names::WorkerName;
 
 use crate::burst::{checkpoint::StoredSets, index_set::IndexSet, objects::WriteError, results_store::SegmentIndex, status::Verdict};
 
@@ -17,7 +18,7 @@ pub(super) enum Written {
 /// The results that a checkpoint covers, and its state in the store.
 pub(super) struct Covered {
     pub(super) indices: IndexSet,
-    pub(super) sequences: Vec<(String, u64, u64)>,
+    pub(super) sequences: Vec<(WorkerName, u64, u64)>,
     /// Number of segments that the checkpoint added to the index.
     pub(super) segments: usize,
     pub(super) index: Option<SegmentIndex>,

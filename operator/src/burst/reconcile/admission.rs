@@ -8,7 +8,7 @@ use kube::{
     runtime::{controller::Action, reflector::ObjectRef},
 };
 use sahasra_crds::{BurstJob, conditions::ACCEPTED};
-use sahasra_service::part;
+use sahasra_service::tasks;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -31,7 +31,7 @@ impl Reconciler {
         let (namespace, spec) = (job.namespace().unwrap_or_default(), job.spec.clone());
         let mut states = self.states.lock();
         let (reconciler, of) = (self.clone(), uid.clone());
-        let task = part::spawn(async move {
+        let task = tasks::spawn(async move {
             let (waits, mut waiting) = mpsc::unbounded_channel();
             let admitting = reconciler.intake.admit(&namespace, &spec, before, |waiting| {
                 let _ = waits.send(waiting);

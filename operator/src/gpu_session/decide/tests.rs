@@ -176,14 +176,14 @@ fn an_end_has_a_cause_and_releases_the_slice_permanently() {
         ended.status = Some(status);
         // A session that has ended is not placed again, whatever the status of its lease is.
         let after = decide(&ended, Some(&granted), Some(&busy()), None, endpoint, at(now));
-        assert!(after.lease == LeaseStep::Delete && after.status.is_none() && !after.let_go);
+        assert!(after.lease == LeaseStep::Delete && after.status.is_none() && !after.remove_finalizer);
         assert_eq!(
             after.again,
             Some(GOING),
             "it is not only the watch that tells that the lease has gone"
         );
         let after = decide(&ended, None, Some(&busy()), None, endpoint, at(now));
-        assert!(after.lease == LeaseStep::Keep && after.status.is_none() && after.let_go && after.again.is_none());
+        assert!(after.lease == LeaseStep::Keep && after.status.is_none() && after.remove_finalizer && after.again.is_none());
     }
 }
 
@@ -192,9 +192,9 @@ fn a_deleted_session_exists_until_its_lease_is_deleted() {
     let mut session = placed();
     session.metadata.deletion_timestamp = Some(Time(at(20)));
     let decision = decide(&session, Some(&lease(&session, None)), Some(&busy()), None, endpoint, at(20));
-    assert!(decision.lease == LeaseStep::Delete && !decision.let_go && decision.again == Some(GOING));
+    assert!(decision.lease == LeaseStep::Delete && !decision.remove_finalizer && decision.again == Some(GOING));
     let decision = decide(&session, None, Some(&busy()), None, endpoint, at(20));
-    assert!(decision.lease == LeaseStep::Keep && decision.let_go);
+    assert!(decision.lease == LeaseStep::Keep && decision.remove_finalizer);
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Requests an inventory because a stream to the worker broke.
-    pub(in crate::pool) fn suspect(&mut self, worker: &str, now: Duration) {
+    pub(in crate::pool) fn suspect(&mut self, worker: &WorkerName, now: Duration) {
         if let Some(view) = self.workers.get_mut(worker) {
             view.ask_at = Some(now);
         }

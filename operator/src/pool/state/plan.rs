@@ -142,8 +142,8 @@ impl State {
                 .filter(|(device, _)| !claim.acquiring.contains_key(device));
             let surplus = held.filter_map(|(device, has)| {
                 let keep = (solution.assignments_of(id))
-                    .find(|part| part.device == device)
-                    .map_or(0, |part| part.slices);
+                    .find(|assignment| assignment.device == device)
+                    .map_or(0, |assignment| assignment.slices);
                 (keep < has).then(|| (device, has - keep))
             });
             let surplus: Vec<(DeviceId, u32)> = surplus.collect();
@@ -153,9 +153,9 @@ impl State {
         }
         let mut free = self.free_bytes();
         for id in &ids {
-            for part in solution.assignments_of(id) {
-                let free = free.entry(part.device.clone()).or_default();
-                self.acquire(id, &part.device, part.slices, free, actions);
+            for assignment in solution.assignments_of(id) {
+                let free = free.entry(assignment.device.clone()).or_default();
+                self.acquire(id, &assignment.device, assignment.slices, free, actions);
             }
             self.publish(id);
         }

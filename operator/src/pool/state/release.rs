@@ -51,8 +51,8 @@ impl Unconfirmed {
     }
 
     /// Whether a request to the worker covers this release of the grant.
-    fn is_covered(&self, id: &GrantId, worker: &str, request: &ReleaseRequest) -> bool {
-        *self.worker == *worker
+    fn is_covered(&self, id: &GrantId, worker: &WorkerName, request: &ReleaseRequest) -> bool {
+        self.worker == *worker
             && self.owner.uid == request.owner.uid
             && request.keep_slices <= self.keep_slices
             && (request.immediately || !self.immediately)
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// Records that a worker's agent has answered a release.
-    pub(in crate::pool) fn confirmed(&mut self, worker: &str, request: &ReleaseRequest) {
+    pub(in crate::pool) fn confirmed(&mut self, worker: &WorkerName, request: &ReleaseRequest) {
         self.unconfirmed.retain(|id, release| !release.is_covered(id, worker, request));
     }
 

@@ -26,7 +26,7 @@ fn after(milliseconds: u64) -> Duration {
 fn worker(name: &str, boot: &str) -> Worker {
     Worker {
         name: name.into(),
-        uid: format!("uid-{name}"),
+        uid: format!("uid-{name}").into(),
         endpoint: format!("http://{name}"),
         boot_id: boot.into(),
         devices: vec![DeviceStatus {

@@ -67,7 +67,7 @@ fn a_window_beyond_the_largest_is_announced_and_reported_as_the_largest() {
         frames: u32::MAX,
         bytes: u64::MAX,
     });
-    let Some(client_frame::Kind::Hello(hello)) = core.hello(false, 0).kind else {
+    let Some(client_frame::Kind::Hello(hello)) = core.hello(false, Duration::ZERO).kind else {
         panic!("a connection begins with Hello");
     };
     assert_eq!(

@@ -19,7 +19,7 @@ use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, serv
 use crate::gpu::{self, GpuDevice};
 use crate::process::end_process;
 use crate::session::FINAL_MESSAGE_TIMEOUT;
-use crate::session::answer::Answer;
+use crate::session::answer::SessionAnswer;
 use crate::session::engine::Description;
 use crate::session::engine_thread::ClientState;
 use crate::session::hub::{Hub, Waiting};
@@ -54,8 +54,8 @@ pub(super) struct CudaState {
     contexts: Contexts,
     waits: Vec<(u64, Wait)>,
     held: Option<(u64, Held)>,
-    answers: Vec<Answer>,
-    closed: Option<Answer>,
+    answers: Vec<SessionAnswer>,
+    closed: Option<SessionAnswer>,
     /// Memory in use when the state was settled last, in bytes. A GPU frees that of a client after it has left.
     used_bytes: u64,
     /// First operation of the client that needs another engine, and its sequence number.
@@ -204,7 +204,7 @@ impl CudaState {
     fn fail(&mut self, request: u64, sequence: u64, operation: &str, failure: &Failure) {
         let code = FailureCode::from(failure.kind);
         self.answers
-            .push(Answer::failed(request, sequence, operation, code, failure.message.as_str()));
+            .push(SessionAnswer::failed(request, sequence, operation, code, failure.message.as_str()));
     }
 
     fn finish_wait(&mut self, sequence: u64, wait: &Wait) {
@@ -262,7 +262,7 @@ impl CudaState {
                     dimensions: vec![data.len() as i64],
                     bytes: data.len() as u64,
                 };
-                self.answers.extend(Answer::array(head, &data));
+                self.answers.extend(SessionAnswer::array(head, &data));
             }
             Err(failure) => self.fail(read.request, sequence, "read", &failure),
         }
@@ -284,7 +284,8 @@ impl CudaState {
             Ok(loaded) => self.answers.push(Kind::CudaLoaded(loaded).into()),
             Err(failure) => {
                 let (code, message) = failure.to_code();
-                self.answers.push(Answer::failed(load.request, sequence, "load", code, message));
+                self.answers
+                    .push(SessionAnswer::failed(load.request, sequence, "load", code, message));
             }
         }
     }
@@ -334,8 +335,13 @@ impl CudaState {
 
     fn refuse(&mut self, request: u64, sequence: u64, operation: &str) {
         let message = format!("{operation} requires a session of engine ptx or xla: this session has engine cuda");
-        self.answers
-            .push(Answer::failed(request, sequence, operation, FailureCode::Unsupported, message));
+        self.answers.push(SessionAnswer::failed(
+            request,
+            sequence,
+            operation,
+            FailureCode::Unsupported,
+            message,
+        ));
     }
 }
 
@@ -344,7 +350,7 @@ impl ClientState for CudaState {
         !self.answers.is_empty() || self.closed.is_some()
     }
 
-    fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+    fn take_answers(&mut self) -> (Vec<SessionAnswer>, Option<SessionAnswer>) {
         (std::mem::take(&mut self.answers), self.closed.take())
     }
 

@@ -20,8 +20,8 @@ fn secret(text: &'static str) -> Bytes {
     Bytes::from_static(text.as_bytes())
 }
 
-fn answer(request: u64, payload: usize) -> Answer {
-    Answer {
+fn answer(request: u64, payload: usize) -> SessionAnswer {
+    SessionAnswer {
         kind: Kind::Done(Done { request }),
         payload: vec![0; payload].into(),
     }

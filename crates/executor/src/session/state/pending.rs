@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sahasra_wire::session::{self, Done, FailureCode, Synchronise, server_frame::Kind};
 
 use super::{Epoch, Execution, Failure, State, Tensor};
-use crate::session::answer::Answer;
+use crate::session::answer::SessionAnswer;
 use crate::session::engine::{Completion, Engine, Fault};
 
 /// An operation in progress, or an answer that waits for those before it.
@@ -23,7 +23,7 @@ pub(super) enum Pending<E: Engine> {
     },
     Synchronise(Synchronise, Rc<Epoch>),
     Close(u64, Rc<Epoch>),
-    Answer(Box<Answer>),
+    SessionAnswer(Box<SessionAnswer>),
 }
 
 impl<E: Engine> Pending<E> {
@@ -36,14 +36,14 @@ impl<E: Engine> Pending<E> {
         match self {
             Self::Execution(_) => !self.runs(),
             Self::Download { completion, .. } => completion.outcome().is_some(),
-            Self::Synchronise(..) | Self::Close(..) | Self::Answer(_) => true,
+            Self::Synchronise(..) | Self::Close(..) | Self::SessionAnswer(_) => true,
         }
     }
 }
 
 impl<E: Engine> State<E> {
     /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
-    pub(crate) fn take_answers(&mut self) -> (Vec<Answer>, Option<Answer>) {
+    pub(crate) fn take_answers(&mut self) -> (Vec<SessionAnswer>, Option<SessionAnswer>) {
         (std::mem::take(&mut self.answers), self.closed.take())
     }
 
@@ -71,11 +71,11 @@ impl<E: Engine> State<E> {
     }
 
     /// Adds an answer that is known already. It is given after waiting answers, but does not wait for mere executions.
-    pub(super) fn answer(&mut self, answer: Answer) {
+    pub(super) fn answer(&mut self, answer: SessionAnswer) {
         if self.pending_answers == 0 {
             self.answers.push(answer);
         } else {
-            self.push(Pending::Answer(Box::new(answer)));
+            self.push(Pending::SessionAnswer(Box::new(answer)));
         }
     }
 
@@ -104,7 +104,7 @@ impl<E: Engine> State<E> {
                         .map_or(Kind::Done(Done { request }), |failure| failure.report(request));
                     self.closed = Some(kind.into());
                 }
-                Pending::Answer(answer) => self.answers.push(*answer),
+                Pending::SessionAnswer(answer) => self.answers.push(*answer),
                 Pending::Download {
                     request,
                     sequence,
@@ -139,7 +139,7 @@ impl<E: Engine> State<E> {
             dimensions: tensor.shape.dimensions.clone(),
             bytes: data.len() as u64,
         };
-        self.answers.extend(Answer::array(head, data));
+        self.answers.extend(SessionAnswer::array(head, data));
     }
 
     /// Waits for the oldest unfinished execution. Returns whether there was one.

@@ -112,7 +112,7 @@ impl Bench {
     /// Descriptions of the answers since the last call.
     fn answers(&mut self) -> Vec<String> {
         let (answers, last) = self.state.take_answers();
-        let words = |answer: Answer| match answer.kind {
+        let words = |answer: SessionAnswer| match answer.kind {
             Kind::Tensor(tensor) => format!("tensor {} of {}", tensor.request, tensor.bytes),
             Kind::Part(_) => format!("{:?}", answer.payload.first().unwrap()),
             Kind::Done(done) => format!("done {}", done.request),

@@ -64,7 +64,6 @@ impl Natural {
         }
     }
 
-    /// Compares two numbers.
     pub fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Small(left), Self::Small(right)) => left.cmp(right),
@@ -72,7 +71,6 @@ impl Natural {
         }
     }
 
-    /// Returns the sum.
     pub fn add(&self, other: &Self) -> Self {
         self.by(other, u128::checked_add, |left, right| left + right)
     }
@@ -82,7 +80,6 @@ impl Natural {
         self.by(other, u128::checked_sub, |left, right| left - right)
     }
 
-    /// Returns the product.
     pub fn multiply(&self, other: &Self) -> Self {
         self.by(other, u128::checked_mul, |left, right| left * right)
     }

@@ -16,7 +16,6 @@ pub struct GlobalMemory {
 }
 
 impl GlobalMemory {
-    /// Adds a region.
     pub fn add(&mut self, address: u64, bytes: Vec<u8>) {
         self.regions.push((address, bytes));
     }

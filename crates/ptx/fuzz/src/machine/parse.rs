@@ -47,7 +47,6 @@ struct Reader<'a> {
     scopes: Vec<Scope<'a>>,
 }
 
-/// Parses a module.
 pub fn parse(text: &str) -> Result<Program, MachineError> {
     let mut reader = Reader {
         tokens: tokens(text),

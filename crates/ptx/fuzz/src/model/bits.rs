@@ -9,6 +9,7 @@ const U32: Kind = Kind {
     lanes: 1,
 };
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 pub(super) fn model(opcode: &str, words: &[&str], kind: Option<Kind>) -> Option<Model> {
     let Some(kind) = kind else {
         return permute_with_mode(opcode, words);

@@ -12,22 +12,47 @@ pub(super) enum Small {
     E5m2,
 }
 
+/// Modifiers of a `cvt`.
+#[derive(Clone, Copy, Default)]
+struct Modifiers {
+    rounding: Option<Rounding>,
+    /// Rounding to an integer.
+    integral: Option<Rounding>,
+    flush: bool,
+    sat: bool,
+    satfinite: bool,
+    relu: bool,
+}
+
+impl Modifiers {
+    fn parse(words: &[&str]) -> Option<Self> {
+        let mut found = Self::default();
+        for word in words {
+            match *word {
+                "rn" | "rz" | "rm" | "rp" | "rna" => found.rounding = Rounding::from_name(word),
+                "rni" | "rzi" | "rmi" | "rpi" => found.integral = Rounding::from_name(word),
+                "ftz" => found.flush = true,
+                "sat" => found.sat = true,
+                "satfinite" => found.satfinite = true,
+                "relu" => found.relu = true,
+                _ => return None,
+            }
+        }
+        Some(found)
+    }
+}
+
 pub(super) fn model(words: &[&str]) -> Option<Model> {
     let [flags @ .., to, from] = words else { return None };
-    let mut rounding = None;
-    let mut integral = None;
-    let (mut flush, mut sat, mut satfinite, mut relu) = (false, false, false, false);
-    for flag in flags {
-        match *flag {
-            "rn" | "rz" | "rm" | "rp" | "rna" => rounding = Rounding::from_name(flag),
-            "rni" | "rzi" | "rmi" | "rpi" => integral = Rounding::from_name(flag),
-            "ftz" => flush = true,
-            "sat" => sat = true,
-            "satfinite" => satfinite = true,
-            "relu" => relu = true,
-            _ => return None,
-        }
-    }
+    let modifiers = Modifiers::parse(flags)?;
+    let Modifiers {
+        rounding,
+        integral,
+        flush,
+        sat,
+        satfinite,
+        relu,
+    } = modifiers;
     if let Some(small) = small(to) {
         return to_small(small, from, rounding, satfinite, relu);
     }
@@ -79,55 +104,67 @@ pub(super) fn model(words: &[&str]) -> Option<Model> {
                 to_integer(format, bits, to, rounding)
             }))
         }
-        (Some(source), Some(target)) => {
-            let widens = target.bits() > source.bits();
-            let mode = if source == target {
-                if rounding.is_some() {
-                    return None;
-                }
-                None
-            } else if widens {
-                if rounding.is_some() || integral.is_some() {
-                    return None;
-                }
-                None
-            } else {
-                if integral.is_some() {
-                    return None;
-                }
-                Some(rounding?)
-            };
-            if relu && !(matches!(to.bits, 16) && single(from)) || brain && flush {
-                return None;
-            }
-            if source.bits() == target.bits() && source != target {
-                // Conversions between f16 and bf16 require a newer version of the ISA than the engine supports.
-                return None;
-            }
-            let mut model = Model::plain(to, &[from], move |i| {
-                let bits = if flush && source == F32 { source.flush(i[0]) } else { i[0] };
-                if integral.is_none() && source == target && !sat {
-                    return bits;
-                }
-                let value = match (source.decode(bits), integral) {
-                    (Value::Finite(exact), Some(rounding)) => Value::Finite(exact.to_integral(rounding)),
-                    (value, _) => value,
-                };
-                let bits = target.encode(&value, mode.unwrap_or(Rounding::NearestEven));
-                let bits = if flush && target == F32 { target.flush(bits) } else { bits };
-                if sat {
-                    saturate(target, bits)
-                } else if relu {
-                    rectified(target, bits)
-                } else {
-                    bits
-                }
-            });
-            model.judge = Judge::AnyNan(target);
-            Some(model)
-        }
+        (Some(source), Some(target)) => between(&modifiers, (from, source), (to, target)),
         _ => None,
     }
+}
+
+/// Converts between floating point formats.
+fn between(modifiers: &Modifiers, (from, source): (Kind, Format), (to, target): (Kind, Format)) -> Option<Model> {
+    let Modifiers {
+        rounding,
+        integral,
+        flush,
+        sat,
+        relu,
+        ..
+    } = *modifiers;
+    let brain = source == BF16 || target == BF16;
+    let widens = target.bits() > source.bits();
+    let mode = if source == target {
+        if rounding.is_some() {
+            return None;
+        }
+        None
+    } else if widens {
+        if rounding.is_some() || integral.is_some() {
+            return None;
+        }
+        None
+    } else {
+        if integral.is_some() {
+            return None;
+        }
+        Some(rounding?)
+    };
+    if relu && !(matches!(to.bits, 16) && source == F32) || brain && flush {
+        return None;
+    }
+    if source.bits() == target.bits() && source != target {
+        // Conversions between f16 and bf16 require a newer version of the ISA than the engine supports.
+        return None;
+    }
+    let mut model = Model::plain(to, &[from], move |i| {
+        let bits = if flush && source == F32 { source.flush(i[0]) } else { i[0] };
+        if integral.is_none() && source == target && !sat {
+            return bits;
+        }
+        let value = match (source.decode(bits), integral) {
+            (Value::Finite(exact), Some(rounding)) => Value::Finite(exact.to_integral(rounding)),
+            (value, _) => value,
+        };
+        let bits = target.encode(&value, mode.unwrap_or(Rounding::NearestEven));
+        let bits = if flush && target == F32 { target.flush(bits) } else { bits };
+        if sat {
+            saturate(target, bits)
+        } else if relu {
+            rectified(target, bits)
+        } else {
+            bits
+        }
+    });
+    model.judge = Judge::AnyNan(target);
+    Some(model)
 }
 
 /// Negative numbers become +0, and NaN becomes the canonical one.

@@ -15,7 +15,6 @@ fn corpus() -> Vec<String> {
 enum Mutation {
     /// Removes a number of bytes at a position.
     Remove(usize, usize),
-    /// Inserts text.
     Insert(usize, String),
     /// Copies a piece to another position.
     Copy(usize, usize, usize),

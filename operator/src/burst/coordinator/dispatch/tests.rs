@@ -73,13 +73,13 @@ fn coordinator() -> Coordinator {
     let (_, seen) = watch::channel(Arc::new(job));
     let mut coordinator = Coordinator::new(operator.context().clone(), seen, burst);
     (coordinator.started, coordinator.hold) = (true, Hold::Running);
-    for worker in (0..WORKERS).map(|worker| format!("worker-{worker}")) {
+    for worker in (0..WORKERS).map(|worker| WorkerName::from(format!("worker-{worker}"))) {
         let id = StreamId {
             worker: worker.clone(),
             number: 1,
         };
         let (agents, events) = (coordinator.context.agents.clone(), coordinator.events_sender.clone());
-        let mut stream = Stream::new("http://127.0.0.1:1", "boot", Duration::ZERO);
+        let mut stream = Stream::new("http://127.0.0.1:1", "boot".into(), Duration::ZERO);
         stream.state = State::Open(OpenStream {
             number: 1,
             stream: BurstStream::open(agents, stream.endpoint.clone(), Open::default(), id, events),
@@ -90,7 +90,7 @@ fn coordinator() -> Coordinator {
             rebalanced: Duration::ZERO,
         });
         for device in (0..DEVICES).map(|device| format!("gpu-{device}")) {
-            let device = DeviceId::new(worker.as_str(), device);
+            let device = DeviceId::new(worker.clone(), device);
             let number = coordinator.account.register(&device);
             coordinator.devices.insert(device, Device::new(number, 2, Duration::ZERO));
         }

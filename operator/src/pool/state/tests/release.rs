@@ -23,7 +23,7 @@ fn a_release_without_an_answer_is_repeated_less_and_less_often_until_the_agent_c
         assert_eq!(releases(&actions), std::slice::from_ref(&release), "after {wait:?}");
         now += wait;
     }
-    state.confirmed("a", &release);
+    state.confirmed(&"a".into(), &release);
     assert_eq!(releases(&state.plan(now + after(20_000)).0), []);
 }
 

@@ -139,7 +139,7 @@ impl Bench {
     }
 
     /// The next answers, at least one, as the engine's thread would take them.
-    fn answers(&mut self) -> Vec<Answer> {
+    fn answers(&mut self) -> Vec<SessionAnswer> {
         let end = Instant::now() + TIMEOUT;
         while !self.state.has_answers() {
             assert!(Instant::now() < end, "no answer");
@@ -155,7 +155,7 @@ impl Bench {
         let answers = self.answers();
         match &answers[..] {
             [
-                Answer {
+                SessionAnswer {
                     kind: Kind::Failed(failed),
                     ..
                 },
@@ -216,7 +216,7 @@ fn a_wait_is_answered_when_its_operation_has_run_though_later_ones_have_not() {
     bench.wait(1, 1);
     let answers = bench.answers();
     let [
-        Answer {
+        SessionAnswer {
             kind: Kind::CudaWaited(waited),
             ..
         },

@@ -39,41 +39,24 @@ fn bits(element: Element) -> usize {
     element.bits() as usize
 }
 
-/// Checks one combination of layouts: a, b, c and d by rows or by columns.
-fn check(
-    case: Case,
-    by_rows: [bool; 4],
-    shared: bool,
-    saturates: bool,
-    values: Values,
-    random: &mut fastrand::Rng,
-) -> Result<usize, String> {
-    let (shape_word, [d, a, c], counts) = case;
-    let types = [d, a, a, c].map(|name| Element::from_name(name).expect("a type"));
-    let product = Product {
-        shape: parse_shape(shape_word).expect("a shape"),
-        elements: types,
-        saturates,
-        // Of the operations on single bits, the one that the layout of rows selects.
-        is_xor: a == "b1" && by_rows[0],
-    };
-    let layout = |rows: bool| if rows { "row" } else { "col" };
-    let operands = [Operand::D, Operand::A, Operand::B, Operand::C];
-    // The distance between rows or columns exceeds their length, by a multiple that the alignment requires.
-    let strides = operands.map(|operand| {
-        let (rows, columns) = product.extent(operand);
-        let by_rows = by_rows[operand_index(operand)];
-        (if by_rows { columns } else { rows }) + 128 / bits(product.element(operand))
-    });
-    let sizes = operands.map(|operand| {
-        let (rows, columns) = product.extent(operand);
-        let by_rows = by_rows[operand_index(operand)];
-        strides[operand_index(operand)] * (if by_rows { rows } else { columns }) * bits(product.element(operand)) / 8
-    });
-    let starts = [0, 0, sizes[1], sizes[1] + sizes[2]].map(|start: usize| start.next_multiple_of(32));
-    let starts = [0, starts[1], starts[2], (starts[2] + sizes[2]).next_multiple_of(32)];
-    let input_bytes = (starts[3] + sizes[3]).next_multiple_of(8);
+/// Places of the four matrices: starts in bytes, distances between rows or columns in elements.
+#[derive(Clone, Copy)]
+struct Placed {
+    starts: [usize; 4],
+    strides: [usize; 4],
+    /// Size of the matrices A, B and C.
+    input_bytes: usize,
+}
 
+/// Text of a kernel that loads A, B and C, multiplies, and stores D.
+fn kernel(case: Case, product: &Product, by_rows: [bool; 4], kinds: &str, shared: bool, placed: Placed) -> String {
+    let (shape_word, [d, a, c], counts) = case;
+    let Placed {
+        starts,
+        strides,
+        input_bytes,
+    } = placed;
+    let layout = |rows: bool| if rows { "row" } else { "col" };
     let mut text = super::beginning(0, 0);
     let (space, base) = if shared { (".shared", "%shared") } else { (".global", "%in") };
     if shared {
@@ -108,12 +91,10 @@ fn check(
         ("b1", false) => ".and.popc",
         _ => "",
     };
-    let kinds = if a == "f16" {
-        format!("{d}.{c}")
-    } else {
-        format!("{d}.{a}.{a}.{c}")
-    };
-    let (rn, saturation) = (if d == "f64" { ".rn" } else { "" }, if saturates { ".satfinite" } else { "" });
+    let (rn, saturation) = (
+        if d == "f64" { ".rn" } else { "" },
+        if product.saturates { ".satfinite" } else { "" },
+    );
     let _ = writeln!(
         text,
         "wmma.mma{operation}.sync.aligned.{}.{}.{shape_word}{rn}.{kinds}{saturation} {results}, {};",
@@ -127,6 +108,54 @@ fn check(
         layout(by_rows[0]),
         strides[0]
     );
+    text
+}
+
+/// Checks one combination of layouts: a, b, c and d by rows or by columns.
+fn check(
+    case: Case,
+    by_rows: [bool; 4],
+    shared: bool,
+    saturates: bool,
+    values: Values,
+    random: &mut fastrand::Rng,
+) -> Result<usize, String> {
+    let (shape_word, [d, a, c], _) = case;
+    let types = [d, a, a, c].map(|name| Element::from_name(name).expect("a type"));
+    let product = Product {
+        shape: parse_shape(shape_word).expect("a shape"),
+        elements: types,
+        saturates,
+        // Of the operations on single bits, the one that the layout of rows selects.
+        is_xor: a == "b1" && by_rows[0],
+    };
+    let operands = [Operand::D, Operand::A, Operand::B, Operand::C];
+    // The distance between rows or columns exceeds their length, by a multiple that the alignment requires.
+    let strides = operands.map(|operand| {
+        let (rows, columns) = product.extent(operand);
+        let by_rows = by_rows[operand_index(operand)];
+        (if by_rows { columns } else { rows }) + 128 / bits(product.element(operand))
+    });
+    let sizes = operands.map(|operand| {
+        let (rows, columns) = product.extent(operand);
+        let by_rows = by_rows[operand_index(operand)];
+        strides[operand_index(operand)] * (if by_rows { rows } else { columns }) * bits(product.element(operand)) / 8
+    });
+    let starts = [0, 0, sizes[1], sizes[1] + sizes[2]].map(|start: usize| start.next_multiple_of(32));
+    let starts = [0, starts[1], starts[2], (starts[2] + sizes[2]).next_multiple_of(32)];
+    let input_bytes = (starts[3] + sizes[3]).next_multiple_of(8);
+
+    let kinds = if a == "f16" {
+        format!("{d}.{c}")
+    } else {
+        format!("{d}.{a}.{a}.{c}")
+    };
+    let placed = Placed {
+        starts,
+        strides,
+        input_bytes,
+    };
+    let text = kernel(case, &product, by_rows, &kinds, shared, placed);
     let form = format!("wmma {shape_word} {kinds} {by_rows:?} shared {shared}");
 
     let at = |operand: Operand, row: usize, column: usize| {

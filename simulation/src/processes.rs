@@ -25,11 +25,11 @@ use crate::{
     book::Live,
     executor::Models,
     network::{Wire, endpoint},
-    part::Part,
     plan::{AgentPlan, SYSTEM},
     session_executor::SessionModels,
     store::Network,
-    world::{Node, World, locked},
+    task_group::TaskGroup,
+    world::{Node, World},
 };
 
 /// Time without a heartbeat after which a worker counts as stale, or without a renewal after which a leader is
@@ -60,12 +60,12 @@ pub enum Order {
 }
 
 /// Crashes a task group after a number of steps. A task group that takes fewer steps within [`CRASH_WITHIN`] crashes then.
-fn crash(part: &Part, steps: u64) {
-    part.crash_after(steps);
-    let part = part.clone();
+fn crash(group: &TaskGroup, steps: u64) {
+    group.crash_after(steps);
+    let group = group.clone();
     tokio::spawn(async move {
         sleep(CRASH_WITHIN).await;
-        part.crash();
+        group.crash();
     });
 }
 
@@ -80,7 +80,7 @@ pub fn operator(world: &Arc<World>, index: usize, drift: i32) -> mpsc::Unbounded
     let world = Arc::clone(world);
     tokio::spawn(async move {
         loop {
-            let part = Part::default();
+            let group = TaskGroup::default();
             let node = Node::Operator(index);
             let settings = Settings {
                 identity: node.to_string(),
@@ -98,7 +98,7 @@ pub fn operator(world: &Arc<World>, index: usize, drift: i32) -> mpsc::Unbounded
             let stop = CancellationToken::new();
             let stopped = stop.clone();
             world.note(format_args!("{node} starts"));
-            let mut running = part.start(async move { operator.run(Readiness::default(), &stopped).await });
+            let mut running = group.start(async move { operator.run(Readiness::default(), &stopped).await });
             let mut down = RESTART;
             loop {
                 tokio::select! {
@@ -107,14 +107,14 @@ pub fn operator(world: &Arc<World>, index: usize, drift: i32) -> mpsc::Unbounded
                         world.note(format_args!("{node} ends: {outcome:?}"));
                         break;
                     }
-                    () = part.crashed() => {
+                    () = group.crashed() => {
                         world.note(format_args!("{node} crashes"));
                         break;
                     }
                     order = ordered.recv() => match order {
                         Some(Order::Crash { steps, down: milliseconds }) => {
                             down = Duration::from_millis(milliseconds);
-                            crash(&part, steps);
+                            crash(&group, steps);
                         }
                         Some(Order::Stop { down: milliseconds }) => {
                             down = Duration::from_millis(milliseconds);
@@ -125,7 +125,7 @@ pub fn operator(world: &Arc<World>, index: usize, drift: i32) -> mpsc::Unbounded
                     },
                 }
             }
-            part.crash();
+            group.crash();
             sleep(down).await;
         }
     });
@@ -138,28 +138,28 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
     let world = Arc::clone(world);
     tokio::spawn(async move {
         for boot in 1_u64.. {
-            let part = Part::default();
+            let group = TaskGroup::default();
             let node = Node::Agent(index);
             let clock = Clock::drifting(plan.drift);
             let models = Models::new(Arc::clone(&world), index);
-            let agent = start(&world, index, &plan, boot, &part, clock, &models);
-            let live = Live::new(index, Arc::clone(&agent), part.clone(), clock);
-            locked(&world.agents).insert(index, Arc::clone(&live));
+            let agent = start(&world, index, &plan, boot, &group, clock, &models);
+            let live = Live::new(index, Arc::clone(&agent), group.clone(), clock);
+            world.agents.lock().insert(index, Arc::clone(&live));
             world.note(format_args!("{node} starts, boot {boot}"));
             let mut down = RESTART;
             let stop = CancellationToken::new();
-            let registration = register(&world, index, &agent, &part, &stop);
+            let registration = register(&world, index, &agent, &group, &stop);
             loop {
                 tokio::select! {
                     biased;
-                    () = part.crashed() => {
+                    () = group.crashed() => {
                         world.note(format_args!("{node} crashes"));
                         break;
                     }
                     order = ordered.recv() => match order {
                         Some(Order::Crash { steps, down: milliseconds }) => {
                             down = Duration::from_millis(milliseconds);
-                            crash(&part, steps);
+                            crash(&group, steps);
                         }
                         Some(Order::Stop { down: milliseconds }) => {
                             down = Duration::from_millis(milliseconds);
@@ -178,16 +178,24 @@ pub fn agent(world: &Arc<World>, index: usize, plan: AgentPlan) -> mpsc::Unbound
                     },
                 }
             }
-            part.crash();
-            locked(&live.connections).cancel();
-            locked(&world.agents).remove(&index);
+            group.crash();
+            live.connections.lock().cancel();
+            world.agents.lock().remove(&index);
             sleep(down).await;
         }
     });
     orders
 }
 
-fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &Part, clock: Clock, models: &Arc<Models>) -> Arc<Agent> {
+fn start(
+    world: &Arc<World>,
+    index: usize,
+    plan: &AgentPlan,
+    boot: u64,
+    group: &TaskGroup,
+    clock: Clock,
+    models: &Arc<Models>,
+) -> Arc<Agent> {
     let devices = (0..plan.devices).map(|ordinal| DeviceDescription {
         name: format!("cpu-{ordinal}").into(),
         kind: Backend::Cpu,
@@ -217,8 +225,8 @@ fn start(world: &Arc<World>, index: usize, plan: &AgentPlan, boot: u64, part: &P
     let stores = stores(world, Node::Agent(index));
     let parts = Parts::new(boot_id.into(), pool, metrics, stores);
     let agent = Agent::new(identity, parts, limits, launcher, clock);
-    part.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
-    part.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
+    group.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
+    group.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
     agent
 }
 
@@ -226,11 +234,11 @@ fn register(
     world: &Arc<World>,
     index: usize,
     agent: &Arc<Agent>,
-    part: &Part,
+    group: &TaskGroup,
     stop: &CancellationToken,
 ) -> tokio::task::JoinHandle<Result<(), Occupied>> {
     let config = RegistrationConfig {
-        node_name: Node::Agent(index).to_string(),
+        node_name: Node::Agent(index).to_string().into(),
         namespace: SYSTEM.to_owned(),
         endpoint: endpoint(index),
         heartbeat_interval: Duration::from_secs(5),
@@ -239,5 +247,5 @@ fn register(
     let client = Api::client(world, Node::Agent(index));
     // The simulation starts an agent only after the previous agent of the node has ended.
     let registration = Registration::new(config, Arc::clone(agent), client).without_probes();
-    part.start(registration.run(stop.clone()))
+    group.start(registration.run(stop.clone()))
 }

@@ -1,20 +1,15 @@
-//! The tasks of one operator or agent, which can be crashed together: [`Part`].
+//! The tasks of one operator or agent, which can be crashed together: [`TaskGroup`].
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    task::Waker,
-};
+use std::{collections::BTreeMap, sync::Arc, task::Waker};
 
-use sahasra_service::part::{self, Group};
+use parking_lot::Mutex;
+use sahasra_service::tasks::{self, Group};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::locked;
-
-/// A group of tasks that end together. Clones refer to the same group. After [`Part::crash`] no task of the group runs any more.
+/// A group of tasks that end together. Clones refer to the same group. After [`TaskGroup::crash`] no task of the group runs any more.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub struct TaskGroup {
     state: Arc<Mutex<State>>,
     crash: CancellationToken,
 }
@@ -29,19 +24,19 @@ struct State {
     wakers: BTreeMap<u64, Waker>,
 }
 
-impl Part {
+impl TaskGroup {
     pub fn start<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        part::start(Arc::new(self.clone()), future)
+        tasks::start(Arc::new(self.clone()), future)
     }
 
     /// Ends every task of the group: none of them is polled again, and all of them are dropped.
     pub fn crash(&self) {
         let wakers = {
-            let mut state = locked(&self.state);
+            let mut state = self.state.lock();
             state.crashed = true;
             std::mem::take(&mut state.wakers)
         };
@@ -55,25 +50,25 @@ impl Part {
 
     /// Crashes the group after `steps` more polls of its tasks, immediately before the next poll.
     pub fn crash_after(&self, steps: u64) {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         state.crash_at = Some(state.steps + steps);
     }
 
     pub fn has_crashed(&self) -> bool {
-        locked(&self.state).crashed
+        self.state.lock().crashed
     }
 }
 
-impl Group for Part {
+impl Group for TaskGroup {
     fn join(&self) -> u64 {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         state.tasks += 1;
         state.tasks
     }
 
     fn may_poll(&self, task: u64, waker: &Waker) -> bool {
         let crashes = {
-            let mut state = locked(&self.state);
+            let mut state = self.state.lock();
             if state.crashed {
                 return false;
             }
@@ -88,7 +83,7 @@ impl Group for Part {
     }
 
     fn leave(&self, task: u64) {
-        locked(&self.state).wakers.remove(&task);
+        self.state.lock().wakers.remove(&task);
     }
 }
 
@@ -109,12 +104,12 @@ mod tests {
     #[tokio::test]
     async fn a_crash_drops_every_task_of_the_part_and_no_other() {
         let (sender, mut dropped) = mpsc::unbounded_channel();
-        let (part, other) = (Part::default(), Part::default());
+        let (group, other) = (TaskGroup::default(), TaskGroup::default());
         let (started, ready) = oneshot::channel();
         let ended = (Dropped(sender.clone(), "first"), Dropped(sender.clone(), "second"));
-        part.start(async move {
+        group.start(async move {
             let (first, second) = ended;
-            part::spawn(async move {
+            tasks::spawn(async move {
                 let _kept = second;
                 let _ = started.send(());
                 std::future::pending::<()>().await;
@@ -124,22 +119,22 @@ mod tests {
         });
         let survivor = other.start(async { tokio::task::yield_now().await });
         ready.await.unwrap();
-        part.crash();
+        group.crash();
         drop(sender);
         let mut names = [dropped.recv().await.unwrap(), dropped.recv().await.unwrap()];
         names.sort_unstable();
         assert_eq!(names, ["first", "second"]);
         assert_eq!(dropped.recv().await, None);
         survivor.await.unwrap();
-        assert!(part.has_crashed() && !other.has_crashed());
+        assert!(group.has_crashed() && !other.has_crashed());
     }
 
     #[tokio::test]
     async fn a_crash_happens_at_the_requested_step() {
         let (sender, mut steps) = mpsc::unbounded_channel();
-        let part = Part::default();
-        part.crash_after(3);
-        part.start(async move {
+        let group = TaskGroup::default();
+        group.crash_after(3);
+        group.start(async move {
             for step in 0.. {
                 sender.send(step).unwrap();
                 tokio::task::yield_now().await;
@@ -150,13 +145,13 @@ mod tests {
             seen.push(step);
         }
         assert_eq!(seen, [0, 1, 2]);
-        assert!(part.has_crashed());
+        assert!(group.has_crashed());
     }
 
     #[tokio::test]
     async fn blocking_work_of_a_part_runs_on_its_thread() {
         let here = std::thread::current().id();
-        let blocking = async move { part::blocking(move || std::thread::current().id() == here).await };
-        assert!(Part::default().start(blocking).await.unwrap());
+        let blocking = async move { tasks::blocking(move || std::thread::current().id() == here).await };
+        assert!(TaskGroup::default().start(blocking).await.unwrap());
     }
 }
