@@ -23,20 +23,47 @@ fn without_a_device_the_program_is_told_what_to_set() {
     }
 }
 
-#[test]
-fn a_time_to_wait_without_end_is_refused_before_a_session_is_created() {
-    let test = "errors::a_time_to_wait_without_end_is_refused_before_a_session_is_created";
-    let variables = [
-        ("SAHASRA_CUDA", "127.0.0.1:1"),
-        ("SAHASRA_CUDA_WAIT_SECONDS", "18446744073709551615"),
-    ];
-    let output = apart(test, &variables, || {
+/// Runs `cuInit` with these variables, which it must refuse. Returns what the process wrote to stderr.
+fn refused(test: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let output = apart(test, variables, || {
         let library = open();
         assert_eq!(cu!(library, cuInit(0u32)), NO_DEVICE);
     });
-    if let Some(output) = output {
-        let errors = text(&output.stderr);
-        assert!(errors.contains("SAHASRA_CUDA_WAIT_SECONDS"), "{errors}");
+    output.map(|output| text(&output.stderr))
+}
+
+#[test]
+fn an_invalid_variable_is_named_before_a_session_is_created() {
+    let test = "errors::an_invalid_variable_is_named_before_a_session_is_created";
+    let session = "127.0.0.1:1";
+    for (device, variable, value, expected) in [
+        (session, "SAHASRA_CUDA_WAIT", "18446744073709551615s", "the maximum is 876000h"),
+        (session, "SAHASRA_CUDA_WAIT", "300", "such as 30s or 5m"),
+        (session, "SAHASRA_CUDA_MEMORY", "much", "such as 8Gi"),
+        (session, "SAHASRA_CUDA_MEMORY", "1024", "such as 8Gi"),
+        ("cpu:", "SAHASRA_CUDA_MEMORY", "much", "such as 8Gi"),
+        (session, "SAHASRA_CUDA_SHARED_MEMORY", "off", "expected 0 or 1"),
+        ("cpu:", "SAHASRA_CUDA_SUMMARY", "yes", "expected 0 or 1"),
+        (session, "SAHASRA_TOKEN_FILE", "/nonexistent", "name a file with a token"),
+        (session, "SAHASRA_CA_FILE", "/nonexistent", "CA certificates in PEM format"),
+        (session, "SAHASRA_CA_FILE", "/dev/null", "CA certificates in PEM format"),
+    ] {
+        let Some(errors) = refused(test, &[("SAHASRA_CUDA", device), (variable, value)]) else {
+            return;
+        };
+        let named = format!("{variable}={value:?}");
+        assert!(errors.contains(&named) && errors.contains(expected), "{named}: {errors}");
+    }
+}
+
+#[test]
+fn the_cpu_of_this_process_takes_nothing_after_its_name() {
+    let test = "errors::the_cpu_of_this_process_takes_nothing_after_its_name";
+    if let Some(errors) = refused(test, &[("SAHASRA_CUDA", "cpu:1")]) {
+        assert!(
+            errors.contains(r#"SAHASRA_CUDA="cpu:1""#) && errors.contains("set cpu:"),
+            "{errors}"
+        );
     }
 }
 
