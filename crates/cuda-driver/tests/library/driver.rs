@@ -20,6 +20,7 @@ pub const NOT_FOUND: u32 = 500;
 pub const NOT_READY: u32 = 600;
 pub const ILLEGAL_ADDRESS: u32 = 700;
 pub const LAUNCH_FAILED: u32 = 719;
+pub const COOPERATIVE_LAUNCH_TOO_LARGE: u32 = 720;
 pub const NOT_SUPPORTED: u32 = 801;
 
 /// Kernels of the tests, with a zero byte at the end.
