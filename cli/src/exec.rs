@@ -62,6 +62,9 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
         Ok(gateway) => gateway,
         Err(reason) => return Exit::Failed.because(&reason),
     };
+    if let Some(exposure) = gateway.exposure() {
+        output::complain(&exposure);
+    }
     // Before the session exists, so that no signal leaves it behind.
     let mut signals = match watch_interrupts().and_then(|()| EndSignals::listen_unless_ignored()) {
         Ok(signals) => signals,

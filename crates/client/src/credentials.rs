@@ -7,9 +7,9 @@ use std::{
 
 use http::HeaderValue;
 use serde::Deserialize;
-use url::{Host, Url};
+use url::Url;
 
-use crate::{Connection, Error};
+use crate::{Connection, Error, transport::is_here};
 
 /// Path at which Kubernetes mounts the token of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -73,6 +73,10 @@ impl Token {
             service_account: PathBuf::from(SERVICE_ACCOUNT),
         }
         .find(url)
+    }
+
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self.0, Source::Absent)
     }
 
     pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, Error> {
@@ -147,12 +151,7 @@ impl Places {
 /// Returns the port if the URL's host is a loopback address.
 fn port_here(url: &str) -> Option<u16> {
     let url = Url::parse(url).ok()?;
-    let here = match url.host()? {
-        Host::Domain(name) => name == "localhost",
-        Host::Ipv4(address) => address.is_loopback(),
-        Host::Ipv6(address) => address.is_loopback(),
-    };
-    if here { url.port_or_known_default() } else { None }
+    if is_here(&url) { url.port_or_known_default() } else { None }
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -29,7 +29,7 @@ use tokio_tungstenite::{
     tungstenite::{self, Message, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 use tokio_util::io::{InspectReader, StreamReader};
-use url::Url;
+use url::{Host, Url};
 
 use crate::{Error, credentials::Token};
 
@@ -85,6 +85,11 @@ impl Peer {
         let parsed = ServerName::try_from(name.to_owned());
         self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("invalid server name {name:?}: {error}")))?);
         Ok(self)
+    }
+
+    /// Whether what is sent to the peer leaves this machine unencrypted.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.tls.is_none() && !is_here(&self.url)
     }
 
     fn host(&self) -> &str {
@@ -168,10 +173,25 @@ pub fn gateway_url(url: &str) -> Result<Url, Error> {
     }
 }
 
+/// Whether the host of a URL is a loopback address.
+pub(crate) fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Checks that a text has CA certificates in PEM format. Fails with [`Error::Configuration`] if it has none.
+pub fn check_authorities(pem: &str) -> Result<(), Error> {
+    roots(pem).map(|_| ())
+}
+
 /// Reads a file with CA certificates in PEM format. Fails with [`Error::Configuration`] if it cannot be read, or has none.
 pub fn read_authorities(path: &Path) -> Result<String, Error> {
     let read = fs::read_to_string(path).map_err(|error| Error::Configuration(format!("failed to read the file: {error}")));
-    read.and_then(|pem| roots(&pem).map(|_| pem))
+    read.and_then(|pem| check_authorities(&pem).map(|()| pem))
 }
 
 /// The CA certificates in a text in PEM format, at least one.

@@ -67,6 +67,9 @@ impl Pool {
 
     /// Connects to the session, which is created first if there is none.
     pub(crate) fn device(self) -> Result<Box<dyn Device>, String> {
+        if let Some(exposure) = self.gateway.exposure() {
+            eprintln!("sahasra: {exposure}");
+        }
         match self.session.clone() {
             Some((namespace, name)) => Ok(Box::new(self.connect(&namespace, &name)?)),
             None => Ok(Box::new(OwnSession::create(self)?)),

@@ -87,23 +87,23 @@ fn a_child_that_is_forked_during_an_initialisation_is_refused() {
 
 /// Reads the next request of a gateway and answers it with an object, or keeps the connection without an answer.
 fn answer(gateway: &TcpListener, object: Option<&str>) -> TcpStream {
-    let (mut connection, _) = gateway.accept().unwrap();
+    let (mut connection, _) = gateway.accept().expect("a connection");
     let mut request = Vec::new();
     let is_whole = |request: &[u8]| {
         let text = String::from_utf8_lossy(request).to_ascii_lowercase();
         let (head, body) = text.split_once("\r\n\r\n")?;
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        (body.len() >= length.map_or(0, |length| length.parse().unwrap())).then_some(())
+        (body.len() >= length.map_or(0, |length| length.parse().expect("a number"))).then_some(())
     };
     while is_whole(&request).is_none() {
         let mut part = [0; 4096];
-        let read = connection.read(&mut part).unwrap();
+        let read = connection.read(&mut part).expect("a request");
         assert_ne!(read, 0, "the request is cut");
         request.extend_from_slice(&part[..read]);
     }
     if let Some(object) = object {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", object.len());
-        connection.write_all((head + object).as_bytes()).unwrap();
+        connection.write_all((head + object).as_bytes()).expect("it reads");
     }
     connection
 }
