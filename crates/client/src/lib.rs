@@ -45,5 +45,6 @@ pub use sahasra_wire::session::{Compiled, FailureCode, Format, RejectionCode, Sh
 pub use session::{Argument, Program, Session, Tensor, Traffic};
 pub use state::Arrived;
 pub use target::{Options, Target};
+pub use transport::{check_authorities, gateway_url, read_authorities};
 
 pub use crate::core::Array;
