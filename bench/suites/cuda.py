@@ -24,9 +24,10 @@ ROUNDS = 5
 # Goals on a session at its worker, in microseconds, and for copies as a share of plain TCP.
 GOALS = {"read 4 bytes": 15, "launch, 1000 in a row": 1, "launch, with all executed": 2, "allocate and free": 1, "attribute": 0.13}
 COPY_GOAL = 0.8
-# Goal of copies through shared memory, as a multiple of plain TCP.
+# Goal of copies between the device and page-locked memory through shared memory, as a multiple of plain TCP.
 SHARED_GOAL = 3
 COPIES = ("copy to the device", "copy to the host")
+PINNED_COPIES = ("copy pinned memory to the device", "copy to pinned memory of the host")
 # Delay of a link in milliseconds, in each direction, and round trips over it: of a program's start, and of a loop of 100 steps that read a number each.
 DELAY, DELAYED_ROUNDS = 15, 3
 TRIP_GOALS = {"start": 3, "loop of 100 steps": 101}
@@ -169,6 +170,6 @@ def run(context):
                     goal, peer = COPY_GOAL * bulk.median, {"tcp": bulk.median}
                 if name in ("read 4 bytes", "fill and synchronise"):
                     peer = {"tcp": tcp.median}
-            if way == "shared" and name in COPIES:
-                goal, peer = SHARED_GOAL * bulk.median, {"tcp": bulk.median}
+            if way == "shared" and name in COPIES + PINNED_COPIES:
+                goal, peer = SHARED_GOAL * bulk.median if name in PINNED_COPIES else None, {"tcp": bulk.median}
             yield Result.of_runs(f"{way}: {name}", measured, units[name], better=better, goal=goal, peer=peer)

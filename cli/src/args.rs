@@ -1,9 +1,15 @@
 //! Command-line arguments and environment variables; no other module reads either.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use sahasra_crds::quantity::at_least_one_mebibyte;
+use sahasra_error_chain::causes;
 use sahasra_names::{Backend, is_dns_label};
 use sahasra_service::args::duration;
 
@@ -117,11 +123,11 @@ pub(crate) enum RunOutput {
 pub(crate) struct ExecArgs {
     /// Gateway of the pool [default: that of `sahasra connect`, or else http://127.0.0.1:8000]. The token is found as Python clients find it:
     /// SAHASRA_TOKEN, SAHASRA_TOKEN_FILE, the files of `sahasra connect` and `sahasra up`, the kubeconfig, or the pod's service account.
-    #[arg(long, env = "SAHASRA_GATEWAY", value_name = "URL")]
+    #[arg(long, env = "SAHASRA_GATEWAY", value_parser = gateway, value_name = "URL")]
     pub gateway: Option<String>,
     /// CA certificates in PEM format with which the gateway's certificate is verified [default: that of `sahasra connect`, or those of the
     /// system].
-    #[arg(long, env = "SAHASRA_CA_FILE", value_name = "FILE")]
+    #[arg(long, env = "SAHASRA_CA_FILE", value_parser = authorities, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// Namespace of the session.
     #[arg(short, long, default_value = "default", value_parser = crate::manifests::namespace)]
@@ -130,7 +136,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_parser = class, value_name = "CLASS")]
     pub class: Option<String>,
     /// VRAM that the program may use.
-    #[arg(long, default_value = "1Gi", value_name = "SIZE")]
+    #[arg(long, default_value = "1Gi", value_parser = amount, value_name = "SIZE", allow_hyphen_values = true)]
     pub vram: String,
     /// Time to wait for a device.
     #[arg(long, default_value = "5m", value_parser = duration, value_name = "DURATION")]
@@ -175,7 +181,7 @@ pub(crate) struct ConnectArgs {
     pub token_file: Option<PathBuf>,
     /// CA certificates in PEM format with which the certificate of a gateway is verified [default: those of the system; the certificate of
     /// `sahasra serve` is verified by its token].
-    #[arg(long, env = "SAHASRA_CA_FILE", value_name = "FILE")]
+    #[arg(long, env = "SAHASRA_CA_FILE", value_parser = authorities, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
 
@@ -202,7 +208,7 @@ pub(crate) struct UpArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N", conflicts_with = "gpu")]
     pub workers: u32,
     /// Port on loopback. 0 selects a free port.
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = 8000, value_parser = port, allow_hyphen_values = true)]
     pub port: u16,
     #[command(flatten)]
     pub pool: PoolArgs,
@@ -304,6 +310,29 @@ fn plugin(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// An amount of memory, as it is written.
+fn amount(text: &str) -> Result<String, String> {
+    at_least_one_mebibyte(text).map(|_| text.to_owned())
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("expected a number from 1 to {}, or 0 for a free port", u16::MAX))
+}
+
+fn gateway(text: &str) -> Result<String, String> {
+    sahasra_client::gateway_url(text)
+        .map(|_| text.to_owned())
+        .map_err(|error| causes(&error))
+}
+
+/// A file that has CA certificates.
+fn authorities(text: &str) -> Result<PathBuf, String> {
+    let read = sahasra_client::read_authorities(Path::new(text));
+    let told = |error| format!("{}: specify a file with CA certificates in PEM format", causes(&error));
+    read.map(|_| PathBuf::from(text)).map_err(told)
+}
+
 fn class(text: &str) -> Result<String, String> {
     if is_dns_label(text) {
         Ok(text.to_owned())
@@ -320,6 +349,33 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn an_invalid_value_is_told_with_its_option_and_what_is_expected() {
+        for (option, value, expected) in [
+            ("--vram", "x", "such as 512Mi"),
+            ("--gateway", "x", "as in http://x"),
+            ("--gateway", "ftp://x", "neither http nor https"),
+            ("--ca-file", "/nonexistent", "failed to read the file"),
+            ("--ca-file", "/dev/null", "specify a file with CA certificates in PEM format"),
+            ("--wait", "x", "such as 15s"),
+        ] {
+            let told = Args::try_parse_from(["sahasra", "exec", option, value, "--", "program"])
+                .unwrap_err()
+                .to_string();
+            assert!(
+                told.contains(option) && told.contains(value) && told.contains(expected),
+                "{option}: {told}"
+            );
+        }
+        for port in ["x", "-1", "65536"] {
+            let told = Args::try_parse_from(["sahasra", "up", "--port", port]).unwrap_err().to_string();
+            assert!(
+                told.contains("--port") && told.contains(port) && told.contains("a number from 1 to 65535"),
+                "{told}"
+            );
+        }
     }
 
     #[test]

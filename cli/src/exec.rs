@@ -23,6 +23,8 @@ use crate::{interrupt, output};
 const DRIVER: &str = "libcuda.so.1";
 /// Gateway of `sahasra up` on this machine.
 const OWN_MACHINE: &str = "http://127.0.0.1:8000";
+/// Remedy if no pool is named and none runs on this machine.
+const NO_POOL: &str = ": start one on this machine with sahasra up, or name one with --gateway, SAHASRA_GATEWAY or sahasra connect";
 
 pub(crate) fn run(arguments: &ExecArgs) -> Exit {
     let libraries = match libraries(arguments.libraries.as_deref()) {
@@ -53,15 +55,16 @@ pub(crate) fn libraries(given: Option<&Path>) -> Result<PathBuf, String> {
 
 async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
     let connected = || Connection::find().and_then(|connection| Some(connection.gateway()?.to_owned()));
-    let url = arguments
-        .gateway
-        .clone()
-        .or_else(connected)
-        .unwrap_or_else(|| OWN_MACHINE.to_owned());
+    let named = arguments.gateway.clone().or_else(connected);
+    let is_default = named.is_none();
+    let url = named.unwrap_or_else(|| OWN_MACHINE.to_owned());
     let gateway = match gateway(arguments, &url) {
         Ok(gateway) => gateway,
         Err(reason) => return Exit::Failed.because(&reason),
     };
+    if let Some(exposure) = gateway.exposure() {
+        output::complain(&exposure);
+    }
     // Before the session exists, so that no signal leaves it behind.
     let mut signals = match watch_interrupts().and_then(|()| EndSignals::listen_unless_ignored()) {
         Ok(signals) => signals,
@@ -74,7 +77,13 @@ async fn run_with(arguments: &ExecArgs, libraries: &Path) -> Exit {
     let creating = gateway.create_cuda_session(namespace, &session);
     let name = match until_second_signal(creating, &mut signals, &mut ending, "waiting for the session, to delete it").await {
         Ok(Ok(name)) => name,
-        Ok(Err(error)) => return Exit::Failed.because(&format!("failed to create the session: {}", causes(&error))),
+        Ok(Err(error)) => {
+            let remedy = match &error {
+                Error::Unreachable { .. } if is_default => NO_POOL,
+                _ => "",
+            };
+            return Exit::Failed.because(&format!("failed to create the session: {}{remedy}", causes(&error)));
+        }
         Err(exit) => {
             let message = format!("stopped at once: a session may have been created, look for one named exec-… with GET {sessions}");
             return exit.because(&message);

@@ -6,6 +6,7 @@
 //! | `train N` | N times: writes two arrays, runs 20 kernels, and reads a number back |
 //! | `hang` | launches a kernel that does not end, prints `hanging`, and waits for it |
 //! | `copies N` | copies 8 MiB to the device and back N times, prints `copying` in the first copy, and checks each byte |
+//! | `pinned N` | the same from and to page-locked memory, which it frees right after the copy to the device |
 //! | `hold PATTERN` | fills 16 MiB with the pattern, prints `holding`, and checks them when its standard input ends |
 //! | `exhaust` | allocates 8 MiB at a time until that fails; prints the device's memory, what it got, and the code |
 //! | `look` | prints what NVML says of the device's memory, without using the device |
@@ -177,6 +178,43 @@ fn copies(count: u8) {
     println!("{count} copies are right");
 }
 
+/// Page-locked memory of the host, which must be zero.
+fn pinned(bytes: usize) -> *mut u8 {
+    let mut start = std::ptr::null_mut();
+    // SAFETY: the driver writes the address of this many bytes.
+    unsafe {
+        check(sys::cuMemHostAlloc(&raw mut start, bytes, 0));
+        assert!(std::slice::from_raw_parts(start.cast::<u8>(), bytes).iter().all(|byte| *byte == 0));
+    }
+    start.cast()
+}
+
+fn pinned_copies(count: u8) {
+    let bytes = 8 * MIB;
+    let array = allocate(bytes).expect("memory for the array");
+    for round in 0..count {
+        let expected = |index: usize| (index.wrapping_mul(2_654_435_761) >> 13) as u8 ^ round;
+        let (source, target) = (pinned(bytes), pinned(bytes));
+        // SAFETY: all memory has this many bytes, and the target is not freed before the copies to it have ended.
+        unsafe {
+            (0..bytes).for_each(|index| source.add(index).write(expected(index)));
+            check(sys::cuMemcpyHtoDAsync_v2(array, source.cast(), bytes, std::ptr::null_mut()));
+            check(sys::cuMemFreeHost(source.cast()));
+            if round == 0 {
+                println!("copying");
+            }
+            check(sys::cuMemcpyDtoHAsync_v2(target.cast(), array, bytes, std::ptr::null_mut()));
+            check(synchronise());
+            assert!(
+                (0..bytes).all(|index| target.add(index).read() == expected(index)),
+                "round {round}: a byte differs"
+            );
+            check(sys::cuMemFreeHost(target.cast()));
+        }
+    }
+    println!("{count} copies are right");
+}
+
 fn hold(pattern: u8) {
     let array = allocate(16 * MIB).expect("memory for the array");
     // SAFETY: the array has this many bytes.
@@ -270,9 +308,10 @@ fn main() {
         Some("train") => train(number()),
         Some("hang") => hang(),
         Some("copies") => copies(number() as u8),
+        Some("pinned") => pinned_copies(number() as u8),
         Some("hold") => hold(number() as u8),
         Some("exhaust") => exhaust(),
         Some("lose") => lose(),
-        _ => panic!("expected steps N, train N, hang, copies N, hold PATTERN, exhaust, look or lose"),
+        _ => panic!("expected steps N, train N, hang, copies N, pinned N, hold PATTERN, exhaust, look or lose"),
     }
 }

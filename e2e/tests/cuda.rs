@@ -259,13 +259,15 @@ async fn copies_survive_connections_that_break_in_the_middle() {
     fixture.session("cut", "64Mi").await;
     let proxy = Proxy::start(&fixture.gateway.address()).await;
     // Through shared memory, only the frames without their bytes go over the connection.
-    for (shares, within, expected) in [
-        ("0", 24 << 20, "no shared memory"),
-        ("1", 24 << 10, "bytes copied through shared memory"),
+    for (shares, within, expected, program) in [
+        ("0", 24 << 20, "no shared memory", "copies"),
+        ("1", 24 << 10, "bytes copied through shared memory", "copies"),
+        ("0", 24 << 20, "no shared memory", "pinned"),
+        ("1", 6 << 10, "bytes copied through shared memory", "pinned"),
     ] {
         proxy.set(Some(Faults::new(11, within)));
         let url = format!("{}/default/cut", proxy.url);
-        let mut copies = fixture.command(&url, &["copies", "12"]);
+        let mut copies = fixture.command(&url, &[program, "12"]);
         copies.env("SAHASRA_CUDA_SHARED_MEMORY", shares).env("SAHASRA_CUDA_SUMMARY", "1");
         let mut copies = Program::start(copies, &fixture.token);
         assert_eq!(copies.line().await, "copying");

@@ -25,6 +25,7 @@ from .errors import (
     SahasraError,
     SessionBusyError,
     SessionClosedError,
+    TokenExposedWarning,
     WaitTimeoutError,
     WorkerLostError,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "SahasraError",
     "SessionBusyError",
     "SessionClosedError",
+    "TokenExposedWarning",
     "Traffic",
     "WaitTimeoutError",
     "WorkerLostError",

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import io
 import json
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 #: Largest number of BurstJobs that one call creates: each is an object of some hundred kilobytes in the API server's store.
 MAX_PARTS = 64
+
+#: Seconds, besides the timeout of the call, after whose end a job of a program that was killed is deleted.
+TTL_SECONDS = 3600.0
+#: Longest time that a BurstJob can be kept after its end, in seconds.
+MAX_TTL_SECONDS = 31_536_000.0
 
 #: Types of the parameters and outputs of a BurstJob, by the name of the NumPy type.
 _TYPES = {"float32": "f32", "float64": "f64", "int32": "s32", "int64": "s64", "uint8": "u8", "uint32": "u32", "uint64": "u64"}
@@ -296,6 +302,7 @@ def run(
     namespace: str | None = None,
     timeout_seconds: float = 600.0,
     keep: bool = False,
+    ttl_seconds: float | None = None,
     **options: Any,
 ) -> pandas.DataFrame:
     """Runs a kernel once for each row of ``parameters`` (a DataFrame, or a dict of one-dimensional arrays) and waits for all runs.
@@ -307,6 +314,9 @@ def run(
     ``BurstJob``. ``output=("f32", 1)`` is the type and the number of the results of one run. ``aggregate`` is ``"argmin"``, ``"sum"``, … over output
     0, or an aggregate in the form of a ``BurstJob``. ``grid``, ``block``, ``vram``, ``slices`` (the largest number of slices) and ``max_retries``
     set the fields of the job. The job is deleted afterwards unless ``keep`` is true; a ``RuntimeWarning`` names jobs that could not be deleted.
+
+    ``ttl_seconds`` is the time after its end at which the cluster deletes a job, even if this program was killed. The default is an hour longer than
+    ``timeout_seconds``, so that results are read before; with ``keep``, jobs have no such time by default.
 
     One ``BurstJob`` lists at most 4,096 rows. More rows, up to 262,144, are split into several jobs that run at the same time. These cannot have
     an ``aggregate``, which would cover only one of the jobs. If ``name`` is given, they are called ``name-0``, ``name-1``, …
@@ -330,6 +340,13 @@ def run(
     parts = _parts(parameters, options)
     specs = [spec_of(ptx, part, **options) for part in parts]
     timeout_seconds = seconds_of("timeout_seconds", timeout_seconds)
+    if ttl_seconds is not None:
+        ttl_seconds = seconds_of("ttl_seconds", ttl_seconds)
+    elif not keep:
+        ttl_seconds = timeout_seconds + TTL_SECONDS
+    if ttl_seconds is not None:
+        for spec in specs:
+            spec["ttlSecondsAfterFinished"] = math.ceil(min(ttl_seconds, MAX_TTL_SECONDS))
     deadline = time.monotonic() + timeout_seconds
     names: list[str] = []
     frames, jobs = [], []

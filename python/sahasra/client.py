@@ -7,6 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from .caller import warn
+from .errors import TokenExposedWarning
 
 if TYPE_CHECKING:
     import pandas
@@ -23,7 +25,8 @@ class SahasraClient:
 
     Creating a client sends no request. A client can be copied and pickled. The copy has the URL, the namespace, the certificate and the argument
     ``token``, so keep a pickle of a client with that argument secret; without it, the token is looked for again where the client is unpickled.
-    Raises :class:`ConfigurationError` when the URL or the token cannot be used.
+    Raises :class:`ConfigurationError` when the URL, the certificate or the token cannot be used. Warns (:class:`TokenExposedWarning`) when the token
+    would go to another machine without TLS.
     """
 
     def __init__(
@@ -35,7 +38,12 @@ class SahasraClient:
         authority: str | None = None,
         server_name: str | None = None,
     ) -> None:
+        if authority is not None:
+            _native.check_authority(authority)
         self._gateway = _native.Gateway(url, token, authority, server_name)
+        exposure = self._gateway.exposure
+        if exposure is not None:
+            warn(exposure, TokenExposedWarning)
         self._token = token
         self._options = {"token": token, "authority": authority, "server_name": server_name}
         #: Default namespace in which objects are created and listed.

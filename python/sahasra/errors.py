@@ -93,5 +93,9 @@ class ProtocolError(SahasraError):
     """Client and server do not support each other's protocol, or one of them sent a malformed message."""
 
 
+class TokenExposedWarning(UserWarning):
+    """A token is sent unencrypted to another machine."""
+
+
 class RemoteTransferWarning(UserWarning):
     """A local function transfers the value of a remote tensor to this process, although an equivalent function could run in the session."""

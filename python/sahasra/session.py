@@ -127,7 +127,7 @@ class RemoteJaxSession:
 
         ``direct`` connects directly to the worker, from inside the cluster. For workers that use TLS, ``authority`` is the PEM certificate of the
         authority that verifies their certificate. ``server_name`` is the name in the certificate, if it is not the host of the session's endpoint:
-        one certificate may serve all workers.
+        one certificate may serve all workers. Without ``direct`` both are rejected.
 
         Arrays are compressed without loss in transit. ``compression`` is ``"adaptive"`` to compress where measurements during the transfer show that
         the connection is slow enough to benefit; ``"always"`` to compress every array that becomes smaller, for connections on which bytes cost more
@@ -149,6 +149,14 @@ class RemoteJaxSession:
             raise InvalidArgumentError(f"argument `progress` must be True, False, None or a function, such as print, not {progress!r}")
         if compression not in ("adaptive", "always", "never"):
             raise InvalidArgumentError(f'argument `compression` must be "adaptive", "always" or "never", not {compression!r}')
+        if not direct:
+            for argument, value in (("authority", authority), ("server_name", server_name)):
+                if value is not None:
+                    raise InvalidArgumentError(
+                        f"argument `{argument}` is for the certificate of a worker: pass direct=True, or for that of the gateway pass it to SahasraClient"
+                    )
+        if authority is not None:
+            _native.check_authority(authority)
         vram = vram_of(vram)
         wait_seconds, grace_seconds = seconds_of("wait_seconds", wait_seconds), seconds_of("grace_seconds", grace_seconds)
         namespace = client.namespace if namespace is None else namespace
@@ -370,18 +378,21 @@ class RemoteJaxSession:
         """Executes the function once with these arguments and waits for its end.
 
         Raises the failure of this execution: :class:`CompileError`, :class:`IncompatibleProgramError`, :class:`OutOfDeviceMemoryError`,
-        :class:`ExecutionError`, or the error that ended the session. Failures of earlier operations are left to the next :meth:`synchronise`.
+        :class:`ExecutionError`, or the error that ended the session. Failures of earlier operations that nothing has raised yet are left to the next
+        :meth:`synchronise`.
         Raises :class:`InvalidArgumentError` for ``sample_inputs`` that are neither a tuple nor a list.
         """
         self._need("xla", "execute_jitted")
         sample = _sample(sample_inputs)
         import jax
 
+        # What a read has raised is not raised again at the end of a block.
         try:
-            self.synchronise()
+            self._native.finish()
         except (CompileError, ExecutionError, IncompatibleProgramError, InvalidArgumentError, OutOfDeviceMemoryError) as earlier:
-            # The frames of the traceback refer to the session.
-            self._earlier[:] = [earlier.with_traceback(None)]
+            if not self._earlier:
+                # The frames of the traceback refer to the session.
+                self._earlier.append(earlier.with_traceback(None))
         made, tree = self._function(function).call(self, sample, dict(sample_keywords or {}))
         self._native.synchronise()
         tensors = [leaf for leaf in made if isinstance(leaf, RemoteTensor)]

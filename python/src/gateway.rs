@@ -12,6 +12,15 @@ use crate::failure::{raise, run, run_or_undo};
 #[pyclass(frozen, module = "sahasra._native")]
 pub(crate) struct Gateway(pub(crate) sahasra_client::Gateway);
 
+/// Checks the argument `authority`, whether or not the connection will use TLS.
+#[pyfunction]
+pub(crate) fn check_authority(py: Python<'_>, authority: &str) -> PyResult<()> {
+    sahasra_client::check_authorities(authority).map_err(|error| {
+        let told = format!("argument `authority`: {error}: pass the text of a PEM file, not its path");
+        raise(py, &Error::Configuration(told))
+    })
+}
+
 fn spec(py: Python<'_>, text: &str) -> PyResult<Value> {
     serde_json::from_str(text).map_err(|error| raise(py, &Error::Invalid(error.to_string())))
 }
@@ -50,6 +59,12 @@ impl Gateway {
     #[getter]
     fn url(&self) -> &str {
         self.0.url()
+    }
+
+    /// Warning about a token that is sent unencrypted.
+    #[getter]
+    fn exposure(&self) -> Option<String> {
+        self.0.exposure()
     }
 
     fn workers(&self, py: Python<'_>) -> PyResult<String> {

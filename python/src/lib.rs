@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<gateway::Gateway>()?;
+    module.add_function(wrap_pyfunction!(gateway::check_authority, module)?)?;
     module.add_class::<session::Session>()?;
     module.add_class::<session::Tensor>()?;
     module.add_class::<session::Program>()?;

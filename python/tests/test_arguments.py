@@ -6,6 +6,7 @@ import http.server
 import json
 import pickle
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -36,11 +37,56 @@ def create(client=None, **options):
         ({"wait_seconds": None}, "argument `wait_seconds` must be"),
         ({"progress": 5}, "argument `progress` must be True, False, None or a function, such as print, not 5"),
         ({"compression": "zip"}, "argument `compression` must be .*not 'zip'"),
+        ({"server_name": "sahasra-worker"}, "argument `server_name` is for the certificate of a worker: pass direct=True, or .* SahasraClient"),
+        ({"authority": "a certificate"}, "argument `authority` is for the certificate of a worker: pass direct=True, or .* SahasraClient"),
     ],
 )
 def test_arguments_of_create_are_checked_before_anything_is_sent(options, told):
     with pytest.raises(sahasra.InvalidArgumentError, match=told):
         create(**options)
+
+
+@pytest.mark.parametrize("authority", ["", "ca.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_an_invalid_authority_is_rejected_without_tls_too(authority):
+    told = "argument `authority`: .*pass the text of a PEM file, not its path"
+    with pytest.raises(sahasra.ConfigurationError, match=told):
+        sahasra.SahasraClient(NOWHERE, token="t", authority=authority)
+    with pytest.raises(sahasra.ConfigurationError, match=told):
+        create(direct=True, authority=authority)
+
+
+def test_a_token_that_leaves_this_machine_without_tls_is_warned_of(no_token):
+    with pytest.warns(sahasra.TokenExposedWarning, match="token for gateway.example is sent unencrypted.* use https://gateway.example") as warned:
+        sahasra.SahasraClient("http://gateway.example", token="secret")
+    assert len(warned) == 1 and warned[0].filename == __file__ and "secret" not in str(warned[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for url, token in [("http://gateway.example", None), ("http://127.0.0.1:8000", "t"), ("http://localhost", "t"), ("http://[::1]:8000", "t")]:
+            sahasra.SahasraClient(url, token=token)
+
+
+class Waiting:
+    """A gateway on which a session waits until a signal arrives."""
+
+    def __init__(self):
+        self.deleted = []
+
+    def create_session(self, namespace, name, text):
+        return json.dumps({"metadata": {"name": "waits", "uid": "1"}})
+
+    def session_placed(self, namespace, name, seconds):
+        raise KeyboardInterrupt
+
+    def delete_session(self, namespace, name):
+        self.deleted.append(f"{namespace}/{name}")
+
+
+def test_a_session_that_waits_is_deleted_when_the_wait_is_interrupted():
+    client = sahasra.SahasraClient(NOWHERE, token="t")
+    client._gateway = Waiting()
+    with pytest.raises(KeyboardInterrupt):
+        create(client)
+    assert client._gateway.deleted == ["default/waits"]
 
 
 def test_arguments_of_create_that_fit_are_sent():

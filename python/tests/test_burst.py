@@ -82,6 +82,25 @@ def test_a_failure_is_raised_even_if_a_job_cannot_be_deleted():
         assert any("many-0" in note and "out of reach" in note for note in raised.value.__notes__)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 4200),
+        ({"timeout_seconds": 0.5}, 3601),
+        ({"ttl_seconds": 60}, 60),
+        ({"timeout_seconds": float("inf")}, 31_536_000),
+        ({"keep": True}, None),
+        ({"keep": True, "ttl_seconds": 60}, 60),
+    ],
+)
+def test_jobs_of_a_program_that_is_killed_are_deleted_by_the_cluster(options, expected):
+    gateway = Gateway()
+    run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many", **options)
+    assert [spec.get("ttlSecondsAfterFinished") for spec in gateway.specs.values()] == [expected] * 3
+    with pytest.raises(sahasra.InvalidArgumentError, match="argument `ttl_seconds` must be a number of seconds from 0"):
+        run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, ttl_seconds="soon")
+
+
 def test_jobs_are_kept_if_requested():
     gateway = Gateway()
     run(Client(gateway), ptx=SQUARE, parameters=PARAMETERS, name="many", keep=True)

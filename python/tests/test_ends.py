@@ -37,6 +37,22 @@ def test_a_lost_worker_is_named(worker):
         x.numpy()
 
 
+def test_a_failure_that_a_read_has_raised_is_not_raised_again_at_the_end_of_the_block(worker):
+    def wide(x):
+        return jnp.broadcast_to(x[:, None], (20_000, 20_000)).sum(0) @ jnp.ones((20_000, 20_000))
+
+    with worker.connect() as session:
+        failed = session.jit(wide)(jnp.ones(20_000))
+        with pytest.raises(sahasra.OutOfDeviceMemoryError, match="execute wide failed"):
+            failed.numpy()
+        assert session.execute_jitted(lambda x: x + 1, (jnp.ones(2),)).output.numpy().tolist() == [2.0, 2.0]
+    # One that nothing has raised is.
+    with pytest.raises(sahasra.OutOfDeviceMemoryError, match="execute wide failed"):
+        with worker.connect() as session:
+            failed = session.jit(wide)(jnp.ones(20_000))
+            session.execute_jitted(lambda x: x + 1, (jnp.ones(2),))
+
+
 def test_a_block_that_reads_nothing_raises_the_loss_of_its_worker(worker):
     def bump(x):
         return x + 1

@@ -79,8 +79,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Locks new files beside both paths, and removes files that an earlier run left behind. If the second path is rejected, the file at the
-    /// first path stays unchanged.
+    /// Checks that new files can be written at both paths, and removes files that an earlier run left behind. If the second path is rejected,
+    /// the file at the first path stays unchanged.
     pub(super) fn take(kubeconfig: &Path, token_file: &Path) -> Result<Self, AccessError> {
         let kubeconfig = LockedFile::take(kubeconfig, Content::Kubeconfig)?;
         if kubeconfig.is(token_file) {
@@ -117,10 +117,8 @@ impl Files {
 pub(super) struct LockedFile {
     /// Path as given to [`Files::take`].
     pub path: PathBuf,
-    /// The new file, until it gets its path.
-    temporary: Option<NamedTempFile>,
     /// The new file at its path. Closing it releases its lock.
-    _written: Option<File>,
+    written: Option<File>,
     /// The file of an earlier run at the path, locked as well.
     earlier: Option<File>,
 }
@@ -139,8 +137,7 @@ impl LockedFile {
         place(path).is_some_and(|other| place(&self.path) == Some(other))
     }
 
-    /// Creates and locks a new file beside the path, and locks an existing file at the path, which stays
-    /// unchanged.
+    /// Checks that a new file can be created beside the path, and locks an existing file at the path, which stays unchanged.
     fn take(path: &Path, content: Content) -> Result<Self, AccessError> {
         if !folder_of(path).is_dir() {
             return Err(AccessError::NoFolder {
@@ -171,30 +168,26 @@ impl LockedFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(source) => return Err(failed(path)(source)),
         };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder_of(path));
-        let temporary = temporary.map_err(failed(path))?;
-        // The file is locked before it gets its path, where other processes open it.
-        lock(temporary.as_file(), path)?;
+        // Removed at once: a process that is killed before it writes the file leaves nothing.
+        drop(temporary_file(path)?);
         Ok(Self {
             path: path.to_owned(),
-            temporary: Some(temporary),
-            _written: None,
+            written: None,
             earlier,
         })
     }
 
     fn write(&mut self, text: &str) -> Result<(), AccessError> {
-        let Some(mut temporary) = self.temporary.take() else {
-            return Ok(());
-        };
+        let mut temporary = temporary_file(&self.path)?;
+        // The file is locked before it gets its path, where other processes open it.
+        lock(temporary.as_file(), &self.path)?;
         temporary.write_all(text.as_bytes()).map_err(failed(&self.path))?;
         let written = temporary.persist_noclobber(&self.path).map_err(|refused| match refused.error {
             // Another process has created the path in the meantime.
             error if error.kind() == io::ErrorKind::AlreadyExists => AccessError::Held { path: self.path.clone() },
             error => failed(&self.path)(error),
         })?;
-        self._written = Some(written);
+        self.written = Some(written);
         Ok(())
     }
 
@@ -204,6 +197,13 @@ impl LockedFile {
             tracing::warn!(path = %self.path.display(), %error, "failed to remove the token file");
         }
     }
+}
+
+/// A new file beside the path, which only its owner can read.
+fn temporary_file(path: &Path) -> Result<NamedTempFile, AccessError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = tempfile::Builder::new().prefix(&format!(".{name}.")).tempfile_in(folder_of(path));
+    temporary.map_err(failed(path))
 }
 
 fn identity(found: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
@@ -255,6 +255,14 @@ mod tests {
         let token_file = folder.path().join("token");
         let access = credentials().unwrap();
         let mut files = Files::take(&path, &token_file).unwrap();
+        let left = |folder: &Path| {
+            fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(left(folder.path()), ["below"], "a process that is killed now leaves nothing");
+        assert_eq!(left(&folder.path().join("below")), [""; 0]);
         files.write(&access, "127.0.0.1:8000".parse().unwrap()).unwrap();
         for path in [&path, &token_file] {
             assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);

@@ -7,12 +7,16 @@ use std::{
 
 use http::HeaderValue;
 use serde::Deserialize;
-use url::{Host, Url};
+use url::Url;
 
-use crate::{Connection, Error};
+use crate::{Connection, Error, transport::is_here};
 
 /// Path at which Kubernetes mounts the token of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+
+/// Variables with a token, or with the name of its file.
+const TOKEN: &str = "SAHASRA_TOKEN";
+const TOKEN_FILE: &str = "SAHASRA_TOKEN_FILE";
 
 /// A bearer token, or none.
 #[derive(Clone, Default)]
@@ -49,7 +53,7 @@ impl Token {
 
     /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for the URL of the user's [`Connection`], its
     /// token as it is now; for a loopback URL, the file that `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
-    /// of the pod. Without any of these, no token is sent. Fails if the file named by `SAHASRA_TOKEN_FILE` or a kubeconfig cannot be read.
+    /// of the pod. Without any of these, no token is sent. Fails if the token of a variable is invalid, or a kubeconfig cannot be read.
     pub fn find(url: &str) -> Result<Self, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let home = variable("HOME").map(PathBuf::from);
@@ -58,8 +62,8 @@ impl Token {
             .or_else(|| home.as_ref().map(|home| home.join(".local/state")))
             .map(|folder| folder.join("sahasra"));
         Places {
-            token: variable("SAHASRA_TOKEN"),
-            token_file: variable("SAHASRA_TOKEN_FILE").map(PathBuf::from),
+            token: variable(TOKEN),
+            token_file: variable(TOKEN_FILE).map(PathBuf::from),
             connection: Connection::to(url).and_then(|connection| connection.token()),
             state,
             kubeconfigs: match env::var_os("KUBECONFIG").filter(|value| !value.is_empty()) {
@@ -71,13 +75,21 @@ impl Token {
         .find(url)
     }
 
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self.0, Source::Absent)
+    }
+
     pub(crate) fn bearer(&self) -> Result<Option<HeaderValue>, Error> {
         let text = match &self.0 {
             Source::Absent => return Ok(None),
             Source::Text(text) => text.clone(),
             Source::File(path) => read(path)?,
         };
-        let mut value = HeaderValue::try_from(format!("Bearer {}", text.trim()))
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(Error::Configuration("the token is empty".to_owned()));
+        }
+        let mut value = HeaderValue::try_from(format!("Bearer {text}"))
             .map_err(|_| Error::Configuration("invalid characters in the token".to_owned()))?;
         value.set_sensitive(true);
         Ok(Some(value))
@@ -96,11 +108,21 @@ struct Places {
 impl Places {
     fn find(self, url: &str) -> Result<Token, Error> {
         if let Some(token) = self.token {
-            return Ok(Token::text(token));
+            let token = Token::text(token);
+            return match token.bearer() {
+                Ok(_) => Ok(token),
+                Err(error) => Err(Error::Configuration(format!("{TOKEN}: {error}: set it to a token, or unset it"))),
+            };
         }
         if let Some(path) = self.token_file {
-            read(&path)?;
-            return Ok(Token::file(path));
+            let shown = path.display().to_string();
+            let token = Token::file(path);
+            return match token.bearer() {
+                Ok(_) => Ok(token),
+                Err(error) => Err(Error::Configuration(format!(
+                    "{TOKEN_FILE}={shown:?}: {error}: name a file with a token, or unset it"
+                ))),
+            };
         }
         // Not read again later: the file may then be of another connection.
         if let Some(path) = self.connection {
@@ -129,12 +151,7 @@ impl Places {
 /// Returns the port if the URL's host is a loopback address.
 fn port_here(url: &str) -> Option<u16> {
     let url = Url::parse(url).ok()?;
-    let here = match url.host()? {
-        Host::Domain(name) => name == "localhost",
-        Host::Ipv4(address) => address.is_loopback(),
-        Host::Ipv6(address) => address.is_loopback(),
-    };
-    if here { url.port_or_known_default() } else { None }
+    if is_here(&url) { url.port_or_known_default() } else { None }
 }
 
 fn read(path: &Path) -> Result<String, Error> {
@@ -174,7 +191,12 @@ fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
     let context = find(config.contexts, &config.current_context);
     let user = context.and_then(|context| find(config.users, &context.user));
     let file = |file| Token::file(path.parent().unwrap_or(Path::new("")).join(file));
-    Ok(user.and_then(|user| user.token.map(Token::text).or_else(|| user.token_file.map(file))))
+    Ok(user.and_then(|user| {
+        user.token
+            .filter(|token| !token.trim().is_empty())
+            .map(Token::text)
+            .or_else(|| user.token_file.map(file))
+    }))
 }
 
 #[cfg(test)]
@@ -268,7 +290,17 @@ users:
             token_file: Some(path.clone()),
             ..nothing()
         };
-        assert!(places().find("http://127.0.0.1:1").is_err());
+        for (text, told) in [
+            (None, "failed to read"),
+            (Some(" \n"), "the token is empty"),
+            (Some("two\nlines"), "invalid characters"),
+        ] {
+            if let Some(text) = text {
+                fs::write(&path, text).unwrap();
+            }
+            let reason = places().find("http://127.0.0.1:1").unwrap_err().to_string();
+            assert!(reason.starts_with("SAHASRA_TOKEN_FILE=") && reason.contains(told), "{reason}");
+        }
         fs::write(&path, "first").unwrap();
         let token = places().find("http://127.0.0.1:1").unwrap();
         fs::write(&path, "second").unwrap();

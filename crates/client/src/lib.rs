@@ -38,12 +38,13 @@ pub use element::{array_bytes, element_bytes};
 pub use error::{Error, Failure, Loss};
 pub use pending::{Pending, spawn};
 pub use rest::{CudaSession, Gateway, condition, named, session_end};
-pub use sahasra_memory::shared::{Slot, SlotPool};
+pub use sahasra_memory::shared::{HostMemory, Slot, SlotPool};
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Format, RejectionCode, Shape, Stats, Welcome};
 pub use session::{Argument, Program, Session, Tensor, Traffic};
 pub use state::Arrived;
 pub use target::{Options, Target};
+pub use transport::{check_authorities, gateway_url, read_authorities};
 
 pub use crate::core::Array;

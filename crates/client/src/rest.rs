@@ -83,6 +83,15 @@ impl Gateway {
         self.peer.url.as_str()
     }
 
+    /// A warning if the token goes to another machine without TLS, where others can read it on the way.
+    pub fn exposure(&self) -> Option<String> {
+        let is_exposed = self.peer.is_exposed() && !self.token.is_absent();
+        is_exposed.then(|| {
+            let host = self.peer.authority();
+            format!("the token for {host} is sent unencrypted, and others may read it on the way: use https://{host}")
+        })
+    }
+
     /// Returns the load of every worker, as the operator reports it.
     pub async fn workers(&self) -> Result<Value, Error> {
         self.get("/workers", TIMEOUT).await
@@ -396,6 +405,27 @@ mod tests {
         assert!(!is_refused(&burst("True", 2)));
         assert!(!is_refused(&burst("False", 3)), "the new spec has not been looked at");
         assert!(!is_refused(&json!({"metadata": {"generation": 1}})));
+    }
+
+    #[test]
+    fn a_token_without_tls_is_exposed_unless_it_stays_on_this_machine() {
+        let exposure = |url: &str, token| Gateway::new(url, token, None).unwrap().exposure();
+        for url in ["http://gateway.example", "http://192.0.2.7:8000"] {
+            let told = exposure(url, Token::text("secret")).unwrap();
+            assert!(
+                told.contains("unencrypted") && told.contains("use https://") && !told.contains("secret"),
+                "{told}"
+            );
+            assert_eq!(exposure(url, Token::default()), None);
+        }
+        for url in [
+            "http://127.0.0.1:8000",
+            "http://[::1]:8000",
+            "http://localhost:8000",
+            "https://gateway.example",
+        ] {
+            assert_eq!(exposure(url, Token::text("secret")), None, "{url}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use sahasra_memory::shared::{self, SharedMemory as Memory, SlotPool};
+use sahasra_memory::shared::{self, Layout, SharedMemory as Memory, SlotPool};
 use sahasra_wire::session::{Attach, ClientFrame, ServerFrame, SharedMemory, client_frame, frame, server_frame::Kind};
 
 /// Timeout for each step of the exchange, in which a machine that answers at all takes microseconds.
@@ -56,7 +56,14 @@ fn receive(mut stream: UnixStream, secret: Bytes) -> io::Result<Arc<SlotPool>> {
     decoder.buffer().extend_from_slice(&answer);
     let answer = decoder.next_frame::<ServerFrame>().map_err(io::Error::other)?;
     match (answer.and_then(|(frame, _)| frame.kind), file) {
-        (Some(Kind::Attached(attached)), Some(file)) => Ok(SlotPool::new(Memory::map(file, attached.slots, attached.slot_bytes)?)),
+        (Some(Kind::Attached(attached)), Some(file)) => Ok(SlotPool::new(Memory::map(
+            file,
+            Layout {
+                slots: attached.slots,
+                slot_bytes: attached.slot_bytes,
+                host_bytes: attached.host_bytes,
+            },
+        )?)),
         (Some(Kind::Refused(refused)), _) => Err(io::Error::other(refused.message)),
         _ => Err(io::Error::other("the answer has no memory")),
     }
@@ -79,6 +86,12 @@ mod tests {
     use sahasra_wire::session::Attached;
 
     use super::*;
+
+    const LAYOUT: Layout = Layout {
+        slots: 2,
+        slot_bytes: 4096,
+        host_bytes: 0,
+    };
 
     /// A listener, and the offer of memory that leads to it.
     fn offered() -> (UnixListener, SharedMemory) {
@@ -112,16 +125,20 @@ mod tests {
     #[tokio::test]
     async fn the_memory_of_an_offer_is_taken_once_its_secret_was_shown() {
         let (listener, offer) = offered();
-        let (memory, file) = Memory::create(2, 4096).unwrap();
+        let (memory, file) = Memory::create(LAYOUT).unwrap();
         let attached = Attached {
             slots: 2,
             slot_bytes: 4096,
+            host_bytes: 0,
         };
         let answering = answer(listener, attached, file);
         let pool = try_attach(offer).await.unwrap();
         let mut slot = pool.take().unwrap();
         slot.fill(b"rows");
-        assert_eq!(Arc::new(memory).loan(slot.index(), slot.serial(), 4).unwrap().as_ref(), b"rows");
+        assert_eq!(
+            Arc::new(memory).loan_slot(slot.index(), slot.serial(), 4).unwrap().as_ref(),
+            b"rows"
+        );
         let request = answering.join().unwrap();
         assert!(request.windows(6).any(|window| window == b"secret"));
     }
@@ -129,10 +146,11 @@ mod tests {
     #[tokio::test]
     async fn memory_of_another_size_than_announced_is_refused() {
         let (listener, offer) = offered();
-        let (_, file) = Memory::create(2, 4096).unwrap();
+        let (_, file) = Memory::create(LAYOUT).unwrap();
         let attached = Attached {
             slots: 3,
             slot_bytes: 4096,
+            host_bytes: 0,
         };
         let answering = answer(listener, attached, file);
         assert!(try_attach(offer).await.is_err());

@@ -3,7 +3,9 @@
 
 use std::{
     collections::VecDeque,
+    fs,
     io::{self, IoSlice},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -27,7 +29,7 @@ use tokio_tungstenite::{
     tungstenite::{self, Message, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 use tokio_util::io::{InspectReader, StreamReader};
-use url::Url;
+use url::{Host, Url};
 
 use crate::{Error, credentials::Token};
 
@@ -67,21 +69,13 @@ pub(crate) struct Peer {
 impl Peer {
     /// An `https` peer is verified with the CA certificates in `authorities_pem`, or with those of the system if there are none.
     pub(crate) fn new(url: &str, authorities_pem: Option<&str>) -> Result<Self, Error> {
-        let wrong = |why: String| Error::Configuration(format!("invalid URL {url}: {why}"));
-        if !url.contains("://") {
-            return Err(wrong(format!("expected http:// or https://, as in http://{url}")));
-        }
-        let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
-        if parsed.host_str().is_none() {
-            return Err(wrong("expected a host".to_owned()));
-        }
-        let tls = match parsed.scheme() {
-            "http" => None,
+        let url = gateway_url(url)?;
+        let tls = match url.scheme() {
             "https" => Some(Arc::new(tls_config(authorities_pem)?)),
-            other => return Err(wrong(format!("scheme {other} is neither http nor https"))),
+            _ => None,
         };
         Ok(Self {
-            url: parsed,
+            url,
             tls,
             server_name: None,
         })
@@ -91,6 +85,11 @@ impl Peer {
         let parsed = ServerName::try_from(name.to_owned());
         self.server_name = Some(parsed.map_err(|error| Error::Configuration(format!("invalid server name {name:?}: {error}")))?);
         Ok(self)
+    }
+
+    /// Whether what is sent to the peer leaves this machine unencrypted.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.tls.is_none() && !is_here(&self.url)
     }
 
     fn host(&self) -> &str {
@@ -158,24 +157,68 @@ fn untrusted(authority: &str, error: &io::Error) -> Option<Error> {
     )))
 }
 
-fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
-    let mut roots = RootCertStore::empty();
-    match authorities_pem {
-        Some(pem) => {
-            use rustls::pki_types::{CertificateDer, pem::PemObject};
-            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                let certificate =
-                    certificate.map_err(|error| Error::Configuration(format!("failed to read the CA certificate: {error}")))?;
-                roots
-                    .add(certificate)
-                    .map_err(|error| Error::Configuration(format!("invalid CA certificate: {error}")))?;
-            }
-        }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-        }
+/// Parses the URL of a gateway or of a worker. Fails with [`Error::Configuration`] unless its scheme is `http` or `https` and it has a host.
+pub fn gateway_url(url: &str) -> Result<Url, Error> {
+    let wrong = |why: String| Error::Configuration(format!("invalid URL {url}: {why}"));
+    if !url.contains("://") {
+        return Err(wrong(format!("expected http:// or https://, as in http://{url}")));
     }
+    let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
+    if parsed.host_str().is_none() {
+        return Err(wrong("expected a host".to_owned()));
+    }
+    match parsed.scheme() {
+        "http" | "https" => Ok(parsed),
+        other => Err(wrong(format!("scheme {other} is neither http nor https"))),
+    }
+}
+
+/// Whether the host of a URL is a loopback address.
+pub(crate) fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// Checks that a text has CA certificates in PEM format. Fails with [`Error::Configuration`] if it has none.
+pub fn check_authorities(pem: &str) -> Result<(), Error> {
+    roots(pem).map(|_| ())
+}
+
+/// Reads a file with CA certificates in PEM format. Fails with [`Error::Configuration`] if it cannot be read, or has none.
+pub fn read_authorities(path: &Path) -> Result<String, Error> {
+    let read = fs::read_to_string(path).map_err(|error| Error::Configuration(format!("failed to read the file: {error}")));
+    read.and_then(|pem| check_authorities(&pem).map(|()| pem))
+}
+
+/// The CA certificates in a text in PEM format, at least one.
+fn roots(pem: &str) -> Result<RootCertStore, Error> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject};
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| Error::Configuration(format!("failed to read the CA certificate: {error}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| Error::Configuration(format!("invalid CA certificate: {error}")))?;
+    }
+    if roots.is_empty() {
+        return Err(Error::Configuration("no CA certificate in PEM format".to_owned()));
+    }
+    Ok(roots)
+}
+
+fn tls_config(authorities_pem: Option<&str>) -> Result<ClientConfig, Error> {
+    let roots = match authorities_pem {
+        Some(pem) => roots(pem)?,
+        None => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            roots
+        }
+    };
     if roots.is_empty() {
         return Err(Error::Configuration("no CA certificate to verify the peer".to_owned()));
     }
@@ -431,5 +474,17 @@ mod tests {
         assert!(told("ftp://gateway").contains("neither http nor https"));
         assert!(told("http://").contains("host"));
         assert!(Peer::new("http://127.0.0.1:8000/", None).is_ok());
+    }
+
+    #[test]
+    fn a_file_without_certificates_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ca.pem");
+        let told = || read_authorities(&path).unwrap_err().to_string();
+        assert!(told().contains("failed to read the file"), "{}", told());
+        fs::write(&path, "nothing").unwrap();
+        assert!(told().contains("no CA certificate in PEM format"), "{}", told());
+        fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+        assert!(told().contains("invalid CA certificate"), "{}", told());
     }
 }

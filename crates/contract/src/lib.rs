@@ -179,6 +179,8 @@ macro_rules! contract {
                 several_mistakes_are_reported_together,
                 a_rule_rejects_with_field_and_message,
                 a_rule_of_a_nested_item_names_its_place,
+                a_parameter_that_is_not_declared_is_named,
+                a_burst_without_chunks_is_told_its_cause_alone,
                 a_rule_of_a_map_value_names_its_key,
                 a_required_reason_is_reported_as_such,
                 rules_wait_until_the_schema_is_kept,

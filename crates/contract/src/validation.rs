@@ -314,6 +314,24 @@ pub async fn a_rule_of_a_nested_item_names_its_place(subject: &Subject) {
     );
 }
 
+pub async fn a_parameter_that_is_not_declared_is_named(subject: &Subject) {
+    let arguments = json!([{"output": {"type": "f32"}}, {"parameter": "known"}, {"parameter": "unheard"}]);
+    let known = json!({"known": {"type": "f32", "list": [1]}});
+    let changes = json!({"kernel": {"args": arguments}, "chunks": {"count": 1, "parameters": known}});
+    assert_mistake(
+        &refusal(subject, changes).await,
+        "spec.kernel.args: Invalid value: \"object\": an argument names the parameter unheard, which chunks does not declare: declare it in \
+         chunks.parameters or as a list of chunks.product",
+    );
+}
+
+pub async fn a_burst_without_chunks_is_told_its_cause_alone(subject: &Subject) {
+    assert_mistake(
+        &refusal(subject, json!({"chunks": {"count": 0}})).await,
+        "spec.chunks.count: Invalid value: 0: spec.chunks.count in body should be greater than or equal to 1",
+    );
+}
+
 pub async fn a_rule_of_a_map_value_names_its_key(subject: &Subject) {
     let status = refusal(subject, json!({"chunks": {"parameters": {"rate": {"type": "f32"}}}})).await;
     assert_mistake(

@@ -48,6 +48,12 @@ pub trait Device: Send + Sync {
     /// What the device is.
     fn properties(&self) -> &Properties;
 
+    /// Allocates zeroed memory of this process at a multiple of `alignment`, a power of two, where copies are fastest. `None` if there is no
+    /// room.
+    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
+        HostBlock::new(bytes, alignment)
+    }
+
     /// Counts of what the device did, for users who look for the calls that wait; `None` if no call waits for another machine.
     fn summary(&self) -> Option<String> {
         None
@@ -110,6 +116,12 @@ pub trait Queue: Send + Sync {
             extent,
             bytes: Bytes::copy_from_slice(bytes),
         })
+    }
+
+    /// Appends a write to `to` of `bytes` bytes from `offset` on in a block of [`Device::allocate_host`], if the device can read them there when it
+    /// executes the write: they must not change before. Returns `None` if it cannot, or if [`write`](Self::write) is faster.
+    fn write_in_place(&self, _to: u64, _block: &Arc<HostBlock>, _offset: usize, _bytes: usize) -> Option<Ticket> {
+        None
     }
 
     /// Makes memory of this process accessible to kernels at its own address, until that address is unmapped, in order with everything else.

@@ -261,6 +261,23 @@ fn main() {
     rate("copy to the host", bytes, 10, || unsafe {
         check(sys::cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), first, bytes))
     });
+    let mut pinned = std::ptr::null_mut();
+    // SAFETY: the driver writes the address of this many bytes.
+    unsafe {
+        check(sys::cuMemHostAlloc(&mut pinned, bytes, 0));
+        pinned.cast::<u8>().write_bytes(2, bytes);
+    }
+    // SAFETY: all memory has this many bytes.
+    rate("copy pinned memory to the device", bytes, 10, || unsafe {
+        check(sys::cuMemcpyHtoD_v2(first, pinned, bytes))
+    });
+    // SAFETY: all memory has this many bytes.
+    unsafe { check(sys::cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), first, bytes)) };
+    assert!(host.iter().all(|byte| *byte == 2), "a copy is complete when it returns");
+    // SAFETY: all memory has this many bytes.
+    rate("copy to pinned memory of the host", bytes, 10, || unsafe {
+        check(sys::cuMemcpyDtoH_v2(pinned, first, bytes))
+    });
     rate("copy on the device", bytes, 10, || {
         // SAFETY: all memory has this many bytes.
         unsafe { check(sys::cuMemcpyDtoD_v2(second, first, bytes)) };

@@ -17,6 +17,21 @@ const PRINT_BYTES: u64 = 1 << 20;
 /// Size of the heap of kernels in bytes (CUDA's default).
 const HEAP_BYTES: u64 = 8 << 20;
 
+/// `CU_CTX_SCHED_MASK`: how the host waits, of which there are three ways besides the default.
+const SCHEDULE: u32 = 7;
+/// `CU_CTX_MAP_HOST`, `CU_CTX_LMEM_RESIZE_TO_MAX`, `CU_CTX_COREDUMP_ENABLE`, `CU_CTX_USER_COREDUMP_ENABLE` and `CU_CTX_SYNC_MEMOPS`, which are
+/// accepted and change nothing.
+const OTHER_FLAGS: u32 = 8 | 16 | 32 | 64 | 128;
+
+/// Refuses flags of a context (`CUctx_flags`) that do not exist, and several ways to wait.
+pub(crate) fn check_flags(flags: u32) -> Result<(), Status> {
+    let is_known = flags & !(SCHEDULE | OTHER_FLAGS) == 0;
+    match flags & SCHEDULE {
+        0 | 1 | 2 | 4 if is_known => Ok(()),
+        _ => Err(Status::INVALID_VALUE),
+    }
+}
+
 /// A context: a queue of the device, with all that was made in it.
 pub(crate) struct Context {
     pub(crate) handle: Handle,

@@ -77,7 +77,7 @@ pub(crate) enum Completion {
 }
 
 /// Copies rows as the next work of a lane. Data from pageable host memory is taken before this returns, and data to it is there. Memory that
-/// host and device share is copied in the lane's order.
+/// host and device share, and allocated host memory that the device can read, is copied in the lane's order.
 pub(crate) fn copy(lane: &Lane, to: Side, from: Side, extent: Extent, completion: Completion) -> Result<(), Status> {
     copy_as(lane, to, from, extent, completion, || volume::parameters(to, from, &extent))
 }
@@ -119,15 +119,16 @@ fn copy_as(
     }
     let (from, from_shared) = from.shared(&lane.context, &extent)?;
     let (to, to_shared) = to.shared(&lane.context, &extent)?;
+    let mut is_read_later = false;
     match pieces(&[to, from], &extent)? {
-        None => transfer(lane, to, from, extent, total)?,
+        None => is_read_later |= transfer(lane, to, from, extent, total)?,
         Some(pieces) => {
             for piece in pieces {
-                transfer(lane, piece.of(to)?, piece.of(from)?, Extent::linear(piece.bytes), piece.bytes)?;
+                is_read_later |= transfer(lane, piece.of(to)?, piece.of(from)?, Extent::linear(piece.bytes), piece.bytes)?;
             }
         }
     }
-    if completion == Completion::Now && (from_shared || to_shared) {
+    if completion == Completion::Now && (from_shared || to_shared || is_read_later) {
         return lane.wait();
     }
     Ok(())
@@ -195,29 +196,30 @@ fn pieces(sides: &[Side], extent: &Extent) -> Result<Option<Vec<Piece>>, Status>
     Ok(Some(pieces))
 }
 
-fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Result<(), Status> {
+/// Copies rows. Returns whether the device reads the host's memory only when it executes the copy.
+fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Result<bool, Status> {
     let length = usize::try_from(total).map_err(|_| Status::INVALID_VALUE)?;
     let driver = driver::get()?;
     match (from, to) {
         (Side::Host(from), Side::Device(to)) => {
             let owner = driver.owner(&to, &extent)?;
-            write(lane, &owner, to, from, extent, length)
+            return write(lane, &owner, to, from, extent, length);
         }
         (Side::Device(from), Side::Host(to)) => {
             let owner = driver.owner(&from, &extent)?;
-            read(lane, &owner, from, to, extent, length)
+            read(lane, &owner, from, to, extent, length)?;
         }
         (Side::Device(from), Side::Device(to)) => {
             let (source, target) = (driver.owner(&from, &extent)?, driver.owner(&to, &extent)?);
             if source.id == target.id {
-                return submit(lane, &source, Operation::Copy { from, to, extent });
+                submit(lane, &source, Operation::Copy { from, to, extent })?;
+                return Ok(false);
             }
             settle(lane, &source)?;
             let mut bytes = vec![0; length];
             source.read(from, extent, &mut bytes)?;
             target.check()?;
             target.queue.write(to, extent, &bytes);
-            Ok(())
         }
         (Side::Host(from), Side::Host(to)) => {
             // The source may be the target of work before.
@@ -225,9 +227,9 @@ fn transfer(lane: &Lane, to: Side, from: Side, extent: Extent, total: u64) -> Re
             for (row, slice) in extent.rows() {
                 host_row(&from, row, slice)?.copy_to(host_row(&to, row, slice)?, extent.width as usize)?;
             }
-            Ok(())
         }
     }
+    Ok(false)
 }
 
 /// Fills rows as the next work of a lane.
@@ -360,10 +362,21 @@ fn submit(lane: &Lane, owner: &Arc<Context>, operation: Operation) -> Result<(),
     owner.wait(ticket)
 }
 
-fn write(lane: &Lane, owner: &Arc<Context>, to: Region, from: Region, extent: Extent, length: usize) -> Result<(), Status> {
+/// Writes rows of the host to the device. Returns whether the device reads them only when it executes the write.
+fn write(lane: &Lane, owner: &Arc<Context>, to: Region, from: Region, extent: Extent, length: usize) -> Result<bool, Status> {
     settle(lane, owner)?;
     owner.check()?;
-    let ticket = if extent.height == 1 && extent.depth == 1 {
+    let is_row = extent.height == 1 && extent.depth == 1;
+    let is_own = lane.context.id == owner.id;
+    if is_row
+        && is_own
+        && let Some((block, offset)) = driver::get()?.allocated_host(host_row(&from, 0, 0)?.address(), length)
+        && let Some(ticket) = owner.queue.write_in_place(to.address, &block, offset, length)
+    {
+        lane.note(ticket);
+        return Ok(true);
+    }
+    let ticket = if is_row {
         host_row(&from, 0, 0)?.with_bytes(length, |bytes| owner.queue.write(to, extent, bytes))?
     } else {
         let mut packed = Vec::with_capacity(length);
@@ -376,10 +389,10 @@ fn write(lane: &Lane, owner: &Arc<Context>, to: Region, from: Region, extent: Ex
             bytes: packed.into(),
         })?
     };
-    if lane.context.id == owner.id {
+    if is_own {
         lane.note(ticket);
     }
-    Ok(())
+    Ok(false)
 }
 
 fn read(lane: &Lane, owner: &Arc<Context>, from: Region, to: Region, extent: Extent, length: usize) -> Result<(), Status> {

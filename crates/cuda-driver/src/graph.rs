@@ -14,7 +14,7 @@ use crate::boundary::Handle;
 use crate::status::Status;
 use crate::table::new_handle;
 
-pub(crate) use work::{COOPERATIVE, Kernel, Work};
+pub(crate) use work::{COOPERATIVE, Kernel, Work, is_cooperative};
 
 pub(crate) struct Graph {
     pub(crate) handle: Handle,

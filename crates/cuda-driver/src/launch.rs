@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use sahasra_cuda_device::Properties;
 
 use crate::attributes;
 use crate::boundary::{HostPointer, In};
 use crate::context::Context;
 use crate::driver;
-use crate::graph::Kernel;
+use crate::graph::{Kernel, is_cooperative};
 use crate::module::Entry;
+use crate::occupancy;
 use crate::parameters::KernelParameters;
 use crate::status::Status;
 
@@ -43,6 +45,17 @@ impl Shape {
         }
         if threads > u64::from(entry.description.max_threads) {
             return Err(Status::LAUNCH_OUT_OF_RESOURCES);
+        }
+        Ok(())
+    }
+
+    /// Refuses a cooperative launch whose blocks cannot all be on the device at the same time. The shape was checked.
+    pub(crate) fn check_cooperative(&self, entry: &Entry, device: &Properties) -> Result<(), Status> {
+        let product = |sizes: &[u32; 3]| sizes.iter().fold(1, |all: u64, size| all.saturating_mul(u64::from(*size)));
+        let threads = u32::try_from(product(&self.block)).map_err(|_| Status::INVALID_VALUE)?;
+        let resident = u64::from(occupancy::blocks(entry, threads, self.shared_bytes as usize, device));
+        if product(&self.grid) > resident * u64::from(device.multiprocessors) {
+            return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(())
     }
@@ -96,6 +109,9 @@ pub(crate) fn kernel(context: &Arc<Context>, named: &KernelParameters, attribute
         shared_bytes: launch.shared_bytes,
     };
     shape.check(&function.entry)?;
+    if is_cooperative(&attributes) {
+        shape.check_cooperative(&function.entry, driver::get()?.device.properties())?;
+    }
     let block = Bytes::from(parameters(&function.entry, launch.parameters, launch.extra)?);
     let places = function.entry.description.parameters.iter();
     Ok(Kernel {

@@ -34,6 +34,7 @@ mod lane;
 mod launch;
 mod module;
 mod objects;
+mod occupancy;
 mod parameters;
 mod preload;
 mod ranges;

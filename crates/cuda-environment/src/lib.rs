@@ -1,6 +1,7 @@
 //! The CUDA device that the environment of a process names. The drop-in libraries of CUDA (`libcuda.so.1`, `libnvidia-ml.so.1`) show the same one.
 
 mod pool;
+mod variables;
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use sahasra_cuda_device::{CpuDevice, Device};
 
 use pool::Pool;
+use variables::{bytes, is_on, read};
 
 /// Version of CUDA that the libraries offer: 1000 × major + 10 × minor.
 pub const CUDA_VERSION: i32 = 12_080;
@@ -51,6 +53,7 @@ pub struct Description {
 /// The reason why there is none, with the variable to set.
 pub fn device() -> Result<Box<dyn Device>, String> {
     let host = host()?;
+    is_on(SUMMARY, false)?;
     if host == IN_PROCESS {
         return Ok(Box::new(cpu()?));
     }
@@ -80,18 +83,14 @@ pub fn describe() -> Result<Description, String> {
     described.map_err(|reason| format!("{DEVICE}={host:?}: {reason}"))
 }
 
-/// Whether the environment asks for a summary of the device's use.
+/// Whether the environment asks for a summary of the device's use. [`device`] fails if the variable has another value.
 pub fn wants_summary() -> bool {
-    read(SUMMARY).is_some_and(|value| value == "1")
+    is_on(SUMMARY, false).unwrap_or(false)
 }
 
 /// Whether the environment names a device, be it a valid name or not. Otherwise the drivers of this machine have a say.
 pub fn names_a_device() -> bool {
     host().is_ok()
-}
-
-fn read(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Value of [`DEVICE`], or the first line of a host file.
@@ -123,7 +122,7 @@ fn host_in(folder: &Path) -> Option<String> {
 fn cpu() -> Result<CpuDevice, String> {
     let memory = match read(MEMORY) {
         None => host_memory().map_or(DEFAULT_MEMORY, |bytes| bytes / 2),
-        Some(text) => bytes(&text).ok_or_else(|| format!("{MEMORY}={text:?} is not an amount of memory such as 8Gi"))?,
+        Some(text) => bytes(MEMORY, &text)?,
     };
     let threads = match read(THREADS) {
         None => std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN),
@@ -132,21 +131,6 @@ fn cpu() -> Result<CpuDevice, String> {
             .map_err(|_| format!("{THREADS}={text:?} is not a number of threads, at least 1"))?,
     };
     Ok(CpuDevice::new(memory, threads))
-}
-
-/// Bytes of an amount as Kubernetes writes it, with a binary suffix or none.
-fn bytes(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "Ki" => 10,
-        "Mi" => 20,
-        "Gi" => 30,
-        "Ti" => 40,
-        "Pi" => 50,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
 }
 
 /// Memory of the host in bytes.
@@ -159,15 +143,6 @@ fn host_memory() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn amounts_of_memory_are_read() {
-        assert_eq!(bytes("8Gi"), Some(8 << 30));
-        assert_eq!(bytes("1024"), Some(1024));
-        for wrong in ["", "Gi", "8G", "0", "-1", "99999999999Ti", "8Gi "] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn the_first_host_file_with_a_line_counts() {

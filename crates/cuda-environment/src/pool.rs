@@ -9,7 +9,8 @@ use sahasra_cuda_remote::RemoteDevice;
 use sahasra_error_chain::causes;
 use serde_json::Value;
 
-use crate::{CAPABILITY, Description, MEMORY, bytes, read};
+use crate::variables::{certificates, duration, is_on, read, session_bytes};
+use crate::{CAPABILITY, Description, IN_PROCESS, MEMORY};
 
 /// Variable with a file of CA certificates in PEM format, with which the gateway's certificate is verified instead of the system's.
 const AUTHORITIES: &str = "SAHASRA_CA_FILE";
@@ -22,10 +23,10 @@ const WORKER_AUTHORITIES: &str = "SAHASRA_WORKER_CA_FILE";
 /// Name for which the certificate of all workers is valid, unless [`WORKER_NAME`] has another.
 const DEFAULT_WORKER_NAME: &str = "sahasra-worker";
 const WORKER_NAME: &str = "SAHASRA_WORKER_SERVER_NAME";
-/// Variables of a session that the library creates: its namespace, the class of its device, and the seconds to wait for one.
+/// Variables of a session that the library creates: its namespace, the class of its device, and the time to wait for one.
 const NAMESPACE: &str = "SAHASRA_NAMESPACE";
 const CLASS: &str = "SAHASRA_CUDA_CLASS";
-const WAIT: &str = "SAHASRA_CUDA_WAIT_SECONDS";
+const WAIT: &str = "SAHASRA_CUDA_WAIT";
 /// Memory of a session that the library creates.
 const SESSION_MEMORY: &str = "1Gi";
 /// Time to wait for a device.
@@ -44,20 +45,31 @@ pub(crate) struct Pool {
     token: Token,
     /// Namespace and name of the session; `None` if the library creates one.
     session: Option<(String, String)>,
+    /// Whether copies may go through memory that is shared with the session.
+    shares_memory: bool,
 }
 
 impl Pool {
     /// The pool that a value of `SAHASRA_CUDA` names: a gateway's URL, which a session's namespace and name may follow, or its host and port.
     pub(crate) fn find(host: &str) -> Result<Self, String> {
         let (url, session) = parse(host)?;
+        let shares_memory = is_on(SHARED_MEMORY, true)?;
         let authorities = certificates(AUTHORITIES)?;
         let token = Token::find(&url).map_err(|error| causes(&error))?;
         let gateway = Gateway::find(&url, authorities.as_deref()).map_err(|error| causes(&error))?;
-        Ok(Self { gateway, token, session })
+        Ok(Self {
+            gateway,
+            token,
+            session,
+            shares_memory,
+        })
     }
 
     /// Connects to the session, which is created first if there is none.
     pub(crate) fn device(self) -> Result<Box<dyn Device>, String> {
+        if let Some(exposure) = self.gateway.exposure() {
+            eprintln!("sahasra: {exposure}");
+        }
         match self.session.clone() {
             Some((namespace, name)) => Ok(Box::new(self.connect(&namespace, &name)?)),
             None => Ok(Box::new(OwnSession::create(self)?)),
@@ -66,19 +78,20 @@ impl Pool {
 
     /// Describes the session, or the one that would be created.
     pub(crate) fn describe(&self) -> Result<Description, String> {
-        let (memory, used_bytes) = match &self.session {
+        let (memory_bytes, used_bytes) = match &self.session {
             Some((namespace, name)) => {
                 let object = self.object(namespace, name)?;
-                let text = object["spec"]["vram"].as_str().unwrap_or_default().to_owned();
-                (text, object["status"]["storedTensorBytes"].as_u64().unwrap_or(0))
+                let vram = object["spec"]["vram"].as_str().unwrap_or_default();
+                let used_bytes = object["status"]["storedTensorBytes"].as_u64().unwrap_or(0);
+                (session_bytes("spec.vram", vram)?, used_bytes)
             }
-            None => (session_memory(), 0),
+            None => (session_bytes(MEMORY, &session_memory()?)?, 0),
         };
         Ok(Description {
             name: CPU_NAME.to_owned(),
             uuid: CPU_UUID,
             capability: CAPABILITY,
-            memory_bytes: bytes(&memory).ok_or_else(|| format!("{memory:?} is not an amount of memory such as 8Gi"))?,
+            memory_bytes,
             used_bytes,
         })
     }
@@ -86,16 +99,13 @@ impl Pool {
     fn connect(&self, namespace: &str, name: &str) -> Result<RemoteDevice, String> {
         let target = self.target(namespace, name)?;
         // Threads that it starts leave signals to those of the program.
-        with_signals_blocked(|| RemoteDevice::connect(target, read(SHARED_MEMORY).as_deref() != Some("0")))
+        with_signals_blocked(|| RemoteDevice::connect(target, self.shares_memory))
     }
 
     fn target(&self, namespace: &str, name: &str) -> Result<Target, String> {
         let text = |error| causes(&error);
-        let Some(direct) = read(DIRECT) else {
+        if !is_on(DIRECT, false)? {
             return Target::through(&self.gateway, namespace, name).map_err(text);
-        };
-        if direct != "1" {
-            return Err(format!("{DIRECT}={direct:?}: expected 1 or nothing"));
         }
         let object = self.object(namespace, name)?;
         let endpoint = object["status"]["endpoint"].as_str();
@@ -133,12 +143,13 @@ impl OwnSession {
         let namespace = read(NAMESPACE).unwrap_or_else(|| "default".to_owned());
         let wait = match read(WAIT) {
             None => SESSION_WAIT,
-            Some(text) => seconds(&text)?,
+            Some(text) => duration(WAIT, &text)?,
         };
+        let memory = session_memory()?;
         let session = CudaSession {
             prefix: "cuda",
             program: program(),
-            vram: session_memory(),
+            vram: memory.clone(),
             class: read(CLASS),
             disconnect_timeout: Some(DISCONNECTED),
             ..CudaSession::default()
@@ -148,7 +159,7 @@ impl OwnSession {
         let (gateway, place, placed) = (pool.gateway.clone(), namespace.clone(), name.clone());
         let placed = spawn(async move { gateway.session_placed(&place, &placed, wait).await });
         let connected = placed
-            .and_then(|placed| placement(&placed, wait))
+            .and_then(|placed| placement(&placed, wait, &memory))
             .and_then(|()| pool.connect(&namespace, &name));
         match connected {
             Ok(device) => Ok(Self {
@@ -184,16 +195,12 @@ impl Device for OwnSession {
     }
 }
 
-/// Time to wait for a device, from the value of [`WAIT`]. No more seconds than can be added to the present time.
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<u32>() {
-        Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
-        Err(_) => Err(format!("{WAIT}={text:?} is not a number of seconds, at most {}", u32::MAX)),
-    }
-}
-
-fn session_memory() -> String {
-    read(MEMORY).unwrap_or_else(|| SESSION_MEMORY.to_owned())
+/// Memory of a session that the library creates.
+fn session_memory() -> Result<String, String> {
+    let Some(text) = read(MEMORY) else {
+        return Ok(SESSION_MEMORY.to_owned());
+    };
+    session_bytes(MEMORY, &text).map(|_| text)
 }
 
 /// Name of the file of this process's program.
@@ -218,13 +225,11 @@ fn answered<T>(answer: Option<Result<T, Error>>) -> Result<T, String> {
 }
 
 /// Waits until a session is placed, and says so on stderr if that takes long.
-fn placement(placed: &Pending<Value>, wait: Duration) -> Result<(), String> {
+fn placement(placed: &Pending<Value>, wait: Duration, memory: &str) -> Result<(), String> {
     let placement = placed.wait_for(SILENT_WAIT).or_else(|| {
         if wait > SILENT_WAIT {
-            let (memory, seconds) = (session_memory(), wait.as_secs());
-            eprintln!(
-                "sahasra: waiting up to {seconds} s for a device with {memory} of memory ({WAIT} sets the time, {MEMORY} the memory)"
-            );
+            let time = humantime::format_duration(wait);
+            eprintln!("sahasra: waiting up to {time} for a device with {memory} of memory ({WAIT} sets the time, {MEMORY} the memory)");
         }
         placed.wait_for(wait + ANSWER)
     });
@@ -241,6 +246,12 @@ fn delete(gateway: &Gateway, namespace: &str, name: &str) {
 fn parse(host: &str) -> Result<(String, Option<(String, String)>), String> {
     const FORM: &str = "expected cpu:, the host and port or the URL of a gateway, or such a URL with a session's namespace and name, as in \
                         https://gateway.example/default/mine";
+    if let Some(more) = host.strip_prefix(IN_PROCESS) {
+        return Err(format!(
+            "{IN_PROCESS} is the CPU of this process and takes nothing after it: set {IN_PROCESS}, or https://cpu:{more} for a gateway on a host \
+             named cpu"
+        ));
+    }
     let with_scheme = if host.contains("://") {
         host.to_owned()
     } else {
@@ -278,29 +289,9 @@ fn is_this_machine(host: &str) -> bool {
     name == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Content of the file that a variable names.
-fn certificates(variable: &str) -> Result<Option<String>, String> {
-    let read = read(variable).map(|path| {
-        let text = std::fs::read_to_string(&path);
-        text.map_err(|error| format!("failed to read {variable}={path}: {error}"))
-    });
-    read.transpose()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_time_to_wait_has_an_end() {
-        assert_eq!(seconds("0"), Ok(Duration::ZERO));
-        let longest = seconds("4294967295").unwrap();
-        assert!(std::time::Instant::now().checked_add(longest + ANSWER).is_some());
-        for wrong in ["4294967296", "18446744073709551615", "-1", "1.5", "5m", ""] {
-            let reason = seconds(wrong).unwrap_err();
-            assert!(reason.contains(WAIT) && reason.contains("4294967295"), "{reason}");
-        }
-    }
 
     #[test]
     fn a_pool_is_a_gateway_and_perhaps_a_session() {
@@ -329,8 +320,11 @@ mod tests {
             "http://gateway//mine",
             "http:///a/b",
             "team/mine",
+            "cpu:1",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}: {:?}", parse(wrong));
         }
+        let reason = parse("cpu:1").unwrap_err();
+        assert!(reason.contains("set cpu:, or https://cpu:1"), "{reason}");
     }
 }

@@ -15,6 +15,7 @@ mod lent;
 mod marks;
 mod mirrors;
 mod outbox;
+mod placed;
 mod progress;
 mod queue;
 mod statistics;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sahasra_client::{Error, Options, Session, Target};
-use sahasra_cuda_device::{Device, Failure, FailureKind, KeptAddresses, Properties, Queue};
+use sahasra_cuda_device::{Device, Failure, FailureKind, HostBlock, KeptAddresses, Properties, Queue};
 use sahasra_error_chain::causes;
 
 use contexts::Contexts;
@@ -34,6 +35,12 @@ use queue::RemoteQueue;
 
 /// Time for which the session keeps the device's memory after a connection broke, unless it is resumed.
 pub const GRACE: Duration = Duration::from_secs(30);
+
+/// Size in bytes from which memory of the host is where the session can read and write it itself, if it is on this machine.
+const PLACED_BYTES: usize = 256 << 10;
+
+/// Alignment of such memory in bytes.
+const PAGE_BYTES: usize = 4096;
 
 /// Time for which the end of a process waits until the session has freed the device's memory.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,6 +107,16 @@ impl Device for RemoteDevice {
             None => "no shared memory".to_owned(),
         };
         Some(format!("{statistics}, {sent} bytes sent, {received} received, {copied}"))
+    }
+
+    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
+        let shared = self.outbox.session().shared_memory();
+        let shared = shared.filter(|_| bytes >= PLACED_BYTES && alignment <= PAGE_BYTES);
+        match shared.and_then(|memory| memory.allocate_host(bytes)) {
+            // SAFETY: the value keeps the memory, and gives it only to the block.
+            Some(memory) => Some(unsafe { HostBlock::owned_by(memory.start(), bytes, memory) }),
+            None => HostBlock::new(bytes, alignment),
+        }
     }
 
     fn close(&self) {

@@ -22,6 +22,7 @@ use crate::contexts::Contexts;
 use crate::failure;
 use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
+use crate::placed::PlacedBlocks;
 use crate::progress::{self, Progress};
 use crate::statistics::Asked;
 
@@ -55,6 +56,8 @@ pub(crate) struct RemoteQueue {
     sharing: Mutex<()>,
     /// Whether the last write that needed a slot of shared memory found none.
     has_no_slots: AtomicBool,
+    /// Memory of the host that the session reads.
+    placed: PlacedBlocks,
 }
 
 impl RemoteQueue {
@@ -76,6 +79,7 @@ impl RemoteQueue {
             mirrors: Mirrors::default(),
             sharing: Mutex::default(),
             has_no_slots: AtomicBool::new(false),
+            placed: PlacedBlocks::default(),
         }
     }
 
@@ -247,6 +251,16 @@ impl Queue for RemoteQueue {
         }
     }
 
+    fn write_in_place(&self, to: u64, block: &Arc<HostBlock>, offset: usize, bytes: usize) -> Option<Ticket> {
+        let start = block.pointer().wrapping_add(offset);
+        let place = self.place_of(start, bytes)?;
+        let _guard = self.send_blocks();
+        self.placed.release(self.progress.executed());
+        let ticket = self.write_placed(to, place, bytes);
+        self.placed.keep(block, ticket);
+        Some(ticket)
+    }
+
     fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure> {
         let _one_at_a_time = self.sharing.lock();
         if self.mirrors.has(block) {
@@ -332,6 +346,7 @@ impl Queue for RemoteQueue {
         } else {
             self.ask(ticket)?;
         }
+        self.placed.release(self.progress.executed());
         self.check_unreported()
     }
 

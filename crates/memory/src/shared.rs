@@ -1,16 +1,19 @@
-//! Memory that a client and a session's executor share, in slots of equal size.
+//! Memory that a client and a session's executor share: slots of equal size, and host memory behind them.
 //!
 //! ```text
 //!  client                                   executor
-//!  SlotPool ── take, fill, lend ──► slot ──► SlotLoan ──► device
-//!     ▲                                         │ dropped
-//!     └───── serial number in its word ◄────────┘
+//!  SlotPool ── take, fill, lend ──► slot ──► Loan ──► device
+//!     ▲                                       │ dropped
+//!     └───── serial number in its word ◄──────┘
+//!  HostMemory ──── place in messages ──────► Loan ──► device
 //! ```
 //!
 //! The client gives each use of a slot a serial number. A slot that was lent is free once the executor has stored that number in the
-//! slot's word. Messages between the two name slots; nothing else in the memory is interpreted. Either side can write anything
+//! slot's word. Host memory is what the client's program allocates for fast copies: the executor copies from there to the device, and back, without
+//! a slot between. Messages between the two name slots and places; nothing else in the memory is interpreted. Either side can write anything
 //! at any time, which changes the bytes that are copied and which slots the client takes for free, and nothing else.
 
+mod host;
 mod transfer;
 
 use std::io;
@@ -20,9 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use range_alloc::RangeAllocator;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+pub use self::host::HostMemory;
 pub use self::transfer::{receive, send, unread_bytes};
 use crate::streaming;
 
@@ -36,8 +41,10 @@ pub const MAX_SLOTS: u32 = (HEAD_BYTES / WORD_DISTANCE) as u32;
 pub const MAX_SLOT_BYTES: u64 = 64 << 20;
 /// Type of the file system that ordinary memfds are in: linux/magic.h.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
-/// Unit of a slot's size in bytes.
+/// Unit of the sizes of slots and of host memory, in bytes.
 const GRAIN_BYTES: u64 = 4096;
+/// Maximum size of host memory in bytes.
+pub const MAX_HOST_BYTES: u64 = 1 << 40;
 
 /// Boot id of this machine's kernel, a UUID that is new at each boot: processes with the same one are on one machine.
 ///
@@ -54,45 +61,73 @@ pub struct SharedMemory {
     start: NonNull<u8>,
     slots: usize,
     slot_bytes: usize,
-    /// A bit for each slot that has a [`SlotLoan`].
+    host_bytes: usize,
+    /// A bit for each slot that has a [`Loan`].
     loaned: AtomicU64,
 }
 
-// SAFETY: the mapping lives as long as the value. Words are accessed through atomics, and slots by copies through raw pointers.
+// SAFETY: the mapping lives as long as the value. Words are accessed through atomics, and the rest by copies through raw pointers.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
-/// Size of the file in bytes.
-///
-/// # Errors
-/// Numbers that are out of range.
-fn file_bytes(slots: u32, slot_bytes: u64) -> io::Result<usize> {
-    let is_valid = (1..=MAX_SLOTS).contains(&slots) && (1..=MAX_SLOT_BYTES).contains(&slot_bytes) && slot_bytes.is_multiple_of(GRAIN_BYTES);
-    let bytes = is_valid.then(|| HEAD_BYTES as u64 + u64::from(slots) * slot_bytes);
-    let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or_else(|| io::Error::other(format!("invalid shared memory: {slots} slots of {slot_bytes} bytes")))
+/// Sizes of the memory's parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Number of slots, up to [`MAX_SLOTS`].
+    pub slots: u32,
+    /// Size of a slot in bytes, a multiple of 4096, up to [`MAX_SLOT_BYTES`].
+    pub slot_bytes: u64,
+    /// Size of the host memory in bytes, a multiple of 4096, up to [`MAX_HOST_BYTES`]. Its pages take memory once they are touched.
+    pub host_bytes: u64,
+}
+
+impl Layout {
+    /// Size of the file in bytes.
+    ///
+    /// # Errors
+    /// Numbers that are out of range.
+    fn file_bytes(self) -> io::Result<usize> {
+        let Self {
+            slots,
+            slot_bytes,
+            host_bytes,
+        } = self;
+        let is_valid = (1..=MAX_SLOTS).contains(&slots)
+            && (1..=MAX_SLOT_BYTES).contains(&slot_bytes)
+            && slot_bytes.is_multiple_of(GRAIN_BYTES)
+            && host_bytes <= MAX_HOST_BYTES
+            && host_bytes.is_multiple_of(GRAIN_BYTES);
+        let bytes = is_valid.then(|| HEAD_BYTES as u64 + u64::from(slots) * slot_bytes + host_bytes);
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        let invalid = || {
+            io::Error::other(format!(
+                "invalid shared memory: {slots} slots of {slot_bytes} bytes, {host_bytes} bytes for the host"
+            ))
+        };
+        bytes.ok_or_else(invalid)
+    }
 }
 
 impl SharedMemory {
-    /// Creates zeroed memory with up to [`MAX_SLOTS`] slots of a multiple of 4096 bytes each. Returns its mapping and its file.
+    /// Creates zeroed memory. Returns its mapping and its file.
     ///
     /// # Errors
     /// Errors of the system calls, or invalid numbers.
-    pub fn create(slots: u32, slot_bytes: u64) -> io::Result<(Self, OwnedFd)> {
-        let bytes = file_bytes(slots, slot_bytes)?;
+    pub fn create(layout: Layout) -> io::Result<(Self, OwnedFd)> {
+        let bytes = layout.file_bytes()?;
         let file = rustix::fs::memfd_create("sahasra-shared-memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, bytes as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Self::map(&file, slots, slot_bytes)?, file))
+        Ok((Self::map(&file, layout)?, file))
     }
 
-    /// Maps the memory in a file that the peer made by [`SharedMemory::create`] with these numbers.
+    /// Maps the memory in a file that the peer made by [`SharedMemory::create`] with this layout.
     ///
     /// # Errors
     /// Errors of the system calls, invalid numbers, a file of another size, or one that can be shrunk: an access to it could end this process.
-    pub fn map(file: impl AsFd, slots: u32, slot_bytes: u64) -> io::Result<Self> {
-        let bytes = file_bytes(slots, slot_bytes)?;
+    pub fn map(file: impl AsFd, layout: Layout) -> io::Result<Self> {
+        let bytes = layout.file_bytes()?;
         // Files of huge pages have seals too, and their pages can disappear.
         let is_tmpfs = rustix::fs::fstatfs(&file)?.f_type == TMPFS_MAGIC;
         let is_sealed = is_tmpfs && rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
@@ -114,19 +149,19 @@ impl SharedMemory {
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("shared memory was mapped at the null address"))?;
         Ok(Self {
             start,
-            slots: slots as usize,
-            slot_bytes: slot_bytes as usize,
+            slots: layout.slots as usize,
+            slot_bytes: layout.slot_bytes as usize,
+            host_bytes: layout.host_bytes as usize,
             loaned: AtomicU64::new(0),
         })
     }
 
-    pub fn slots(&self) -> u32 {
-        self.slots as u32
-    }
-
-    /// Size of a slot in bytes.
-    pub fn slot_bytes(&self) -> usize {
-        self.slot_bytes
+    pub fn layout(&self) -> Layout {
+        Layout {
+            slots: self.slots as u32,
+            slot_bytes: self.slot_bytes as u64,
+            host_bytes: self.host_bytes as u64,
+        }
     }
 
     fn word(&self, slot: usize) -> &AtomicU64 {
@@ -142,16 +177,35 @@ impl SharedMemory {
         unsafe { self.start.add(HEAD_BYTES + slot * self.slot_bytes) }
     }
 
+    /// Address of bytes of the host memory.
+    fn host(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.host_bytes);
+        assert!(is_inside, "{bytes} bytes at {offset} of {} of the host", self.host_bytes);
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.start.add(HEAD_BYTES + self.slots * self.slot_bytes + offset) }
+    }
+
     /// Uses the first `bytes` bytes of a slot for the peer, as its message asks. Returns `None` if there is no such slot, if it is smaller, or
-    /// if it has a [`SlotLoan`].
-    pub fn loan(self: &Arc<Self>, slot: u32, serial: u64, bytes: u64) -> Option<SlotLoan> {
+    /// if it has a [`Loan`].
+    pub fn loan_slot(self: &Arc<Self>, slot: u32, serial: u64, bytes: u64) -> Option<Loan> {
         let (slot, bytes) = (usize::try_from(slot).ok()?, usize::try_from(bytes).ok()?);
         let exists = slot < self.slots && bytes <= self.slot_bytes;
         let is_new = exists && (self.loaned.fetch_or(1 << slot, Ordering::Acquire) >> slot).is_multiple_of(2);
-        is_new.then(|| SlotLoan {
+        is_new.then(|| Loan {
             memory: Arc::clone(self),
-            slot,
-            serial,
+            place: Place::Slot { slot, serial },
+            bytes,
+        })
+    }
+
+    /// Uses bytes of the host memory for the peer, as its message asks. Returns `None` if they are not within it. Loans may overlap, as may
+    /// the copies of a program: each byte is then one of those that were written.
+    pub fn loan_host(self: &Arc<Self>, offset: u64, bytes: u64) -> Option<Loan> {
+        let (offset, bytes) = (usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?);
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.host_bytes);
+        is_inside.then(|| Loan {
+            memory: Arc::clone(self),
+            place: Place::Host { offset },
             bytes,
         })
     }
@@ -159,22 +213,34 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        let bytes = HEAD_BYTES + self.slots * self.slot_bytes;
+        let bytes = HEAD_BYTES + self.slots * self.slot_bytes + self.host_bytes;
         // SAFETY: mapped in `map` with this length; no reference outlives self.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), bytes) };
     }
 }
 
-/// First bytes of a slot that the peer has lent. Dropping it frees the slot.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Slot { slot: usize, serial: u64 },
+    Host { offset: usize },
+}
+
+/// Bytes that the peer has lent: the first ones of a slot, or some of the host memory. Dropping it frees the slot.
 #[derive(Debug)]
-pub struct SlotLoan {
+pub struct Loan {
     memory: Arc<SharedMemory>,
-    slot: usize,
-    serial: u64,
+    place: Place,
     bytes: usize,
 }
 
-impl SlotLoan {
+impl Loan {
+    fn start(&self) -> NonNull<u8> {
+        match self.place {
+            Place::Slot { slot, .. } => self.memory.slot(slot, self.bytes),
+            Place::Host { offset } => self.memory.host(offset, self.bytes),
+        }
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -183,22 +249,24 @@ impl SlotLoan {
     pub fn target(&mut self) -> &mut [u8] {
         // SAFETY: the slice lies within the mapping, which lives as long as self. The peer can write it too: callers copy bytes to it, and
         // draw no conclusions from what it has.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.slot(self.slot, self.bytes).as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.bytes) }
     }
 }
 
 /// The bytes as the source of a copy. The peer may change them at any time.
-impl AsRef<[u8]> for SlotLoan {
+impl AsRef<[u8]> for Loan {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: as in `target`: callers copy the bytes, and interpret at most the copy.
-        unsafe { std::slice::from_raw_parts(self.memory.slot(self.slot, self.bytes).as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.bytes) }
     }
 }
 
-impl Drop for SlotLoan {
+impl Drop for Loan {
     fn drop(&mut self) {
-        self.memory.loaned.fetch_and(!(1 << self.slot), Ordering::Release);
-        self.memory.word(self.slot).store(self.serial, Ordering::Release);
+        if let Place::Slot { slot, serial } = self.place {
+            self.memory.loaned.fetch_and(!(1 << slot), Ordering::Release);
+            self.memory.word(slot).store(serial, Ordering::Release);
+        }
     }
 }
 
@@ -218,21 +286,23 @@ struct State {
     serials: u64,
 }
 
-/// The slots of shared memory, on the side that decides about them.
+/// Shared memory on the side that decides about it: its slots, and its host memory.
 #[derive(Debug)]
 pub struct SlotPool {
     memory: SharedMemory,
     state: Mutex<State>,
+    host: Mutex<RangeAllocator<usize>>,
 }
 
 impl SlotPool {
-    /// The slots of memory, all of them free.
+    /// Memory that is all free.
     pub fn new(memory: SharedMemory) -> Arc<Self> {
         let state = State {
             uses: vec![Use::Free; memory.slots],
             serials: 0,
         };
         Arc::new(Self {
+            host: Mutex::new(RangeAllocator::new(0..memory.host_bytes)),
             memory,
             state: Mutex::new(state),
         })

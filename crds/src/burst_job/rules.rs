@@ -3,6 +3,7 @@
 use kube::core::{Reason, Rule, validate};
 use sahasra_parameters::launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS, block_message};
 use schemars::Schema;
+use serde_json::Value;
 
 use super::{
     aggregate::{OUTPUT_ELEMENTS, UNKNOWN_OUTPUT, elements_message},
@@ -39,17 +40,37 @@ pub(super) fn add(schema: &mut Schema) {
     for rule in rules {
         validate(schema, rule).expect("a rule is plain data");
     }
+    name_undeclared(schema);
 }
 
-/// Every `parameter` argument is declared, as a parameter or as a list of the product.
+/// Whether the parameter of the argument `arg` is declared, as a parameter or as a list of the product, if it has one.
+const IS_DECLARED: &str = "!has(arg.parameter) || \
+                           (has(self.chunks.parameters) && arg.parameter in self.chunks.parameters) || \
+                           (has(self.chunks.product) && self.chunks.product.exists(axis, axis.name == arg.parameter))";
+const UNDECLARED: &str = "an argument names a parameter that chunks does not declare";
+const DECLARE: &str = "declare it in chunks.parameters or as a list of chunks.product";
+
+/// Every `parameter` argument is declared.
 fn declared_parameters() -> Rule {
     rule(
-        "self.kernel.args.all(arg, !has(arg.parameter) || \
-         (has(self.chunks.parameters) && arg.parameter in self.chunks.parameters) || \
-         (has(self.chunks.product) && self.chunks.product.exists(axis, axis.name == arg.parameter)))",
-        "an argument names a parameter that chunks does not declare: declare it in chunks.parameters or as a list of chunks.product",
+        format!("self.kernel.args.all(arg, {IS_DECLARED})"),
+        format!("{UNDECLARED}: {DECLARE}"),
     )
     .field_path(".kernel.args")
+}
+
+/// Adds the message that the API server shows of [`declared_parameters`], which names the first such parameter. The other message is for the
+/// reference.
+fn name_undeclared(schema: &mut Schema) {
+    let rules = schema.get_mut("x-kubernetes-validations").and_then(Value::as_array_mut);
+    let is_own = |rule: &&mut Value| rule["message"].as_str().is_some_and(|message| message.starts_with(UNDECLARED));
+    let rule = rules.into_iter().flatten().find(is_own).expect("the rule was added");
+    // The index of the argument, or a list of arguments instead of names, would cost more than the API server allows.
+    let expression = format!(
+        "'an argument names the parameter ' + self.kernel.args.map(arg, !({IS_DECLARED}), arg.parameter)[0] + \
+         ', which chunks does not declare: {DECLARE}'"
+    );
+    rule["messageExpression"] = Value::from(expression);
 }
 
 /// The aggregate's `output` is one of the kernel's.
@@ -110,7 +131,8 @@ fn concat_keeps_results() -> Rule {
 /// A burst cannot use more slices than it has chunks.
 fn slices_within_count() -> Rule {
     rule(
-        "!has(self.chunks.count) || self.slices.min <= self.chunks.count",
+        // A count below 1 is another rule's.
+        "!has(self.chunks.count) || self.chunks.count < 1 || self.slices.min <= self.chunks.count",
         "min must not exceed chunks.count: a slice runs one chunk at a time",
     )
     .field_path(".slices.min")

@@ -75,6 +75,7 @@ async fn a_client_on_this_machine_copies_through_shared_memory_and_no_other_clie
         to: region,
         extent,
         slot: None,
+        place: None,
     };
     session.cuda_write_shared(write, slot).unwrap();
     let slot = memory.take().unwrap();
@@ -84,6 +85,7 @@ async fn a_client_on_this_machine_copies_through_shared_memory_and_no_other_clie
         extent,
         request: 0,
         slot: None,
+        place: None,
     };
     session.cuda_read_shared(read, &slot).await.unwrap();
     let mut read_back = vec![0; ARRAY];
@@ -186,6 +188,7 @@ async fn a_client_without_a_secret_gets_nothing_from_the_agents_socket() {
         extent,
         request: 0,
         slot: None,
+        place: None,
     };
     assert_eq!(session.cuda_read(read, ARRAY as u64).await.unwrap().data.len(), ARRAY);
 }

@@ -59,6 +59,7 @@ fn round_trip(client: &mut Client, bytes: &'static [u8]) -> Vec<u8> {
         to: region,
         extent,
         slot: None,
+        place: None,
     };
     client.send(Sent::CudaWrite(write), Bytes::from_static(bytes));
     let read = Read {
@@ -67,6 +68,7 @@ fn round_trip(client: &mut Client, bytes: &'static [u8]) -> Vec<u8> {
         extent,
         request: client.request(),
         slot: None,
+        place: None,
     };
     client.send(Sent::CudaRead(read), Bytes::new());
     assert!(matches!(client.answer(), Kind::Tensor(tensor) if tensor.bytes == bytes.len() as u64));

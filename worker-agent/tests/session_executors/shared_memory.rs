@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use sahasra_memory::shared::{self, SharedMemory, Slot, SlotPool};
+use sahasra_memory::shared::{self, HostMemory, Layout, SharedMemory, Slot, SlotPool};
 use sahasra_wire::Message;
 use sahasra_wire::cuda::{self, Batch, Extent, Map, Operation, Read, Region, Write, operation};
 use sahasra_wire::session::{
@@ -55,7 +55,14 @@ fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, Rejection
     let (answer, _) = decoder.next_frame::<ServerFrame>().unwrap().expect("a whole frame");
     match answer.kind {
         Some(Kind::Attached(attached)) => {
-            let memory = SharedMemory::map(file.expect("a file"), attached.slots, attached.slot_bytes);
+            let memory = SharedMemory::map(
+                file.expect("a file"),
+                Layout {
+                    slots: attached.slots,
+                    slot_bytes: attached.slot_bytes,
+                    host_bytes: attached.host_bytes,
+                },
+            );
             Ok(SlotPool::new(memory.unwrap()))
         }
         Some(Kind::Refused(refused)) => {
@@ -129,13 +136,18 @@ impl Sharer {
             to,
             extent,
             slot: named(&slot),
+            place: None,
         };
         slot.lend();
         self.client.send(Sent::CudaWrite(write), Bytes::new());
     }
 
     fn ask(&mut self, place: usize, bytes: usize, slot: Option<cuda::Slot>) -> u64 {
-        let (from, extent) = self.rows(place, bytes);
+        self.ask_for(place, bytes, slot, None)
+    }
+
+    fn ask_for(&mut self, at: usize, bytes: usize, slot: Option<cuda::Slot>, place: Option<cuda::HostPlace>) -> u64 {
+        let (from, extent) = self.rows(at, bytes);
         let request = self.client.request();
         let read = Read {
             context: 1,
@@ -143,9 +155,18 @@ impl Sharer {
             extent,
             request,
             slot,
+            place,
         };
         self.client.send(Sent::CudaRead(read), Bytes::new());
         request
+    }
+
+    /// Place of host memory in messages.
+    fn place(&self, memory: &HostMemory) -> cuda::HostPlace {
+        let offset = self.memory.host_offset(memory.start().as_ptr(), memory.bytes());
+        cuda::HostPlace {
+            offset: offset.expect("it is host memory"),
+        }
     }
 
     fn read(&mut self, place: usize, bytes: usize) -> Vec<u8> {
@@ -313,6 +334,7 @@ fn slots_that_cannot_be_used_end_the_stream() {
             extent,
             request: sharer.client.request(),
             slot: slot(3, 1),
+            place: None,
         };
         let sequence = 2 + u64::from(!batch.is_empty());
         let frame = ClientFrame {
@@ -339,6 +361,7 @@ fn slots_that_cannot_be_used_end_the_stream() {
             depth: 1,
         },
         slot,
+        place: None,
     };
     client.send(Sent::CudaWrite(write(slot(0, 1))), Bytes::new());
     assert!(matches!(client.answer(), Kind::Failed(failed) if code(&failed) == FailureCode::Malformed));
@@ -346,6 +369,55 @@ fn slots_that_cannot_be_used_end_the_stream() {
     attach(&executor, &secret(&client)).unwrap();
     client.send(Sent::CudaWrite(write(slot(0, 1))), Bytes::from_static(b"more"));
     assert!(matches!(client.answer(), Kind::Failed(failed) if code(&failed) == FailureCode::Malformed));
+}
+
+#[test]
+fn rows_are_copied_from_host_memory_and_back_to_it() {
+    const HALF: usize = ARRAY / 2;
+    let executor = executor();
+    let mut sharer = Sharer::new(&executor);
+    let (source, target) = (
+        sharer.memory.allocate_host(HALF).unwrap(),
+        sharer.memory.allocate_host(HALF).unwrap(),
+    );
+    let array = bytes(HALF, 5);
+    // SAFETY: the memory has as many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(array.as_ptr(), source.start().as_ptr(), HALF) };
+    let (to, extent) = sharer.rows(0, HALF);
+    let write = Write {
+        context: 1,
+        to,
+        extent,
+        slot: None,
+        place: Some(sharer.place(&source)),
+    };
+    sharer.client.send(Sent::CudaWrite(write), Bytes::new());
+    let request = sharer.ask_for(0, HALF, None, Some(sharer.place(&target)));
+    assert!(matches!(sharer.client.answer(), Kind::Done(done) if done.request == request));
+    // SAFETY: the session has answered, and does not write any more.
+    let copied = unsafe { std::slice::from_raw_parts(target.start().as_ptr(), HALF) };
+    assert!(copied == array);
+    assert!(sharer.read(PIECE, 100) == array[PIECE..PIECE + 100]);
+}
+
+#[test]
+fn places_outside_of_the_host_memory_end_the_stream() {
+    let executor = executor();
+    let host = |sharer: &Sharer| sharer.memory.allocate_host(4096).unwrap();
+    for offset in [u64::MAX, u64::MAX - 7, 1 << 50, ARRAY as u64 * 1000] {
+        let mut sharer = Sharer::new(&executor);
+        sharer.ask_for(0, 8, None, Some(cuda::HostPlace { offset }));
+        assert!(
+            matches!(sharer.client.answer(), Kind::Failed(failed) if code(&failed) == FailureCode::Malformed),
+            "{offset}"
+        );
+        assert!(sharer.client.next().is_none());
+    }
+    // With a slot besides.
+    let mut sharer = Sharer::new(&executor);
+    let (slot, memory) = (sharer.slot(), host(&sharer));
+    sharer.ask_for(0, 8, named(&slot), Some(sharer.place(&memory)));
+    assert!(matches!(sharer.client.answer(), Kind::Failed(failed) if code(&failed) == FailureCode::Malformed));
 }
 
 #[test]

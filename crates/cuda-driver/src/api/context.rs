@@ -8,7 +8,7 @@ use sahasra_cuda_boundary::missing::refuse;
 use sahasra_cuda_device::Operation;
 
 use crate::boundary::{Handle, In, Out};
-use crate::context::Context;
+use crate::context::{Context, check_flags};
 use crate::current;
 use crate::driver::{self, VERSION};
 use crate::status::Status;
@@ -37,6 +37,7 @@ fn create(out: Out<Handle>, flags: c_uint, device: c_int) -> Result<(), Status> 
     out.require()?;
     let driver = driver::get()?;
     driver.check_device(device)?;
+    check_flags(flags)?;
     let context = driver.create_context(flags)?;
     current::push(context.handle)?;
     out.set(context.handle)
@@ -155,7 +156,9 @@ exports! {
     }
 
     fn cuCtxSetFlags(flags: c_uint) {
-        current()?.flags.store(flags, Ordering::Relaxed);
+        let context = current()?;
+        check_flags(flags)?;
+        context.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
 

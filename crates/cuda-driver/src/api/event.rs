@@ -69,11 +69,14 @@ exports! {
     fn cuEventCreate(event: Out<Handle>, flags: c_uint) {
         event.require()?;
         driver::get()?;
-        if flags & INTERPROCESS != 0 {
-            return refuse("an event for other processes");
-        }
-        if flags & !(BLOCKING_SYNC | DISABLE_TIMING) != 0 {
+        let is_known = flags & !(BLOCKING_SYNC | DISABLE_TIMING | INTERPROCESS) == 0;
+        let is_shared = flags & INTERPROCESS != 0;
+        // Events for other processes have no times.
+        if !is_known || (is_shared && flags & DISABLE_TIMING == 0) {
             return Err(Status::INVALID_VALUE);
+        }
+        if is_shared {
+            return refuse("an event for other processes");
         }
         let created = Event::create(&current::context()?, flags)?;
         let handle = created.handle;

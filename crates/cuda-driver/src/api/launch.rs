@@ -10,7 +10,7 @@ use sahasra_cuda_device::{LaunchRequest, Operation};
 
 use crate::boundary::{Handle, HostPointer, In};
 use crate::driver;
-use crate::graph::{COOPERATIVE, Work};
+use crate::graph::{COOPERATIVE, Work, is_cooperative};
 use crate::lane::Lane;
 use crate::launch::{Shape, kernel, parameters};
 use crate::parameters::{HostParameters, KernelParametersV1};
@@ -84,10 +84,6 @@ impl Request {
         }
         Ok(())
     }
-
-    fn is_cooperative(&self) -> bool {
-        self.attributes.get(&COOPERATIVE).is_some_and(|value| value[0] != 0)
-    }
 }
 
 /// Refuses attributes without which the launch would be another one.
@@ -123,8 +119,13 @@ fn launch(function: Handle, request: &Request, stream: Handle, pointers: In<In<u
         return Err(Status::INVALID_HANDLE);
     }
     lane.begin()?;
-    let function = driver::get()?.function(function, &lane.context)?;
+    let driver = driver::get()?;
+    let function = driver.function(function, &lane.context)?;
     shape.check(&function.entry)?;
+    let cooperative = is_cooperative(&request.attributes);
+    if cooperative {
+        shape.check_cooperative(&function.entry, driver.device.properties())?;
+    }
     let launch = LaunchRequest {
         module: function.module_id,
         function: function.index,
@@ -132,7 +133,7 @@ fn launch(function: Handle, request: &Request, stream: Handle, pointers: In<In<u
         block: shape.block,
         dynamic_shared_bytes: shape.shared_bytes,
         stack_bytes: lane.context.stack_bytes.load(Ordering::Relaxed) as u32,
-        cooperative: request.is_cooperative(),
+        cooperative,
         parameters: parameters(&function.entry, pointers, extra)?.into(),
     };
     let ticket = lane.submit(Operation::Launch(Box::new(launch)))?;

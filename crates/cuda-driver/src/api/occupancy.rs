@@ -3,38 +3,15 @@
 use std::ffi::{c_int, c_uint};
 
 use sahasra_cuda_boundary::missing::refuse;
-use sahasra_cuda_device::Properties;
 
 use crate::attributes;
 use crate::boundary::{Handle, In, Out};
 use crate::driver;
-use crate::module::Entry;
+use crate::occupancy::blocks;
 use crate::status::Status;
 
 /// Function that gives the dynamic shared memory of a block for its number of threads.
 type SharedBytesOfBlock = Option<unsafe extern "C" fn(c_int) -> usize>;
-
-/// Registers that warps are given at a time (CUDA's occupancy calculator).
-const REGISTER_UNIT: u32 = 256;
-
-/// Blocks of a multiprocessor.
-fn blocks(entry: &Entry, threads: u32, shared_bytes: usize, device: &Properties) -> u32 {
-    let most = entry.description.max_threads.next_multiple_of(attributes::WARP);
-    if threads == 0 || threads > most {
-        return 0;
-    }
-    let threads = threads.next_multiple_of(attributes::WARP);
-    let shared = u64::from(entry.description.shared_bytes) + u64::from(attributes::size(111, device));
-    let shared = shared.saturating_add(shared_bytes as u64).max(1);
-    let by_shared = u64::from(attributes::size(81, device)) / shared;
-    let of_warp = (entry.registers() * attributes::WARP).next_multiple_of(REGISTER_UNIT);
-    let by_registers = attributes::size(82, device) / (of_warp * (threads / attributes::WARP)).max(1);
-    let by_threads = (attributes::size(39, device) / threads).min(attributes::size(106, device));
-    match entry.description.registers {
-        Some(_) => by_threads.min(by_shared as u32).min(by_registers),
-        None => by_threads.min(by_shared as u32),
-    }
-}
 
 fn active_blocks(count: Out<c_int>, function: Handle, threads: c_int, shared_bytes: usize) -> Result<(), Status> {
     let driver = driver::get()?;

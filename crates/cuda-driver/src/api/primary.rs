@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 use crate::boundary::{Handle, Out};
-use crate::context::Context;
+use crate::context::{Context, check_flags};
 use crate::driver::{self, Driver};
 use crate::status::Status;
 
@@ -35,7 +35,9 @@ fn destroy(driver: &Driver, removed: Option<Arc<Context>>) -> Result<(), Status>
 }
 
 fn set_flags(device: c_int, flags: c_uint) -> Result<(), Status> {
-    of(device)?.primary.lock().flags = flags;
+    let driver = of(device)?;
+    check_flags(flags)?;
+    driver.primary.lock().flags = flags;
     Ok(())
 }
 

@@ -88,7 +88,7 @@ impl Driver {
             return Err(Status::INVALID_VALUE);
         }
         context.check()?;
-        let block = Arc::new(HostBlock::new(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?);
+        let block = Arc::new(self.device.allocate_host(bytes, ALIGNMENT).ok_or(Status::OUT_OF_MEMORY)?);
         self.share(context, &block, Kind::Mapped, flags & DEVICE_MAP != 0)?;
         let pointer = HostPointer::new(block.pointer().cast());
         let range = HostRange::new(context, block, flags, Origin::Allocated);
@@ -195,6 +195,15 @@ impl Driver {
             self.share_later(address)?;
         }
         self.ranges.owner(region, extent)
+    }
+
+    /// Block of allocated host memory that contains a row, and the row's offset in it.
+    pub(crate) fn allocated_host(&self, address: usize, bytes: usize) -> Option<(Arc<HostBlock>, usize)> {
+        let host = self.host.read();
+        let (start, range) = host.range(..=address).next_back()?;
+        let offset = address - start;
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= range.bytes());
+        (is_inside && range.origin == Origin::Allocated).then(|| (Arc::clone(&range.block), offset))
     }
 
     /// Start and flags of the range of host memory that contains a pointer.

@@ -16,6 +16,11 @@ use super::Graph;
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
 pub(crate) const COOPERATIVE: u32 = 2;
 
+/// Whether the attributes of a launch make it a cooperative one.
+pub(crate) fn is_cooperative(attributes: &BTreeMap<u32, [u32; 16]>) -> bool {
+    attributes.get(&COOPERATIVE).is_some_and(|value| value[0] != 0)
+}
+
 /// What a node does.
 #[derive(Clone)]
 pub(crate) enum Work {
@@ -67,7 +72,7 @@ impl Kernel {
             block: self.block,
             dynamic_shared_bytes: self.shared_bytes,
             stack_bytes,
-            cooperative: self.attributes.get(&COOPERATIVE).is_some_and(|value| value[0] != 0),
+            cooperative: is_cooperative(&self.attributes),
             parameters: self.parameters.clone(),
         }
     }

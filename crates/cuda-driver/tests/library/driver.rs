@@ -20,6 +20,7 @@ pub(crate) const NOT_FOUND: u32 = 500;
 pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
 pub(crate) const LAUNCH_FAILED: u32 = 719;
+pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: u32 = 720;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 
 /// Kernels of the tests, with a zero byte at the end.

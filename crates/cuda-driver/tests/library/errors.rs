@@ -1,8 +1,9 @@
 //! Calls that must be refused.
 
 use crate::driver::{
-    CPU, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, KERNELS, LAUNCH_FAILED, NO_DEVICE,
-    NOT_FOUND, NOT_INITIALIZED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open, parameter, refuses_machine_code, text,
+    COOPERATIVE_LAUNCH_TOO_LARGE, CPU, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE,
+    KERNELS, LAUNCH_FAILED, NO_DEVICE, NOT_FOUND, NOT_INITIALIZED, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, open,
+    parameter, refuses_machine_code, text,
 };
 
 #[test]
@@ -23,21 +24,120 @@ fn without_a_device_the_program_is_told_what_to_set() {
     }
 }
 
-#[test]
-fn a_time_to_wait_without_end_is_refused_before_a_session_is_created() {
-    let test = "errors::a_time_to_wait_without_end_is_refused_before_a_session_is_created";
-    let variables = [
-        ("SAHASRA_CUDA", "127.0.0.1:1"),
-        ("SAHASRA_CUDA_WAIT_SECONDS", "18446744073709551615"),
-    ];
-    let output = apart(test, &variables, || {
+/// Runs `cuInit` with these variables, which it must refuse. Returns what the process wrote to stderr.
+fn refused(test: &str, variables: &[(&str, &str)]) -> Option<String> {
+    let output = apart(test, variables, || {
         let library = open();
         assert_eq!(cu!(library, cuInit(0u32)), NO_DEVICE);
     });
-    if let Some(output) = output {
-        let errors = text(&output.stderr);
-        assert!(errors.contains("SAHASRA_CUDA_WAIT_SECONDS"), "{errors}");
+    output.map(|output| text(&output.stderr))
+}
+
+#[test]
+fn an_invalid_variable_is_named_before_a_session_is_created() {
+    let test = "errors::an_invalid_variable_is_named_before_a_session_is_created";
+    let session = "127.0.0.1:1";
+    for (device, variable, value, expected) in [
+        (session, "SAHASRA_CUDA_WAIT", "18446744073709551615s", "the maximum is 876000h"),
+        (session, "SAHASRA_CUDA_WAIT", "300", "such as 30s or 5m"),
+        (session, "SAHASRA_CUDA_MEMORY", "much", "such as 8Gi"),
+        (session, "SAHASRA_CUDA_MEMORY", "1024", "such as 8Gi"),
+        ("cpu:", "SAHASRA_CUDA_MEMORY", "much", "such as 8Gi"),
+        (session, "SAHASRA_CUDA_SHARED_MEMORY", "off", "expected 0 or 1"),
+        ("cpu:", "SAHASRA_CUDA_SUMMARY", "yes", "expected 0 or 1"),
+        (session, "SAHASRA_TOKEN_FILE", "/nonexistent", "name a file with a token"),
+        (session, "SAHASRA_CA_FILE", "/nonexistent", "CA certificates in PEM format"),
+        (session, "SAHASRA_CA_FILE", "/dev/null", "CA certificates in PEM format"),
+    ] {
+        let Some(errors) = refused(test, &[("SAHASRA_CUDA", device), (variable, value)]) else {
+            return;
+        };
+        let named = format!("{variable}={value:?}");
+        assert!(errors.contains(&named) && errors.contains(expected), "{named}: {errors}");
     }
+}
+
+#[test]
+fn the_cpu_of_this_process_takes_nothing_after_its_name() {
+    let test = "errors::the_cpu_of_this_process_takes_nothing_after_its_name";
+    if let Some(errors) = refused(test, &[("SAHASRA_CUDA", "cpu:1")]) {
+        assert!(
+            errors.contains(r#"SAHASRA_CUDA="cpu:1""#) && errors.contains("set cpu:"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn a_cooperative_launch_with_more_blocks_than_the_device_takes_is_refused() {
+    let test = "errors::a_cooperative_launch_with_more_blocks_than_the_device_takes_is_refused";
+    apart(test, CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let function = program.function("saxpy");
+        let (mut of_one, mut multiprocessors) = (0i32, 0i32);
+        ok!(
+            library,
+            cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut of_one, function, 64i32, 0usize)
+        );
+        ok!(library, cuDeviceGetAttribute(&raw mut multiprocessors, 16u32, 0i32));
+        let most = (of_one * multiprocessors) as u32;
+        let mut stream = 0u64;
+        ok!(library, cuStreamCreate(&raw mut stream, 1u32));
+        let launch = |blocks: u32| {
+            let (mut out, mut x, mut a, mut n) = (0u64, 0u64, 0.0f32, 0u32);
+            let mut parameters = [parameter(&mut out), parameter(&mut x), parameter(&mut a), parameter(&mut n)];
+            let pointers = parameters.as_mut_ptr();
+            cu!(
+                library,
+                cuLaunchCooperativeKernel(function, blocks, 1u32, 1u32, 64u32, 1u32, 1u32, 0u32, stream, pointers)
+            )
+        };
+        assert_eq!(launch(most), SUCCESS);
+        assert_eq!(launch(most + 1), COOPERATIVE_LAUNCH_TOO_LARGE);
+        assert_eq!(launch(1 << 30), COOPERATIVE_LAUNCH_TOO_LARGE);
+        ok!(library, cuStreamSynchronize(stream));
+        let (mut graph, mode) = (0u64, 0u32);
+        ok!(library, cuStreamBeginCapture_v2(stream, mode));
+        assert_eq!(launch(most), SUCCESS);
+        assert_eq!(launch(most + 1), COOPERATIVE_LAUNCH_TOO_LARGE);
+        cu!(library, cuStreamEndCapture(stream, &raw mut graph));
+    });
+}
+
+#[test]
+fn unknown_flags_are_refused() {
+    apart("errors::unknown_flags_are_refused", CPU, || {
+        let program = Program::new();
+        let library = &program.library;
+        let null = std::ptr::null_mut::<u64>();
+        let mut handle = 0u64;
+        // Bits beyond CU_CTX_FLAGS_MASK, and several ways to wait.
+        for unknown in [0x100u32, 0x8000_0000, u32::MAX, 3, 5, 6, 7] {
+            assert_eq!(cu!(library, cuCtxCreate_v2(&raw mut handle, unknown, 0i32)), INVALID_VALUE);
+            assert_eq!(
+                cu!(library, cuCtxCreate_v3(&raw mut handle, null, 0i32, unknown, 0i32)),
+                INVALID_VALUE
+            );
+            assert_eq!(cu!(library, cuCtxCreate_v4(&raw mut handle, null, unknown, 0i32)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuDevicePrimaryCtxSetFlags_v2(0i32, unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuCtxSetFlags(unknown)), INVALID_VALUE);
+        }
+        assert_eq!(handle, 0);
+        for known in [0u32, 1, 2, 4, 8 | 16, 32 | 64 | 128] {
+            ok!(library, cuCtxCreate_v2(&raw mut handle, known, 0i32));
+            ok!(library, cuCtxDestroy_v2(handle));
+            ok!(library, cuDevicePrimaryCtxSetFlags_v2(0i32, known));
+        }
+        // Events for other processes have no times.
+        for unknown in [8u32, 0xff, u32::MAX, 4, 4 | 1] {
+            assert_eq!(cu!(library, cuEventCreate(&raw mut handle, unknown)), INVALID_VALUE, "{unknown}");
+        }
+        assert_eq!(cu!(library, cuEventCreate(&raw mut handle, 4u32 | 2)), NOT_SUPPORTED);
+        for known in [0u32, 1, 2, 3] {
+            ok!(library, cuEventCreate(&raw mut handle, known));
+        }
+    });
 }
 
 #[test]

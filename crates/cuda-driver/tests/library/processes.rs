@@ -1,7 +1,8 @@
 //! Processes that fork or end.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 
 use crate::driver::{CPU, NO_DEVICE, NOT_INITIALIZED, Program, SUCCESS, apart, cu, ok, open};
 
@@ -81,6 +82,57 @@ fn a_child_that_is_forked_during_an_initialisation_is_refused() {
             assert_eq!(status, NOT_INITIALIZED as i32);
             assert_eq!(initialised.join().unwrap(), NO_DEVICE);
         });
+    });
+}
+
+/// Reads the next request of a gateway and answers it with an object, or keeps the connection without an answer.
+fn answer(gateway: &TcpListener, object: Option<&str>) -> TcpStream {
+    let (mut connection, _) = gateway.accept().expect("a connection");
+    let mut request = Vec::new();
+    let is_whole = |request: &[u8]| {
+        let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        (body.len() >= length.map_or(0, |length| length.parse().expect("a number"))).then_some(())
+    };
+    while is_whole(&request).is_none() {
+        let mut part = [0; 4096];
+        let read = connection.read(&mut part).expect("a request");
+        assert_ne!(read, 0, "the request is cut");
+        request.extend_from_slice(&part[..read]);
+    }
+    if let Some(object) = object {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", object.len());
+        connection.write_all((head + object).as_bytes()).expect("it reads");
+    }
+    connection
+}
+
+#[test]
+fn a_signal_ends_a_process_that_waits_for_a_device() {
+    apart("processes::a_signal_ends_a_process_that_waits_for_a_device", &[], || {
+        let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
+        // SAFETY: called before the library is opened, so that no thread of the library reads the environment.
+        unsafe { std::env::set_var("SAHASRA_CUDA", gateway.local_addr().unwrap().to_string()) };
+        let library = open();
+        // SAFETY: the child calls the library, which is what is tested, and ends without running anything of the test.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let code = cu!(library, cuInit(0u32)) as i32;
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(code) };
+        }
+        drop(answer(&gateway, Some(r#"{"metadata": {"name": "cuda-1"}}"#)));
+        // The session is not placed.
+        let _waiting = answer(&gateway, None);
+        let mut status = 0;
+        // SAFETY: signals the child and waits for it.
+        let ended = unsafe {
+            libc::kill(pid, libc::SIGTERM);
+            libc::waitpid(pid, &raw mut status, 0)
+        };
+        assert_eq!(ended, pid);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGTERM, "{status}");
     });
 }
 

@@ -18,7 +18,7 @@ const READ_BYTES: usize = 4 << 20;
 const PIECE_BYTES: usize = 1 << 20;
 
 impl RemoteQueue {
-    /// Message that requests rows. The session sets the number of the request, and the slot if there is one.
+    /// Message that requests rows. The session sets the number of the request, and the slot or place if there is one.
     pub(super) fn read_message(&self, from: Region, extent: Extent) -> Read {
         Read {
             context: self.context,
@@ -26,6 +26,7 @@ impl RemoteQueue {
             extent: extent.into(),
             request: 0,
             slot: None,
+            place: None,
         }
     }
 
@@ -123,6 +124,7 @@ impl RemoteQueue {
             to: to.into(),
             extent: extent.into(),
             slot: None,
+            place: None,
         };
         self.outbox.statistics().add_operation();
         self.outbox.statistics().add_frame();

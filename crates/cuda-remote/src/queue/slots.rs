@@ -1,4 +1,4 @@
-//! Copies through the memory that this process shares with the session.
+//! Copies through the memory that this process shares with the session: in slots, or from and to host memory that is in it already.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sahasra_client::{Error, Pending, Session, Slot, SlotPool};
-use sahasra_cuda_device::{Extent, Region, Ticket};
+use sahasra_cuda_device::{Extent, Queue, Region, Ticket};
 use sahasra_wire::cuda::Write;
 
 use super::RemoteQueue;
@@ -20,6 +20,10 @@ const WAIT: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(50);
 /// Number of pieces of a read that are asked for at a time: the session copies one while this process copies another.
 const IN_FLIGHT: usize = 4;
+/// Size in bytes from which rows in the host memory are copied from there. Smaller ones are faster in a slot, as no answer is awaited for them.
+const LEAST_PLACED_BYTES: usize = 256 << 10;
+/// Size of the pieces in which rows in the host memory are copied, in bytes: the session does nothing else meanwhile.
+const PLACED_PIECE_BYTES: usize = 64 << 20;
 
 /// A piece of a read that was asked for.
 struct Asked<'a> {
@@ -59,10 +63,46 @@ impl RemoteQueue {
         Some(self.send_write(to, extent, |session: &Session, write: Write| session.cuda_write_shared(write, slot)))
     }
 
-    /// Reads rows through slots. Returns `None` if they do not fit: then nothing was read.
+    /// Place of bytes of this process in the host memory, if it is better to copy them there.
+    pub(super) fn place_of(&self, start: *const u8, bytes: usize) -> Option<u64> {
+        let memory = self.memory_for(bytes).filter(|_| bytes >= LEAST_PLACED_BYTES)?;
+        memory.host_offset(start, bytes)
+    }
+
+    /// Sends the write of a row that is in the host memory.
+    pub(super) fn write_placed(&self, to: u64, place: u64, bytes: usize) -> Ticket {
+        self.outbox.statistics().add_shared(bytes);
+        let mut ticket = self.last();
+        for start in (0..bytes).step_by(PLACED_PIECE_BYTES) {
+            let extent = Extent::linear((bytes - start).min(PLACED_PIECE_BYTES) as u64);
+            let place = place + start as u64;
+            let send = |session: &Session, write: Write| session.cuda_write_placed(write, place);
+            ticket = self.send_write(Region::linear(to + start as u64), extent, send);
+        }
+        ticket
+    }
+
+    /// Reads a row to a place in the host memory.
+    fn read_placed(&self, from: u64, place: u64, bytes: usize) -> Result<(), Error> {
+        for start in (0..bytes).step_by(PLACED_PIECE_BYTES) {
+            let extent = Extent::linear((bytes - start).min(PLACED_PIECE_BYTES) as u64);
+            let read = self.read_message(Region::linear(from + start as u64), extent);
+            self.request(|session| session.cuda_read_placed(read, place + start as u64))
+                .1
+                .wait()?;
+        }
+        self.outbox.statistics().add_shared(bytes);
+        Ok(())
+    }
+
+    /// Reads rows through shared memory. Returns `None` if they do not fit: then nothing was read.
     pub(super) fn read_shared(&self, from: Region, extent: Extent, into: &mut [u8]) -> Option<Result<(), Error>> {
         let memory = self.memory_for(into.len())?;
         let is_row = extent.height == 1 && extent.depth == 1;
+        if is_row && let Some(place) = self.place_of(into.as_ptr(), into.len()) {
+            let read = || self.read_placed(from.address, place, into.len());
+            return Some(self.outbox.statistics().wait_by(Instant::now(), true, read));
+        }
         let most = memory.slot_bytes();
         if !is_row && into.len() > most {
             return None;

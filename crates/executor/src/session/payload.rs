@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sahasra_memory::Region;
-use sahasra_memory::shared::SlotLoan;
+use sahasra_memory::shared::Loan;
 
 /// Size in bytes from which memory is requested in huge pages, because faulting in small pages would cost more than filling the memory.
 const HUGE_BYTES: usize = 8 << 20;
@@ -16,8 +16,8 @@ pub(crate) enum Payload {
     Shared(Bytes),
     /// Bytes that were read directly to their final location: the next region of the memory of a whole tensor.
     InPlace(Region),
-    /// Slot of the memory that the client shares: what is written, or room for what is read.
-    Slot(SlotLoan),
+    /// Bytes of the memory that the client shares: what is written, or room for what is read.
+    Lent(Loan),
 }
 
 impl Payload {
@@ -25,7 +25,7 @@ impl Payload {
         match self {
             Self::Shared(bytes) => bytes.len(),
             Self::InPlace(bytes) => bytes.len(),
-            Self::Slot(loan) => loan.bytes(),
+            Self::Lent(loan) => loan.bytes(),
         }
     }
 
@@ -33,12 +33,12 @@ impl Payload {
         self.len() == 0
     }
 
-    /// The bytes. Those of a slot are for a copy only, because the client may change them at any time.
+    /// The bytes. Those of shared memory are for a copy only, because the client may change them at any time.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::Shared(bytes) => bytes,
             Self::InPlace(bytes) => bytes.into(),
-            Self::Slot(loan) => Bytes::from_owner(loan),
+            Self::Lent(loan) => Bytes::from_owner(loan),
         }
     }
 }

@@ -7,53 +7,78 @@ use super::*;
 
 const SLOTS: u32 = 4;
 const SLOT_BYTES: u64 = 8192;
+const HOST_BYTES: u64 = 64 << 10;
+const LAYOUT: Layout = Layout {
+    slots: SLOTS,
+    slot_bytes: SLOT_BYTES,
+    host_bytes: HOST_BYTES,
+};
 
 /// Memory as the client and the executor have it.
 fn pair() -> (Arc<SlotPool>, Arc<SharedMemory>) {
-    let (executor, file) = SharedMemory::create(SLOTS, SLOT_BYTES).unwrap();
-    let client = SharedMemory::map(&file, SLOTS, SLOT_BYTES).unwrap();
+    let (executor, file) = SharedMemory::create(LAYOUT).unwrap();
+    let client = SharedMemory::map(&file, LAYOUT).unwrap();
     (SlotPool::new(client), Arc::new(executor))
 }
 
 #[test]
 fn a_file_that_can_shrink_or_has_another_size_is_refused() {
-    let (_, file) = SharedMemory::create(SLOTS, SLOT_BYTES).unwrap();
-    assert!(SharedMemory::map(&file, SLOTS, SLOT_BYTES).is_ok());
-    assert!(SharedMemory::map(&file, SLOTS + 1, SLOT_BYTES).is_err());
-    assert!(SharedMemory::map(&file, SLOTS, 2 * SLOT_BYTES).is_err());
+    let (_, file) = SharedMemory::create(LAYOUT).unwrap();
+    assert!(SharedMemory::map(&file, LAYOUT).is_ok());
+    for other in [
+        Layout {
+            slots: SLOTS + 1,
+            ..LAYOUT
+        },
+        Layout {
+            slot_bytes: 2 * SLOT_BYTES,
+            ..LAYOUT
+        },
+        Layout {
+            host_bytes: 2 * HOST_BYTES,
+            ..LAYOUT
+        },
+    ] {
+        assert!(SharedMemory::map(&file, other).is_err(), "{other:?}");
+    }
     assert!(rustix::fs::ftruncate(&file, 0).is_err(), "it is sealed");
-    let bytes = file_bytes(SLOTS, SLOT_BYTES).unwrap();
+    let bytes = LAYOUT.file_bytes().unwrap();
     let unsealed = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, bytes as u64).unwrap();
-    assert!(SharedMemory::map(&unsealed, SLOTS, SLOT_BYTES).is_err());
+    assert!(SharedMemory::map(&unsealed, LAYOUT).is_err());
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
-    assert!(SharedMemory::map(&reader, SLOTS, SLOT_BYTES).is_err());
+    assert!(SharedMemory::map(&reader, LAYOUT).is_err());
 }
 
 #[test]
 fn numbers_that_are_out_of_range_are_refused() {
-    for (slots, slot_bytes) in [
-        (0, 4096),
-        (MAX_SLOTS + 1, 4096),
-        (u32::MAX, u64::MAX),
-        (1, 0),
-        (1, 4095),
-        (1, MAX_SLOT_BYTES + 4096),
-        (2, u64::MAX - 4095),
+    for (slots, slot_bytes, host_bytes) in [
+        (0, 4096, 0),
+        (MAX_SLOTS + 1, 4096, 0),
+        (u32::MAX, u64::MAX, 0),
+        (1, 0, 0),
+        (1, 4095, 0),
+        (1, MAX_SLOT_BYTES + 4096, 0),
+        (2, u64::MAX - 4095, 0),
+        (1, 4096, 1),
+        (1, 4096, MAX_HOST_BYTES + 4096),
+        (1, 4096, u64::MAX - 4095),
     ] {
-        assert!(
-            SharedMemory::create(slots, slot_bytes).is_err(),
-            "{slots} slots of {slot_bytes} bytes"
-        );
+        let layout = Layout {
+            slots,
+            slot_bytes,
+            host_bytes,
+        };
+        assert!(SharedMemory::create(layout).is_err(), "{layout:?}");
     }
 }
 
 #[test]
 fn slots_that_do_not_exist_are_not_lent() {
     let (_, executor) = pair();
-    assert_eq!(executor.loan(SLOTS - 1, 1, SLOT_BYTES).unwrap().bytes(), SLOT_BYTES as usize);
+    assert_eq!(executor.loan_slot(SLOTS - 1, 1, SLOT_BYTES).unwrap().bytes(), SLOT_BYTES as usize);
     for (slot, bytes) in [(SLOTS, 1), (u32::MAX, 1), (0, SLOT_BYTES + 1), (0, u64::MAX)] {
-        assert!(executor.loan(slot, 1, bytes).is_none(), "{bytes} bytes of slot {slot}");
+        assert!(executor.loan_slot(slot, 1, bytes).is_none(), "{bytes} bytes of slot {slot}");
     }
 }
 
@@ -65,10 +90,10 @@ fn a_slot_is_free_when_the_peer_has_dropped_its_loan_of_this_turn() {
     let (index, serial) = (slot.index(), slot.serial());
     slot.lend();
     // Of another serial.
-    drop(executor.loan(index, serial + 1, 4).unwrap());
-    let loan = executor.loan(index, serial, 4).unwrap();
+    drop(executor.loan_slot(index, serial + 1, 4).unwrap());
+    let loan = executor.loan_slot(index, serial, 4).unwrap();
     assert_eq!(loan.as_ref(), b"rows");
-    assert!(executor.loan(index, serial, 4).is_none(), "it is lent already");
+    assert!(executor.loan_slot(index, serial, 4).is_none(), "it is lent already");
     let others: Vec<_> = std::iter::from_fn(|| client.take()).collect();
     assert_eq!(others.len() as u32, SLOTS - 1);
     assert!(others.iter().all(|other| other.index() != index));
@@ -82,7 +107,7 @@ fn a_slot_is_free_when_the_peer_has_dropped_its_loan_of_this_turn() {
 fn a_slot_that_was_forgotten_is_never_free() {
     let (client, executor) = pair();
     let slot = client.take().unwrap();
-    let loan = executor.loan(slot.index(), slot.serial(), 1).unwrap();
+    let loan = executor.loan_slot(slot.index(), slot.serial(), 1).unwrap();
     slot.forget();
     drop(loan);
     let rest: Vec<_> = std::iter::from_fn(|| client.take()).collect();
@@ -101,7 +126,7 @@ fn slots_can_be_left_for_others() {
 fn what_the_peer_copies_to_a_slot_arrives() {
     let (client, executor) = pair();
     let slot = client.take().unwrap();
-    let mut loan = executor.loan(slot.index(), slot.serial(), 6).unwrap();
+    let mut loan = executor.loan_slot(slot.index(), slot.serial(), 6).unwrap();
     loan.target().copy_from_slice(b"answer");
     drop(loan);
     let mut copied = [0; 6];
@@ -112,16 +137,16 @@ fn what_the_peer_copies_to_a_slot_arrives() {
 #[test]
 fn a_file_arrives_with_its_message_and_a_message_without_one_alone() {
     let (here, there) = UnixStream::pair().unwrap();
-    let (executor, file) = SharedMemory::create(SLOTS, SLOT_BYTES).unwrap();
+    let (executor, file) = SharedMemory::create(LAYOUT).unwrap();
     send(&here, b"attached", &file).unwrap();
     assert!(unread_bytes(&here).unwrap() > 0);
     let (message, received) = receive(&there).unwrap();
     assert_eq!(unread_bytes(&here).unwrap(), 0);
     assert_eq!(message, b"attached");
-    let client = SlotPool::new(SharedMemory::map(received.unwrap(), SLOTS, SLOT_BYTES).unwrap());
+    let client = SlotPool::new(SharedMemory::map(received.unwrap(), LAYOUT).unwrap());
     let mut slot = client.take().unwrap();
     slot.fill(b"shared");
-    assert_eq!(Arc::new(executor).loan(slot.index(), 1, 6).unwrap().as_ref(), b"shared");
+    assert_eq!(Arc::new(executor).loan_slot(slot.index(), 1, 6).unwrap().as_ref(), b"shared");
     std::io::Write::write_all(&mut &here, b"refused").unwrap();
     let (message, received) = receive(&there).unwrap();
     assert_eq!((message.as_slice(), received.is_none()), (b"refused".as_slice(), true));
@@ -166,7 +191,7 @@ fn carry_out(steps: Vec<Step>) -> bool {
             }
             Step::Receive => {
                 if let Some((slot, serial, byte)) = sent.pop_front() {
-                    let loan = executor.loan(slot, serial, 100);
+                    let loan = executor.loan_slot(slot, serial, 100);
                     are_right &= loan.is_some();
                     loans.extend(loan.map(|loan| (loan, byte)));
                 }
@@ -202,5 +227,49 @@ proptest! {
                 held.drain(..2).for_each(Slot::lend);
             }
         }
+    }
+}
+
+#[test]
+fn host_memory_is_where_the_executor_finds_it_and_zero_when_it_is_allocated_again() {
+    let (client, executor) = pair();
+    let first = client.allocate_host(5000).unwrap();
+    let second = client.allocate_host(1).unwrap();
+    let offset = client.host_offset(second.start().as_ptr(), 1).unwrap();
+    // SAFETY: the byte is that of the allocation.
+    unsafe { second.start().write(7) };
+    assert_eq!(executor.loan_host(offset, 1).unwrap().as_ref(), [7]);
+    let first_offset = client.host_offset(first.start().as_ptr(), 5000).unwrap();
+    executor.loan_host(first_offset, 5000).unwrap().target().fill(9);
+    // SAFETY: the byte is that of the allocation.
+    assert_eq!(unsafe { first.start().add(4999).read() }, 9);
+    drop(first);
+    let again = client.allocate_host(8192).unwrap();
+    assert_eq!(client.host_offset(again.start().as_ptr(), 8192), Some(first_offset));
+    assert!(
+        executor
+            .loan_host(first_offset, 8192)
+            .unwrap()
+            .as_ref()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    assert!(client.allocate_host(HOST_BYTES as usize).is_none(), "there is no room");
+    assert!(client.allocate_host(usize::MAX).is_none());
+}
+
+#[test]
+fn what_is_not_all_within_the_host_memory_has_no_place_there() {
+    let (client, executor) = pair();
+    let whole = client.allocate_host(HOST_BYTES as usize).unwrap();
+    let (start, bytes) = (whole.start().as_ptr().cast_const(), whole.bytes());
+    assert_eq!(client.host_offset(start, bytes), Some(0));
+    assert_eq!(client.host_offset(start, bytes + 1), None);
+    assert_eq!(client.host_offset(start.wrapping_sub(1), 1), None);
+    assert_eq!(client.host_offset(start.wrapping_add(bytes), 1), None);
+    assert_eq!(client.host_offset(start, usize::MAX), None);
+    assert!(executor.loan_host(0, HOST_BYTES).is_some());
+    for (offset, bytes) in [(0, HOST_BYTES + 1), (HOST_BYTES, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        assert!(executor.loan_host(offset, bytes).is_none(), "{bytes} bytes at {offset}");
     }
 }

@@ -1,16 +1,26 @@
 //! Blocks of host memory, in which allocations lie.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
 use std::ptr::NonNull;
 
 /// A block of host memory. The host accesses it through its [`pointer`](Self::pointer), and kernels do once a
 /// [`Memory`](super::Memory::share) has it, under the rules for races of this module.
-#[derive(Debug)]
 pub struct HostBlock {
     pointer: NonNull<u8>,
     bytes: usize,
-    /// How it was allocated, and where; `None` if it is not owned.
-    owned: Option<(NonNull<u8>, Layout)>,
+    owner: Owner,
+}
+
+/// Owner of a block's memory.
+enum Owner {
+    /// The block: where it was allocated, and how.
+    Block(NonNull<u8>, Layout),
+    /// A value that frees the memory when it is dropped.
+    Value { _value: Box<dyn Any + Send + Sync> },
+    /// Somebody who keeps the memory for longer than the block.
+    Other,
 }
 
 // SAFETY: the bytes are accessed through raw pointers only, under the rules in the module documentation.
@@ -33,7 +43,7 @@ impl HostBlock {
         Some(Self {
             pointer,
             bytes,
-            owned: Some((raw, layout)),
+            owner: Owner::Block(raw, layout),
         })
     }
 
@@ -45,7 +55,19 @@ impl HostBlock {
         Self {
             pointer,
             bytes,
-            owned: None,
+            owner: Owner::Other,
+        }
+    }
+
+    /// Block of memory that `value` owns, which is dropped with the block.
+    ///
+    /// # Safety
+    /// The bytes must stay readable and writable until the value is dropped, and nobody may hold Rust references to them meanwhile.
+    pub unsafe fn owned_by(pointer: NonNull<u8>, bytes: usize, value: impl Any + Send + Sync) -> Self {
+        Self {
+            pointer,
+            bytes,
+            owner: Owner::Value { _value: Box::new(value) },
         }
     }
 
@@ -79,9 +101,15 @@ impl HostBlock {
     }
 }
 
+impl fmt::Debug for HostBlock {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "HostBlock({:p}, {} bytes)", self.pointer, self.bytes)
+    }
+}
+
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        if let Some((raw, layout)) = self.owned {
+        if let Owner::Block(raw, layout) = self.owner {
             // SAFETY: allocated in `new` with this layout; no other owner remains.
             unsafe { dealloc(raw.as_ptr(), layout) }
         }

@@ -11,7 +11,7 @@ use sahasra_cuda_device::{
     CpuDevice, Extent, Failure, FailureKind, LoadFailure, ModuleId, Operation, Properties, Queue, Region, Ticket, WatchedDevice,
     is_machine_code, wire,
 };
-use sahasra_memory::{Filling, shared::SlotLoan};
+use sahasra_memory::{Filling, shared::Loan};
 use sahasra_names::{self as names, Backend};
 use sahasra_wire::cuda::{Discard, Load, Printed, Read, Wait, Waited, Write};
 use sahasra_wire::session::{Done, FailureCode, Stats, Tensor, client_frame, server_frame::Kind};
@@ -228,15 +228,15 @@ impl CudaState {
         }
     }
 
-    /// Reads rows into a slot, if there is one, or else into the answer.
-    fn read(&mut self, sequence: u64, read: &Read, slot: Option<SlotLoan>) {
+    /// Reads rows into shared memory, if some is lent, or else into the answer.
+    fn read(&mut self, sequence: u64, read: &Read, loan: Option<Loan>) {
         let (from, extent) = (Region::from(read.from), Extent::from(read.extent));
         let limit = self.device.properties().memory_bytes;
         let found = self.context(read.context).queue().cloned();
-        if let Some(mut slot) = slot {
+        if let Some(mut loan) = loan {
             let done = found.and_then(|queue| {
                 self.print(read.context, &*queue);
-                queue.read(from, extent, slot.target())
+                queue.read(from, extent, loan.target())
             });
             return match done {
                 Ok(()) => self.answers.push(Kind::Done(Done { request: read.request }).into()),
@@ -378,7 +378,7 @@ impl ClientState for CudaState {
             && let Some((sequence, held)) = self.held.take()
         {
             match held {
-                Held::Read(read, slot) => self.read(sequence, &read, slot),
+                Held::Read(read, loan) => self.read(sequence, &read, loan),
                 Held::Load { load, images } => self.load(sequence, &load, &images),
                 Held::Batch { context, rest } => self.batch(context, rest),
                 Held::Write(write, bytes) => self.write(write, bytes),
@@ -408,7 +408,7 @@ impl ClientState for CudaState {
         use client_frame::Kind as Operation;
         let malformed = |reason: String| Malformed { sequence, reason };
         let carries = matches!(kind, Operation::CudaBatch(_) | Operation::CudaWrite(_) | Operation::CudaLoad(_))
-            || matches!((&kind, &payload), (Operation::CudaRead(_), Payload::Slot(_)));
+            || matches!((&kind, &payload), (Operation::CudaRead(_), Payload::Lent(_)));
         if let Some(operation) = kind::misplaced(&kind) {
             self.misplaced.get_or_insert((sequence, operation));
             let request = match kind {
@@ -440,11 +440,11 @@ impl ClientState for CudaState {
             }
             Operation::CudaWrite(write) => self.write(write, payload.into_bytes()),
             Operation::CudaRead(read) => {
-                let slot = match payload {
-                    Payload::Slot(slot) => Some(slot),
+                let loan = match payload {
+                    Payload::Lent(loan) => Some(loan),
                     Payload::Shared(_) | Payload::InPlace(_) => None,
                 };
-                self.held = Some((sequence, Held::Read(read, slot)));
+                self.held = Some((sequence, Held::Read(read, loan)));
             }
             Operation::CudaLoad(load) => {
                 let images = Self::images(&load, payload.into_bytes());

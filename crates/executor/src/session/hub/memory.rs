@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sahasra_cuda_device::Extent;
 use sahasra_executor_protocol::session::status_page::secret_digest;
-use sahasra_memory::shared::{self, SharedMemory};
+use sahasra_memory::shared::{self, Layout, SharedMemory};
 use sahasra_wire::cuda::{Read, Write};
 use sahasra_wire::session::{Attached, client_frame};
 
@@ -20,6 +20,9 @@ use crate::session::payload::Payload;
 /// Number and size of the slots: enough for both sides to copy at the same time, and so few that they stay in the processor's caches.
 const SLOTS: u32 = 16;
 const SLOT_BYTES: u64 = 1 << 20;
+/// Maximum size of the host memory in bytes. Below it, there is as much as the session has of the device.
+const MAX_HOST_BYTES: u64 = 64 << 30;
+const PAGE_BYTES: u64 = 4096;
 
 /// Time in which a client must take the descriptor. One that is not taken counts against the limit of open files of the agent and all
 /// executors, which have one user.
@@ -55,8 +58,12 @@ pub(super) struct ClientMemory {
 }
 
 impl ClientMemory {
-    fn create() -> io::Result<Self> {
-        let (memory, file) = SharedMemory::create(SLOTS, SLOT_BYTES)?;
+    fn create(limit_bytes: u64) -> io::Result<Self> {
+        let (memory, file) = SharedMemory::create(Layout {
+            slots: SLOTS,
+            slot_bytes: SLOT_BYTES,
+            host_bytes: limit_bytes.min(MAX_HOST_BYTES).next_multiple_of(PAGE_BYTES),
+        })?;
         Ok(Self {
             memory: Arc::new(memory),
             file,
@@ -65,27 +72,34 @@ impl ClientMemory {
 }
 
 impl Inner {
-    /// The payload of a new operation: its slot, if it names one.
+    /// The payload of a new operation: its slot or its place in the host memory, if it names one.
     ///
     /// # Errors
     /// The reason why the operation is malformed.
     pub(super) fn payload(&self, kind: &client_frame::Kind, payload: Payload) -> Result<Payload, String> {
-        let (slot, extent) = match kind {
-            client_frame::Kind::CudaWrite(Write {
-                slot: Some(slot), extent, ..
-            })
-            | client_frame::Kind::CudaRead(Read {
-                slot: Some(slot), extent, ..
-            }) => (slot, Extent::from(*extent)),
+        let (slot, place, extent) = match kind {
+            client_frame::Kind::CudaWrite(Write { slot, place, extent, .. })
+            | client_frame::Kind::CudaRead(Read { slot, place, extent, .. }) => (slot, place, Extent::from(*extent)),
             _ => return Ok(payload),
         };
-        if !payload.is_empty() {
-            return Err("it has both a slot and a payload".to_owned());
-        }
-        let memory = self.memory.as_ref().ok_or("it names a slot, and no memory is shared")?;
-        let loan = extent.bytes().and_then(|bytes| memory.memory.loan(slot.index, slot.serial, bytes));
-        let invalid = || format!("slot {} does not exist, is smaller than the rows, or is in use", slot.index);
-        loan.map(Payload::Slot).ok_or_else(invalid)
+        let memory = || self.memory.as_ref().ok_or("it names shared memory, and none is shared");
+        let bytes = extent.bytes();
+        let loan = match (slot, place) {
+            (None, None) => return Ok(payload),
+            _ if !payload.is_empty() => return Err("it has both a payload and a slot or place".to_owned()),
+            (Some(_), Some(_)) => return Err("it has both a slot and a place".to_owned()),
+            (Some(slot), None) => {
+                let memory = &memory()?.memory;
+                let loan = bytes.and_then(|bytes| memory.loan_slot(slot.index, slot.serial, bytes));
+                loan.ok_or_else(|| format!("slot {} does not exist, is smaller than the rows, or is in use", slot.index))
+            }
+            (None, Some(place)) => {
+                let memory = &memory()?.memory;
+                let loan = bytes.and_then(|bytes| memory.loan_host(place.offset, bytes));
+                loan.ok_or_else(|| format!("rows at {} are not all within the host memory", place.offset))
+            }
+        };
+        loan.map(Payload::Lent)
     }
 }
 
@@ -133,11 +147,13 @@ impl Hub {
         let mut share = || -> io::Result<_> {
             let client = match &mut inner.memory {
                 Some(client) => client,
-                none => none.insert(ClientMemory::create()?),
+                none => none.insert(ClientMemory::create(self.limit_bytes)?),
             };
+            let layout = client.memory.layout();
             let attached = Attached {
-                slots: client.memory.slots(),
-                slot_bytes: client.memory.slot_bytes() as u64,
+                slots: layout.slots,
+                slot_bytes: layout.slot_bytes,
+                host_bytes: layout.host_bytes,
             };
             Ok((attached, client.file.try_clone()?))
         };

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use sahasra_cuda_device::Operation;
-use sahasra_memory::shared::SlotLoan;
+use sahasra_memory::shared::Loan;
 use sahasra_wire::cuda::{Load, Read, Write};
 
 /// What later operations of the client wait for: a request whose result they may change, or operations for which a queue has no room.
 pub(super) enum Held {
-    Read(Read, Option<SlotLoan>),
+    Read(Read, Option<Loan>),
     Load { load: Load, images: Vec<Bytes> },
     Batch { context: u64, rest: std::vec::IntoIter<Operation> },
     Write(Write, Bytes),

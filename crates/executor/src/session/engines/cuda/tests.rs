@@ -133,6 +133,7 @@ impl Bench {
             extent: Extent::linear(bytes).into(),
             request: 300,
             slot: None,
+            place: None,
         };
         self.operation(client_frame::Kind::CudaRead(read), "").unwrap();
     }
@@ -342,6 +343,7 @@ fn what_no_client_may_send_is_malformed() {
         extent: Extent::linear(bytes).into(),
         request: 1,
         slot: None,
+        place: None,
     };
     let load = |text_bytes| Load {
         context: 1,
@@ -450,6 +452,7 @@ fn writes_behind_a_kernel_that_never_ends_do_not_block_the_thread() {
             to: Region::linear(bench.first).into(),
             extent: Extent::linear(bytes.len() as u64).into(),
             slot: None,
+            place: None,
         };
         if !bench.state.waiting().is_compiling {
             bench.operation(client_frame::Kind::CudaWrite(write), bytes.clone()).unwrap();
