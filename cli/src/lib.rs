@@ -43,9 +43,7 @@ pub fn main(name: &'static str, arguments: impl IntoIterator<Item = OsString>) -
     if let Command::Executor { arguments } = arguments.command {
         return sahasra_executor::main(std::iter::once("executor".into()).chain(arguments));
     }
-    if arguments.log_level != "off" {
-        logging::start(&arguments.log_level, logging::LogFormat::Text);
-    }
+    let _log = (arguments.log_level != "off").then(|| logging::start(&arguments.log_level, logging::LogFormat::Text));
     let exit = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Up(arguments) => up::run(&arguments),

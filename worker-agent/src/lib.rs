@@ -71,7 +71,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn start(arguments: &AgentArguments) -> anyhow::Result<()> {
-    logging::start(&arguments.log_level, arguments.log_format);
+    let _log = logging::start(&arguments.log_level, arguments.log_format);
     // This process holds a token and a private key: keep processes with the same uid from reading its memory, and keep the key out of core
     // dumps.
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {

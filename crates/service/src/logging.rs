@@ -1,7 +1,19 @@
 //! Logging to standard error: one line with fields per event, as text, or as JSON for log collectors.
 
+use std::io;
+
 use clap::ValueEnum;
-use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt};
+use tracing_subscriber::{
+    EnvFilter,
+    filter::LevelFilter,
+    fmt::{self, writer::BoxMakeWriter},
+};
+
+pub use lines::Log;
+
+use lines::Lines;
+
+mod lines;
 
 /// Form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -32,12 +44,18 @@ pub fn filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// Initializes logging with `filter`, such as `info` or `info,sahasra_operator=debug`. `main` calls it once.
-pub fn start(filter: &str, format: LogFormat) {
+/// Initializes logging with `filter`, such as `info` or `info,sahasra_operator=debug`. `main` calls it once, and keeps what it returns.
+pub fn start(filter: &str, format: LogFormat) -> Log {
+    let lines = Lines::start(io::stderr(), format).ok();
+    let writer = match &lines {
+        Some(lines) => BoxMakeWriter::new(lines.clone()),
+        // Without a thread, lines are written as they come.
+        None => BoxMakeWriter::new(io::stderr),
+    };
     // Without a message about a line that cannot be written: it would go to the same standard error, and panic where that is closed.
-    let builder = fmt()
+    let builder = fmt::fmt()
         .with_env_filter(EnvFilter::new(filter))
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .log_internal_errors(false);
     let outcome = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
@@ -46,6 +64,7 @@ pub fn start(filter: &str, format: LogFormat) {
     if let Err(error) = outcome {
         eprintln!("logging is already initialized: {error}");
     }
+    Log(lines)
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ pub(crate) async fn pool() -> TestPool {
 
 pub(crate) async fn pool_with(config: PoolConfig) -> TestPool {
     static LOGGING: std::sync::Once = std::sync::Once::new();
-    LOGGING.call_once(|| sahasra_service::logging::start("info", sahasra_service::logging::LogFormat::Text));
+    LOGGING.call_once(|| drop(sahasra_service::logging::start("info", sahasra_service::logging::LogFormat::Text)));
     TestPool(ExecutorPool::start(config).await.unwrap())
 }
 

@@ -49,7 +49,7 @@ fn an_invalid_variable_is_named_before_a_session_is_created() {
         (session, "SAHASRA_CA_FILE", "/nonexistent", "CA certificates in PEM format"),
         (session, "SAHASRA_CA_FILE", "/dev/null", "CA certificates in PEM format"),
     ] {
-        let Some(errors) = refused(test, &[("SAHASRA_CUDA", device), (variable, value)]) else {
+        let Some(errors) = refused(test, &[("SAHASRA_CUDA", device), ("SAHASRA_TOKEN", ""), (variable, value)]) else {
             return;
         };
         let named = format!("{variable}={value:?}");

@@ -1,0 +1,196 @@
+//! Log lines on their way to standard error. A thread of its own writes them, so that a pipe that nobody reads blocks no other thread. Lines
+//! that do not fit in memory meanwhile are lost, and counted.
+
+use std::{
+    io::{self, Write},
+    mem,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::LogFormat;
+
+/// Target of the line about lost lines.
+const TARGET: &str = "sahasra_service::logging";
+/// Bytes of lines that wait to be written.
+const LIMIT_BYTES: usize = 1 << 20;
+/// Time to wait at the end of a process until its lines are written.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// Lines that wait to be written. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Lines(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    text: Vec<u8>,
+    /// Lines that were lost since `text` was full.
+    lost: u64,
+    /// Whether the thread writes what it has taken.
+    is_writing: bool,
+}
+
+impl Lines {
+    /// Starts the thread that writes to `sink`. Fails if the system provides no thread.
+    pub(super) fn start(sink: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
+        let lines = Self(Arc::default());
+        let shared = Arc::clone(&lines.0);
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write(&shared, sink, format))?;
+        Ok(lines)
+    }
+
+    /// Waits until everything is written, for at most `time`. Returns whether it is.
+    fn flush(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        let mut waiting = self.0.waiting.lock();
+        while waiting.is_writing || !waiting.text.is_empty() {
+            if self.0.changed.wait_until(&mut waiting, end).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Writes lines for as long as the process runs. Errors are ignored: they could only be reported to the same place.
+fn write(shared: &Shared, mut sink: impl Write, format: LogFormat) {
+    loop {
+        let (text, lost) = {
+            let mut waiting = shared.waiting.lock();
+            waiting.is_writing = false;
+            shared.changed.notify_all();
+            while waiting.text.is_empty() {
+                shared.changed.wait(&mut waiting);
+            }
+            waiting.is_writing = true;
+            (mem::take(&mut waiting.text), mem::take(&mut waiting.lost))
+        };
+        let _ = sink.write_all(&text);
+        if lost > 0 {
+            let _ = sink.write_all(loss(lost, format).as_bytes());
+        }
+    }
+}
+
+/// The line about lines that were lost.
+fn loss(lost: u64, format: LogFormat) -> String {
+    let message = format!("{lost} lines of the log were lost here: standard error was not read");
+    match format {
+        LogFormat::Text => format!(" WARN {TARGET}: {message}\n"),
+        LogFormat::Json => format!("{{\"level\":\"WARN\",\"fields\":{{\"message\":\"{message}\"}},\"target\":\"{TARGET}\"}}\n"),
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Lines;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self
+    }
+}
+
+impl Write for &Lines {
+    /// Takes a whole line, or loses it.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut waiting = self.0.waiting.lock();
+        // Behind a line that was lost, shorter ones are too: the count stands where they would be.
+        if waiting.lost > 0 || waiting.text.len() + line.len() > LIMIT_BYTES {
+            waiting.lost += 1;
+        } else {
+            waiting.text.extend_from_slice(line);
+            self.0.changed.notify_all();
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The log of a process. When it is dropped at the end of `main`, lines that wait are written, unless standard error is not read.
+#[must_use = "lines may be lost unless it lives until the end of the process"]
+pub struct Log(pub(super) Option<Lines>);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(lines) = &self.0 {
+            lines.flush(END_WITHIN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read};
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_that_nobody_reads_blocks_no_caller_and_what_is_lost_is_counted() {
+        let (reader, writer) = io::pipe().unwrap();
+        let lines = Lines::start(writer, LogFormat::Text).unwrap();
+        let sent = 100_000_u64;
+        for number in 0..sent {
+            (&lines).write_all(format!("line {number:032}\n").as_bytes()).unwrap();
+        }
+        assert!(!lines.flush(Duration::ZERO), "the pipe is full");
+        let (mut read, mut lost) = (0, 0);
+        let mut reader = BufReader::new(reader).lines();
+        while lost == 0 {
+            let line = reader.next().unwrap().unwrap();
+            match line.strip_prefix(" WARN sahasra_service::logging: ") {
+                Some(told) => lost = told.split(' ').next().unwrap().parse().unwrap(),
+                None => {
+                    assert_eq!(
+                        line,
+                        format!("line {read:032}"),
+                        "no line is cut, and none is lost before the limit"
+                    );
+                    read += 1;
+                }
+            }
+        }
+        assert_eq!(read + lost, sent);
+        assert!(lines.flush(Duration::from_secs(60)));
+        (&lines).write_all(b"again\n").unwrap();
+        assert_eq!(reader.next().unwrap().unwrap(), "again");
+    }
+
+    #[test]
+    fn a_loss_is_told_in_the_format_of_the_log() {
+        assert!(loss(3, LogFormat::Text).contains(": 3 lines of the log were lost"));
+        assert!(loss(3, LogFormat::Json).starts_with(r#"{"level":"WARN","fields":{"message":"3 lines"#));
+        assert!(loss(3, LogFormat::Json).ends_with("}\n"));
+    }
+
+    #[test]
+    fn no_line_is_lost_at_a_normal_end() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let log = Log(Some(Lines::start(writer, LogFormat::Text).unwrap()));
+        let reading = thread::spawn(move || {
+            let mut text = vec![0; 20 * 10_000];
+            reader.read_exact(&mut text).map(|()| text)
+        });
+        for number in 0..10_000 {
+            let mut lines = log.0.as_ref().unwrap();
+            lines.write_all(format!("line {number:014}\n").as_bytes()).unwrap();
+        }
+        let lines = log.0.clone().unwrap();
+        drop(log);
+        assert!(lines.flush(Duration::ZERO));
+        assert!(reading.join().unwrap().unwrap().ends_with(b"line 00000000009999\n"));
+    }
+}
