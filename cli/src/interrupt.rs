@@ -49,6 +49,7 @@ fn watch(runtime: &Runtime, mut signals: EndSignals, first: oneshot::Sender<Exit
                 drop(said);
             });
             let _ = written.recv_timeout(SAY_WITHIN);
+            sahasra_service::logging::flush(SAY_WITHIN);
             std::process::exit(i32::from(of(signal).code()));
         }
         if let Some(first) = first.take() {

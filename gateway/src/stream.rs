@@ -89,7 +89,7 @@ impl Streams {
 
     /// Opens the stream of a session and answers the client's WebSocket handshake. No connection to the worker and no slot stays open after
     /// an error.
-    #[tracing::instrument(name = "session_stream", skip_all, fields(session = session.name, namespace = session.namespace))]
+    #[tracing::instrument(level = "error", name = "session_stream", skip_all, fields(session = session.name, namespace = session.namespace))]
     pub(crate) async fn open(&self, api: &ApiServer, call: Call, session: &Object) -> Result<Answer, Refusal> {
         Query::parse(&call.query, &[])?;
         let upgrade = call.upgrade.ok_or(Refusal::UpgradeRequired)?;

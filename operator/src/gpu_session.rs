@@ -100,7 +100,7 @@ async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: Req
     }
 }
 
-#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
+#[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
 fn on_error(session: Arc<GpuSession>, error: &ApiError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("GpuSession", error.category());
     if error.category() == "conflict" {
@@ -111,7 +111,7 @@ fn on_error(session: Arc<GpuSession>, error: &ApiError, reconciler: Arc<Reconcil
 }
 
 // A root: the span of the runtime has the same name and namespace in another form.
-#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
+#[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(session = session.name_any(), namespace = session.namespace()))]
 async fn reconcile(session: Arc<GpuSession>, reconciler: Arc<Reconciler>) -> Result<Action, ApiError> {
     let began = Instant::now();
     let context = &reconciler.context;

@@ -47,7 +47,7 @@ pub(crate) async fn run(context: Arc<Context>) {
 }
 
 /// Sets the condition of a worker. Returns whether that succeeded.
-#[tracing::instrument(skip_all, fields(worker = %worker.name))]
+#[tracing::instrument(level = "error", skip_all, fields(worker = %worker.name))]
 async fn reconcile(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Context) -> bool {
     let began = std::time::Instant::now();
     let outcome = mark(api, worker, ready, context).await;

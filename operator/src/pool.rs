@@ -285,7 +285,7 @@ impl Pool {
     }
 
     /// Sends the request of an action. Returns the worker if it did not answer a release.
-    #[tracing::instrument(name = "call", skip_all, fields(worker = %action.worker(), device = action.device()))]
+    #[tracing::instrument(level = "error", name = "call", skip_all, fields(worker = %action.worker(), device = action.device()))]
     async fn perform(&self, action: Action) -> Option<WorkerName> {
         let calls = match action {
             Action::Renew { .. } => &self.renewals,

@@ -128,7 +128,7 @@ async fn end_orphans(context: &Context) {
 }
 
 // A root: the span of the runtime has the same name and namespace in another form.
-#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
+#[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
 async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     if is_a_bursts(&lease) {
         return Ok(Action::await_change());
@@ -139,7 +139,7 @@ async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result
     outcome
 }
 
-#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
+#[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
 fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     reconciler.context.metrics.reconcile_failed("VramLease", error.category());
     tracing::warn!(error = %causes(error), "reconcile failed");

@@ -151,7 +151,7 @@ pub async fn run(arguments: &AgentArguments, listener: TcpListener, shutdown: Ca
 ///
 /// # Errors
 /// When there is no device, or the certificate cannot be used.
-#[tracing::instrument(name = "agent", skip_all, fields(worker = arguments.node_name))]
+#[tracing::instrument(level = "error", name = "agent", skip_all, fields(worker = arguments.node_name))]
 pub async fn serve(
     arguments: &AgentArguments,
     classes: classes::ClassTable,

@@ -119,7 +119,13 @@ async fn call<B: Buf>(
     let frames = body.map_ok(|mut piece| Frame::data(piece.copy_to_bytes(piece.remaining())));
     let mut request = Request::new(StreamBody::new(frames));
     *request.method_mut() = method;
-    *request.uri_mut() = uri.parse().expect("path and query of a URI");
+    let Ok(uri) = uri.parse() else {
+        return answer::text(
+            StatusCode::BAD_REQUEST,
+            "the path of the request is invalid: it begins with a slash\n",
+        );
+    };
+    *request.uri_mut() = uri;
     *request.headers_mut() = headers;
     match api.call(request).await {
         Ok(response) => answer::stream(response),

@@ -38,7 +38,7 @@ pub use element::{array_bytes, element_bytes};
 pub use error::{Error, Failure, Loss};
 pub use pending::{Pending, spawn};
 pub use rest::{CudaSession, Gateway, condition, named, session_end};
-pub use sahasra_memory::shared::{HostMemory, Slot, SlotPool};
+pub use sahasra_memory::shared::{PinnedMemory, Slot, SlotPool};
 pub use sahasra_memory::{Filling, OutOfMemory, Region};
 pub use sahasra_wire::session::compression::Mode as Compression;
 pub use sahasra_wire::session::{Compiled, FailureCode, Format, RejectionCode, Shape, Stats, Welcome};

@@ -61,7 +61,7 @@ fn receive(mut stream: UnixStream, secret: Bytes) -> io::Result<Arc<SlotPool>> {
             Layout {
                 slots: attached.slots,
                 slot_bytes: attached.slot_bytes,
-                host_bytes: attached.host_bytes,
+                pinned_bytes: attached.pinned_bytes,
             },
         )?)),
         (Some(Kind::Refused(refused)), _) => Err(io::Error::other(refused.message)),
@@ -90,7 +90,7 @@ mod tests {
     const LAYOUT: Layout = Layout {
         slots: 2,
         slot_bytes: 4096,
-        host_bytes: 0,
+        pinned_bytes: 0,
     };
 
     /// A listener, and the offer of memory that leads to it.
@@ -129,7 +129,7 @@ mod tests {
         let attached = Attached {
             slots: 2,
             slot_bytes: 4096,
-            host_bytes: 0,
+            pinned_bytes: 0,
         };
         let answering = answer(listener, attached, file);
         let pool = try_attach(offer).await.unwrap();
@@ -150,7 +150,7 @@ mod tests {
         let attached = Attached {
             slots: 3,
             slot_bytes: 4096,
-            host_bytes: 0,
+            pinned_bytes: 0,
         };
         let answering = answer(listener, attached, file);
         assert!(try_attach(offer).await.is_err());

@@ -50,9 +50,7 @@ pub trait Device: Send + Sync {
 
     /// Allocates zeroed memory of this process at a multiple of `alignment`, a power of two, where copies are fastest. `None` if there is no
     /// room.
-    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
-        HostBlock::new(bytes, alignment)
-    }
+    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock>;
 
     /// Counts of what the device did, for users who look for the calls that wait; `None` if no call waits for another machine.
     fn summary(&self) -> Option<String> {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sahasra_ptx::{DevicePointer, Memory};
 
-use crate::{Device, Ended, Engine, Failure, FailureKind, Properties, Queue, WatchedDevice};
+use crate::{Device, Ended, Engine, Failure, FailureKind, HostBlock, Properties, Queue, WatchedDevice};
 use queue::CpuQueue;
 
 /// Addresses of mapped memory: above those of this process, so that no address is one of the host too (x86-64 and AArch64 give programs
@@ -85,6 +85,10 @@ impl CpuDevice {
 }
 
 impl Device for CpuDevice {
+    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
+        HostBlock::new(bytes, alignment)
+    }
+
     fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -53,7 +53,8 @@ impl Shape {
     pub(crate) fn check_cooperative(&self, entry: &Entry, device: &Properties) -> Result<(), Status> {
         let product = |sizes: &[u32; 3]| sizes.iter().fold(1, |all: u64, size| all.saturating_mul(u64::from(*size)));
         let threads = u32::try_from(product(&self.block)).map_err(|_| Status::INVALID_VALUE)?;
-        let resident = u64::from(occupancy::blocks(entry, threads, self.shared_bytes as usize, device));
+        // A block that runs at all can be alone on a multiprocessor.
+        let resident = u64::from(occupancy::blocks(entry, threads, self.shared_bytes as usize, device).max(1));
         if product(&self.grid) > resident * u64::from(device.multiprocessors) {
             return Err(Status::COOPERATIVE_LAUNCH_TOO_LARGE);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sahasra_client::{CudaSession, Error, Gateway, Pending, Target, Token};
-use sahasra_cuda_device::{CPU_NAME, CPU_UUID, Device, Failure, Properties, Queue, with_signals_blocked};
+use sahasra_cuda_device::{CPU_NAME, CPU_UUID, Device, Failure, HostBlock, Properties, Queue, with_signals_blocked};
 use sahasra_cuda_remote::RemoteDevice;
 use sahasra_error_chain::causes;
 use serde_json::Value;
@@ -183,6 +183,10 @@ impl Device for OwnSession {
 
     fn open(&self) -> Result<Arc<dyn Queue>, Failure> {
         self.device.open()
+    }
+
+    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
+        self.device.allocate_host(bytes, alignment)
     }
 
     fn summary(&self) -> Option<String> {

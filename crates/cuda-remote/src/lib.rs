@@ -15,7 +15,7 @@ mod lent;
 mod marks;
 mod mirrors;
 mod outbox;
-mod placed;
+mod pinned;
 mod progress;
 mod queue;
 mod statistics;
@@ -31,15 +31,12 @@ use sahasra_error_chain::causes;
 
 use contexts::Contexts;
 use outbox::Outbox;
-use queue::RemoteQueue;
+use queue::{LEAST_PINNED_BYTES, RemoteQueue};
 
 /// Time for which the session keeps the device's memory after a connection broke, unless it is resumed.
 pub const GRACE: Duration = Duration::from_secs(30);
 
-/// Size in bytes from which memory of the host is where the session can read and write it itself, if it is on this machine.
-const PLACED_BYTES: usize = 256 << 10;
-
-/// Alignment of such memory in bytes.
+/// Alignment of pinned memory in bytes.
 const PAGE_BYTES: usize = 4096;
 
 /// Time for which the end of a process waits until the session has freed the device's memory.
@@ -111,8 +108,8 @@ impl Device for RemoteDevice {
 
     fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
         let shared = self.outbox.session().shared_memory();
-        let shared = shared.filter(|_| bytes >= PLACED_BYTES && alignment <= PAGE_BYTES);
-        match shared.and_then(|memory| memory.allocate_host(bytes)) {
+        let shared = shared.filter(|_| bytes >= LEAST_PINNED_BYTES && alignment <= PAGE_BYTES);
+        match shared.and_then(|memory| memory.allocate_pinned(bytes)) {
             // SAFETY: the value keeps the memory, and gives it only to the block.
             Some(memory) => Some(unsafe { HostBlock::owned_by(memory.start(), bytes, memory) }),
             None => HostBlock::new(bytes, alignment),

@@ -48,6 +48,11 @@ impl Mirrors {
         })
     }
 
+    /// Whether there are blocks.
+    pub(crate) fn has_any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
     pub(crate) fn add(&self, block: Arc<HostBlock>) {
         self.mirrors.lock().push(Mirror {
             block,
@@ -58,7 +63,7 @@ impl Mirrors {
 
     /// Removes the block at an address. Returns the address of the device's memory for it.
     pub(crate) fn remove(&self, address: u64) -> Option<u64> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.has_any() {
             return None;
         }
         let mut mirrors = self.mirrors.lock();
@@ -91,7 +96,7 @@ impl Mirrors {
 
     /// Passes the blocks that the host owns to `send`, and leaves them to the device. Returns a guard if there are blocks.
     pub(crate) fn to_device(&self, send: impl Fn(&HostBlock)) -> Option<Guard<'_>> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.has_any() {
             return None;
         }
         let mut mirrors = self.mirrors.lock();

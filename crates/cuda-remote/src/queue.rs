@@ -22,9 +22,11 @@ use crate::contexts::Contexts;
 use crate::failure;
 use crate::mirrors::{self, Guard, Mirrors};
 use crate::outbox::Outbox;
-use crate::placed::PlacedBlocks;
+use crate::pinned::PinnedBlocks;
 use crate::progress::{self, Progress};
 use crate::statistics::Asked;
+
+pub(crate) use slots::LEAST_PINNED_BYTES;
 
 /// Largest write that is part of a batch, in bytes.
 const LITTLE_BYTES: usize = 16 << 10;
@@ -56,8 +58,8 @@ pub(crate) struct RemoteQueue {
     sharing: Mutex<()>,
     /// Whether the last write that needed a slot of shared memory found none.
     has_no_slots: AtomicBool,
-    /// Memory of the host that the session reads.
-    placed: PlacedBlocks,
+    /// Pinned memory that the session reads.
+    pinned: PinnedBlocks,
 }
 
 impl RemoteQueue {
@@ -79,7 +81,7 @@ impl RemoteQueue {
             mirrors: Mirrors::default(),
             sharing: Mutex::default(),
             has_no_slots: AtomicBool::new(false),
-            placed: PlacedBlocks::default(),
+            pinned: PinnedBlocks::default(),
         }
     }
 
@@ -253,11 +255,11 @@ impl Queue for RemoteQueue {
 
     fn write_in_place(&self, to: u64, block: &Arc<HostBlock>, offset: usize, bytes: usize) -> Option<Ticket> {
         let start = block.pointer().wrapping_add(offset);
-        let place = self.place_of(start, bytes)?;
-        let _guard = self.send_blocks();
-        self.placed.release(self.progress.executed());
-        let ticket = self.write_placed(to, place, bytes);
-        self.placed.keep(block, ticket);
+        // A wait for the write would bring all blocks back that kernels access.
+        let place = self.place_of(start, bytes).filter(|_| !self.mirrors.has_any())?;
+        self.pinned.release(self.progress.executed());
+        let ticket = self.write_pinned(to, place, bytes);
+        self.pinned.keep(block, ticket);
         Some(ticket)
     }
 
@@ -306,6 +308,7 @@ impl Queue for RemoteQueue {
         // A wait asks for the times of marks that have not arrived.
         let known = self.progress.arrive_without_marks(before);
         self.settled.fetch_max(known.0, Ordering::Release);
+        self.pinned.release(self.progress.executed());
         Ok(())
     }
 
@@ -346,7 +349,7 @@ impl Queue for RemoteQueue {
         } else {
             self.ask(ticket)?;
         }
-        self.placed.release(self.progress.executed());
+        self.pinned.release(self.progress.executed());
         self.check_unreported()
     }
 
@@ -355,6 +358,7 @@ impl Queue for RemoteQueue {
             self.ask(Ticket(0))?;
         }
         self.check()?;
+        self.pinned.release(self.progress.executed());
         Ok(self.progress.executed())
     }
 
@@ -363,6 +367,7 @@ impl Queue for RemoteQueue {
             self.ask(Ticket(0))?;
         }
         self.check()?;
+        self.pinned.release(self.progress.executed());
         let is_done = self.is_known_done(ticket);
         // What later operations may still write comes back with a wait.
         if is_done && self.mirrors.are_on_device() && self.is_known_done(self.last()) {

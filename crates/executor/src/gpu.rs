@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use parking_lot::Mutex;
-use sahasra_cuda_device::{Device, Ended, Failure, FailureKind, Freed, Lost, Properties, Queue, WatchedDevice};
+use sahasra_cuda_device::{Device, Ended, Failure, FailureKind, Freed, HostBlock, Lost, Properties, Queue, WatchedDevice};
 
 use crate::device::cuda::driver;
 use context::Context;
@@ -261,6 +261,10 @@ fn report(lost: &OnceLock<Lost>, reason: &str) {
 }
 
 impl Device for GpuDevice {
+    fn allocate_host(&self, bytes: usize, alignment: usize) -> Option<HostBlock> {
+        HostBlock::new(bytes, alignment)
+    }
+
     fn properties(&self) -> &Properties {
         &self.properties
     }

@@ -1,19 +1,19 @@
-//! Memory that a client and a session's executor share: slots of equal size, and host memory behind them.
+//! Memory that a client and a session's executor share: slots of equal size, and pinned memory behind them.
 //!
 //! ```text
 //!  client                                   executor
 //!  SlotPool ── take, fill, lend ──► slot ──► Loan ──► device
 //!     ▲                                       │ dropped
 //!     └───── serial number in its word ◄──────┘
-//!  HostMemory ──── place in messages ──────► Loan ──► device
+//!  PinnedMemory ──── place in messages ──────► Loan ──► device
 //! ```
 //!
 //! The client gives each use of a slot a serial number. A slot that was lent is free once the executor has stored that number in the
-//! slot's word. Host memory is what the client's program allocates for fast copies: the executor copies from there to the device, and back, without
+//! slot's word. Pinned memory is what the client's program allocates for fast copies: the executor copies from there to the device, and back, without
 //! a slot between. Messages between the two name slots and places; nothing else in the memory is interpreted. Either side can write anything
 //! at any time, which changes the bytes that are copied and which slots the client takes for free, and nothing else.
 
-mod host;
+mod pinned;
 mod transfer;
 
 use std::io;
@@ -27,7 +27,7 @@ use range_alloc::RangeAllocator;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-pub use self::host::HostMemory;
+pub use self::pinned::PinnedMemory;
 pub use self::transfer::{receive, send, unread_bytes};
 use crate::streaming;
 
@@ -41,10 +41,10 @@ pub const MAX_SLOTS: u32 = (HEAD_BYTES / WORD_DISTANCE) as u32;
 pub const MAX_SLOT_BYTES: u64 = 64 << 20;
 /// Type of the file system that ordinary memfds are in: linux/magic.h.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
-/// Unit of the sizes of slots and of host memory, in bytes.
+/// Unit of the sizes of slots and of pinned memory, in bytes.
 const GRAIN_BYTES: u64 = 4096;
-/// Maximum size of host memory in bytes.
-pub const MAX_HOST_BYTES: u64 = 1 << 40;
+/// Maximum size of pinned memory in bytes.
+pub const MAX_PINNED_BYTES: u64 = 1 << 40;
 
 /// Boot id of this machine's kernel, a UUID that is new at each boot: processes with the same one are on one machine.
 ///
@@ -61,7 +61,7 @@ pub struct SharedMemory {
     start: NonNull<u8>,
     slots: usize,
     slot_bytes: usize,
-    host_bytes: usize,
+    pinned_bytes: usize,
     /// A bit for each slot that has a [`Loan`].
     loaned: AtomicU64,
 }
@@ -78,8 +78,8 @@ pub struct Layout {
     pub slots: u32,
     /// Size of a slot in bytes, a multiple of 4096, up to [`MAX_SLOT_BYTES`].
     pub slot_bytes: u64,
-    /// Size of the host memory in bytes, a multiple of 4096, up to [`MAX_HOST_BYTES`]. Its pages take memory once they are touched.
-    pub host_bytes: u64,
+    /// Size of the pinned memory in bytes, a multiple of 4096, up to [`MAX_PINNED_BYTES`]. Its pages take memory once they are touched.
+    pub pinned_bytes: u64,
 }
 
 impl Layout {
@@ -91,18 +91,18 @@ impl Layout {
         let Self {
             slots,
             slot_bytes,
-            host_bytes,
+            pinned_bytes,
         } = self;
         let is_valid = (1..=MAX_SLOTS).contains(&slots)
             && (1..=MAX_SLOT_BYTES).contains(&slot_bytes)
             && slot_bytes.is_multiple_of(GRAIN_BYTES)
-            && host_bytes <= MAX_HOST_BYTES
-            && host_bytes.is_multiple_of(GRAIN_BYTES);
-        let bytes = is_valid.then(|| HEAD_BYTES as u64 + u64::from(slots) * slot_bytes + host_bytes);
+            && pinned_bytes <= MAX_PINNED_BYTES
+            && pinned_bytes.is_multiple_of(GRAIN_BYTES);
+        let bytes = is_valid.then(|| HEAD_BYTES as u64 + u64::from(slots) * slot_bytes + pinned_bytes);
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         let invalid = || {
             io::Error::other(format!(
-                "invalid shared memory: {slots} slots of {slot_bytes} bytes, {host_bytes} bytes for the host"
+                "invalid shared memory: {slots} slots of {slot_bytes} bytes, {pinned_bytes} pinned bytes"
             ))
         };
         bytes.ok_or_else(invalid)
@@ -151,7 +151,7 @@ impl SharedMemory {
             start,
             slots: layout.slots as usize,
             slot_bytes: layout.slot_bytes as usize,
-            host_bytes: layout.host_bytes as usize,
+            pinned_bytes: layout.pinned_bytes as usize,
             loaned: AtomicU64::new(0),
         })
     }
@@ -160,7 +160,7 @@ impl SharedMemory {
         Layout {
             slots: self.slots as u32,
             slot_bytes: self.slot_bytes as u64,
-            host_bytes: self.host_bytes as u64,
+            pinned_bytes: self.pinned_bytes as u64,
         }
     }
 
@@ -177,10 +177,10 @@ impl SharedMemory {
         unsafe { self.start.add(HEAD_BYTES + slot * self.slot_bytes) }
     }
 
-    /// Address of bytes of the host memory.
-    fn host(&self, offset: usize, bytes: usize) -> NonNull<u8> {
-        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.host_bytes);
-        assert!(is_inside, "{bytes} bytes at {offset} of {} of the host", self.host_bytes);
+    /// Address of bytes of the pinned memory.
+    fn pinned(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.pinned_bytes);
+        assert!(is_inside, "{bytes} bytes at {offset} of {} pinned", self.pinned_bytes);
         // SAFETY: within the mapping, as was just checked.
         unsafe { self.start.add(HEAD_BYTES + self.slots * self.slot_bytes + offset) }
     }
@@ -198,14 +198,14 @@ impl SharedMemory {
         })
     }
 
-    /// Uses bytes of the host memory for the peer, as its message asks. Returns `None` if they are not within it. Loans may overlap, as may
+    /// Uses bytes of the pinned memory for the peer, as its message asks. Returns `None` if they are not within it. Loans may overlap, as may
     /// the copies of a program: each byte is then one of those that were written.
-    pub fn loan_host(self: &Arc<Self>, offset: u64, bytes: u64) -> Option<Loan> {
+    pub fn loan_pinned(self: &Arc<Self>, offset: u64, bytes: u64) -> Option<Loan> {
         let (offset, bytes) = (usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?);
-        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.host_bytes);
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.pinned_bytes);
         is_inside.then(|| Loan {
             memory: Arc::clone(self),
-            place: Place::Host { offset },
+            place: Place::Pinned { offset },
             bytes,
         })
     }
@@ -213,7 +213,7 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        let bytes = HEAD_BYTES + self.slots * self.slot_bytes + self.host_bytes;
+        let bytes = HEAD_BYTES + self.slots * self.slot_bytes + self.pinned_bytes;
         // SAFETY: mapped in `map` with this length; no reference outlives self.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), bytes) };
     }
@@ -222,10 +222,10 @@ impl Drop for SharedMemory {
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Slot { slot: usize, serial: u64 },
-    Host { offset: usize },
+    Pinned { offset: usize },
 }
 
-/// Bytes that the peer has lent: the first ones of a slot, or some of the host memory. Dropping it frees the slot.
+/// Bytes that the peer has lent: the first ones of a slot, or some of the pinned memory. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Loan {
     memory: Arc<SharedMemory>,
@@ -237,7 +237,7 @@ impl Loan {
     fn start(&self) -> NonNull<u8> {
         match self.place {
             Place::Slot { slot, .. } => self.memory.slot(slot, self.bytes),
-            Place::Host { offset } => self.memory.host(offset, self.bytes),
+            Place::Pinned { offset } => self.memory.pinned(offset, self.bytes),
         }
     }
 
@@ -286,12 +286,12 @@ struct State {
     serials: u64,
 }
 
-/// Shared memory on the side that decides about it: its slots, and its host memory.
+/// Shared memory on the side that decides about it: its slots, and its pinned memory.
 #[derive(Debug)]
 pub struct SlotPool {
     memory: SharedMemory,
     state: Mutex<State>,
-    host: Mutex<RangeAllocator<usize>>,
+    pinned: Mutex<RangeAllocator<usize>>,
 }
 
 impl SlotPool {
@@ -302,7 +302,7 @@ impl SlotPool {
             serials: 0,
         };
         Arc::new(Self {
-            host: Mutex::new(RangeAllocator::new(0..memory.host_bytes)),
+            pinned: Mutex::new(RangeAllocator::new(0..memory.pinned_bytes)),
             memory,
             state: Mutex::new(state),
         })

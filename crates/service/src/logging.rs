@@ -1,6 +1,8 @@
 //! Logging to standard error: one line with fields per event, as text, or as JSON for log collectors.
 
 use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use tracing_subscriber::{
@@ -14,6 +16,9 @@ pub use lines::Log;
 use lines::Lines;
 
 mod lines;
+
+/// The lines of this process.
+static LINES: OnceLock<Lines> = OnceLock::new();
 
 /// Form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -64,7 +69,18 @@ pub fn start(filter: &str, format: LogFormat) -> Log {
     if let Err(error) = outcome {
         eprintln!("logging is already initialized: {error}");
     }
+    if let Some(lines) = &lines {
+        // Set once only, as logging is started once.
+        let _ = LINES.set(lines.clone());
+    }
     Log(lines)
+}
+
+/// Waits until what was logged is written, for at most `time`: for an end of the process that returns from no function.
+pub fn flush(time: Duration) {
+    if let Some(lines) = LINES.get() {
+        lines.flush(time);
+    }
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ async fn sweep(reconciler: Arc<Reconciler>, store: Store<BurstJob>) {
 }
 
 // A root: the span of the runtime has the same name and namespace in another form.
-#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
+#[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
 async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
     let began = Instant::now();
     let outcome = reconciler.reconcile(job).await;
@@ -126,7 +126,7 @@ async fn reconcile(job: Arc<BurstJob>, reconciler: Arc<Reconciler>) -> Result<Ac
     outcome
 }
 
-#[tracing::instrument(name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
+#[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(job = job.name_any(), namespace = job.namespace()))]
 fn on_error(job: Arc<BurstJob>, error: &ReconcileError, reconciler: Arc<Reconciler>) -> Action {
     let category = error.category();
     reconciler.context.metrics.reconcile_failed("BurstJob", category);

@@ -81,7 +81,7 @@ impl Reader {
 
 /// Serves a stream until either side ends it. `answers` is the body of the response. It is bounded, so that no frames pile up for a
 /// coordinator that does not read.
-#[tracing::instrument(name = "burst_stream", skip_all, fields(job = Empty, namespace = Empty, term = Empty))]
+#[tracing::instrument(level = "error", name = "burst_stream", skip_all, fields(job = Empty, namespace = Empty, term = Empty))]
 pub async fn serve<S, B, E>(agent: Arc<Agent>, body: S, answers: mpsc::Sender<Bytes>)
 where
     S: Stream<Item = Result<B, E>> + Send + 'static,

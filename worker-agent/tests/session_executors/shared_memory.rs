@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use sahasra_memory::shared::{self, HostMemory, Layout, SharedMemory, Slot, SlotPool};
+use sahasra_memory::shared::{self, Layout, PinnedMemory, SharedMemory, Slot, SlotPool};
 use sahasra_wire::Message;
 use sahasra_wire::cuda::{self, Batch, Extent, Map, Operation, Read, Region, Write, operation};
 use sahasra_wire::session::{
@@ -60,7 +60,7 @@ fn attach(executor: &Executor, secret: &[u8]) -> Result<Arc<SlotPool>, Rejection
                 Layout {
                     slots: attached.slots,
                     slot_bytes: attached.slot_bytes,
-                    host_bytes: attached.host_bytes,
+                    pinned_bytes: attached.pinned_bytes,
                 },
             );
             Ok(SlotPool::new(memory.unwrap()))
@@ -146,7 +146,7 @@ impl Sharer {
         self.ask_for(place, bytes, slot, None)
     }
 
-    fn ask_for(&mut self, at: usize, bytes: usize, slot: Option<cuda::Slot>, place: Option<cuda::HostPlace>) -> u64 {
+    fn ask_for(&mut self, at: usize, bytes: usize, slot: Option<cuda::Slot>, place: Option<cuda::PinnedPlace>) -> u64 {
         let (from, extent) = self.rows(at, bytes);
         let request = self.client.request();
         let read = Read {
@@ -161,11 +161,11 @@ impl Sharer {
         request
     }
 
-    /// Place of host memory in messages.
-    fn place(&self, memory: &HostMemory) -> cuda::HostPlace {
-        let offset = self.memory.host_offset(memory.start().as_ptr(), memory.bytes());
-        cuda::HostPlace {
-            offset: offset.expect("it is host memory"),
+    /// Place of pinned memory in messages.
+    fn place(&self, memory: &PinnedMemory) -> cuda::PinnedPlace {
+        let offset = self.memory.pinned_offset(memory.start().as_ptr(), memory.bytes());
+        cuda::PinnedPlace {
+            offset: offset.expect("it is pinned memory"),
         }
     }
 
@@ -377,8 +377,8 @@ fn rows_are_copied_from_host_memory_and_back_to_it() {
     let executor = executor();
     let mut sharer = Sharer::new(&executor);
     let (source, target) = (
-        sharer.memory.allocate_host(HALF).unwrap(),
-        sharer.memory.allocate_host(HALF).unwrap(),
+        sharer.memory.allocate_pinned(HALF).unwrap(),
+        sharer.memory.allocate_pinned(HALF).unwrap(),
     );
     let array = bytes(HALF, 5);
     // SAFETY: the memory has as many bytes.
@@ -403,10 +403,10 @@ fn rows_are_copied_from_host_memory_and_back_to_it() {
 #[test]
 fn places_outside_of_the_host_memory_end_the_stream() {
     let executor = executor();
-    let host = |sharer: &Sharer| sharer.memory.allocate_host(4096).unwrap();
+    let host = |sharer: &Sharer| sharer.memory.allocate_pinned(4096).unwrap();
     for offset in [u64::MAX, u64::MAX - 7, 1 << 50, ARRAY as u64 * 1000] {
         let mut sharer = Sharer::new(&executor);
-        sharer.ask_for(0, 8, None, Some(cuda::HostPlace { offset }));
+        sharer.ask_for(0, 8, None, Some(cuda::PinnedPlace { offset }));
         assert!(
             matches!(sharer.client.answer(), Kind::Failed(failed) if code(&failed) == FailureCode::Malformed),
             "{offset}"

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use bytes::Bytes;
 use sahasra_memory::shared::{Slot, SlotPool};
 use sahasra_wire::{
-    cuda::{Batch, Discard, HostPlace, Load, Loaded, Read, Wait, Waited, Write},
+    cuda::{Batch, Discard, Load, Loaded, PinnedPlace, Read, Wait, Waited, Write},
     session::client_frame::Kind,
 };
 
@@ -80,16 +80,16 @@ impl Session {
         self.shared().ask(Wanted::Done, Waiting::ReadShared, |_, request| kind(request))
     }
 
-    /// Sends a write whose bytes are at a place in the host memory that this client shares. They must not change before the write has been
+    /// Sends a write whose bytes are at a place in the pinned memory that this client shares. They must not change before the write has been
     /// executed. [`Write::place`] is set here. Blocks and fails like [`Self::cuda_batch`].
-    pub fn cuda_write_placed(&self, write: Write, offset: u64) -> Result<(), Error> {
-        let place = Some(HostPlace { offset });
+    pub fn cuda_write_pinned(&self, write: Write, offset: u64) -> Result<(), Error> {
+        let place = Some(PinnedPlace { offset });
         self.cuda_submit(Kind::CudaWrite(Write { place, ..write }), Bytes::new())
     }
 
-    /// Requests rows, which are at a place in the host memory once the answer has arrived. [`Read::request`] and [`Read::place`] are set here.
-    pub fn cuda_read_placed(&self, read: Read, offset: u64) -> Pending<()> {
-        let place = Some(HostPlace { offset });
+    /// Requests rows, which are at a place in the pinned memory once the answer has arrived. [`Read::request`] and [`Read::place`] are set here.
+    pub fn cuda_read_pinned(&self, read: Read, offset: u64) -> Pending<()> {
+        let place = Some(PinnedPlace { offset });
         let kind = |request| Kind::CudaRead(Read { request, place, ..read });
         self.shared().ask(Wanted::Done, Waiting::ReadShared, |_, request| kind(request))
     }

@@ -1,4 +1,4 @@
-//! Copies through the memory that this process shares with the session: in slots, or from and to host memory that is in it already.
+//! Copies through the memory that this process shares with the session: in slots, or from and to pinned memory that is in it already.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ const WAIT: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(50);
 /// Number of pieces of a read that are asked for at a time: the session copies one while this process copies another.
 const IN_FLIGHT: usize = 4;
-/// Size in bytes from which rows in the host memory are copied from there. Smaller ones are faster in a slot, as no answer is awaited for them.
-const LEAST_PLACED_BYTES: usize = 256 << 10;
-/// Size of the pieces in which rows in the host memory are copied, in bytes: the session does nothing else meanwhile.
-const PLACED_PIECE_BYTES: usize = 64 << 20;
+/// Size in bytes from which rows in the pinned memory are copied from there. Smaller ones are faster in a slot, as no answer is awaited for them.
+pub(crate) const LEAST_PINNED_BYTES: usize = 256 << 10;
+/// Size of the pieces in which rows in the pinned memory are copied, in bytes: the session does nothing else meanwhile.
+const PINNED_PIECE_BYTES: usize = 64 << 20;
 
 /// A piece of a read that was asked for.
 struct Asked<'a> {
@@ -63,31 +63,31 @@ impl RemoteQueue {
         Some(self.send_write(to, extent, |session: &Session, write: Write| session.cuda_write_shared(write, slot)))
     }
 
-    /// Place of bytes of this process in the host memory, if it is better to copy them there.
+    /// Place of bytes of this process in the pinned memory, if it is better to copy them there.
     pub(super) fn place_of(&self, start: *const u8, bytes: usize) -> Option<u64> {
-        let memory = self.memory_for(bytes).filter(|_| bytes >= LEAST_PLACED_BYTES)?;
-        memory.host_offset(start, bytes)
+        let memory = self.memory_for(bytes).filter(|_| bytes >= LEAST_PINNED_BYTES)?;
+        memory.pinned_offset(start, bytes)
     }
 
-    /// Sends the write of a row that is in the host memory.
-    pub(super) fn write_placed(&self, to: u64, place: u64, bytes: usize) -> Ticket {
+    /// Sends the write of a row that is in the pinned memory.
+    pub(super) fn write_pinned(&self, to: u64, place: u64, bytes: usize) -> Ticket {
         self.outbox.statistics().add_shared(bytes);
         let mut ticket = self.last();
-        for start in (0..bytes).step_by(PLACED_PIECE_BYTES) {
-            let extent = Extent::linear((bytes - start).min(PLACED_PIECE_BYTES) as u64);
+        for start in (0..bytes).step_by(PINNED_PIECE_BYTES) {
+            let extent = Extent::linear((bytes - start).min(PINNED_PIECE_BYTES) as u64);
             let place = place + start as u64;
-            let send = |session: &Session, write: Write| session.cuda_write_placed(write, place);
+            let send = |session: &Session, write: Write| session.cuda_write_pinned(write, place);
             ticket = self.send_write(Region::linear(to + start as u64), extent, send);
         }
         ticket
     }
 
-    /// Reads a row to a place in the host memory.
-    fn read_placed(&self, from: u64, place: u64, bytes: usize) -> Result<(), Error> {
-        for start in (0..bytes).step_by(PLACED_PIECE_BYTES) {
-            let extent = Extent::linear((bytes - start).min(PLACED_PIECE_BYTES) as u64);
+    /// Reads a row to a place in the pinned memory.
+    fn read_pinned(&self, from: u64, place: u64, bytes: usize) -> Result<(), Error> {
+        for start in (0..bytes).step_by(PINNED_PIECE_BYTES) {
+            let extent = Extent::linear((bytes - start).min(PINNED_PIECE_BYTES) as u64);
             let read = self.read_message(Region::linear(from + start as u64), extent);
-            self.request(|session| session.cuda_read_placed(read, place + start as u64))
+            self.request(|session| session.cuda_read_pinned(read, place + start as u64))
                 .1
                 .wait()?;
         }
@@ -100,7 +100,7 @@ impl RemoteQueue {
         let memory = self.memory_for(into.len())?;
         let is_row = extent.height == 1 && extent.depth == 1;
         if is_row && let Some(place) = self.place_of(into.as_ptr(), into.len()) {
-            let read = || self.read_placed(from.address, place, into.len());
+            let read = || self.read_pinned(from.address, place, into.len());
             return Some(self.outbox.statistics().wait_by(Instant::now(), true, read));
         }
         let most = memory.slot_bytes();

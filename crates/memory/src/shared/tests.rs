@@ -7,11 +7,11 @@ use super::*;
 
 const SLOTS: u32 = 4;
 const SLOT_BYTES: u64 = 8192;
-const HOST_BYTES: u64 = 64 << 10;
+const PINNED_BYTES: u64 = 64 << 10;
 const LAYOUT: Layout = Layout {
     slots: SLOTS,
     slot_bytes: SLOT_BYTES,
-    host_bytes: HOST_BYTES,
+    pinned_bytes: PINNED_BYTES,
 };
 
 /// Memory as the client and the executor have it.
@@ -35,7 +35,7 @@ fn a_file_that_can_shrink_or_has_another_size_is_refused() {
             ..LAYOUT
         },
         Layout {
-            host_bytes: 2 * HOST_BYTES,
+            pinned_bytes: 2 * PINNED_BYTES,
             ..LAYOUT
         },
     ] {
@@ -52,7 +52,7 @@ fn a_file_that_can_shrink_or_has_another_size_is_refused() {
 
 #[test]
 fn numbers_that_are_out_of_range_are_refused() {
-    for (slots, slot_bytes, host_bytes) in [
+    for (slots, slot_bytes, pinned_bytes) in [
         (0, 4096, 0),
         (MAX_SLOTS + 1, 4096, 0),
         (u32::MAX, u64::MAX, 0),
@@ -61,13 +61,13 @@ fn numbers_that_are_out_of_range_are_refused() {
         (1, MAX_SLOT_BYTES + 4096, 0),
         (2, u64::MAX - 4095, 0),
         (1, 4096, 1),
-        (1, 4096, MAX_HOST_BYTES + 4096),
+        (1, 4096, MAX_PINNED_BYTES + 4096),
         (1, 4096, u64::MAX - 4095),
     ] {
         let layout = Layout {
             slots,
             slot_bytes,
-            host_bytes,
+            pinned_bytes,
         };
         assert!(SharedMemory::create(layout).is_err(), "{layout:?}");
     }
@@ -233,43 +233,43 @@ proptest! {
 #[test]
 fn host_memory_is_where_the_executor_finds_it_and_zero_when_it_is_allocated_again() {
     let (client, executor) = pair();
-    let first = client.allocate_host(5000).unwrap();
-    let second = client.allocate_host(1).unwrap();
-    let offset = client.host_offset(second.start().as_ptr(), 1).unwrap();
+    let first = client.allocate_pinned(5000).unwrap();
+    let second = client.allocate_pinned(1).unwrap();
+    let offset = client.pinned_offset(second.start().as_ptr(), 1).unwrap();
     // SAFETY: the byte is that of the allocation.
     unsafe { second.start().write(7) };
-    assert_eq!(executor.loan_host(offset, 1).unwrap().as_ref(), [7]);
-    let first_offset = client.host_offset(first.start().as_ptr(), 5000).unwrap();
-    executor.loan_host(first_offset, 5000).unwrap().target().fill(9);
+    assert_eq!(executor.loan_pinned(offset, 1).unwrap().as_ref(), [7]);
+    let first_offset = client.pinned_offset(first.start().as_ptr(), 5000).unwrap();
+    executor.loan_pinned(first_offset, 5000).unwrap().target().fill(9);
     // SAFETY: the byte is that of the allocation.
     assert_eq!(unsafe { first.start().add(4999).read() }, 9);
     drop(first);
-    let again = client.allocate_host(8192).unwrap();
-    assert_eq!(client.host_offset(again.start().as_ptr(), 8192), Some(first_offset));
+    let again = client.allocate_pinned(8192).unwrap();
+    assert_eq!(client.pinned_offset(again.start().as_ptr(), 8192), Some(first_offset));
     assert!(
         executor
-            .loan_host(first_offset, 8192)
+            .loan_pinned(first_offset, 8192)
             .unwrap()
             .as_ref()
             .iter()
             .all(|byte| *byte == 0)
     );
-    assert!(client.allocate_host(HOST_BYTES as usize).is_none(), "there is no room");
-    assert!(client.allocate_host(usize::MAX).is_none());
+    assert!(client.allocate_pinned(PINNED_BYTES as usize).is_none(), "there is no room");
+    assert!(client.allocate_pinned(usize::MAX).is_none());
 }
 
 #[test]
 fn what_is_not_all_within_the_host_memory_has_no_place_there() {
     let (client, executor) = pair();
-    let whole = client.allocate_host(HOST_BYTES as usize).unwrap();
+    let whole = client.allocate_pinned(PINNED_BYTES as usize).unwrap();
     let (start, bytes) = (whole.start().as_ptr().cast_const(), whole.bytes());
-    assert_eq!(client.host_offset(start, bytes), Some(0));
-    assert_eq!(client.host_offset(start, bytes + 1), None);
-    assert_eq!(client.host_offset(start.wrapping_sub(1), 1), None);
-    assert_eq!(client.host_offset(start.wrapping_add(bytes), 1), None);
-    assert_eq!(client.host_offset(start, usize::MAX), None);
-    assert!(executor.loan_host(0, HOST_BYTES).is_some());
-    for (offset, bytes) in [(0, HOST_BYTES + 1), (HOST_BYTES, 1), (u64::MAX, 1), (1, u64::MAX)] {
-        assert!(executor.loan_host(offset, bytes).is_none(), "{bytes} bytes at {offset}");
+    assert_eq!(client.pinned_offset(start, bytes), Some(0));
+    assert_eq!(client.pinned_offset(start, bytes + 1), None);
+    assert_eq!(client.pinned_offset(start.wrapping_sub(1), 1), None);
+    assert_eq!(client.pinned_offset(start.wrapping_add(bytes), 1), None);
+    assert_eq!(client.pinned_offset(start, usize::MAX), None);
+    assert!(executor.loan_pinned(0, PINNED_BYTES).is_some());
+    for (offset, bytes) in [(0, PINNED_BYTES + 1), (PINNED_BYTES, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        assert!(executor.loan_pinned(offset, bytes).is_none(), "{bytes} bytes at {offset}");
     }
 }

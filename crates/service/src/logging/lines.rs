@@ -10,7 +10,11 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{
+    MakeWriter,
+    format::Writer,
+    time::{FormatTime, SystemTime},
+};
 
 use super::LogFormat;
 
@@ -18,6 +22,8 @@ use super::LogFormat;
 const TARGET: &str = "sahasra_service::logging";
 /// Bytes of lines that wait to be written.
 const LIMIT_BYTES: usize = 1 << 20;
+/// Time after which a write to a full pipe is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// Time to wait at the end of a process until its lines are written.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
@@ -40,6 +46,12 @@ struct Waiting {
     is_writing: bool,
 }
 
+impl Waiting {
+    fn has_any(&self) -> bool {
+        !self.text.is_empty() || self.lost > 0
+    }
+}
+
 impl Lines {
     /// Starts the thread that writes to `sink`. Fails if the system provides no thread.
     pub(super) fn start(sink: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
@@ -52,10 +64,10 @@ impl Lines {
     }
 
     /// Waits until everything is written, for at most `time`. Returns whether it is.
-    fn flush(&self, time: Duration) -> bool {
+    pub(super) fn flush(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut waiting = self.0.waiting.lock();
-        while waiting.is_writing || !waiting.text.is_empty() {
+        while waiting.is_writing || waiting.has_any() {
             if self.0.changed.wait_until(&mut waiting, end).timed_out() {
                 return false;
             }
@@ -64,32 +76,55 @@ impl Lines {
     }
 }
 
-/// Writes lines for as long as the process runs. Errors are ignored: they could only be reported to the same place.
+/// Writes lines for as long as the process runs.
 fn write(shared: &Shared, mut sink: impl Write, format: LogFormat) {
     loop {
         let (text, lost) = {
             let mut waiting = shared.waiting.lock();
             waiting.is_writing = false;
             shared.changed.notify_all();
-            while waiting.text.is_empty() {
+            while !waiting.has_any() {
                 shared.changed.wait(&mut waiting);
             }
             waiting.is_writing = true;
             (mem::take(&mut waiting.text), mem::take(&mut waiting.lost))
         };
-        let _ = sink.write_all(&text);
+        // One by one, so that lines of other processes on the same pipe stand between them.
+        let lines = text.split_inclusive(|byte| *byte == b'\n');
+        let lost = lost + lines.map(|line| u64::from(write_line(&mut sink, line).is_err())).sum::<u64>();
         if lost > 0 {
-            let _ = sink.write_all(loss(lost, format).as_bytes());
+            // An error could only be reported to the same place.
+            let _ = write_line(&mut sink, loss(lost, format).as_bytes());
         }
     }
+}
+
+/// Writes a line, also to a pipe that another process has made non-blocking.
+fn write_line(sink: &mut impl Write, mut line: &[u8]) -> io::Result<()> {
+    while !line.is_empty() {
+        match sink.write(line) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => line = &line[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY_AFTER),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// The line about lines that were lost.
 fn loss(lost: u64, format: LogFormat) -> String {
     let message = format!("{lost} lines of the log were lost here: standard error was not read");
+    let mut time = String::new();
+    // A text takes what is written to it.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     match format {
-        LogFormat::Text => format!(" WARN {TARGET}: {message}\n"),
-        LogFormat::Json => format!("{{\"level\":\"WARN\",\"fields\":{{\"message\":\"{message}\"}},\"target\":\"{TARGET}\"}}\n"),
+        LogFormat::Text => format!("{time}  WARN {TARGET}: {message}\n"),
+        LogFormat::Json => {
+            let fields = format!("{{\"message\":\"{message}\"}}");
+            format!("{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"fields\":{fields},\"target\":\"{TARGET}\"}}\n")
+        }
     }
 }
 
@@ -106,7 +141,8 @@ impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut waiting = self.0.waiting.lock();
         // Behind a line that was lost, shorter ones are too: the count stands where they would be.
-        if waiting.lost > 0 || waiting.text.len() + line.len() > LIMIT_BYTES {
+        let is_full = !waiting.text.is_empty() && waiting.text.len() + line.len() > LIMIT_BYTES;
+        if waiting.lost > 0 || is_full {
             waiting.lost += 1;
         } else {
             waiting.text.extend_from_slice(line);
@@ -151,8 +187,8 @@ mod tests {
         let mut reader = BufReader::new(reader).lines();
         while lost == 0 {
             let line = reader.next().unwrap().unwrap();
-            match line.strip_prefix(" WARN sahasra_service::logging: ") {
-                Some(told) => lost = told.split(' ').next().unwrap().parse().unwrap(),
+            match line.split_once("  WARN sahasra_service::logging: ") {
+                Some((_, told)) => lost = told.split(' ').next().unwrap().parse().unwrap(),
                 None => {
                     assert_eq!(
                         line,
@@ -170,9 +206,21 @@ mod tests {
     }
 
     #[test]
+    fn a_line_beyond_the_limit_silences_no_later_one() {
+        let (reader, writer) = io::pipe().unwrap();
+        let lines = Lines::start(writer, LogFormat::Text).unwrap();
+        let mut reader = BufReader::new(reader).lines();
+        for length in [LIMIT_BYTES + 1, 3] {
+            (&lines).write_all(format!("{}\n", "x".repeat(length)).as_bytes()).unwrap();
+            assert_eq!(reader.next().unwrap().unwrap().len(), length);
+        }
+    }
+
+    #[test]
     fn a_loss_is_told_in_the_format_of_the_log() {
         assert!(loss(3, LogFormat::Text).contains(": 3 lines of the log were lost"));
-        assert!(loss(3, LogFormat::Json).starts_with(r#"{"level":"WARN","fields":{"message":"3 lines"#));
+        assert!(loss(3, LogFormat::Json).starts_with(r#"{"timestamp":"2"#));
+        assert!(loss(3, LogFormat::Json).contains(r#"Z","level":"WARN","fields":{"message":"3 lines"#));
         assert!(loss(3, LogFormat::Json).ends_with("}\n"));
     }
 

@@ -20,8 +20,8 @@ use crate::session::payload::Payload;
 /// Number and size of the slots: enough for both sides to copy at the same time, and so few that they stay in the processor's caches.
 const SLOTS: u32 = 16;
 const SLOT_BYTES: u64 = 1 << 20;
-/// Maximum size of the host memory in bytes. Below it, there is as much as the session has of the device.
-const MAX_HOST_BYTES: u64 = 64 << 30;
+/// Maximum size of the pinned memory in bytes. Below it, there is as much as the session has of the device.
+const MAX_PINNED_BYTES: u64 = 64 << 30;
 const PAGE_BYTES: u64 = 4096;
 
 /// Time in which a client must take the descriptor. One that is not taken counts against the limit of open files of the agent and all
@@ -62,7 +62,7 @@ impl ClientMemory {
         let (memory, file) = SharedMemory::create(Layout {
             slots: SLOTS,
             slot_bytes: SLOT_BYTES,
-            host_bytes: limit_bytes.min(MAX_HOST_BYTES).next_multiple_of(PAGE_BYTES),
+            pinned_bytes: limit_bytes.min(MAX_PINNED_BYTES).next_multiple_of(PAGE_BYTES),
         })?;
         Ok(Self {
             memory: Arc::new(memory),
@@ -72,7 +72,7 @@ impl ClientMemory {
 }
 
 impl Inner {
-    /// The payload of a new operation: its slot or its place in the host memory, if it names one.
+    /// The payload of a new operation: its slot or its place in the pinned memory, if it names one.
     ///
     /// # Errors
     /// The reason why the operation is malformed.
@@ -95,8 +95,8 @@ impl Inner {
             }
             (None, Some(place)) => {
                 let memory = &memory()?.memory;
-                let loan = bytes.and_then(|bytes| memory.loan_host(place.offset, bytes));
-                loan.ok_or_else(|| format!("rows at {} are not all within the host memory", place.offset))
+                let loan = bytes.and_then(|bytes| memory.loan_pinned(place.offset, bytes));
+                loan.ok_or_else(|| format!("rows at {} are not all within the pinned memory", place.offset))
             }
         };
         loan.map(Payload::Lent)
@@ -153,7 +153,7 @@ impl Hub {
             let attached = Attached {
                 slots: layout.slots,
                 slot_bytes: layout.slot_bytes,
-                host_bytes: layout.host_bytes,
+                pinned_bytes: layout.pinned_bytes,
             };
             Ok((attached, client.file.try_clone()?))
         };
