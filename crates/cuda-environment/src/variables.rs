@@ -47,7 +47,7 @@ pub(crate) fn duration(variable: &str, text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Whether a variable is `1`, or not `0`, depending on what holds without it.
+/// Value of a switch, `0` or `1`; the default if it is not set.
 pub(crate) fn is_on(variable: &str, default: bool) -> Result<bool, String> {
     switch(variable, read(variable).as_deref(), default)
 }
