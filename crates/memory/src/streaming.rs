@@ -1,10 +1,10 @@
 //! Copies of more bytes than the caches keep.
 
-/// Number of bytes from which a copy leaves the target out of the caches. Whoever reads a target of this size soon after finds little of it in
-/// the caches of its own core anyway.
-const STREAMED_BYTES: usize = 512 << 10;
+/// Number of bytes from which a copy leaves the target out of the caches. Smaller ones may be on their way to somewhere else, in slots of shared
+/// memory or frames, and are read soon after.
+const STREAMED_BYTES: usize = 8 << 20;
 
-/// Copies like [`std::ptr::copy_nonoverlapping`]. Copies of 512 KiB or more write the target past the caches, where the processor can: it
+/// Copies like [`std::ptr::copy_nonoverlapping`]. Copies of 8 MiB or more write the target past the caches, where the processor can: it
 /// then does not read the target first, which is a third of what such a copy moves. The C library does so only from three quarters of
 /// the last cache on, which on a large processor is more than most copies have.
 ///
@@ -58,19 +58,27 @@ mod tests {
 
     use super::{STREAMED_BYTES, copy};
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_copy_past_the_caches_is_like_any_other() {
+        let source: Vec<u8> = (0..STREAMED_BYTES + 9).map(|index| (index % 251) as u8).collect();
+        let mut target = vec![0; source.len()];
+        // SAFETY: both vectors have as many bytes.
+        unsafe { copy(source.as_ptr(), target.as_mut_ptr(), source.len()) };
+        assert!(target == source);
+    }
 
+    #[cfg(target_arch = "x86_64")]
+    proptest! {
         #[test]
         fn a_copy_of_any_size_and_place_changes_its_target_alone(
-            bytes in prop_oneof![0usize..300, STREAMED_BYTES - 70..STREAMED_BYTES + 300],
+            bytes in 64usize..1000,
             from in 0usize..70,
             to in 0usize..70,
         ) {
             let source: Vec<u8> = (0..from + bytes).map(|index| (index % 251) as u8).collect();
             let mut target = vec![255; to + bytes + 64];
             // SAFETY: both ranges are within their vectors, which are different.
-            unsafe { copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), bytes) };
+            unsafe { super::stream(source[from..].as_ptr(), target[to..].as_mut_ptr(), bytes) };
             prop_assert!(target[..to].iter().chain(&target[to + bytes..]).all(|byte| *byte == 255));
             prop_assert!(target[to..to + bytes] == source[from..]);
         }
