@@ -7,9 +7,9 @@ use std::{
 
 use http::HeaderValue;
 use serde::Deserialize;
-use url::Url;
+use url::{Host, Url};
 
-use crate::{Connection, Error, transport::is_here};
+use crate::{Connection, Error};
 
 /// Path at which Kubernetes mounts the token of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -197,6 +197,16 @@ fn from_kubeconfig(path: &Path) -> Result<Option<Token>, Error> {
             .map(Token::text)
             .or_else(|| user.token_file.map(file))
     }))
+}
+
+/// Whether the host of a URL is a loopback address.
+pub(crate) fn is_here(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
 }
 
 #[cfg(test)]

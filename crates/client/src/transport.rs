@@ -29,9 +29,12 @@ use tokio_tungstenite::{
     tungstenite::{self, Message, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 use tokio_util::io::{InspectReader, StreamReader};
-use url::{Host, Url};
+use url::Url;
 
-use crate::{Error, credentials::Token};
+use crate::{
+    Error,
+    credentials::{Token, is_here},
+};
 
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -170,16 +173,6 @@ pub fn gateway_url(url: &str) -> Result<Url, Error> {
     match parsed.scheme() {
         "http" | "https" => Ok(parsed),
         other => Err(wrong(format!("scheme {other} is neither http nor https"))),
-    }
-}
-
-/// Whether the host of a URL is a loopback address.
-pub(crate) fn is_here(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
     }
 }
 
