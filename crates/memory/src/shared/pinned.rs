@@ -46,7 +46,6 @@ impl PinnedMemory {
         self.pool.memory.pinned(self.range.start, self.bytes)
     }
 
-    /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -55,7 +54,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let start = self.pool.memory.pinned(self.range.start, self.range.len());
-        // SAFETY: whole pages of the mapping, of which nobody uses the bytes any more.
+        // SAFETY: whole pages of the mapping, whose bytes are not used any more.
         let removed = unsafe { rustix::mm::madvise(start.as_ptr().cast(), self.range.len(), Advice::LinuxRemove) };
         // What is allocated there next must be zero.
         if removed.is_ok() {

@@ -62,7 +62,7 @@ impl HostBlock {
     /// Block of memory that `value` owns, which is dropped with the block.
     ///
     /// # Safety
-    /// The bytes must stay readable and writable until the value is dropped, and nobody may hold Rust references to them meanwhile.
+    /// The bytes must stay readable and writable until the value is dropped, and no Rust reference to them may exist meanwhile.
     pub unsafe fn owned_by(pointer: NonNull<u8>, bytes: usize, value: impl Any + Send + Sync) -> Self {
         Self {
             pointer,

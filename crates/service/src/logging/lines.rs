@@ -1,4 +1,4 @@
-//! Log lines on their way to standard error. A thread of its own writes them, so that a pipe that nobody reads blocks no other thread. Lines
+//! Log lines on their way to standard error. A thread of its own writes them, so that a full pipe blocks no other thread. Lines
 //! that do not fit in memory meanwhile are lost, and counted.
 
 use std::{
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_that_nobody_reads_blocks_no_caller_and_what_is_lost_is_counted() {
+    fn a_full_pipe_blocks_no_caller_and_lost_lines_are_counted() {
         let (reader, writer) = io::pipe().unwrap();
         let lines = Lines::start(writer, LogFormat::Text).unwrap();
         let sent = 100_000_u64;
