@@ -8,13 +8,15 @@
 //! reads itself, so that its answer needs no hand-over between threads. Between two such waits no thread runs the runtime: a loop that
 //! waits for each result waits again soon, and [`turn`] writes what it submits in between. The background thread continues when no thread
 //! has waited for [`LINGER`], when several threads wait, or when a thread waits that cannot run the runtime. A waiting thread polls before
-//! it sleeps if the last wait was short.
+//! it sleeps if the last wait was short. If there is only one task, as for a program with one session, it polls that task itself, which
+//! reads its socket then ([`is_polling`]): a turn of the runtime takes longer than a short answer.
 
 use std::{
     cell::Cell,
     future::{Future, poll_fn},
+    io,
     pin::pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     task::Poll,
     thread,
     time::{Duration, Instant},
@@ -24,10 +26,16 @@ use parking_lot::{Condvar, Mutex};
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::{Notify, oneshot},
-    task::JoinHandle,
 };
 
 use crate::Error;
+
+mod task;
+#[cfg(test)]
+mod tests;
+
+use self::task::Task;
+pub(crate) use self::task::is_polling;
 
 /// Time without a wait after which the background thread continues. Longer than a loop computes between two steps, and too short to be
 /// noticed by a request whose answer is not awaited.
@@ -35,6 +43,13 @@ const LINGER: Duration = Duration::from_millis(1);
 /// Time for which a thread polls for its answer before it sleeps. Waking an idle processor takes up to 50 µs, which is half of a short
 /// step. The time is longer than the executor's, which shares its processors with the step.
 const POLL: Duration = Duration::from_millis(1);
+/// Time for which a thread polls before it lets other threads use its processor between two polls. A yield takes about a microsecond.
+const POLL_ALONE: Duration = Duration::from_micros(20);
+
+/// Number of times that a thread polls the only task between two turns of the runtime.
+const POLLS_OF_TASK: u32 = 16;
+/// Time after which a thread that waits gives the runtime a turn first, for its timers.
+const TURN: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
@@ -59,6 +74,9 @@ struct State {
     asleep: Vec<Arc<Notify>>,
     /// Duration of the last wait of a thread that ran the runtime; [`Duration::MAX`] if it ended without an answer.
     last_wait: Duration,
+    /// Beginning of the last wait in which the runtime had a turn.
+    turned: Instant,
+    tasks: Vec<Weak<Task>>,
 }
 
 #[derive(Debug)]
@@ -73,20 +91,7 @@ fn driver() -> Result<&'static Driver, Error> {
     static DRIVER: OnceLock<Result<&'static Driver, Error>> = OnceLock::new();
     let driver = DRIVER.get_or_init(|| {
         let failed = |error| Error::Configuration(format!("failed to start a thread for connections: {error}"));
-        let driver: &Driver = Box::leak(Box::new(Driver {
-            runtime: Builder::new_current_thread().enable_all().build().map_err(failed)?,
-            state: Mutex::new(State {
-                by: By::Background,
-                waiting: 0,
-                waits: 0,
-                is_called: false,
-                is_dozing: false,
-                asleep: Vec::new(),
-                last_wait: Duration::MAX,
-            }),
-            resume: Condvar::new(),
-            release: Notify::new(),
-        }));
+        let driver: &Driver = Box::leak(Box::new(Driver::new().map_err(failed)?));
         let builder = thread::Builder::new().name("sahasra-client".to_owned());
         builder.spawn(|| driver.background()).map_err(failed)?;
         Ok(driver)
@@ -124,11 +129,11 @@ fn may_drive() -> bool {
 }
 
 /// Starts a task on the runtime. Fails if the system provides no thread.
-pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>, Error> {
+pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Result<(), Error> {
     let driver = driver()?;
-    let task = driver.runtime.spawn(future);
+    driver.start(future);
     driver.call();
-    Ok(task)
+    Ok(())
 }
 
 /// Lets the background thread run the runtime, for waits without a [`Wait`].
@@ -207,7 +212,44 @@ impl Drop for Wait {
     }
 }
 
+impl State {
+    /// The task of the runtime, if there is only one.
+    fn only_task(&self) -> Option<Arc<Task>> {
+        let mut tasks = self.tasks.iter().filter_map(Weak::upgrade);
+        tasks.next().filter(|_| tasks.next().is_none())
+    }
+}
+
 impl Driver {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            runtime: Builder::new_current_thread().enable_all().build()?,
+            state: Mutex::new(State {
+                by: By::Background,
+                waiting: 0,
+                waits: 0,
+                is_called: false,
+                is_dozing: false,
+                asleep: Vec::new(),
+                last_wait: Duration::MAX,
+                turned: Instant::now(),
+                tasks: Vec::new(),
+            }),
+            resume: Condvar::new(),
+            release: Notify::new(),
+        })
+    }
+
+    fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let task = Arc::new(Task::new(future));
+        {
+            let mut state = self.state.lock();
+            state.tasks.retain(|task| task.strong_count() > 0);
+            state.tasks.push(Arc::downgrade(&task));
+        }
+        self.runtime.spawn(poll_fn(move |context| task.poll(context)));
+    }
+
     fn drive<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(async {
             let asleep = std::mem::take(&mut self.state.lock().asleep);
@@ -222,19 +264,39 @@ impl Driver {
     /// that.
     fn answer<T>(&self, future: impl Future<Output = Option<T>>) -> Option<T> {
         let began = Instant::now();
-        let polls = self.state.lock().last_wait < POLL;
+        let (polls, task, mut turned) = {
+            let state = self.state.lock();
+            (state.last_wait < POLL, state.only_task(), state.turned)
+        };
         let answer = self.drive(async {
             let mut future = pin!(future);
-            while polls && began.elapsed() < POLL {
-                if let Poll::Ready(answer) = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
-                    return answer;
-                }
-                thread::yield_now();
+            if !polls || began.saturating_duration_since(turned) > TURN {
+                turned = began;
                 tokio::task::yield_now().await;
+            }
+            let mut polling = Duration::ZERO;
+            while polls && polling < POLL {
+                for _ in 0..POLLS_OF_TASK {
+                    if let Poll::Ready(answer) = poll_fn(|context| Poll::Ready(future.as_mut().poll(context))).await {
+                        return answer;
+                    }
+                    let Some(task) = &task else {
+                        break;
+                    };
+                    task.poll_here();
+                }
+                if polling >= POLL_ALONE {
+                    thread::yield_now();
+                }
+                turned = began;
+                tokio::task::yield_now().await;
+                polling = began.elapsed();
             }
             future.await
         });
-        self.state.lock().last_wait = if answer.is_some() { began.elapsed() } else { Duration::MAX };
+        let mut state = self.state.lock();
+        state.last_wait = if answer.is_some() { began.elapsed() } else { Duration::MAX };
+        state.turned = turned;
         answer
     }
 
@@ -297,119 +359,5 @@ impl Driver {
             state.by = By::Background;
             state.is_called = false;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pending::{Pending, spawn};
-
-    const TIMEOUT: Duration = Duration::from_secs(60);
-
-    /// Request that takes one turn of the runtime, or waits for one of its timers.
-    async fn echo(number: u64) -> Result<u64, Error> {
-        if number.is_multiple_of(3) {
-            tokio::time::sleep(Duration::from_micros(number % 700)).await;
-        }
-        Ok(number)
-    }
-
-    #[test]
-    fn concurrent_and_consecutive_waits_get_their_answers() {
-        thread::scope(|scope| {
-            for first in 0..4 {
-                scope.spawn(move || {
-                    for number in (first..400).step_by(4) {
-                        assert_eq!(spawn(echo(number)).unwrap().wait().unwrap(), number);
-                        if number % 50 == first {
-                            thread::sleep(2 * LINGER);
-                        }
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn requests_without_a_wait_continue_after_a_wait() {
-        spawn(echo(1)).unwrap().wait().unwrap();
-        let answers: Vec<_> = (0..20).map(|number| spawn(echo(number)).unwrap()).collect();
-        let end = Instant::now() + TIMEOUT;
-        while !answers.iter().all(Pending::is_there) {
-            assert!(Instant::now() < end, "the runtime stands still");
-            thread::yield_now();
-        }
-    }
-
-    #[test]
-    fn a_wait_ends_at_its_timeout_and_the_answer_arrives_later() {
-        let (send, receive) = tokio::sync::oneshot::channel();
-        let answer = spawn(async move { Ok(receive.await) }).unwrap();
-        for _ in 0..3 {
-            assert!(answer.wait_for(Duration::from_millis(2)).is_none());
-        }
-        send.send(7).unwrap();
-        assert_eq!(answer.wait().unwrap(), Ok(7));
-    }
-
-    #[test]
-    fn answers_arrive_during_the_poll_and_after_it() {
-        for long in [false, true, true, false, true] {
-            let request = async move {
-                if long {
-                    tokio::time::sleep(3 * POLL).await;
-                }
-                Ok(long)
-            };
-            assert_eq!(spawn(request).unwrap().wait().unwrap(), long);
-        }
-    }
-
-    #[test]
-    fn a_thread_of_another_runtime_waits_without_driving() {
-        let other = Builder::new_current_thread().build().unwrap();
-        other.block_on(async {
-            assert_eq!(spawn(echo(5)).unwrap().wait().unwrap(), 5);
-            assert_eq!(spawn(echo(6)).unwrap().await.unwrap(), 6);
-        });
-    }
-
-    /// Waits while its thread ends.
-    struct Waiting;
-
-    impl Drop for Waiting {
-        fn drop(&mut self) {
-            for number in 0..4 {
-                // The background thread runs the runtime again, so that this one has to wait for it.
-                thread::sleep(2 * LINGER);
-                assert_eq!(spawn(echo(number)).unwrap().wait().unwrap(), number);
-            }
-        }
-    }
-
-    thread_local! {
-        static WAITING: Waiting = const { Waiting };
-    }
-
-    #[test]
-    fn a_thread_that_is_ending_gets_its_answers() {
-        for _ in 0..20 {
-            let ending = thread::spawn(|| {
-                // Created between Tokio's values: one is destroyed before it, the other one after it.
-                let _ = Handle::try_current();
-                WAITING.with(|_| ());
-                assert_eq!(spawn(echo(4)).unwrap().wait().unwrap(), 4);
-            });
-            ending.join().unwrap();
-        }
-    }
-
-    #[test]
-    fn a_request_that_panics_is_answered() {
-        async fn panics() -> Result<(), Error> {
-            panic!("on purpose")
-        }
-        assert!(spawn(panics()).unwrap().wait().is_err());
     }
 }

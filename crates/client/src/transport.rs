@@ -36,6 +36,10 @@ use crate::{
     credentials::{Token, is_here},
 };
 
+mod tcp;
+
+use self::tcp::Tcp;
+
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Number of pieces per system call. Linux accepts 1,024.
@@ -116,13 +120,13 @@ impl Peer {
         format!("{}{path}", self.url.path().trim_end_matches('/'))
     }
 
-    async fn tcp(&self) -> io::Result<TcpStream> {
+    async fn tcp(&self) -> io::Result<Tcp> {
         let port = self.url.port_or_known_default().unwrap_or(80);
         let stream = TcpStream::connect((self.host(), port)).await?;
         stream.set_nodelay(true)?;
         // Keepalive is optional: a system may lack these socket options.
         let _ = Keepalive::CLIENT.watch(&stream);
-        Ok(stream)
+        Ok(Tcp(stream))
     }
 
     pub(crate) async fn connect(&self) -> Result<Box<dyn Io>, Error> {
@@ -455,7 +459,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = Peer::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
         let stream = peer.tcp().await.unwrap();
-        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream).unwrap(), 60_000);
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream.0).unwrap(), 60_000);
     }
 
     #[test]

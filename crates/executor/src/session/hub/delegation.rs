@@ -8,7 +8,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ const BUSY: Duration = Duration::from_millis(1);
 /// Time that the engine polls without sleeping, if the previous wait of the same kind was shorter: waking an idle processor costs up to 50
 /// µs, and a short step would pay for that twice.
 const POLL: Duration = Duration::from_micros(250);
+/// Time that the engine polls before it lets other threads use its processor between two polls. A short question follows sooner than that, and each
+/// yield takes as long as two polls.
+const POLL_ALONE: Duration = Duration::from_micros(20);
 /// If a delegated connection is silent for this time, it returns to its reader.
 const QUIET: Duration = Duration::from_millis(5);
 
@@ -49,8 +52,13 @@ enum Awaited {
     Result,
 }
 
-/// Socket pair through which another thread ends a poll. `None` if the process had no descriptors left.
-pub(super) struct Waker(Option<(UnixStream, UnixStream)>);
+/// Ends a poll of another thread.
+pub(super) struct Waker {
+    /// Set before the socket is written, for a thread that polls without sleeping.
+    is_woken: AtomicBool,
+    /// `None` if the process had no descriptors left.
+    sockets: Option<(UnixStream, UnixStream)>,
+}
 
 impl Waker {
     /// Creates the socket pair. If that fails, connections are never delegated.
@@ -61,18 +69,23 @@ impl Waker {
             receiver.set_nonblocking(true)?;
             Ok((sender, receiver))
         };
-        Self(pair().ok())
+        Self {
+            is_woken: AtomicBool::new(false),
+            sockets: pair().ok(),
+        }
     }
 
     pub(super) fn wake(&self) {
-        if let Some((sender, _)) = &self.0 {
+        self.is_woken.store(true, Ordering::Release);
+        if let Some((sender, _)) = &self.sockets {
             // A full buffer holds bytes that wake the poll already.
             let _ = (&*sender).write(&[0]);
         }
     }
 
     fn clear(&self) {
-        if let Some((_, receiver)) = &self.0 {
+        self.is_woken.store(false, Ordering::Relaxed);
+        if let Some((_, receiver)) = &self.sockets {
             let _ = (&*receiver).read(&mut [0; 16]);
         }
     }
@@ -89,7 +102,7 @@ impl Inner {
 impl Hub {
     /// Whether the engine can be woken while it reads a connection.
     pub(crate) fn can_delegate(&self) -> bool {
-        self.waker.0.is_some()
+        self.waker.sockets.is_some()
     }
 
     /// Blocks the reader of a delegated connection until the engine no longer reads it.
@@ -117,7 +130,7 @@ impl Hub {
         let polls = !waiting.is_compiling && inner.delegation.took[awaited].is_some_and(|took| took < POLL);
         let longest = if polls { POLL } else { Duration::ZERO };
         let began = Instant::now();
-        let ended = MutexGuard::unlocked(inner, || self.poll(connection.as_ref(), began + longest));
+        let ended = MutexGuard::unlocked(inner, || self.poll(connection.as_ref(), began, longest));
         let took = began.elapsed();
         let is_operation = matches!(ended, PollEnd::Bytes);
         // From here on `Waker::wake` is not called.
@@ -142,9 +155,9 @@ impl Hub {
         }
     }
 
-    /// Polls the connection without sleeping until `until`, then sleeps up to `QUIET`.
-    fn poll(&self, connection: &dyn Peer, until: Instant) -> PollEnd {
-        let Some((_, receiver)) = &self.waker.0 else {
+    /// Polls the connection for `longest` without sleeping, then sleeps up to `QUIET`.
+    fn poll(&self, connection: &dyn Peer, began: Instant, longest: Duration) -> PollEnd {
+        let Some((_, receiver)) = &self.waker.sockets else {
             return PollEnd::Timeout;
         };
         let timeout = |duration: Duration| Timespec {
@@ -156,9 +169,14 @@ impl Hub {
             PollFd::new(receiver, PollFlags::IN),
         ];
         let ready = loop {
-            match poll(&mut polled, Some(&timeout(Duration::ZERO))) {
-                Ok(0) if Instant::now() < until => thread::yield_now(),
-                Ok(0) => break poll(&mut polled, Some(&timeout(QUIET))),
+            let polling = began.elapsed();
+            if polling >= longest {
+                break poll(&mut polled, Some(&timeout(QUIET)));
+            }
+            match poll(&mut polled[..1], Some(&timeout(Duration::ZERO))) {
+                Ok(0) if self.waker.is_woken.load(Ordering::Acquire) => return PollEnd::Woken,
+                Ok(0) if polling >= POLL_ALONE => thread::yield_now(),
+                Ok(0) => {}
                 ready => break ready,
             }
         };

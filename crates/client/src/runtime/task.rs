@@ -1,0 +1,81 @@
+//! [`Task`], which either the runtime polls or a thread that waits for an answer.
+
+use std::{
+    cell::Cell,
+    fmt,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+
+/// A task of the runtime. A thread that waits for an answer can poll it instead of the runtime.
+pub(super) struct Task(Mutex<Polled>);
+
+struct Polled {
+    /// `None` once it is ready.
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Waker with which the runtime polled it last.
+    waker: Option<Waker>,
+}
+
+impl Task {
+    pub(super) fn new(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Mutex::new(Polled {
+            future: Some(Box::pin(future)),
+            waker: None,
+        }))
+    }
+
+    pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut polled = self.0.lock();
+        if !polled.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            polled.waker = Some(context.waker().clone());
+        }
+        let is_ready = polled.future.as_mut().is_none_or(|future| future.as_mut().poll(context).is_ready());
+        if is_ready {
+            polled.future = None;
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    /// Polls the task on a thread that is within the runtime, for the runtime: what wakes the task wakes it there.
+    pub(super) fn poll_here(&self) {
+        let Some(mut polled) = self.0.try_lock() else {
+            return;
+        };
+        let Polled { future, waker } = &mut *polled;
+        let (Some(running), Some(waker)) = (future.as_mut(), waker.as_ref()) else {
+            return;
+        };
+        IS_POLLING.set(true);
+        let outcome = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(&mut Context::from_waker(waker))));
+        IS_POLLING.set(false);
+        match outcome {
+            Ok(Poll::Pending) => return,
+            Ok(Poll::Ready(())) => *future = None,
+            // The runtime polls it again, and reports that it has panicked.
+            Err(_) => {}
+        }
+        waker.wake_by_ref();
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Task").finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    static IS_POLLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread polls a task until an answer comes. A socket is read then without regard to whether the runtime found it readable,
+/// and the task need not be woken when it becomes readable: its waker is set already.
+pub(crate) fn is_polling() -> bool {
+    IS_POLLING.get()
+}
