@@ -120,8 +120,12 @@ impl Peer for Connection {
         writer.write_now(hub, self.number)
     }
 
-    fn read_now(&self, hub: &Hub) -> bool {
-        self.reader.lock().read_now(hub, self.number)
+    fn receive_now(&self, hub: &Hub) -> io::Result<usize> {
+        self.reader.lock().receive_now(hub)
+    }
+
+    fn process_now(&self, hub: &Hub) -> bool {
+        self.reader.lock().process_now(hub, self.number)
     }
 }
 

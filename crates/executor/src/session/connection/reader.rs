@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use prost::Message;
 use rustix::io::retry_on_intr;
+use rustix::net::RecvFlags;
 use sahasra_memory::{Filling, Region};
 use sahasra_wire::session::{
     ClientFrame, Encoding, Refused, ServerFrame, client_frame,
@@ -85,8 +86,8 @@ fn is_question(frame: &ClientFrame) -> bool {
 }
 
 /// Reads available bytes to the start of `into`, and returns their number.
-fn read(stream: &UnixStream, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-    let read = retry_on_intr(|| rustix::io::read(stream, &mut *into).map(|(read, _)| read.len()));
+fn read(stream: &UnixStream, into: &mut [MaybeUninit<u8>], flags: RecvFlags) -> io::Result<usize> {
+    let read = retry_on_intr(|| rustix::net::recv(stream, &mut *into, flags).map(|(_, read)| read));
     Ok(read?)
 }
 
@@ -176,7 +177,7 @@ impl Reader {
                     return Ok(Stop::Delegated);
                 }
             }
-            let read = self.fill()?;
+            let read = self.fill(RecvFlags::empty())?;
             hub.status_page.received(read as u64);
             if read == 0 {
                 return Ok(Stop::Closed);
@@ -202,13 +203,16 @@ impl Reader {
         self.tensor.is_none() && self.decoder.buffer().is_empty()
     }
 
-    /// Reads available frames, on the engine's thread. Returns whether it may continue to read: the parts of a tensor and the end of a
-    /// connection are handled by the reader's own thread.
-    pub(super) fn read_now(&mut self, hub: &Hub, number: u64) -> bool {
-        match self.fill() {
-            Ok(read) if read > 0 => hub.status_page.received(read as u64),
-            _ => return false,
-        }
+    /// Receives available bytes without waiting, on the engine's thread, and returns their number; 0 at the end of the connection.
+    pub(super) fn receive_now(&mut self, hub: &Hub) -> io::Result<usize> {
+        let read = self.fill(RecvFlags::DONTWAIT)?;
+        hub.status_page.received(read as u64);
+        Ok(read)
+    }
+
+    /// Processes the frames received, on the engine's thread. Returns whether it may continue to receive: the parts of a tensor and the end
+    /// of a connection are handled by the reader's own thread.
+    pub(super) fn process_now(&mut self, hub: &Hub, number: u64) -> bool {
         let mut frames = Vec::new();
         while self.tensor.is_none() {
             match self.next_frame(hub) {
@@ -240,7 +244,7 @@ impl Reader {
             if self.decoder.buffer().len() > READ_BYTES {
                 return Ok(None);
             }
-            if self.fill()? == 0 {
+            if self.fill(RecvFlags::empty())? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -296,7 +300,7 @@ impl Reader {
         while self.rest > 0 {
             // The memory has room for the whole tensor. Read at most the rest of this part, to leave the next frame in the socket.
             let spare = &mut tensor.memory.spare()[..self.rest];
-            let read = read(&self.stream, spare)?;
+            let read = read(&self.stream, spare, RecvFlags::empty())?;
             if read == 0 {
                 return Ok(None);
             }
@@ -324,7 +328,7 @@ impl Reader {
     }
 
     /// Reads available bytes into the decoder's buffer.
-    fn fill(&mut self) -> io::Result<usize> {
+    fn fill(&mut self, flags: RecvFlags) -> io::Result<usize> {
         let missing = self.missing();
         let is_large = self.is_large || missing >= LARGE_BYTES;
         let buffer = self.decoder.buffer();
@@ -335,7 +339,7 @@ impl Reader {
         let length = buffer.len();
         let spare = buffer.spare_capacity_mut();
         let most = if is_large { missing.max(1).min(spare.len()) } else { spare.len() };
-        let read = read(&self.stream, &mut spare[..most])?;
+        let read = read(&self.stream, &mut spare[..most], flags)?;
         // SAFETY: the kernel has just written `read` bytes after the length, within the capacity.
         unsafe { buffer.set_len(length + read) };
         Ok(read)

@@ -140,8 +140,8 @@ impl Hub {
                 self.waker.clear();
                 true
             }
-            PollEnd::Bytes => connection.read_now(self),
-            PollEnd::Timeout => false,
+            PollEnd::Bytes => connection.process_now(self),
+            PollEnd::Silent => false,
         });
         inner.delegation.is_reading = false;
         // Neither a compilation nor operations that arrive meanwhile say how long a result takes.
@@ -158,35 +158,43 @@ impl Hub {
     /// Polls the connection for `longest` without sleeping, then sleeps up to `QUIET`.
     fn poll(&self, connection: &dyn Peer, began: Instant, longest: Duration) -> PollEnd {
         let Some((_, receiver)) = &self.waker.sockets else {
-            return PollEnd::Timeout;
+            return PollEnd::Silent;
         };
-        let timeout = |duration: Duration| Timespec {
+        let receive = || match connection.receive_now(self) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Ok(0) | Err(_) => Some(PollEnd::Silent),
+            Ok(_) => Some(PollEnd::Bytes),
+        };
+        loop {
+            if let Some(end) = receive() {
+                return end;
+            }
+            if self.waker.is_woken.load(Ordering::Acquire) {
+                return PollEnd::Woken;
+            }
+            let polling = began.elapsed();
+            if polling >= longest {
+                break;
+            }
+            if polling >= POLL_ALONE {
+                thread::yield_now();
+            }
+        }
+        let quiet = Timespec {
             tv_sec: 0,
-            tv_nsec: duration.subsec_nanos().into(),
+            tv_nsec: QUIET.subsec_nanos().into(),
         };
         let mut polled = [
             PollFd::new(connection.stream(), PollFlags::IN),
             PollFd::new(receiver, PollFlags::IN),
         ];
-        let ready = loop {
-            let polling = began.elapsed();
-            if polling >= longest {
-                break poll(&mut polled, Some(&timeout(QUIET)));
-            }
-            match poll(&mut polled[..1], Some(&timeout(Duration::ZERO))) {
-                Ok(0) if self.waker.is_woken.load(Ordering::Acquire) => return PollEnd::Woken,
-                Ok(0) if polling >= POLL_ALONE => thread::yield_now(),
-                Ok(0) => {}
-                ready => break ready,
-            }
-        };
-        match ready {
+        match poll(&mut polled, Some(&quiet)) {
             Err(Errno::INTR) => PollEnd::Woken,
             Ok(ready) if ready > 0 => match polled[1].revents().is_empty() {
                 false => PollEnd::Woken,
-                true => PollEnd::Bytes,
+                true => receive().unwrap_or(PollEnd::Silent),
             },
-            _ => PollEnd::Timeout,
+            _ => PollEnd::Silent,
         }
     }
 }
@@ -195,5 +203,6 @@ impl Hub {
 enum PollEnd {
     Woken,
     Bytes,
-    Timeout,
+    /// No bytes arrived, or the connection is at its end.
+    Silent,
 }
