@@ -59,7 +59,6 @@ enum By {
     None,
 }
 
-#[derive(Debug)]
 struct State {
     by: By,
     waiting: usize,
@@ -79,7 +78,6 @@ struct State {
     tasks: Vec<Weak<Task>>,
 }
 
-#[derive(Debug)]
 struct Driver {
     runtime: Runtime,
     state: Mutex<State>,

@@ -19,8 +19,8 @@ use sahasra_memory::Filling;
 use sahasra_upgrade::UpgradeError;
 use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL, RESUME_HEADER, hello_value, keepalive::Keepalive, resume_value};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpStream,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Join},
+    net::{TcpStream, tcp::OwnedWriteHalf},
     time::{Instant, timeout_at},
 };
 use tokio_rustls::TlsConnector;
@@ -38,7 +38,7 @@ use crate::{
 
 mod tcp;
 
-use self::tcp::Tcp;
+use self::tcp::Polled;
 
 /// Timeout for establishing a connection, including TLS and the upgrade.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -120,13 +120,14 @@ impl Peer {
         format!("{}{path}", self.url.path().trim_end_matches('/'))
     }
 
-    async fn tcp(&self) -> io::Result<Tcp> {
+    async fn tcp(&self) -> io::Result<Join<Polled, OwnedWriteHalf>> {
         let port = self.url.port_or_known_default().unwrap_or(80);
         let stream = TcpStream::connect((self.host(), port)).await?;
         stream.set_nodelay(true)?;
         // Keepalive is optional: a system may lack these socket options.
         let _ = Keepalive::CLIENT.watch(&stream);
-        Ok(Tcp(stream))
+        let (read, write) = stream.into_split();
+        Ok(tokio::io::join(Polled(read), write))
     }
 
     pub(crate) async fn connect(&self) -> Result<Box<dyn Io>, Error> {
@@ -459,7 +460,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = Peer::new(&format!("http://{}", listener.local_addr().unwrap()), None).unwrap();
         let stream = peer.tcp().await.unwrap();
-        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream.0).unwrap(), 60_000);
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(stream.writer().as_ref()).unwrap(), 60_000);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::{
     cell::Cell,
-    fmt,
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -61,12 +60,6 @@ impl Task {
             Err(_) => {}
         }
         waker.wake_by_ref();
-    }
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Task").finish_non_exhaustive()
     }
 }
 
