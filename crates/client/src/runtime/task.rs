@@ -11,9 +11,9 @@ use std::{
 use parking_lot::Mutex;
 
 /// A task of the runtime. A thread that waits for an answer can poll it instead of the runtime.
-pub(super) struct Task(Mutex<Polled>);
+pub(super) struct Task(Mutex<Inner>);
 
-struct Polled {
+struct Inner {
     /// `None` once it is ready.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Waker with which the runtime polled it last.
@@ -22,20 +22,20 @@ struct Polled {
 
 impl Task {
     pub(super) fn new(future: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(Mutex::new(Polled {
+        Self(Mutex::new(Inner {
             future: Some(Box::pin(future)),
             waker: None,
         }))
     }
 
     pub(super) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut polled = self.0.lock();
-        if !polled.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-            polled.waker = Some(context.waker().clone());
+        let mut inner = self.0.lock();
+        if !inner.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            inner.waker = Some(context.waker().clone());
         }
-        let is_ready = polled.future.as_mut().is_none_or(|future| future.as_mut().poll(context).is_ready());
+        let is_ready = inner.future.as_mut().is_none_or(|future| future.as_mut().poll(context).is_ready());
         if is_ready {
-            polled.future = None;
+            inner.future = None;
             return Poll::Ready(());
         }
         Poll::Pending
@@ -43,10 +43,10 @@ impl Task {
 
     /// Polls the task on a thread that is within the runtime, for the runtime: what wakes the task wakes it there.
     pub(super) fn poll_here(&self) {
-        let Some(mut polled) = self.0.try_lock() else {
+        let Some(mut inner) = self.0.try_lock() else {
             return;
         };
-        let Polled { future, waker } = &mut *polled;
+        let Inner { future, waker } = &mut *inner;
         let (Some(running), Some(waker)) = (future.as_mut(), waker.as_ref()) else {
             return;
         };
