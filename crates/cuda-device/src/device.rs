@@ -128,7 +128,12 @@ pub trait Queue: Send + Sync {
     /// [`FailureKind::Protocol`] if the device has that address already, [`FailureKind::OutOfMemory`] if it has no room for a copy.
     fn share(&self, block: &Arc<HostBlock>) -> Result<(), Failure>;
 
-    /// Reads rows, after everything that was submitted before, into `into`, without gaps.
+    /// Whether [shared](Self::share) memory is with the device until a call waits, which copies it back.
+    fn has_host_memory(&self) -> bool {
+        false
+    }
+
+    /// Reads rows, after everything that was submitted before, into `into`, without gaps. Counts as a wait for that.
     ///
     /// # Errors
     /// A failure of an operation before, or of the read.

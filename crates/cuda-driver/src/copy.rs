@@ -128,7 +128,9 @@ fn copy_as(
             }
         }
     }
-    if completion == Completion::Now && (from_shared || to_shared || is_read_later) {
+    // Programs look at memory that host and device share after a copy that waits for the work before it.
+    let is_awaited = from_shared || to_shared || is_read_later || lane.context.queue.has_host_memory();
+    if completion == Completion::Now && is_awaited {
         return lane.wait();
     }
     Ok(())

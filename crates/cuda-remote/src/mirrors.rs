@@ -1,7 +1,7 @@
 //! Memory of this process that kernels elsewhere access: each block has a copy in the device's memory, at the block's own address.
 //!
 //! Either side owns a block. The host does until an operation that may access it is submitted, which copies it to the device. The device does
-//! until a wait for everything has returned, which copies it back. CUDA forbids programs to access such memory while kernels may.
+//! until a wait for everything, a read or an unmapping, which copy it back. CUDA forbids programs to access such memory while kernels may.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,16 +84,6 @@ impl Mirrors {
             .any(|mirror| mirror.block.pointer() == block.pointer() && mirror.block.bytes() == block.bytes())
     }
 
-    /// Whether the device owns the block at an address.
-    pub(crate) fn is_on_device(&self, address: u64) -> bool {
-        self.are_on_device()
-            && self
-                .mirrors
-                .lock()
-                .iter()
-                .any(|mirror| mirror.is_on_device && mirror.block.pointer() as u64 == address)
-    }
-
     /// Passes the blocks that the host owns to `send`, and leaves them to the device. Returns a guard if there are blocks.
     pub(crate) fn to_device(&self, send: impl Fn(&HostBlock)) -> Option<Guard<'_>> {
         if !self.has_any() {
@@ -162,7 +152,7 @@ mod tests {
         assert_eq!((counted, received), (Ok(()), 2));
         assert!(!mirrors.are_on_device());
         drop(mirrors.to_device(send));
-        assert!(mirrors.has(&first) && mirrors.is_on_device(first.pointer() as u64));
+        assert!(mirrors.has(&first) && mirrors.are_on_device());
         assert_eq!(mirrors.remove(first.pointer() as u64), Some(first.pointer() as u64));
         assert_eq!(mirrors.remove(first.pointer() as u64), None);
         assert!(mirrors.are_on_device());

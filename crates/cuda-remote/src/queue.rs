@@ -171,7 +171,7 @@ impl RemoteQueue {
         })
     }
 
-    /// Copies the blocks back before one of them is unmapped.
+    /// Copies the blocks back before memory is unmapped.
     fn take_back_before_unmap(&self) {
         let Err(failure) = self.take_back() else { return };
         if failure.is_sticky() {
@@ -220,7 +220,7 @@ impl Queue for RemoteQueue {
     fn submit(&self, operation: Operation) -> Ticket {
         match operation {
             Operation::Unmap { address } => {
-                if self.mirrors.is_on_device(address) {
+                if self.mirrors.are_on_device() {
                     self.take_back_before_unmap();
                 }
                 let address = self.mirrors.remove(address).unwrap_or(address);
@@ -309,6 +309,10 @@ impl Queue for RemoteQueue {
         let known = self.progress.arrive_without_marks(before);
         self.settled.fetch_max(known.0, Ordering::Release);
         self.pinned.release(self.progress.executed());
+        // Everything before has been executed, as after a wait.
+        if self.mirrors.are_on_device() {
+            self.take_back()?;
+        }
         Ok(())
     }
 
@@ -374,6 +378,10 @@ impl Queue for RemoteQueue {
             self.take_back()?;
         }
         Ok(is_done)
+    }
+
+    fn has_host_memory(&self) -> bool {
+        self.mirrors.are_on_device()
     }
 
     fn last(&self) -> Ticket {

@@ -124,6 +124,41 @@ fn an_unmapped_block_comes_back_and_a_failure_before_is_reported_by_the_next_wai
 }
 
 #[test]
+fn a_read_and_an_unmapping_of_other_memory_bring_blocks_back() {
+    for reads in [true, false] {
+        let (queue, mut far) = queue();
+        let block = Arc::new(HostBlock::new(8, 256).unwrap());
+        let address = block.pointer() as u64;
+        let program = {
+            let (queue, block) = (Arc::clone(&queue), Arc::clone(&block));
+            thread::spawn(move || {
+                queue.share(&block).unwrap();
+                queue.submit(Operation::Replay(SequenceId(1)));
+                assert!(queue.has_host_memory());
+                if reads {
+                    queue.read(Region::linear(1 << 40), Extent::linear(1), &mut [0]).unwrap();
+                } else {
+                    queue.submit(Operation::Unmap { address: 1 << 40 });
+                }
+                assert!(!queue.has_host_memory());
+                block.to_vec()
+            })
+        };
+        let shared = next_wait(&mut far);
+        far.send(waited(shared.request, 1, &[]));
+        if reads {
+            let read = next_read(&mut far);
+            far.send_rows(read.request, b"x");
+        }
+        let (read, wait) = (next_read(&mut far), next_wait(&mut far));
+        assert_eq!((read.from.address, read.extent.width), (address, 8));
+        far.send_rows(read.request, b"computed");
+        far.send(waited(wait.request, wait.operations, &[]));
+        assert_eq!(program.join().unwrap(), b"computed", "reads: {reads}");
+    }
+}
+
+#[test]
 fn a_queue_that_is_closed_sends_nothing_more_though_there_are_references_to_it() {
     let (queue, mut far) = queue();
     let reference = Arc::clone(&queue);
