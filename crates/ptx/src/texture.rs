@@ -218,7 +218,8 @@ pub(crate) fn fetch<E>(
             Coordinate::Position(at) => {
                 let at = if sampler.normalized_coordinates { at * extent as f32 } else { *at };
                 let lower = if is_linear { at - 0.5 } else { at };
-                let weight = if is_linear {
+                // An infinite position is on one side of all texels.
+                let weight = if is_linear && lower.is_finite() {
                     ((lower - lower.floor()) * 256.0).round() / 256.0
                 } else {
                     0.0
@@ -271,6 +272,32 @@ pub(crate) fn fetch<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_position_beyond_all_numbers_is_outside_of_a_texture_whose_texels_are_interpolated() {
+        let border = [9f32, 0.0, 0.0, 0.0].map(f32::to_bits);
+        for (normalized_coordinates, far) in [(true, f32::MAX), (true, f32::INFINITY), (false, f32::INFINITY)] {
+            for (mode, low, high) in [(AddressMode::Clamp, 1.0, 4.0), (AddressMode::Border, 9.0, 9.0)] {
+                let texture = Texture {
+                    address: DevicePointer(0),
+                    extent: [4, 1, 1],
+                    row_bytes: 16,
+                    channel: Channel::F32,
+                    channels: 1,
+                    address_modes: [mode; 3],
+                    border,
+                    is_linear: true,
+                    normalized_coordinates,
+                    normalized_values: false,
+                };
+                let texel = |at| {
+                    let read = |address, _| Ok::<_, ()>((address as f32 / 4.0 + 1.0).to_bits());
+                    fetch(&texture, &texture, &[Coordinate::Position(at)], None, read).map(|texel| f32::from_bits(texel[0]))
+                };
+                assert_eq!((texel(-far), texel(far)), (Ok(low), Ok(high)), "{mode:?} {far}");
+            }
+        }
+    }
 
     #[test]
     fn descriptors_are_read_as_they_were_written() {
