@@ -21,7 +21,7 @@ mod worker;
 
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use sahasra_access::{Access, AccessError, Action};
+use sahasra_access::{Access, AccessError};
 use sahasra_crds::conditions::FAILED;
 use sahasra_service::{answer::Answer, tls::Connector};
 use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL};
@@ -168,8 +168,8 @@ impl Streams {
     /// Opens a stream to the worker in the session's status, if the API server allows it to the caller.
     async fn find(&self, caller: &Caller<'_>, session: &Object, opening: &Opening) -> Result<(Worker, Slot), Refusal> {
         let token = &caller.token;
-        let action = Action::stream(&session.namespace, &session.name);
-        let (allowed, name) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
+        let check = self.access.check_stream(token.text(), &session.namespace, &session.name);
+        let (allowed, name) = tokio::join!(check, self.access.caller(token.text()));
         allowed.map_err(refused)?;
         let name = name.map_err(refused)?;
         // The slot is taken after the check of access, so that callers without the right take none, and before the slow connection to the
