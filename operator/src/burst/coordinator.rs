@@ -56,7 +56,7 @@ mod writes;
 
 use dispatch::Device;
 use streams::Stream;
-use writes::{SaveError, Written};
+use writes::Written;
 
 /// Capacity of the channel for events of all streams of a burst. When it is full, HTTP/2 flow control stops the agents from sending.
 const EVENTS: usize = 1024;
@@ -74,18 +74,6 @@ pub enum CoordinatorError {
     Superseded,
     #[error("failed to read the checkpoint")]
     Checkpoint(#[from] super::checkpoint::CheckpointError),
-    /// The counted results could not be saved, or not be read back.
-    #[error(transparent)]
-    Save(SaveError),
-}
-
-impl From<SaveError> for CoordinatorError {
-    fn from(error: SaveError) -> Self {
-        match error {
-            SaveError::Write(error) => Self::Write(error),
-            other => Self::Save(other),
-        }
-    }
 }
 
 impl CoordinatorError {
@@ -95,7 +83,6 @@ impl CoordinatorError {
             Self::Conflict(_) => "conflict",
             Self::Superseded => "fenced",
             Self::Checkpoint(_) => "checkpoint",
-            Self::Save(error) => error.category(),
         }
     }
 }

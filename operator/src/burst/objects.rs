@@ -12,11 +12,12 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, PostParams},
 };
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, VramLease, VramLeaseSpec, VramLeaseStatus,
+    BurstJob, BurstJobStatus, MAX_CONFIG_MAP_BYTES, VramLease, VramLeaseSpec, VramLeaseStatus,
+    conditions::FAILED,
     vram_lease::{LeaseOwner, Renewal, SliceBounds},
 };
 
-use super::checkpoint::Contents;
+use super::{checkpoint::Contents, status::Verdict};
 use crate::{
     leases::Bounds,
     objects::{self, code},
@@ -40,10 +41,18 @@ enum Whose {
     Others,
 }
 
+/// Errors of the API server and of the object store.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("failed to {operation}")]
     Api { operation: &'static str, source: kube::Error },
+    #[error("failed to {operation}")]
+    Store {
+        operation: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("the checkpoint has {0} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of a ConfigMap")]
+    TooLarge(usize),
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
     NamesTaken { kind: &'static str, first: String, second: String },
     #[error("superseded by a coordinator of term {0}")]
@@ -79,10 +88,41 @@ impl WriteError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::Api { .. } => "api",
+            Self::Store { .. } => "store",
+            Self::TooLarge(_) => "size",
             Self::NamesTaken { .. } => "name",
             Self::Fenced(_) => "fenced",
             Self::Gone => "gone",
         }
+    }
+
+    /// Reason of the condition that reports that progress could not be saved.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Store { .. } => "StoreUnavailable",
+            Self::TooLarge(_) => "CheckpointTooLarge",
+            Self::Api { .. } | Self::NamesTaken { .. } | Self::Fenced(_) | Self::Gone => "ApiServerUnavailable",
+        }
+    }
+
+    /// Condition of a burst that can never be saved, because a retry would be rejected again. `None` for errors that a retry may overcome.
+    pub(super) fn refusal(&self) -> Option<Verdict> {
+        let (reason, message) = match self {
+            Self::TooLarge(bytes) => (
+                self.reason(),
+                format!(
+                    "spec.output: the indices of succeeded and failed chunks have {bytes} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of \
+                     a ConfigMap: set output.store, or lower spec.maxFailedChunks"
+                ),
+            ),
+            error if error.is_final() => {
+                let rejection = error.rejection().unwrap_or_default();
+                let message = format!("{rejection}: set spec.output.store, or create smaller BurstJobs");
+                ("CheckpointRejected", message)
+            }
+            _ => return None,
+        };
+        Some(Verdict::new(FAILED, true, reason, message))
     }
 }
 

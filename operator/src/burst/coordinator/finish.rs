@@ -11,7 +11,7 @@ use sahasra_service::{backoff::Backoff, causes, tasks};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Coordinator, CoordinatorError, End, WriteError, writes::SaveError};
+use super::{Coordinator, CoordinatorError, End, WriteError};
 use crate::{
     burst::{objects::Objects, status::Verdict},
     clock::timestamp,
@@ -91,7 +91,7 @@ impl Coordinator {
                 return self.delete().await;
             }
             let CoordinatorError::Write(error) = error else { return Err(error) };
-            match SaveError::from(error) {
+            match error {
                 // The status must show the end of the burst, so fields that the API server permanently rejects are left out.
                 error if error.refusal().is_some() && !self.lean => {
                     tracing::warn!(error = %causes(&error), "status permanently rejected");
@@ -164,12 +164,12 @@ impl Coordinator {
             if self.is_deleted() {
                 return Ok(End::Deleted);
             }
-            if matches!(error, SaveError::TooLarge(_)) && !texts.is_empty() {
+            if matches!(error, WriteError::TooLarge(_)) && !texts.is_empty() {
                 // The checkpoint may fit without the files that are only for humans.
                 texts.clear();
                 continue;
             }
-            if began.elapsed() > RETRY_TIMEOUT && matches!(error, SaveError::Store { .. }) {
+            if began.elapsed() > RETRY_TIMEOUT && matches!(error, WriteError::Store { .. }) {
                 let message = format!(
                     "spec.output.store: {}: timed out after {} s: check the store and the rights of its Secret, then create the BurstJob \
                      again",
@@ -186,7 +186,7 @@ impl Coordinator {
                 // The condition of a burst that has already failed describes the failed chunks instead.
                 return Ok(if end == End::Failed { end } else { End::Refused });
             }
-            let store = matches!(error, SaveError::Store { .. });
+            let store = matches!(error, WriteError::Store { .. });
             self.patient(error, began, &mut failures).await?;
             let generation = Some(self.job.borrow().metadata.generation);
             if store && told != generation {
@@ -202,8 +202,8 @@ impl Coordinator {
 
     /// Waits before a write is retried, or until the job changes. Fails with an error that is not transient, or that has persisted for
     /// [`RETRY_TIMEOUT`].
-    async fn patient(&mut self, error: SaveError, began: Instant, failures: &mut u32) -> Result<(), CoordinatorError> {
-        let passing = matches!(&error, SaveError::Write(WriteError::Api { .. }) | SaveError::Store { .. });
+    async fn patient(&mut self, error: WriteError, began: Instant, failures: &mut u32) -> Result<(), CoordinatorError> {
+        let passing = matches!(&error, WriteError::Api { .. } | WriteError::Store { .. });
         if !passing || began.elapsed() > RETRY_TIMEOUT {
             return Err(error.into());
         }
