@@ -70,11 +70,6 @@ impl ObserveError {
     }
 }
 
-/// Fetches everything that the spec refers to.
-pub async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
-    survey(client, stores, namespace, spec).await?.read().await?.fetch().await
-}
-
 /// Place of bytes that the spec refers to.
 #[derive(Clone, Copy, Debug)]
 enum Place<'a> {
