@@ -14,7 +14,7 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, uri::Scheme};
 use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream, ResolveServerName};
@@ -60,6 +60,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct Http2 {
     calls: Client<Agents, Body>,
     streams: Client<Agents, Body>,
+    /// Whether the certificates of agents can be verified.
+    has_authority: bool,
     authorization: Option<HeaderValue>,
 }
 
@@ -75,6 +77,7 @@ impl Http2 {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let has_authority = tls.is_some();
         let agents = Agents { tcp: connector, tls };
         // A client uses one connection for all its requests to an agent.
         let client = || {
@@ -93,6 +96,7 @@ impl Http2 {
         Self {
             calls: client(),
             streams: client(),
+            has_authority,
             authorization: None,
         }
     }
@@ -122,9 +126,11 @@ impl Http2 {
             .header(http::header::CONTENT_TYPE, CONTENT_TYPE)
             .body(body)
             .map_err(|_| AgentError::Endpoint(endpoint.to_owned()))?;
+        if request.uri().scheme() == Some(&Scheme::HTTPS) && !self.has_authority {
+            return Err(AgentError::NoAuthority);
+        }
         http.request(request).await.map_err(|error| match fault(&error) {
             Some(fault) => AgentError::Tls(fault),
-            None if is_without_authority(&error) => AgentError::NoAuthority,
             None => AgentError::Unreachable(error.into()),
         })
     }
@@ -136,11 +142,6 @@ struct Agents {
     tcp: HttpConnector,
     tls: Option<Connector>,
 }
-
-/// Error for an agent that uses TLS while the operator has no authority to verify its certificate with.
-#[derive(Debug, thiserror::Error)]
-#[error("no CA to verify the certificate")]
-struct NoAuthority;
 
 /// Resolves server names as [`Connector`] does.
 struct Names(Connector);
@@ -161,22 +162,14 @@ impl Service<Uri> for Agents {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        if uri.scheme() != Some(&http::uri::Scheme::HTTPS) {
+        let Some(tls) = self.tls.as_ref().filter(|_| uri.scheme() == Some(&Scheme::HTTPS)) else {
             let connecting = self.tcp.call(uri);
             return Box::pin(async move { Ok(MaybeHttpsStream::Http(connecting.await?)) });
-        }
-        let Some(tls) = &self.tls else {
-            return Box::pin(std::future::ready(Err(NoAuthority.into())));
         };
         let mut tcp = self.tcp.clone();
         tcp.enforce_http(false);
         HttpsConnector::new(tcp, tls.config(), true, Arc::new(Names(tls.clone()))).call(uri)
     }
-}
-
-/// Whether [`NoAuthority`] is in the error chain.
-fn is_without_authority(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<NoAuthority>())
 }
 
 impl Transport for Http2 {
