@@ -128,9 +128,7 @@ impl Call {
     async fn open(self, access: &Access) -> Result<Answer, Refusal> {
         let resumed = self.resumed();
         if resumed.is_none() {
-            access
-                .check_stream(bearer(&self.headers)?, &self.namespace, &self.name)
-                .await?;
+            access.check_stream(bearer(&self.headers)?, &self.namespace, &self.name).await?;
         }
         if self.method != Method::GET {
             return Err(Refusal::Method);

@@ -107,7 +107,10 @@ impl Coordinator {
         let (uid, pool, slice_bytes) = (self.owner().uid, self.context.pool.clone(), self.burst.slice_bytes);
         let (checkpoint, unclaimed) = tokio::join!(self.read_checkpoint(), leases::adopt(&pool, &uid, slice_bytes));
         if let Err(error) = checkpoint {
-            if matches!(error, CoordinatorError::Checkpoint(_) | CoordinatorError::Write(WriteError::Store { .. })) {
+            if matches!(
+                error,
+                CoordinatorError::Checkpoint(_) | CoordinatorError::Write(WriteError::Store { .. })
+            ) {
                 self.tell_unreadable(&error).await;
             }
             return Err(error);
