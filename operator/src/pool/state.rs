@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SILENT};
 use crate::{agents::Worker, metrics::Metrics};
-pub(super) use action::Action;
+pub(super) use action::{Action, Request};
 pub use adoption::Unclaimed;
 use orphans::Orphan;
 use release::Unconfirmed;
