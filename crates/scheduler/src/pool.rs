@@ -116,7 +116,7 @@ impl<'a> Pool<'a> {
                     },
                     group: 0,
                 };
-                let own = claim.refused.iter().any(|refused| refused.until > now);
+                let own = claim.refused.values().any(|until| *until > now);
                 let key = GroupKey {
                     class: claim.class.as_deref(),
                     engine: claim.engine,
@@ -414,8 +414,5 @@ fn accepts(device: &Device, demand: &Demand, now: Duration) -> bool {
         && claim.engine.is_none_or(|engine| device.engines.contains(&engine))
         && device.usable.is_ok()
         && demand.unit() <= device.allocatable_bytes
-        && !claim
-            .refused
-            .iter()
-            .any(|refused| refused.until > now && refused.device == device.id)
+        && claim.refused.get(&device.id).is_none_or(|until| *until <= now)
 }

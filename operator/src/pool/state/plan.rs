@@ -6,7 +6,7 @@ use std::{
 };
 
 use sahasra_names::{DeviceId, OwnerUid, WorkerName};
-use sahasra_scheduler::{Assignment, Load, Problem, Refused, Unusable, solve};
+use sahasra_scheduler::{Assignment, Load, Problem, Unusable, solve};
 use sahasra_wire::{
     grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest},
     milliseconds,
@@ -109,10 +109,7 @@ impl State {
                 priority: claim.request.priority,
                 since: claim.since,
                 refused: (claim.refused.iter())
-                    .map(|(device, (until, _))| Refused {
-                        device: device.clone(),
-                        until: *until,
-                    })
+                    .map(|(device, (until, _))| (device.clone(), *until))
                     .collect(),
             });
         }

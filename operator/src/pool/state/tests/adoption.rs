@@ -116,7 +116,7 @@ fn requests_for_a_claim_never_exceed_its_maximum_when_the_placement_changes() {
         let mut full = inventory("boot", vec![grant("other", "boot", 9, 8)]);
         full.devices[0].leased_bytes = 8 * SLICE;
         state.inventoried(&"a".into(), &full, after(1), after(1));
-        assert_eq!(acquires(&state.plan(after(1)).0), [], "{kind}: the first one has not answered");
+        assert_eq!(acquires(&state.plan(after(1)).0), [], "{kind:?}: the first one has not answered");
         state.acquired(
             &"a".into(),
             &acquire_requests[0],
@@ -124,10 +124,10 @@ fn requests_for_a_claim_never_exceed_its_maximum_when_the_placement_changes() {
             after(0),
             after(2),
         );
-        assert_eq!(view.borrow().slices(), 1, "{kind}");
+        assert_eq!(view.borrow().slices(), 1, "{kind:?}");
         // A session is never moved. A lease is moved, and has released the slices that it held before.
         let (actions, _) = state.plan(after(2));
-        assert_eq!(acquires(&actions).len(), releases(&actions).len(), "{kind}");
-        assert_eq!(view.borrow().slices(), u64::from(kind == ClaimKind::Session), "{kind}");
+        assert_eq!(acquires(&actions).len(), releases(&actions).len(), "{kind:?}");
+        assert_eq!(view.borrow().slices(), u64::from(kind == ClaimKind::Session), "{kind:?}");
     }
 }
