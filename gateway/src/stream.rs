@@ -156,12 +156,8 @@ impl Streams {
             Err(gone @ Refusal::WorkerUnreachable { .. }) => return Some(Err(gone)),
             Err(_) => return None,
         };
-        let slot = if worker.resumed {
-            self.slots.take_resumed(seen.caller, session)
-        } else {
-            // The worker did not recognise the secret and accepted the token.
-            self.slots.take(seen.caller)
-        };
+        // A worker that did not recognise the secret has accepted the token.
+        let slot = self.slots.take(seen.caller, Some(session).filter(|_| worker.resumed));
         Some(slot.map(|slot| (worker, slot)))
     }
 
@@ -174,7 +170,7 @@ impl Streams {
         let name = name.map_err(refused)?;
         // The slot is taken after the check of access, so that callers without the right take none, and before the slow connection to the
         // worker.
-        let slot = match self.slots.take(name.clone()) {
+        let slot = match self.slots.take(name.clone(), None) {
             // The caller holds its share, but this may be the session's client coming back, whose stream does not count as new: the worker's
             // check of the secret decides.
             Err(full @ Refusal::Share { .. }) if opening.resume.is_some() => Err(full),
@@ -184,7 +180,7 @@ impl Streams {
         let endpoint = endpoint(&found, &session.name)?.to_owned();
         let worker = worker::connect(self.workers.as_ref(), &endpoint, session, token, opening).await?;
         let slot = match slot {
-            Err(_) if worker.resumed => self.slots.take_resumed(name.clone(), session)?,
+            Err(_) if worker.resumed => self.slots.take(name.clone(), Some(session))?,
             slot => slot?,
         };
         self.cache.put(session, CachedWorker { endpoint, caller: name });
