@@ -122,12 +122,6 @@ struct Reviews {
 /// Values that are kept for a while, by a digest: the cache holds no tokens.
 struct Cache<V>(Mutex<HashMap<[u8; 32], (Instant, V)>>);
 
-impl<V> Default for Cache<V> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
 impl<V: Clone> Cache<V> {
     fn get(&self, key: &[u8; 32]) -> Option<V> {
         let entries = self.0.lock();
@@ -166,8 +160,8 @@ impl Access {
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
             client: sahasra_kubernetes::client(config)?,
-            verdicts: Cache::default(),
-            callers: Cache::default(),
+            verdicts: Cache(Mutex::default()),
+            callers: Cache(Mutex::default()),
         }))))
     }
 
