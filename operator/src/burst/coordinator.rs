@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use object_store::ObjectStore;
-use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
+use sahasra_crds::{BurstJob, BurstJobStatus, VramLease, burst_job::KeptResults, vram_lease::MAX_SLICES};
 use sahasra_names::{DeviceId, WorkerName};
 use sahasra_wire::grants::Owner;
 use tokio::{
@@ -144,7 +144,8 @@ pub struct Coordinator {
     /// Whether the burst has held its minimum of slices.
     started: bool,
     claimed_at: Duration,
-    lease: Option<String>,
+    /// The lease as last read or written.
+    lease: Option<VramLease>,
     view: Option<watch::Receiver<ClaimView>>,
     held: ClaimView,
 

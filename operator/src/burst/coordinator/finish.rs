@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use sahasra_crds::{
     BurstJob,
     conditions::{ADMITTED, CHECKPOINTED, COMPLETE, FAILED},
@@ -61,7 +62,7 @@ impl Coordinator {
         let returning = tasks::spawn(async move {
             let released = pool.release(&uid, immediately).await;
             let deleted = match &lease {
-                Some(lease) => delete_lease(&objects, lease).await,
+                Some(lease) => delete_lease(&objects, &lease.name_any()).await,
                 None => Ok(()),
             };
             (released, deleted)

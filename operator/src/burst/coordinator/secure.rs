@@ -57,7 +57,7 @@ impl Coordinator {
     async fn write_intent(&mut self, job: &BurstJob, held: u64) -> Result<(), CoordinatorError> {
         let bounds = self.bounds(job, held);
         let lease = self.objects.write_intent(job, bounds).await?;
-        self.adopt_lease(&lease);
+        self.adopt_lease(lease);
         self.budget.spend();
         self.context.settings.faults.reached(Step::Intent);
         Ok(())
@@ -232,7 +232,7 @@ impl Coordinator {
         self.started = false;
         self.devices.clear();
         if let Some(lease) = self.lease.take() {
-            self.objects.delete_lease(&lease).await?;
+            self.objects.delete_lease(&lease.name_any()).await?;
             self.budget.spend();
         }
         self.hold = Hold::Suspended;
