@@ -8,10 +8,9 @@
 //! Whatever can be rejected is rejected with an HTTP answer before the WebSocket opens: a missing token, missing rights, an unknown session,
 //! a session without a worker, a rejection by the worker. Later failures are reported as close codes (see [`relay`]).
 //!
-//! A client whose stream broke sends the session's secret. If the session's worker is in the [`cache`], the gateway connects to it at once,
+//! A client whose stream broke sends the session's secret. If the session's worker is in the cache, the gateway connects to it at once,
 //! and the worker verifies the secret: clients can resume during an outage of the API server.
 
-mod cache;
 mod end;
 mod metrics;
 mod relay;
@@ -19,8 +18,12 @@ mod slots;
 mod websocket;
 mod worker;
 
+use std::{num::NonZeroUsize, sync::Arc};
+
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use lru::LruCache;
+use parking_lot::Mutex;
 use sahasra_access::{Access, AccessError};
 use sahasra_crds::conditions::FAILED;
 use sahasra_service::{answer::Answer, tls::Connector};
@@ -38,13 +41,15 @@ use crate::{
     route::Object,
 };
 
-use cache::CachedWorker;
 use slots::Slot;
 use websocket::Opening;
 use worker::Worker;
 
 pub(crate) use metrics::StreamMetrics;
 pub use relay::{MESSAGE_BYTES, Pace};
+
+/// Maximum number of sessions whose worker is cached. An entry takes a few hundred bytes.
+const MAX_CACHED: NonZeroUsize = NonZeroUsize::new(8192).unwrap();
 
 /// State shared by all streams of a gateway.
 pub(crate) struct Streams {
@@ -55,7 +60,16 @@ pub(crate) struct Streams {
     pace: Pace,
     stop: CancellationToken,
     open: TaskTracker,
-    cache: cache::Endpoints,
+    /// The last workers of sessions. Every entry was read by a caller that may open the session's stream.
+    cache: Mutex<LruCache<Object, CachedWorker>>,
+}
+
+/// The worker of a session, and the caller that opened its stream.
+#[derive(Clone)]
+struct CachedWorker {
+    endpoint: String,
+    /// Caller that opened the stream. A client that resumes the stream with the session's secret counts as the same caller.
+    caller: Option<Arc<str>>,
 }
 
 impl Streams {
@@ -77,7 +91,7 @@ impl Streams {
             pace,
             stop,
             open: TaskTracker::new(),
-            cache: cache::Endpoints::default(),
+            cache: Mutex::new(LruCache::new(MAX_CACHED)),
         }
     }
 
@@ -150,7 +164,7 @@ impl Streams {
     /// Opens a stream to the last known worker of the session, which verifies the secret. `None` when the worker is not known or does not
     /// accept: the API server then decides.
     async fn resume(&self, caller: &Caller<'_>, session: &Object, opening: &Opening) -> Option<Result<(Worker, Slot), Refusal>> {
-        let seen = self.cache.get(session)?;
+        let seen = self.cache.lock().get(session).cloned()?;
         let worker = match worker::connect(self.workers.as_ref(), &seen.endpoint, session, &caller.token, opening).await {
             Ok(worker) => worker,
             Err(gone @ Refusal::WorkerUnreachable { .. }) => return Some(Err(gone)),
@@ -183,7 +197,7 @@ impl Streams {
             Err(_) if worker.resumed => self.slots.take(name.clone(), Some(session))?,
             slot => slot?,
         };
-        self.cache.put(session, CachedWorker { endpoint, caller: name });
+        self.cache.lock().put(session.clone(), CachedWorker { endpoint, caller: name });
         Ok((worker, slot))
     }
 }

@@ -10,12 +10,13 @@
 //!
 //! The embedded control plane of `sahasra up` has a single token: the check is a comparison with it ([`Access::token`]).
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{Client, Config, config::AuthInfo};
+use lru::LruCache;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -29,7 +30,7 @@ const NO_HOLDS: Duration = Duration::from_secs(1);
 /// Time for which the user name of a token is cached.
 const CALLER_HOLDS: Duration = Duration::from_secs(60);
 /// Maximum number of entries of each cache. An entry takes about a hundred bytes.
-const MAX_ANSWERS: usize = 4096;
+const MAX_ANSWERS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Maximum length of a token in bytes. A service account's token has about 1 KiB.
 const MAX_TOKEN: usize = 16 << 10;
 
@@ -120,26 +121,21 @@ struct Reviews {
 }
 
 /// Values that are kept for a while, by a digest: the cache holds no tokens.
-struct Cache<V>(Mutex<HashMap<[u8; 32], (Instant, V)>>);
+struct Cache<V>(Mutex<LruCache<[u8; 32], (Instant, V)>>);
 
 impl<V: Clone> Cache<V> {
+    fn new() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_ANSWERS)))
+    }
+
     fn get(&self, key: &[u8; 32]) -> Option<V> {
-        let entries = self.0.lock();
+        let mut entries = self.0.lock();
         let (_, value) = entries.get(key).filter(|(until, _)| *until > Instant::now())?;
         Some(value.clone())
     }
 
     fn insert(&self, key: [u8; 32], value: V, holds: Duration) {
-        let now = Instant::now();
-        let mut entries = self.0.lock();
-        if entries.len() >= MAX_ANSWERS {
-            entries.retain(|_, (until, _)| *until > now);
-        }
-        // No entry has expired: all of them are dropped, and later checks repeat their reviews.
-        if entries.len() >= MAX_ANSWERS {
-            entries.clear();
-        }
-        entries.insert(key, (now + holds, value));
+        self.0.lock().put(key, (Instant::now() + holds, value));
     }
 }
 
@@ -160,8 +156,8 @@ impl Access {
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
             client: sahasra_kubernetes::client(config)?,
-            verdicts: Cache(Mutex::default()),
-            callers: Cache(Mutex::default()),
+            verdicts: Cache::new(),
+            callers: Cache::new(),
         }))))
     }
 
