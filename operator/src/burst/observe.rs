@@ -6,7 +6,10 @@
 //!
 //! An object that several arguments refer to is fetched and kept once.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -197,18 +200,13 @@ impl<'a> Survey<'a> {
 
     /// Maximum bytes of the referenced objects. Memory for them must be reserved before more is read.
     pub fn bytes(&self) -> u64 {
-        let mut names: Vec<&str> = Vec::new();
-        let mut bytes: u64 = self.objects.values().map(|meta| meta.size).sum();
-        for wanted in self.wanted() {
-            match wanted.place {
-                Place::Key(reference) if !names.contains(&reference.name.as_str()) => {
-                    names.push(&reference.name);
-                    // A ConfigMap that has not been read yet counts with its maximum.
-                    bytes += MAX_CONFIG_MAP_BYTES as u64;
-                }
-                Place::Key(_) | Place::Url(_) | Place::Text(_) | Place::Base64(_) => {}
-            }
-        }
+        let name = |wanted: &Wanted<'a>| match wanted.place {
+            Place::Key(reference) => Some(reference.name.as_str()),
+            Place::Url(_) | Place::Text(_) | Place::Base64(_) => None,
+        };
+        let config_maps: BTreeSet<&str> = self.wanted().filter_map(name).collect();
+        // A ConfigMap that has not been read yet counts with its maximum.
+        let bytes = (config_maps.len() * MAX_CONFIG_MAP_BYTES) as u64 + self.objects.values().map(|meta| meta.size).sum::<u64>();
         bytes.min(MAX_PTX_BYTES + MAX_INPUT_BYTES)
     }
 

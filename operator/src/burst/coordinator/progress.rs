@@ -9,14 +9,12 @@ use sahasra_crds::{
     burst_job::status::{ResultsStatus, SliceCounts},
     conditions::{ADMITTED, CHECKPOINTED},
 };
-use sahasra_results::table::Columns;
 use sahasra_service::{causes, tasks};
 
 use super::{Coordinator, CoordinatorError, writes::Written};
 use crate::{
     burst::{
         budget::Pace,
-        checkpoint::{self, Results},
         objects::WriteError,
         status::{self, Verdict},
     },
@@ -340,16 +338,6 @@ impl Coordinator {
         self.version = job.resource_version().unwrap_or_default();
         self.status = next;
         Ok(())
-    }
-
-    /// Text of `results.csv`, if the results are in the checkpoint and the text is small enough.
-    pub(super) fn csv(&self) -> Option<String> {
-        let Results::Inline(records) = &self.results else { return None };
-        let columns = Columns {
-            program: &self.burst.chunks,
-            layout: &self.burst.layout,
-        };
-        columns.text(self.account.completed(), records, checkpoint::MAX_CSV_BYTES)
     }
 
     pub(super) fn event(&mut self, warning: bool, reason: &str, note: String) {

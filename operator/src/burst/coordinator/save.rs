@@ -11,6 +11,7 @@ use sahasra_crds::{
     burst_job::KeptResults,
     conditions::{ADMITTED, CHECKPOINTED},
 };
+use sahasra_results::table::Columns;
 use sahasra_service::{causes, tasks};
 use sahasra_wire::burst::Store;
 use tokio::time::timeout;
@@ -328,8 +329,13 @@ impl Coordinator {
     /// Files for humans in the ConfigMap: `results.csv`, and `failed.csv` if there is no store for it.
     pub(super) fn texts(&self) -> Vec<(&'static str, String)> {
         let mut texts = Vec::new();
-        if let Some(csv) = self.csv() {
-            texts.push((checkpoint::CSV, csv));
+        if let Results::Inline(records) = &self.results {
+            let columns = Columns {
+                program: &self.burst.chunks,
+                layout: &self.burst.layout,
+            };
+            let csv = columns.text(self.account.completed(), records, MAX_CSV_BYTES);
+            texts.extend(csv.map(|csv| (checkpoint::CSV, csv)));
         }
         if self.burst.results == KeptResults::Failed && self.burst.store.is_none() {
             let mut parts = results_store::failed_csv(self.account.causes(), self.account.failed_set(), MAX_CSV_BYTES);
