@@ -252,10 +252,8 @@ fn ended(
         return Ok(None);
     }
     if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
-        return end(
-            "ExecutorLost",
-            format!("{}; its data is lost: create another session", seen.load.ended),
-        );
+        let message = format!("{}; its data is lost: create another session", seen.load.ended);
+        return end("ExecutorLost", message);
     }
     let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
     if lease.and_then(granted) != Some(placed_on) {
