@@ -7,7 +7,7 @@ use std::{
 };
 
 use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName, WorkerUid};
-use sahasra_scheduler::Load;
+use sahasra_scheduler::{ClaimKind, Load};
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::{Grant, GrantId, Owner};
 use tokio::sync::watch;
@@ -31,7 +31,6 @@ mod release;
 mod sessions;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 /// Time for which a device that rejected an acquire receives no further acquire. Chunks of other owners end within this time.
 const REFUSED_FOR: Duration = Duration::from_millis(500);
@@ -295,6 +294,15 @@ impl State {
         if let Some(claim) = self.claims.get_mut(uid) {
             claim.limits = limits;
         }
+    }
+
+    /// Kind of each claim that waits for its minimum, and the time since it was registered or its minimum was raised.
+    pub(in crate::pool) fn waiting(&self, now: Duration) -> Vec<(ClaimKind, Duration)> {
+        let waits = self
+            .claims
+            .values()
+            .filter(|claim| claim.is_open() && claim.limits.is_none() && slices_of(&claim.grants) < claim.request.min);
+        waits.map(|claim| (claim.request.kind, now.saturating_sub(claim.since))).collect()
     }
 
     /// Drops all grants on a worker.
