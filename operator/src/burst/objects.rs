@@ -248,7 +248,7 @@ impl Objects {
             match self.whose(&found) {
                 Whose::Ours if found.metadata.deletion_timestamp.is_none() => return Ok(found),
                 // The garbage collector has not deleted it yet.
-                Whose::Ours | Whose::Predecessors => self.delete_lease_of(&found).await?,
+                Whose::Ours | Whose::Predecessors => self.delete_lease(&found).await?,
                 Whose::Others if name == self.owner.name => name = objects::derived_name(&self.owner.name, &self.owner.uid, ""),
                 Whose::Others => {
                     let (kind, first) = ("VramLease", self.owner.name.clone());
@@ -281,7 +281,8 @@ impl Objects {
         lease
     }
 
-    async fn delete_lease_of(&self, lease: &VramLease) -> Result<(), WriteError> {
+    /// Deletes this lease. Succeeds if it does not exist.
+    pub async fn delete_lease(&self, lease: &VramLease) -> Result<(), WriteError> {
         let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
         deleted.map_err(api("delete the VramLease"))
     }
@@ -291,19 +292,10 @@ impl Objects {
         let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
         for lease in &leases {
             if lease.owner_references().iter().any(|owner| owner.uid == self.owner.uid) {
-                self.delete_lease_of(lease).await?;
+                self.delete_lease(lease).await?;
             }
         }
         Ok(())
-    }
-
-    /// Deletes the lease with this name. Succeeds if it does not exist.
-    pub async fn delete_lease(&self, name: &str) -> Result<(), WriteError> {
-        match self.leases.delete(name, &DeleteParams::default()).await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == 404 => Ok(()),
-            Err(error) => Err(api("delete the VramLease")(error)),
-        }
     }
 
     /// Writes the lease's status, which contains the coordinator's term. Returns the lease's generation, or `None` if the lease does not

@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::ResourceExt;
 use sahasra_crds::{
-    BurstJob,
+    BurstJob, VramLease,
     conditions::{ADMITTED, CHECKPOINTED, COMPLETE, FAILED},
 };
 use sahasra_service::{backoff::Backoff, causes, tasks};
@@ -62,7 +61,7 @@ impl Coordinator {
         let returning = tasks::spawn(async move {
             let released = pool.release(&uid, immediately).await;
             let deleted = match &lease {
-                Some(lease) => delete_lease(&objects, &lease.name_any()).await,
+                Some(lease) => delete_lease(&objects, lease).await,
                 None => Ok(()),
             };
             (released, deleted)
@@ -266,14 +265,13 @@ fn chunks_failed(count: u64) -> String {
 
 /// Deletes the lease of a burst that ends. Retries while the API server does not accept the deletion, because the end may have to wait for
 /// a store, and the lease would then exist without a holder.
-async fn delete_lease(objects: &Objects, name: &str) -> Result<(), WriteError> {
+async fn delete_lease(objects: &Objects, lease: &VramLease) -> Result<(), WriteError> {
     let (began, mut failures) = (Instant::now(), 0);
-    let mut outcome = objects.delete_lease(name).await;
-    while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < RETRY_TIMEOUT {
-        failures += 1;
+    loop {
+        match objects.delete_lease(lease).await {
+            Err(WriteError::Api { .. }) if began.elapsed() < RETRY_TIMEOUT => failures += 1,
+            outcome => return outcome,
+        }
         tokio::time::sleep(RETRY.after(failures)).await;
-        // The name may belong to another lease by now, so only leases of the job are deleted.
-        outcome = objects.delete_leases().await;
     }
-    outcome
 }

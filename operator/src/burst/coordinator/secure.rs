@@ -232,7 +232,7 @@ impl Coordinator {
         self.started = false;
         self.devices.clear();
         if let Some(lease) = self.lease.take() {
-            self.objects.delete_lease(&lease.name_any()).await?;
+            self.objects.delete_lease(&lease).await?;
             self.budget.spend();
         }
         self.hold = Hold::Suspended;
