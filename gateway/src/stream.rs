@@ -34,11 +34,10 @@ use tracing::Instrument;
 
 use crate::{
     api::{ApiServer, Caller},
-    call::Call,
     conditions,
     query::Query,
     refusal::Refusal,
-    route::Object,
+    route::{Call, Object},
 };
 
 use slots::Slot;
