@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sahasra_names::{ClassName, DeviceId, DeviceName, Engine, WorkerName};
+use sahasra_names::{ClassName, DeviceId, Engine};
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
     grants::{GrantId, Owner, SessionTerms},
@@ -102,8 +102,7 @@ pub struct SeenSession {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldGrant {
     pub id: GrantId,
-    pub worker: WorkerName,
-    pub device: DeviceName,
+    pub device: DeviceId,
     pub endpoint: String,
     pub slices: u32,
 }

@@ -388,8 +388,7 @@ impl State {
             let worker = self.workers.get(&held.device.worker);
             HeldGrant {
                 id: held.id.clone(),
-                worker: held.device.worker.clone(),
-                device: held.device.device.clone(),
+                device: held.device.clone(),
                 endpoint: worker.map(|worker| worker.endpoint.clone()).unwrap_or_default(),
                 slices: held.slices,
             }
