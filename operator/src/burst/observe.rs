@@ -282,28 +282,24 @@ impl<'a> Survey<'a> {
                 path: path.clone(),
                 source,
             })?;
-            let Some(mut found) = found else {
+            let Some(found) = found else {
                 let message = format!("ConfigMap {name:?} not found in the job's namespace: create it");
                 return Err(missing(&format!("{path}.name"), "ConfigMapNotFound", message));
             };
             version.update(version_of(&found));
+            let binary = found
+                .binary_data
+                .into_iter()
+                .flatten()
+                .map(|(key, bytes)| (key, Bytes::from(bytes.0)));
+            let text = found.data.into_iter().flatten().map(|(key, text)| (key, Bytes::from(text)));
+            let content: BTreeMap<String, Bytes> = binary.chain(text).collect();
             for (key, path) in wanted {
-                if keys.contains_key(&(name, key)) {
-                    continue;
-                }
-                let text = found.data.as_mut().and_then(|data| data.remove(key)).map(Bytes::from);
-                let binary = || {
-                    found
-                        .binary_data
-                        .as_mut()
-                        .and_then(|data| data.remove(key))
-                        .map(|bytes| Bytes::from(bytes.0))
-                };
-                let Some(bytes) = text.or_else(binary) else {
+                let Some(bytes) = content.get(key) else {
                     let message = format!("key {key:?} not found in ConfigMap {name:?}");
                     return Err(missing(&format!("{path}.key"), "ConfigMapKeyNotFound", message));
                 };
-                keys.insert((name, key), bytes);
+                keys.insert((name, key), bytes.clone());
             }
         }
         self.check_sizes(&keys)?;
