@@ -91,19 +91,18 @@ impl Coordinator {
                 return self.delete().await;
             }
             let CoordinatorError::Write(error) = error else { return Err(error) };
-            match error {
-                // The status must show the end of the burst, so fields that the API server permanently rejects are left out.
-                error if error.refusal().is_some() && !self.lean => {
-                    tracing::warn!(error = %causes(&error), "status permanently rejected");
-                    self.lean = true;
-                    let message = format!("{}: aggregate and failures are omitted", causes(&error));
-                    verdicts = vec![
-                        Verdict::new(FAILED, true, "StatusRejected", message),
-                        Verdict::new(COMPLETE, false, "StatusRejected", "the status was rejected"),
-                    ];
-                }
-                error => self.patient(error, began, &mut failures).await?,
+            if self.lean || error.refusal().is_none() {
+                self.patient(error, began, &mut failures).await?;
+                continue;
             }
+            // The status must show the end of the burst, so fields that the API server permanently rejects are left out.
+            tracing::warn!(error = %causes(&error), "status permanently rejected");
+            self.lean = true;
+            let message = format!("{}: aggregate and failures are omitted", causes(&error));
+            verdicts = vec![
+                Verdict::new(FAILED, true, "StatusRejected", message),
+                Verdict::new(COMPLETE, false, "StatusRejected", "the status was rejected"),
+            ];
         }
         self.context.settings.faults.reached(Step::Completion);
         let verdict = &verdicts[0];
@@ -147,18 +146,18 @@ impl Coordinator {
         let (mut failures, mut texts) = (0, self.texts());
         let (mut saved, mut told) = (false, None);
         loop {
-            let outcome = match saved {
-                false => self.write_checkpoint_now(texts.clone()).await.map(|()| saved = true),
-                true => Ok(()),
+            let published = async {
+                if !saved {
+                    self.write_checkpoint_now(texts.clone()).await?;
+                    saved = true;
+                }
+                self.publish().await
             };
-            let error = match outcome {
-                Ok(()) => match self.publish().await {
-                    Ok(published) => {
-                        (self.published, self.saving_failed) = (published, None);
-                        return Ok(end);
-                    }
-                    Err(error) => error,
-                },
+            let error = match published.await {
+                Ok(published) => {
+                    (self.published, self.saving_failed) = (published, None);
+                    return Ok(end);
+                }
                 Err(error) => error,
             };
             if self.is_deleted() {
