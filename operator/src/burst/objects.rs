@@ -62,13 +62,14 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Message for the user if the same write would be rejected again: the API server's message, or the remedy.
+    /// Message for the user if the same write would be rejected again until something changes, such as a quota, a role, or the object: the
+    /// API server's message, or the remedy.
     pub fn rejection(&self) -> Option<String> {
         match self {
             Self::Api {
                 operation,
-                source: source @ kube::Error::Api(status),
-            } if objects::is_rejected(source) => Some(format!("failed to {operation}: {}", status.message)),
+                source: kube::Error::Api(status),
+            } if matches!(status.code, 400 | 403 | 413 | 422) => Some(format!("failed to {operation}: {}", status.message)),
             Self::NamesTaken { .. } => Some(self.to_string()),
             _ => None,
         }
@@ -76,7 +77,7 @@ impl WriteError {
 
     /// Whether the API server rejected the content, as too large or invalid by the schema, so that no retry can succeed.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Api { source, .. } if objects::is_invalid(source))
+        matches!(self, Self::Api { source, .. } if matches!(code(source), 400 | 413 | 422))
     }
 
     /// Whether the user has to change an object, so that the operator is not at fault. A 403 does not count, because the operator may lack

@@ -363,11 +363,9 @@ impl<'a> References<'a> {
 impl Observed {
     /// Bytes of memory in use. Content that several arguments refer to counts once.
     pub fn bytes(&self) -> u64 {
-        let mut seen: BTreeMap<*const u8, u64> = BTreeMap::new();
-        for bytes in std::iter::once(&self.ptx).chain(&self.inputs) {
-            seen.insert(bytes.as_ptr(), bytes.len() as u64);
-        }
-        seen.values().sum()
+        let all = std::iter::once(&self.ptx).chain(&self.inputs);
+        let sizes: BTreeMap<*const u8, u64> = all.map(|bytes| (bytes.as_ptr(), bytes.len() as u64)).collect();
+        sizes.values().sum()
     }
 }
 
