@@ -1,7 +1,5 @@
 //! `GpuSession`: a client bound to one device; its tensors live there until it closes.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use sahasra_names::{Engine, MAX_LABEL_LENGTH, MAX_SUBDOMAIN_LENGTH};
@@ -11,7 +9,6 @@ use serde_with::skip_serializing_none;
 use crate::{
     VramQuantity, number,
     rules::{class_name, immutable},
-    seconds,
 };
 
 /// Shortest lifetime of a session in seconds.
@@ -99,20 +96,6 @@ fn engine_description() -> String {
         .map(|engine| format!("`{engine}` ({})", engine.description()))
         .collect();
     format!("Engine that runs the session's programs: {}.", engines.join(", "))
-}
-
-impl GpuSessionSpec {
-    pub fn idle_timeout(&self) -> Duration {
-        seconds(self.idle_timeout_seconds)
-    }
-
-    pub fn disconnect_timeout(&self) -> Option<Duration> {
-        self.disconnect_timeout_seconds.map(seconds)
-    }
-
-    pub fn ttl(&self) -> Duration {
-        seconds(self.ttl_seconds)
-    }
 }
 
 /// Status of a session.

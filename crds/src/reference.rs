@@ -30,47 +30,8 @@ In the tables, `[]` stands for any element of a list, and `{}` for any key of a 
 object that contains it is set.
 ";
 
-const PARAMETERS: &str = r"
-## Parameters of chunks
-
-A parameter is a function of the chunk's index, which starts at 0. All agents compute the same values, and a retry uses them again. A
-value must be valid for the parameter's `type`: an integer in the range of an integer type, or a finite number for a floating-point
-type, which is rounded to the nearest value of the type.
-
-**`cel`** is a [CEL](https://cel.dev) expression over `index` and `count` (the number of chunks), which are ints. It returns an int or a
-double. The following are available:
-
-| | |
-| --- | --- |
-| literals | `42`, `0.5`, `1e-3`, `true`; lists such as `[16, 32, 64]`, for indexing and `in` |
-| operators | `+ - * / %` (`%` on ints), `== != < <= > >=`, `&& \|\| !`, `condition ? a : b`, `list[i]`, `x in list` |
-| conversions | `double(x)`, `int(x)` (rounds towards zero) |
-| on ints and doubles | `math.least(a, b, ...)`, `math.greatest(a, b, ...)`, `math.abs(x)` |
-| on doubles | `math.sign`, `math.floor`, `math.ceil`, `math.round`, `math.trunc`, `math.sqrt`, `math.exp`, `math.log`, `math.log2`, `math.log10`, `math.sin`, `math.cos`, `math.pow(base, exponent)` |
-
-As always in CEL, ints and doubles cannot be mixed (`0.1 * double(index)`, not `0.1 * index`), `/` of ints discards the remainder, and an
-int overflow is an error. When a job is accepted, its formulas are evaluated for every chunk if there are at most 4096 chunks, otherwise for
-4096 chunks that are spread from the first to the last. If a formula fails only for another chunk, that chunk fails.
-
-**`list`** assigns its values to the chunks in turn, and repeats them from the start.
-
-**`range`** is `start + step * index`. With `stop` instead of `step`, the values are evenly spaced from `start` to `stop`, and the last
-chunk gets `stop`.
-
-**`random`** depends only on `seed`, the name of the parameter and the index. The bits of index *i* are output *i* of SplitMix64 with the
-state `mix(mix(seed + 0x9e3779b97f4a7c15) xor fnv1a64(name))`, where `mix` is the output function of SplitMix64. With
-`unit = (bits >> 11) * 2^-53` and `pick(n) = (bits * n) >> 64`, the values are:
-
-| | |
-| --- | --- |
-| `choice` | `choice[pick(length)]` |
-| `uniform` | `min + (max - min) * unit`; for integer types `min + pick(max - min)` |
-| `logUniform` | `exp(ln(min) + (ln(max) - ln(min)) * unit)`, rounded down for integer types |
-
-`max` is never reached.
-
-**`product`** creates one chunk for each combination of its lists. The last list varies fastest.
-";
+/// The section on parameters, which no type defines.
+const PARAMETERS: &str = include_str!("reference/parameters.md");
 
 /// Returns the reference of all kinds as Markdown.
 pub fn markdown() -> String {
@@ -78,6 +39,7 @@ pub fn markdown() -> String {
     for definition in crate::definitions() {
         kind(&mut text, &definition).expect("a String takes all text");
     }
+    text.push('\n');
     text.push_str(PARAMETERS);
     text
 }

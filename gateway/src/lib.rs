@@ -32,7 +32,6 @@ use tokio_util::sync::CancellationToken;
 mod api;
 pub mod args;
 mod body;
-mod call;
 mod conditions;
 mod drain;
 mod metrics;

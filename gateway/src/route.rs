@@ -1,11 +1,23 @@
-//! Parses request paths. Every part of a path that is forwarded to the API server is validated here.
+//! The heads of requests as routes see them, and their paths. Every part of a path that is forwarded to the API server is validated here.
 
-use http::Method;
+use http::{HeaderMap, Method};
+use hyper::upgrade::OnUpgrade;
 use sahasra_names::{is_dns_label, is_dns_subdomain};
 
 use crate::refusal::Refusal;
 
 pub(crate) const API_VERSION: &str = "sahasra.dev/v1alpha1";
+
+/// Head of a request without its path.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub method: Method,
+    /// Empty if there is none.
+    pub query: String,
+    pub headers: HeaderMap,
+    /// Connection of the client, if the request may upgrade it, which only HTTP/1.1 requests can.
+    pub upgrade: Option<OnUpgrade>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {

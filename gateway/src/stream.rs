@@ -8,10 +8,9 @@
 //! Whatever can be rejected is rejected with an HTTP answer before the WebSocket opens: a missing token, missing rights, an unknown session,
 //! a session without a worker, a rejection by the worker. Later failures are reported as close codes (see [`relay`]).
 //!
-//! A client whose stream broke sends the session's secret. If the session's worker is in the [`cache`], the gateway connects to it at once,
+//! A client whose stream broke sends the session's secret. If the session's worker is in the cache, the gateway connects to it at once,
 //! and the worker verifies the secret: clients can resume during an outage of the API server.
 
-mod cache;
 mod end;
 mod metrics;
 mod relay;
@@ -19,9 +18,13 @@ mod slots;
 mod websocket;
 mod worker;
 
+use std::{num::NonZeroUsize, sync::Arc};
+
 use http::{HeaderValue, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use sahasra_access::{Access, AccessError, Action};
+use lru::LruCache;
+use parking_lot::Mutex;
+use sahasra_access::{Access, AccessError};
 use sahasra_crds::conditions::FAILED;
 use sahasra_service::{answer::Answer, tls::Connector};
 use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL};
@@ -31,20 +34,21 @@ use tracing::Instrument;
 
 use crate::{
     api::{ApiServer, Caller},
-    call::Call,
     conditions,
     query::Query,
     refusal::Refusal,
-    route::Object,
+    route::{Call, Object},
 };
 
-use cache::CachedWorker;
 use slots::Slot;
 use websocket::Opening;
 use worker::Worker;
 
 pub(crate) use metrics::StreamMetrics;
 pub use relay::{MESSAGE_BYTES, Pace};
+
+/// Maximum number of sessions whose worker is cached. An entry takes a few hundred bytes.
+const MAX_CACHED: NonZeroUsize = NonZeroUsize::new(8192).unwrap();
 
 /// State shared by all streams of a gateway.
 pub(crate) struct Streams {
@@ -55,7 +59,16 @@ pub(crate) struct Streams {
     pace: Pace,
     stop: CancellationToken,
     open: TaskTracker,
-    cache: cache::Endpoints,
+    /// The last workers of sessions. Every entry was read by a caller that may open the session's stream.
+    cache: Mutex<LruCache<Object, CachedWorker>>,
+}
+
+/// The worker of a session, and the caller that opened its stream.
+#[derive(Clone)]
+struct CachedWorker {
+    endpoint: String,
+    /// Caller that opened the stream. A client that resumes the stream with the session's secret counts as the same caller.
+    caller: Option<Arc<str>>,
 }
 
 impl Streams {
@@ -77,7 +90,7 @@ impl Streams {
             pace,
             stop,
             open: TaskTracker::new(),
-            cache: cache::Endpoints::default(),
+            cache: Mutex::new(LruCache::new(MAX_CACHED)),
         }
     }
 
@@ -150,31 +163,27 @@ impl Streams {
     /// Opens a stream to the last known worker of the session, which verifies the secret. `None` when the worker is not known or does not
     /// accept: the API server then decides.
     async fn resume(&self, caller: &Caller<'_>, session: &Object, opening: &Opening) -> Option<Result<(Worker, Slot), Refusal>> {
-        let seen = self.cache.get(session)?;
+        let seen = self.cache.lock().get(session).cloned()?;
         let worker = match worker::connect(self.workers.as_ref(), &seen.endpoint, session, &caller.token, opening).await {
             Ok(worker) => worker,
             Err(gone @ Refusal::WorkerUnreachable { .. }) => return Some(Err(gone)),
             Err(_) => return None,
         };
-        let slot = if worker.resumed {
-            self.slots.take_resumed(seen.caller, session)
-        } else {
-            // The worker did not recognise the secret and accepted the token.
-            self.slots.take(seen.caller)
-        };
+        // A worker that did not recognise the secret has accepted the token.
+        let slot = self.slots.take(seen.caller, Some(session).filter(|_| worker.resumed));
         Some(slot.map(|slot| (worker, slot)))
     }
 
     /// Opens a stream to the worker in the session's status, if the API server allows it to the caller.
     async fn find(&self, caller: &Caller<'_>, session: &Object, opening: &Opening) -> Result<(Worker, Slot), Refusal> {
         let token = &caller.token;
-        let action = Action::stream(&session.namespace, &session.name);
-        let (allowed, name) = tokio::join!(self.access.check(token.text(), &action), self.access.caller(token.text()));
+        let check = self.access.check_stream(token.text(), &session.namespace, &session.name);
+        let (allowed, name) = tokio::join!(check, self.access.caller(token.text()));
         allowed.map_err(refused)?;
         let name = name.map_err(refused)?;
         // The slot is taken after the check of access, so that callers without the right take none, and before the slow connection to the
         // worker.
-        let slot = match self.slots.take(name.clone()) {
+        let slot = match self.slots.take(name.clone(), None) {
             // The caller holds its share, but this may be the session's client coming back, whose stream does not count as new: the worker's
             // check of the secret decides.
             Err(full @ Refusal::Share { .. }) if opening.resume.is_some() => Err(full),
@@ -184,10 +193,10 @@ impl Streams {
         let endpoint = endpoint(&found, &session.name)?.to_owned();
         let worker = worker::connect(self.workers.as_ref(), &endpoint, session, token, opening).await?;
         let slot = match slot {
-            Err(_) if worker.resumed => self.slots.take_resumed(name.clone(), session)?,
+            Err(_) if worker.resumed => self.slots.take(name.clone(), Some(session))?,
             slot => slot?,
         };
-        self.cache.put(session, CachedWorker { endpoint, caller: name });
+        self.cache.lock().put(session.clone(), CachedWorker { endpoint, caller: name });
         Ok((worker, slot))
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     clock::Clock,
     fault::Faults,
     leases::Releases,
-    metrics::{Metrics, Snapshot},
+    metrics::Metrics,
     objects::cut,
     pool::Pool,
 };
@@ -73,12 +73,10 @@ impl Context {
     /// Updates the metrics that are computed from the current state. Called at each scrape.
     pub fn update_metrics(&self) {
         let caches = &self.caches;
-        self.metrics.update(&Snapshot {
-            workers: &self.directory.workers(),
-            waiting: &self.pool.waiting(),
-            bursts: &caches.bursts.get().map(Store::state).unwrap_or_default(),
-            sessions: &caches.sessions.get().map(Store::state).unwrap_or_default(),
-        });
+        let bursts = caches.bursts.get().map(Store::state).unwrap_or_default();
+        let sessions = caches.sessions.get().map(Store::state).unwrap_or_default();
+        self.metrics
+            .update(&self.directory.workers(), &self.pool.waiting(), &bursts, &sessions);
     }
 
     /// Publishes an Event in the background, with at most [`MAX_NOTE`] bytes of the note. No caller waits for it; a failure is only logged.

@@ -169,7 +169,12 @@ impl Reconciler {
                 // The finalizer is added before the lease exists, so that the session stays until the lease is deleted.
                 let held = objects::add_finalizer(&sessions, session).await;
                 held.map_err(api("add the finalizer"))?;
-                self.create_lease(&leases, session).await?;
+                let lease = lease_of(session, self.context.settings.session_lease);
+                match leases.create(&PostParams::default(), &lease).await {
+                    // With 409, an earlier create succeeded, but its answer was lost.
+                    Err(error) if code(&error) != 409 => return Err(api("create the VramLease")(error)),
+                    _ => {}
+                }
                 // The next reconcile evaluates the lease's status.
                 return Ok(Action::requeue(SOON));
             }
@@ -206,17 +211,5 @@ impl Reconciler {
             gone.map_err(api("remove the finalizer"))?;
         }
         Ok(decision.again.map_or_else(Action::await_change, Action::requeue))
-    }
-
-    async fn create_lease(&self, leases: &Api<VramLease>, session: &GpuSession) -> Result<(), ApiError> {
-        match leases
-            .create(&PostParams::default(), &lease_of(session, self.context.settings.session_lease))
-            .await
-        {
-            Ok(_) => Ok(()),
-            // An earlier create succeeded, but its answer was lost.
-            Err(error) if code(&error) == 409 => Ok(()),
-            Err(error) => Err(api("create the VramLease")(error)),
-        }
     }
 }

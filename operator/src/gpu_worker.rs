@@ -3,7 +3,7 @@
 //!
 //! Everything else in a worker's status is written by its agent. The pool drops the grants of a lost worker itself.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use kube::Api;
 use sahasra_crds::{
@@ -31,12 +31,8 @@ pub(crate) async fn run(context: Arc<Context>) {
     loop {
         changed.mark_unchanged();
         let mut failed = false;
-        let mut tried = HashSet::new();
         for worker in context.directory.workers() {
             let Some(ready) = verdict(&worker) else { continue };
-            if !tried.insert(worker.name.clone()) {
-                continue;
-            }
             failed |= !reconcile(&api, &worker, ready, &context).await;
         }
         tokio::select! {
@@ -75,21 +71,18 @@ async fn mark(api: &Api<GpuWorker>, worker: &Worker, ready: bool, context: &Cont
         return Ok(());
     }
     let (reason, message) = if ready {
-        (HEARTBEAT_RESUMED, "heartbeat resumed".to_owned())
+        (HEARTBEAT_RESUMED, "heartbeat resumed")
     } else {
-        (
-            HEARTBEAT_LOST,
-            "heartbeat timed out: slices granted here are considered lost".to_owned(),
-        )
+        (HEARTBEAT_LOST, "heartbeat timed out: slices granted here are considered lost")
     };
     let generation = object.metadata.generation;
-    if !conditions::set(&mut conditions, READY, ready, reason, &message, generation, timestamp()) {
+    if !conditions::set(&mut conditions, READY, ready, reason, message, generation, timestamp()) {
         return Ok(());
     }
     let version = object.metadata.resource_version.as_deref();
     objects::write_status_fields(api, &worker.name, version, json!({"conditions": conditions})).await?;
     let mut reference = kube::Resource::object_ref(&object, &());
     reference.namespace = None;
-    context.event(reference, !ready, reason, message);
+    context.event(reference, !ready, reason, message.to_owned());
     Ok(())
 }

@@ -12,11 +12,7 @@ use tokio::{
 };
 use warp::{Filter, Rejection, Reply};
 
-use crate::{
-    agents::{AgentClient, Directory, Worker},
-    context::Context,
-    objects::integer,
-};
+use crate::{agents::Worker, context::Context, objects::integer};
 
 /// Timeout of the request for an agent's current load. After it, `/workers` shows the statistics of the `GpuWorker`'s status.
 const ANSWER_WITHIN: Duration = Duration::from_millis(250);
@@ -53,37 +49,32 @@ impl From<Worker> for Row {
     }
 }
 
-/// The workers with their current load. A worker that does not answer in time is shown with the load of its last status.
-#[derive(Debug)]
-struct Workers {
-    directory: Arc<Directory>,
-    agents: AgentClient,
-    last: Mutex<Option<(Instant, Vec<Row>)>>,
-}
+/// The last answer, and its time.
+type Last = Mutex<Option<(Instant, Vec<Row>)>>;
 
-impl Workers {
-    async fn rows(&self) -> Vec<Row> {
-        // The lock is held during the requests, so that concurrent callers cause only one request to each agent.
-        let mut last = self.last.lock().await;
-        if let Some((at, rows)) = &*last
-            && at.elapsed() < GOOD_FOR
-        {
-            return rows.clone();
-        }
-        let look = |worker: Worker| async {
-            if worker.stale {
-                return Row::from(worker);
-            }
-            match timeout(ANSWER_WITHIN, self.agents.load(&worker.endpoint)).await {
-                Ok(Ok(now)) => with_load(worker, &now),
-                _ => worker,
-            }
-            .into()
-        };
-        let rows: Vec<Row> = stream::iter(self.directory.workers()).map(look).buffered(AT_ONCE).collect().await;
-        *last = Some((Instant::now(), rows.clone()));
-        rows
+/// The workers with their current load. A worker that does not answer in time is shown with the load of its last status.
+async fn rows(context: &Context, last: &Last) -> Vec<Row> {
+    // The lock is held during the requests, so that concurrent callers cause only one request to each agent.
+    let mut last = last.lock().await;
+    if let Some((at, rows)) = &*last
+        && at.elapsed() < GOOD_FOR
+    {
+        return rows.clone();
     }
+    let look = |worker: Worker| async {
+        if worker.stale {
+            return Row::from(worker);
+        }
+        match timeout(ANSWER_WITHIN, context.agents.load(&worker.endpoint)).await {
+            Ok(Ok(now)) => with_load(worker, &now),
+            _ => worker,
+        }
+        .into()
+    };
+    let workers = context.directory.workers();
+    let rows: Vec<Row> = stream::iter(workers).map(look).buffered(AT_ONCE).collect().await;
+    *last = Some((Instant::now(), rows.clone()));
+    rows
 }
 
 /// Replaces the load of a worker's devices by the load that its agent reports now.
@@ -101,16 +92,12 @@ fn with_load(mut worker: Worker, now: &Inventory) -> Worker {
 
 /// The routes of all endpoints.
 pub fn routes(context: Arc<Context>, readiness: health::Readiness) -> impl Filter<Extract = (impl Reply,), Error = Rejection> + Clone {
-    let workers = Arc::new(Workers {
-        directory: context.directory.clone(),
-        agents: context.agents.clone(),
-        last: Mutex::default(),
-    });
-    let workers = get_or_head().and(warp::path!("workers")).then(move || {
-        let workers = workers.clone();
-        async move { warp::reply::json(&workers.rows().await) }
-    });
     let registry = context.metrics.registry();
+    let (queried, last) = (context.clone(), Arc::new(Last::default()));
+    let workers = get_or_head().and(warp::path!("workers")).then(move || {
+        let (context, last) = (queried.clone(), last.clone());
+        async move { warp::reply::json(&rows(&context, &last).await) }
+    });
     let metrics = metrics_route::route(registry, move || context.update_metrics());
     workers.or(metrics).or(health::routes(readiness))
 }

@@ -193,10 +193,8 @@ impl Candidate {
     }
 
     async fn try_take(&self, seen: &mut Option<Seen>) -> Result<Option<Lease>, kube::Error> {
-        let Some(found) = self.api.get_opt(LEASE).await? else {
-            let new = self.without_version(Lease::default());
-            return self.taken(self.write(new, &self.identity).await);
-        };
+        let found = self.api.get_opt(LEASE).await?;
+        let found = found.unwrap_or_else(|| self.without_version(Lease::default()));
         let other = holder(&found).filter(|holder| !holder.is_empty() && *holder != self.identity);
         if let Some(other) = other {
             let version = found.metadata.resource_version.clone();
@@ -218,20 +216,12 @@ impl Candidate {
                 }
             }
         }
-        self.taken(self.write(found, &self.identity).await)
-    }
-
-    /// Losing the race to another operator is not an error.
-    fn taken(&self, outcome: Result<Lease, kube::Error>) -> Result<Option<Lease>, kube::Error> {
-        match outcome {
+        match self.send(&self.renewed(found, &self.identity)).await {
             Ok(lease) => Ok(Some(lease)),
+            // Losing the race to another operator is not an error.
             Err(error) if code(&error) == 409 => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    async fn write(&self, lease: Lease, identity: &str) -> Result<Lease, kube::Error> {
-        self.send(&self.renewed(lease, identity)).await
     }
 
     /// The Lease with the renew time, and with the holder if it changes, as the next write sends it.
@@ -260,7 +250,7 @@ impl Candidate {
 
     /// Clears the holder, so that another operator can lead at once.
     async fn resign(&self, lease: Lease) {
-        if let Err(error) = self.write(lease, "").await {
+        if let Err(error) = self.send(&self.renewed(lease, "")).await {
             tracing::debug!(error = %causes(&error), "failed to release the leader Lease");
         }
     }

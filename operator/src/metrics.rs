@@ -11,8 +11,6 @@ use crate::{agents::STATUSES, objects::integer};
 
 mod snapshot;
 
-pub(crate) use snapshot::Snapshot;
-
 const KINDS: [&str; 4] = ["BurstJob", "GpuSession", "GpuWorker", "VramLease"];
 /// Error categories of reconciles whose counters exist from the start. Rarer ones appear with their first error.
 const CATEGORIES: [&str; 3] = ["api", "conflict", "agent"];

@@ -63,17 +63,6 @@ pub(crate) fn derived_name(name: &str, uid: &str, suffix: &str) -> String {
     format!("{name}-{uid}{suffix}")
 }
 
-/// Whether the API server understood the request and rejected it. The same request is rejected again until something changes, such as a
-/// quota, a role, or the object.
-pub(crate) fn is_rejected(error: &kube::Error) -> bool {
-    matches!(code(error), 400 | 403 | 413 | 422)
-}
-
-/// Whether only a different request can succeed, because the object is too large or violates its schema.
-pub(crate) fn is_invalid(error: &kube::Error) -> bool {
-    matches!(code(error), 400 | 413 | 422)
-}
-
 /// Whether the object has the finalizer, which keeps it until its VRAM is released.
 pub(crate) fn has_finalizer<K: Resource>(object: &K) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)

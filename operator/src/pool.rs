@@ -33,7 +33,7 @@ mod state;
 pub(crate) use claim::SILENT;
 pub use claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SeenSession};
 pub use state::Unclaimed;
-use state::{Action, State};
+use state::{Action, Request, State};
 
 /// Maximum number of concurrent calls to agents. Renewals have a limit of their own, so that many acquires cannot let grants expire.
 const CONCURRENT_CALLS: usize = 64;
@@ -112,10 +112,7 @@ impl Pool {
 
     /// Reads the workers from the directory. Must be called once the directory knows all workers, before grants are adopted.
     pub fn observe(&self) {
-        {
-            let mut state = self.state.lock();
-            state.observe(&self.directory.workers(), self.clock.now());
-        }
+        self.state.lock().observe(&self.directory.workers(), self.clock.now());
         self.inventory_received.notify_waiters();
         self.changed.notify_one();
     }
@@ -140,15 +137,9 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// Limits the slices of a claim to those that its owner needs, by worker and device: the others are released, and nothing is acquired
-    /// until the limits are removed with `None`.
-    pub fn limit(&self, uid: &str, limits: Option<&BTreeMap<(&str, &str), u32>>) {
-        let limits = limits.map(|limits| {
-            limits
-                .iter()
-                .map(|((worker, device), slices)| (DeviceId::new(*worker, *device), *slices))
-                .collect()
-        });
+    /// Limits the slices of a claim to those that its owner needs, by device: the others are released, and nothing is acquired until the
+    /// limits are removed with `None`.
+    pub fn limit(&self, uid: &str, limits: Option<BTreeMap<DeviceId, u32>>) {
         self.state.lock().limit(uid, limits);
         self.changed.notify_one();
     }
@@ -285,17 +276,18 @@ impl Pool {
     }
 
     /// Sends the request of an action. Returns the worker if it did not answer a release.
-    #[tracing::instrument(level = "error", name = "call", skip_all, fields(worker = %action.worker(), device = action.device()))]
+    #[tracing::instrument(level = "error", name = "call", skip_all, fields(worker = %action.worker, device = action.device()))]
     async fn perform(&self, action: Action) -> Option<WorkerName> {
-        let calls = match action {
-            Action::Renew { .. } => &self.renewals,
+        let Action { worker, endpoint, request } = action;
+        let calls = match request {
+            Request::Renew(_) => &self.renewals,
             _ => &self.calls,
         };
         let _permit = calls.acquire().await;
         let sent_at = self.clock.now();
         let mut undone = None;
-        match action {
-            Action::Acquire { worker, endpoint, request } => {
+        match request {
+            Request::Acquire(request) => {
                 let answer = self.agents.acquire(&endpoint, &request).await;
                 let now = self.clock.now();
                 match answer {
@@ -309,8 +301,8 @@ impl Pool {
                         if granted {
                             self.faults.reached(Step::Grant);
                         }
-                        if let Some(Action::Release { worker, endpoint, request }) = undo {
-                            undone = self.give_back(&worker, &endpoint, &request).await;
+                        if let Some(undo) = undo {
+                            undone = self.give_back(undo).await;
                         }
                     }
                     Err(error) => {
@@ -319,8 +311,8 @@ impl Pool {
                     }
                 }
             }
-            Action::Release { worker, endpoint, request } => undone = self.give_back(&worker, &endpoint, &request).await,
-            Action::Renew { worker, endpoint, request } => {
+            Request::Release(_) => undone = self.give_back(Action { worker, endpoint, request }).await,
+            Request::Renew(request) => {
                 let answer = self.agents.renew(&endpoint, &request).await;
                 let now = self.clock.now();
                 if let Err(error) = &answer {
@@ -329,7 +321,7 @@ impl Pool {
                 let outcomes = answer.as_ref().ok().map(|answer| answer.outcomes.as_slice());
                 self.state.lock().renewed(&worker, &request, outcomes, sent_at, now);
             }
-            Action::Inventory { worker, endpoint } => {
+            Request::Inventory => {
                 let answer = self.agents.inventory(&endpoint).await;
                 let now = self.clock.now();
                 match answer {
@@ -338,10 +330,8 @@ impl Pool {
                         self.inventory_received.notify_waiters();
                         self.sessions_changed.notify_one();
                         self.orphans_found.notify_one();
-                        for action in releases {
-                            if let Action::Release { worker, endpoint, request } = action {
-                                self.give_back(&worker, &endpoint, &request).await;
-                            }
+                        for release in releases {
+                            self.give_back(release).await;
                         }
                     }
                     Err(error) => {
@@ -372,21 +362,30 @@ impl Pool {
         }
     }
 
-    async fn give_back(&self, worker: &WorkerName, endpoint: &str, request: &ReleaseRequest) -> Option<WorkerName> {
+    /// Sends a release. Returns the worker if it did not answer.
+    async fn give_back(&self, release: Action) -> Option<WorkerName> {
+        let Action {
+            worker,
+            endpoint,
+            request: Request::Release(request),
+        } = release
+        else {
+            return None;
+        };
         // Retried once, because the first call on a connection that an agent's restart broke always fails.
         for attempt in 0..2 {
-            match self.agents.release(endpoint, request).await {
+            match self.agents.release(&endpoint, &request).await {
                 Ok(answer) => {
                     if let Some(refusal) = answer.refusal {
                         tracing::debug!(owner = request.owner.name, code = %refusal.code(), refusal.message, "release rejected");
                     }
                     let mut state = self.state.lock();
-                    state.confirmed(worker, request);
-                    state.released(worker, self.clock.now());
+                    state.confirmed(&worker, &request);
+                    state.released(&worker, self.clock.now());
                     return None;
                 }
                 Err(error) => {
-                    self.failed(worker, &error, "release failed");
+                    self.failed(&worker, &error, "release failed");
                     if attempt > 0 || !matches!(error, AgentError::Unreachable(_)) {
                         break;
                     }
@@ -394,7 +393,7 @@ impl Pool {
                 }
             }
         }
-        self.state.lock().release_failed(worker, request, self.clock.now());
-        Some(worker.clone())
+        self.state.lock().release_failed(&worker, &request, self.clock.now());
+        Some(worker)
     }
 }

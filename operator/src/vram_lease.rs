@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Api, Resource, ResourceExt,
     api::ListParams,
@@ -130,7 +131,8 @@ async fn end_orphans(context: &Context) {
 // A root: the span of the runtime has the same name and namespace in another form.
 #[tracing::instrument(level = "error", name = "reconcile", parent = None, skip_all, fields(lease = lease.name_any(), namespace = lease.namespace()))]
 async fn reconcile(lease: Arc<VramLease>, reconciler: Arc<Reconciler>) -> Result<Action, ReconcileError> {
-    if is_a_bursts(&lease) {
+    // A burst's coordinator manages its lease.
+    if controller(&lease, "BurstJob").is_some() {
         return Ok(Action::await_change());
     }
     let began = Instant::now();
@@ -146,18 +148,14 @@ fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Recon
     Action::requeue(Duration::from_secs(1))
 }
 
-/// Whether a burst's coordinator created and manages the lease.
-fn is_a_bursts(lease: &VramLease) -> bool {
-    is_controlled_by(lease, "BurstJob")
+/// The object of this kind that controls the lease.
+fn controller<'a>(lease: &'a VramLease, kind: &str) -> Option<&'a OwnerReference> {
+    let mut owners = lease.owner_references().iter();
+    owners.find(|owner| owner.kind == kind && owner.controller == Some(true))
 }
 
 fn is_a_sessions(lease: &VramLease) -> bool {
-    is_controlled_by(lease, "GpuSession")
-}
-
-fn is_controlled_by(lease: &VramLease, kind: &str) -> bool {
-    let mut owners = lease.owner_references().iter();
-    owners.any(|owner| owner.kind == kind && owner.controller == Some(true))
+    controller(lease, "GpuSession").is_some()
 }
 
 /// Whether slices that the lease has held and lost are not acquired again.
@@ -337,8 +335,7 @@ fn bounds(lease: &VramLease) -> Bounds {
 
 /// The session that the lease is for, with the settings that the agent needs. `None` if the lease is not for a session.
 fn session_terms(lease: &VramLease) -> Option<SessionTerms> {
-    let mut owners = lease.owner_references().iter();
-    let session = owners.find(|owner| owner.kind == "GpuSession" && owner.controller == Some(true))?;
+    let session = controller(lease, "GpuSession")?;
     Some(SessionTerms {
         namespace: lease.namespace().unwrap_or_default(),
         name: session.name.clone(),

@@ -1,7 +1,7 @@
 //! Authorisation of callers by the API server.
 //!
 //! ```text
-//! request's token ─► Access::check ─► cache (seconds) ─► SelfSubjectAccessReview, sent with that same token ─► API server
+//! request's token ─► Access::check_stream ─► cache (seconds) ─► SelfSubjectAccessReview, sent with that same token ─► API server
 //! ```
 //!
 //! The process that checks needs no rights and has none: the review is sent with the caller's token, so the API server authenticates the
@@ -10,12 +10,13 @@
 //!
 //! The embedded control plane of `sahasra up` has a single token: the check is a comparison with it ([`Access::token`]).
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::{Client, Config, config::AuthInfo};
+use lru::LruCache;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -29,58 +30,12 @@ const NO_HOLDS: Duration = Duration::from_secs(1);
 /// Time for which the user name of a token is cached.
 const CALLER_HOLDS: Duration = Duration::from_secs(60);
 /// Maximum number of entries of each cache. An entry takes about a hundred bytes.
-const MAX_ANSWERS: usize = 4096;
+const MAX_ANSWERS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Maximum length of a token in bytes. A service account's token has about 1 KiB.
 const MAX_TOKEN: usize = 16 << 10;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-
-/// A request in RBAC terms.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Action {
-    /// Verb, such as `get` or `create`.
-    pub verb: &'static str,
-    pub group: &'static str,
-    /// Plural name, such as `gpusessions`.
-    pub resource: &'static str,
-    /// Subresource, such as `stream`; empty for the resource itself.
-    pub subresource: &'static str,
-    /// Namespace; empty for a cluster-scoped resource, or for all namespaces.
-    pub namespace: String,
-    /// Name of the object; empty for all objects.
-    pub name: String,
-}
-
-impl Action {
-    /// Opening the stream of a session: `create` on `gpusessions/stream`.
-    pub fn stream(namespace: &str, session: &str) -> Self {
-        Self {
-            verb: "create",
-            group: "sahasra.dev",
-            resource: "gpusessions",
-            subresource: "stream",
-            namespace: namespace.to_owned(),
-            name: session.to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} {}", self.verb, self.resource)?;
-        if !self.subresource.is_empty() {
-            write!(formatter, "/{}", self.subresource)?;
-        }
-        write!(formatter, " of {}", self.group)?;
-        match (self.namespace.is_empty(), self.name.is_empty()) {
-            (true, true) => Ok(()),
-            (true, false) => write!(formatter, " ({})", self.name),
-            (false, true) => write!(formatter, " in namespace {}", self.namespace),
-            (false, false) => write!(formatter, " ({}/{})", self.namespace, self.name),
-        }
-    }
-}
 
 /// The texts are safe to return to the caller.
 #[derive(Debug, thiserror::Error)]
@@ -90,9 +45,10 @@ pub enum AccessError {
     NoToken,
     #[error("invalid token: it is unknown, or it has expired")]
     UnknownToken,
-    #[error("not allowed to {action}: a Role must allow it{}", in_brackets(.reason))]
+    #[error("not allowed to create gpusessions/stream of sahasra.dev ({namespace}/{session}): a Role must allow it{}", in_brackets(.reason))]
     Forbidden {
-        action: Box<Action>,
+        namespace: String,
+        session: String,
         /// The API server's reason; often empty.
         reason: String,
     },
@@ -165,32 +121,21 @@ struct Reviews {
 }
 
 /// Values that are kept for a while, by a digest: the cache holds no tokens.
-struct Cache<V>(Mutex<HashMap<[u8; 32], (Instant, V)>>);
-
-impl<V> Default for Cache<V> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
+struct Cache<V>(Mutex<LruCache<[u8; 32], (Instant, V)>>);
 
 impl<V: Clone> Cache<V> {
+    fn new() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_ANSWERS)))
+    }
+
     fn get(&self, key: &[u8; 32]) -> Option<V> {
-        let entries = self.0.lock();
+        let mut entries = self.0.lock();
         let (_, value) = entries.get(key).filter(|(until, _)| *until > Instant::now())?;
         Some(value.clone())
     }
 
     fn insert(&self, key: [u8; 32], value: V, holds: Duration) {
-        let now = Instant::now();
-        let mut entries = self.0.lock();
-        if entries.len() >= MAX_ANSWERS {
-            entries.retain(|_, (until, _)| *until > now);
-        }
-        // No entry has expired: all of them are dropped, and later checks repeat their reviews.
-        if entries.len() >= MAX_ANSWERS {
-            entries.clear();
-        }
-        entries.insert(key, (now + holds, value));
+        self.0.lock().put(key, (Instant::now() + holds, value));
     }
 }
 
@@ -211,8 +156,8 @@ impl Access {
         config.connect_timeout = Some(ANSWER_WITHIN);
         Ok(Self(Authority::ApiServer(Arc::new(Reviews {
             client: sahasra_kubernetes::client(config)?,
-            verdicts: Cache::default(),
-            callers: Cache::default(),
+            verdicts: Cache::new(),
+            callers: Cache::new(),
         }))))
     }
 
@@ -226,8 +171,9 @@ impl Access {
         Self(Authority::DenyAll)
     }
 
-    /// Checks that the caller with `token` may perform `action`. Verdicts are cached for a few seconds.
-    pub async fn check(&self, token: &str, action: &Action) -> Result<(), AccessError> {
+    /// Checks that the caller with `token` may open the stream of a session: `create` on `gpusessions/stream`. Verdicts are cached for a few
+    /// seconds.
+    pub async fn check_stream(&self, token: &str, namespace: &str, session: &str) -> Result<(), AccessError> {
         if token.is_empty() {
             return Err(AccessError::NoToken);
         }
@@ -235,11 +181,12 @@ impl Access {
             Authority::DenyAll => Err(AccessError::NoApiServer),
             Authority::Token(wanted) if is_same(token.as_bytes(), wanted.as_bytes()) => Ok(()),
             Authority::Token(_) => Err(AccessError::UnknownToken),
-            Authority::ApiServer(reviews) => match reviews.verdict(token, action).await? {
+            Authority::ApiServer(reviews) => match reviews.verdict(token, namespace, session).await? {
                 Verdict::Allowed => Ok(()),
                 Verdict::UnknownToken => Err(AccessError::UnknownToken),
                 Verdict::Forbidden(reason) => Err(AccessError::Forbidden {
-                    action: Box::new(action.clone()),
+                    namespace: namespace.to_owned(),
+                    session: session.to_owned(),
                     reason,
                 }),
             },
@@ -261,18 +208,9 @@ pub fn is_same(left: &[u8], right: &[u8]) -> bool {
 }
 
 /// Cache key of a review. A digest, so that the cache holds no tokens.
-fn key(token: &str, action: &Action) -> [u8; 32] {
+fn key(token: &str, namespace: &str, session: &str) -> [u8; 32] {
     let mut digest = Sha256::new();
-    let fields = [
-        token,
-        action.verb,
-        action.group,
-        action.resource,
-        action.subresource,
-        &action.namespace,
-        &action.name,
-    ];
-    for field in fields {
+    for field in [token, namespace, session] {
         digest.update((field.len() as u64).to_le_bytes());
         digest.update(field);
     }
@@ -280,12 +218,12 @@ fn key(token: &str, action: &Action) -> [u8; 32] {
 }
 
 impl Reviews {
-    async fn verdict(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
-        let key = key(token, action);
+    async fn verdict(&self, token: &str, namespace: &str, session: &str) -> Result<Verdict, AccessError> {
+        let key = key(token, namespace, session);
         if let Some(verdict) = self.verdicts.get(&key) {
             return Ok(verdict);
         }
-        let verdict = timeout(ANSWER_WITHIN, self.ask(token, action))
+        let verdict = timeout(ANSWER_WITHIN, self.ask(token, namespace, session))
             .await
             .map_err(|_| AccessError::Timeout)??;
         let holds = if matches!(verdict, Verdict::Allowed) { YES_HOLDS } else { NO_HOLDS };
@@ -293,20 +231,20 @@ impl Reviews {
         Ok(verdict)
     }
 
-    async fn ask(&self, token: &str, action: &Action) -> Result<Verdict, AccessError> {
+    async fn ask(&self, token: &str, namespace: &str, session: &str) -> Result<Verdict, AccessError> {
         let Some(authorization) = authorization(token) else {
             return Ok(Verdict::UnknownToken);
         };
-        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let some = |text: &str| Some(text.to_owned());
         let review = SelfSubjectAccessReview {
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
-                    verb: some(action.verb),
-                    group: some(action.group),
-                    resource: some(action.resource),
-                    subresource: some(action.subresource),
-                    namespace: some(&action.namespace),
-                    name: some(&action.name),
+                    verb: some("create"),
+                    group: some("sahasra.dev"),
+                    resource: some("gpusessions"),
+                    subresource: some("stream"),
+                    namespace: some(namespace),
+                    name: some(session),
                     ..ResourceAttributes::default()
                 }),
                 ..SelfSubjectAccessReviewSpec::default()
@@ -378,14 +316,14 @@ mod tests {
     #[tokio::test]
     async fn with_a_single_token_only_that_token_is_allowed() {
         let access = Access::token("secret");
-        let action = Action::stream("team", "mine");
-        access.check("secret", &action).await.unwrap();
+        access.check_stream("secret", "team", "mine").await.unwrap();
         for wrong in ["secreT", "secret2", "s"] {
-            let error = access.check(wrong, &action).await.unwrap_err();
+            let error = access.check_stream(wrong, "team", "mine").await.unwrap_err();
             assert_eq!(error.status(), StatusCode::UNAUTHORIZED, "{wrong}");
         }
-        assert_eq!(access.check("", &action).await.unwrap_err().status(), StatusCode::UNAUTHORIZED);
-        let error = Access::deny_all().check("secret", &action).await.unwrap_err();
+        let error = access.check_stream("", "team", "mine").await.unwrap_err();
+        assert_eq!(error.status(), StatusCode::UNAUTHORIZED);
+        let error = Access::deny_all().check_stream("secret", "team", "mine").await.unwrap_err();
         assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert!(error.to_string().contains("--no-kubernetes"), "the remedy: {error}");
         assert!(!format!("{access:?}").contains("secret"));
@@ -404,27 +342,18 @@ mod tests {
 
     #[test]
     fn different_questions_have_different_keys() {
-        let action = Action::stream("team", "mine");
-        let mut other = action.clone();
-        (other.namespace, other.name) = ("tea".to_owned(), "mmine".to_owned());
-        assert_ne!(key("a", &action), key("a", &other));
-        assert_ne!(key("a", &action), key("b", &action));
+        assert_ne!(key("a", "team", "mine"), key("a", "tea", "mmine"));
+        assert_ne!(key("a", "team", "mine"), key("b", "team", "mine"));
     }
 
     #[test]
     fn a_rejection_names_the_rejected_action() {
         let error = AccessError::Forbidden {
-            action: Box::new(Action::stream("team", "mine")),
+            namespace: "team".to_owned(),
+            session: "mine".to_owned(),
             reason: String::new(),
         };
         let text = "not allowed to create gpusessions/stream of sahasra.dev (team/mine): a Role must allow it";
         assert_eq!(error.to_string(), text);
-        let list = Action {
-            verb: "list",
-            resource: "gpuworkers",
-            subresource: "",
-            ..Action::stream("", "")
-        };
-        assert_eq!(list.to_string(), "list gpuworkers of sahasra.dev");
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use http::StatusCode;
 use kube::Config;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
-use sahasra_access::{Access, AccessError, Action};
+use sahasra_access::{Access, AccessError};
 use sahasra_e2e::ApiServer;
 use sahasra_local::{ControlPlane, Options};
 use tokio_util::sync::CancellationToken;
@@ -32,11 +32,10 @@ async fn the_embedded_api_accepts_only_its_own_token() {
     let serving = tokio::spawn(server.serve(stop.clone()));
     // The kubeconfig contains a valid token, which must not be used.
     let access = Access::of_api_server(config).unwrap();
-    let action = Action::stream("default", "mine");
-    access.check("secret", &action).await.unwrap();
-    let error = access.check("wrong", &action).await.unwrap_err();
+    access.check_stream("secret", "default", "mine").await.unwrap();
+    let error = access.check_stream("wrong", "default", "mine").await.unwrap_err();
     assert_eq!(error.status(), StatusCode::UNAUTHORIZED, "{error}");
-    let error = access.check("not\na token", &action).await.unwrap_err();
+    let error = access.check_stream("not\na token", "default", "mine").await.unwrap_err();
     assert_eq!(error.status(), StatusCode::UNAUTHORIZED, "{error}");
     stop.cancel();
     serving.await.unwrap();
@@ -93,11 +92,11 @@ async fn an_allowed_verdict_is_cached_for_that_action_only() {
     let (address, asked) = server("201 Created", ALLOWED);
     let access = Access::of_api_server(config(address)).unwrap();
     for _ in 0..3 {
-        access.check("token", &Action::stream("team", "mine")).await.unwrap();
+        access.check_stream("token", "team", "mine").await.unwrap();
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
-    access.check("token", &Action::stream("team", "other")).await.unwrap();
-    access.check("token2", &Action::stream("team", "mine")).await.unwrap();
+    access.check_stream("token", "team", "other").await.unwrap();
+    access.check_stream("token2", "team", "mine").await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 3);
 }
 
@@ -105,11 +104,11 @@ async fn an_allowed_verdict_is_cached_for_that_action_only() {
 async fn a_yes_is_forgotten_after_seconds() {
     let (address, asked) = server("201 Created", ALLOWED);
     let access = Access::of_api_server(config(address)).unwrap();
-    access.check("token", &Action::stream("team", "mine")).await.unwrap();
+    access.check_stream("token", "team", "mine").await.unwrap();
     tokio::time::pause();
     tokio::time::advance(std::time::Duration::from_secs(6)).await;
     tokio::time::resume();
-    access.check("token", &Action::stream("team", "mine")).await.unwrap();
+    access.check_stream("token", "team", "mine").await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 2);
 }
 
@@ -117,7 +116,7 @@ async fn a_yes_is_forgotten_after_seconds() {
 async fn a_no_is_forbidden_with_the_servers_reason() {
     let (address, _) = server("201 Created", DENIED);
     let access = Access::of_api_server(config(address)).unwrap();
-    let error = access.check("token", &Action::stream("team", "mine")).await.unwrap_err();
+    let error = access.check_stream("token", "team", "mine").await.unwrap_err();
     assert_eq!(error.status(), StatusCode::FORBIDDEN);
     assert!(error.to_string().contains("(no rule)"), "{error}");
 }
@@ -127,13 +126,13 @@ async fn a_failed_review_gives_no_verdict_and_is_repeated() {
     let (address, asked) = server("500 Internal Server Error", BROKEN);
     let access = Access::of_api_server(config(address)).unwrap();
     for _ in 0..2 {
-        let error = access.check("token", &Action::stream("team", "mine")).await.unwrap_err();
+        let error = access.check_stream("token", "team", "mine").await.unwrap_err();
         assert!(matches!(error, AccessError::Unavailable(_)), "{error}");
         assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
     }
     assert!(asked.load(Ordering::SeqCst) >= 2);
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let access = Access::of_api_server(config(closed)).unwrap();
-    let error = access.check("token", &Action::stream("team", "mine")).await.unwrap_err();
+    let error = access.check_stream("token", "team", "mine").await.unwrap_err();
     assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     CompileError, MAX_CHUNKS, NotOne, Parameter, Program,
-    formula::{Formula, Number},
+    formula::Formula,
     random::{Stream, within},
     rules::{ORDERED_BOUNDS, POSITIVE_MINIMUM, UNIQUE_NAMES, name_message},
     scalar::{Scalar, is_integer, takes, type_name},
@@ -145,10 +145,13 @@ fn source(path: &str, name: &str, spec: &ParameterSpec, seed: u64, count: u64) -
 fn formula(path: &str, text: &str, type_: ScalarType, count: u64) -> Result<Source, CompileError> {
     // `count` is at most 10 million, so the conversion is exact.
     let formula = Formula::compile(text, count as i64).or_else(|message| refuse(path, message))?;
-    let source: Source = Box::new(move |index| match formula.evaluate(index as i64).map_err(Refusal::Fault)? {
-        Number::Integer(value) => Scalar::from_i64(type_, value).ok_or(Refusal::Integer(value.into())),
-        Number::Double(value) => double(type_, value),
-    });
+    let source: Source = match formula {
+        Formula::Integer(formula) => Box::new(move |index| {
+            let value = formula(index as i64).map_err(Refusal::Fault)?;
+            Scalar::from_i64(type_, value).ok_or(Refusal::Integer(value.into()))
+        }),
+        Formula::Double(formula) => Box::new(move |index| double(type_, formula(index as i64).map_err(Refusal::Fault)?)),
+    };
     let samples = count.min(SAMPLES);
     for sample in 0..samples {
         // Samples are the first index, the last, and evenly spaced ones in between; with at most `SAMPLES` chunks, all indices.

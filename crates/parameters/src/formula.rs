@@ -23,17 +23,10 @@ const DEEPEST: usize = 48;
 /// never touched need no memory.
 const PARSER_STACK_BYTES: usize = 32 << 20;
 
-/// A type-checked formula.
+/// A type-checked formula: returns its value at an index.
 pub(crate) enum Formula {
     Integer(Compiled<i64>),
     Double(Compiled<f64>),
-}
-
-/// Result of a formula.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Number {
-    Integer(i64),
-    Double(f64),
 }
 
 /// Reason why a valid formula has no value at some index.
@@ -64,13 +57,6 @@ impl Formula {
             return Err(format!("nested more than {DEEPEST} deep: use fewer brackets and conditions"));
         }
         parse_and_check(text, count)
-    }
-
-    pub(crate) fn evaluate(&self, index: i64) -> Result<Number, Fault> {
-        match self {
-            Self::Integer(compiled) => compiled(index).map(Number::Integer),
-            Self::Double(compiled) => compiled(index).map(Number::Double),
-        }
     }
 }
 

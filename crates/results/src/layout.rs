@@ -2,6 +2,7 @@
 
 use sahasra_crds::burst_job::{ArgumentChoice, Kernel, ScalarType};
 use sahasra_parameters::Scalar;
+use serde::{Deserialize, Serialize};
 
 /// The outputs of one chunk, in the kernel's order, each little-endian and without padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,8 +11,10 @@ pub struct Layout {
     record_bytes: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One output. Serialized in manifests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
+    #[serde(rename = "type")]
     pub element: ScalarType,
     pub count: usize,
     /// Offset in the record, in bytes.

@@ -42,7 +42,7 @@ fn burst(index: usize, slice_bytes: u64, min: u32, max: u32) -> Claim {
         engine: Some(Engine::Ptx),
         priority: 0,
         since: Duration::from_millis(index as u64),
-        refused: Vec::new(),
+        refused: BTreeMap::new(),
     }
 }
 

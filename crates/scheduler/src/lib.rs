@@ -46,7 +46,7 @@ mod solution;
 mod solve;
 mod why_not;
 
-pub use problem::{Assignment, Claim, ClaimKind, Device, Load, Problem, Refused, Unusable};
+pub use problem::{Assignment, Claim, ClaimKind, Device, Load, Problem, Unusable};
 pub use solution::{Refusal, Solution};
 pub use solve::{RESERVE_AFTER, solve};
 pub use why_not::WhyNot;

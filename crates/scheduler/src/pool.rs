@@ -62,13 +62,6 @@ struct GroupKey<'a> {
     own: Option<&'a str>,
 }
 
-/// Slices that one lease holds on one device.
-#[derive(Clone, Copy, Debug)]
-struct LeaseSlices {
-    minimum: u32,
-    surplus: u32,
-}
-
 /// Journal entry: the number of slices that a claim held on a device before a change.
 type Change = (Rank, DeviceIndex, u32);
 
@@ -116,7 +109,7 @@ impl<'a> Pool<'a> {
                     },
                     group: 0,
                 };
-                let own = claim.refused.iter().any(|refused| refused.until > now);
+                let own = claim.refused.values().any(|until| *until > now);
                 let key = GroupKey {
                     class: claim.class.as_deref(),
                     engine: claim.engine,
@@ -207,29 +200,28 @@ impl<'a> Pool<'a> {
                     .saturating_add(*sessions)
             })
             .collect();
-        for (lease, device, slices) in self.held_by_leases() {
-            stuck[device as usize] = stuck[device as usize].saturating_add(u64::from(slices.minimum) * self.demand(lease).slice);
+        for (lease, device, minimum, _) in self.held_by_leases() {
+            stuck[device as usize] = stuck[device as usize].saturating_add(u64::from(minimum) * self.demand(lease).slice);
         }
         stuck
     }
 
     /// Surplus of leases in bytes, per lease and device. The surplus of a lease yields only to claims of the same or a higher priority.
     pub(crate) fn surplus_of_leases(&self) -> Vec<(Rank, DeviceIndex, u64)> {
-        let held = self.held_by_leases().filter(|(_, _, slices)| slices.surplus > 0);
-        held.map(|(lease, device, slices)| (lease, device, u64::from(slices.surplus) * self.demand(lease).slice))
+        let held = self.held_by_leases().filter(|(_, _, _, surplus)| *surplus > 0);
+        held.map(|(lease, device, _, surplus)| (lease, device, u64::from(surplus) * self.demand(lease).slice))
             .collect()
     }
 
-    /// Slices of each lease on each device. The first slices, in device order, count as the minimum.
-    fn held_by_leases(&self) -> impl Iterator<Item = (Rank, DeviceIndex, LeaseSlices)> {
+    /// Slices of each lease on each device: those of its minimum, and its surplus. The first slices, in device order, count as the minimum.
+    fn held_by_leases(&self) -> impl Iterator<Item = (Rank, DeviceIndex, u32, u32)> {
         let leases = self.ranks().filter(|&claim| self.demand(claim).claim.kind == ClaimKind::Lease);
         leases.flat_map(|lease| {
             let mut missing = self.demand(lease).min;
             self.holdings(lease).iter().map(move |(&device, &slices)| {
                 let minimum = slices.min(missing);
                 missing -= minimum;
-                let surplus = slices - minimum;
-                (lease, device, LeaseSlices { minimum, surplus })
+                (lease, device, minimum, slices - minimum)
             })
         })
     }
@@ -414,8 +406,5 @@ fn accepts(device: &Device, demand: &Demand, now: Duration) -> bool {
         && claim.engine.is_none_or(|engine| device.engines.contains(&engine))
         && device.usable.is_ok()
         && demand.unit() <= device.allocatable_bytes
-        && !claim
-            .refused
-            .iter()
-            .any(|refused| refused.until > now && refused.device == device.id)
+        && claim.refused.get(&device.id).is_none_or(|until| *until <= now)
 }

@@ -1,6 +1,6 @@
 //! Input of the solver: devices, claims and the previous assignments.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use sahasra_names::{ClassName, DeviceId, Engine, OwnerUid};
 
@@ -62,16 +62,6 @@ pub enum ClaimKind {
     Lease,
 }
 
-impl fmt::Display for ClaimKind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Burst => "burst",
-            Self::Session => "session",
-            Self::Lease => "lease",
-        })
-    }
-}
-
 /// Request of one owner for slices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
@@ -94,16 +84,9 @@ pub struct Claim {
     pub priority: i32,
     /// Start of waiting, on the clock of `now`.
     pub since: Duration,
-    /// Devices whose agents recently rejected a proposal for this claim.
-    pub refused: Vec<Refused>,
-}
-
-/// A device whose agent recently rejected slices of a claim.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refused {
-    pub device: DeviceId,
-    /// Time before which the device is not proposed again, on the clock of `now`.
-    pub until: Duration,
+    /// Devices whose agents recently rejected slices of this claim, each with the time before which it is not proposed again, on the clock
+    /// of `now`.
+    pub refused: BTreeMap<DeviceId, Duration>,
 }
 
 /// Slices of one claim on one device, either held now or as a target.

@@ -16,7 +16,7 @@ use reserve::Reservations;
 
 /// Computes the slices that each claim should hold, given the slices that it holds now (`previous`). The crate documentation has the rules.
 ///
-/// `now` counts from the origin of [`crate::Claim::since`] and [`crate::Refused::until`].
+/// `now` counts from the origin of [`crate::Claim::since`] and the times in [`crate::Claim::refused`].
 pub fn solve(problem: &Problem, previous: &[Assignment], now: Duration) -> Solution {
     let mut pool = Pool::new(problem, now);
     let mut lost = keep::keep(&mut pool, previous);

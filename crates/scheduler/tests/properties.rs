@@ -7,7 +7,7 @@ use std::{
 
 use proptest::{prelude::*, sample::subsequence};
 use sahasra_names::{DeviceId, Engine};
-use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER, Refused, Solution, Unusable, WhyNot, solve};
+use sahasra_scheduler::{Assignment, Claim, ClaimKind, Device, Load, Problem, RESERVE_AFTER, Solution, Unusable, WhyNot, solve};
 
 const NOW: Duration = Duration::from_secs(1_000);
 
@@ -87,13 +87,7 @@ fn claim(index: usize, devices: usize) -> impl Strategy<Value = Claim> {
                 engine: xla.then_some(Engine::Xla),
                 priority,
                 since,
-                refused: refused
-                    .into_iter()
-                    .map(|(device, until)| Refused {
-                        device: device_id(device),
-                        until,
-                    })
-                    .collect(),
+                refused: refused.into_iter().map(|(device, until)| (device_id(device), until)).collect(),
             },
         )
 }

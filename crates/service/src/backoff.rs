@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Exponential backoff: waits double with each consecutive failure.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     /// Wait after the first failure.
     pub first: Duration,

@@ -36,11 +36,7 @@ impl Clock {
     }
 
     pub fn now(&self) -> Duration {
-        let elapsed = self.origin.elapsed();
-        match self.gain {
-            0 => elapsed,
-            gain => scaled(elapsed, MILLION + i128::from(gain), MILLION),
-        }
+        scaled(self.origin.elapsed(), MILLION + i128::from(self.gain), MILLION)
     }
 
     /// The instant at which [`Clock::now`] reaches `time`, at most a century after the origin.

@@ -20,6 +20,9 @@ use tower::ServiceExt;
 
 use crate::causes;
 
+/// Interval of HTTP/2 pings, and timeout of their answers. A peer that vanished is detected within both together.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
 /// Limits of a server. The defaults suit both the operator and the agent.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -31,9 +34,6 @@ pub struct Limits {
     pub streams: u32,
     /// Timeout of the TLS handshake, of the first request, and of the head of an HTTP/1.1 request. A slower client is disconnected.
     pub header_timeout: Duration,
-    /// Interval of HTTP/2 pings. A peer that vanished is detected within this interval plus `keep_alive_timeout`.
-    pub keep_alive_interval: Duration,
-    pub keep_alive_timeout: Duration,
     /// Maximum duration of open requests after the shutdown has begun.
     pub drain_timeout: Duration,
 }
@@ -45,8 +45,6 @@ impl Default for Limits {
             connections_per_address: 1024,
             streams: 256,
             header_timeout: Duration::from_secs(10),
-            keep_alive_interval: Duration::from_secs(5),
-            keep_alive_timeout: Duration::from_secs(5),
             drain_timeout: Duration::from_secs(5),
         }
     }
@@ -136,8 +134,8 @@ where
     builder
         .http2()
         .timer(TokioTimer::new())
-        .keep_alive_interval(limits.keep_alive_interval)
-        .keep_alive_timeout(limits.keep_alive_timeout)
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
         // A result stream is as fast as the operator reads: 1 MiB per stream covers the round trip in a cluster or over loopback.
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)

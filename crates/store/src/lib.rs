@@ -283,7 +283,7 @@ pub async fn bytes_within(found: GetResult, most: u64) -> Result<Bytes, object_s
 pub fn open(policy: &StorePolicy, url: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn ObjectStore>, OpenError> {
     // The HTTP client uses the process-wide TLS provider. An error only means that one is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    open_parsed(policy, &parse(url)?, options, Missing::Make)
+    open_parsed(policy, &parse(url)?, options, true)
 }
 
 /// Opens the directory of the object that `url` names, for reading. Returns the directory and the object's name in it. Fails if a `file://`
@@ -298,7 +298,7 @@ pub fn open_object(policy: &StorePolicy, url: &str, options: &BTreeMap<String, S
         .map_err(|()| OpenError::Scheme(url.to_owned()))?
         .pop_if_empty()
         .pop();
-    let store = open_parsed(policy, &folder, options, Missing::Refuse)?;
+    let store = open_parsed(policy, &folder, options, false)?;
     // Other writers of a shared directory can place a symbolic link there that points to files that only this process may read.
     if let (Ok(file), Some(root)) = (parse(url)?.to_file_path(), &policy.file_root)
         && folder.scheme() == "file"
@@ -319,18 +319,12 @@ fn parse(url: &str) -> Result<Url, OpenError> {
     })
 }
 
-/// Handling of a `file://` directory that does not exist.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Make,
-    Refuse,
-}
-
+/// Opens a directory. With `creates`, a missing `file://` directory is created.
 fn open_parsed(
     policy: &StorePolicy,
     parsed: &Url,
     options: &BTreeMap<String, String>,
-    missing: Missing,
+    creates: bool,
 ) -> Result<Arc<dyn ObjectStore>, OpenError> {
     let url = parsed.as_str();
     Path::from_url_path(parsed.path()).map_err(|source| OpenError::Path {
@@ -355,7 +349,7 @@ fn open_parsed(
         }};
     }
     match kind {
-        ObjectStoreScheme::Local => open_folder(policy, parsed, missing),
+        ObjectStoreScheme::Local => open_folder(policy, parsed, creates),
         ObjectStoreScheme::AmazonS3 => built!(AmazonS3Builder, &["aws_"], S3_SETTINGS, ["access_key_id"]),
         ObjectStoreScheme::GoogleCloudStorage => {
             built!(
@@ -374,7 +368,7 @@ fn real(path: &FilePath) -> Result<PathBuf, OpenError> {
     path.canonicalize().map_err(unreachable(path))
 }
 
-fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<dyn ObjectStore>, OpenError> {
+fn open_folder(policy: &StorePolicy, url: &Url, creates: bool) -> Result<Arc<dyn ObjectStore>, OpenError> {
     let root = policy
         .file_root
         .as_deref()
@@ -396,7 +390,7 @@ fn open_folder(policy: &StorePolicy, url: &Url, missing: Missing) -> Result<Arc<
     if !real(existing)?.starts_with(&real_root) {
         return Err(refused());
     }
-    if missing == Missing::Make {
+    if creates {
         std::fs::create_dir_all(&folder).map_err(unreachable(&folder))?;
     } else if let Err(error) = std::fs::metadata(&folder) {
         return Err(unreachable(&folder)(error));

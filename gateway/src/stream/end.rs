@@ -1,22 +1,29 @@
 //! Ends of a stream.
 
-use std::{fmt, io, time::Duration};
+use std::{io, time::Duration};
 
 use tokio_tungstenite::tungstenite::{Error, error::CapacityError, protocol::frame::coding::CloseCode};
 
 /// Longest reason in a close frame (RFC 6455 §5.5: 125 bytes with the code).
 const REASON_BYTES: usize = 123;
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum End {
+    #[error("the client closed the stream")]
     Client,
     /// The client's connection failed, or its data violated the protocol.
+    #[error("{}", client_broke(.0))]
     ClientBroke(Error),
+    #[error("client timed out after {} s", .0.as_secs_f32())]
     ClientSilent(Duration),
-    /// The client sent a text message; only binary messages are allowed.
+    /// The client sent a text message.
+    #[error("only binary messages are supported")]
     Text,
+    #[error("the worker closed the stream")]
     Worker,
+    #[error("worker connection lost: {0}")]
     WorkerBroke(io::Error),
+    #[error("the gateway is shutting down: connect again")]
     Stopping,
 }
 
@@ -54,20 +61,10 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Client => formatter.write_str("the client closed the stream"),
-            Self::ClientBroke(Error::Capacity(CapacityError::MessageTooLong { max_size, .. })) => {
-                write!(formatter, "a message exceeds {max_size} bytes: send several")
-            }
-            Self::ClientBroke(error) => write!(formatter, "client connection lost: {error}"),
-            Self::ClientSilent(silence) => write!(formatter, "client timed out after {} s", silence.as_secs_f32()),
-            Self::Text => formatter.write_str("only binary messages are supported"),
-            Self::Worker => formatter.write_str("the worker closed the stream"),
-            Self::WorkerBroke(error) => write!(formatter, "worker connection lost: {error}"),
-            Self::Stopping => formatter.write_str("the gateway is shutting down: connect again"),
-        }
+fn client_broke(error: &Error) -> String {
+    match error {
+        Error::Capacity(CapacityError::MessageTooLong { max_size, .. }) => format!("a message exceeds {max_size} bytes: send several"),
+        error => format!("client connection lost: {error}"),
     }
 }
 

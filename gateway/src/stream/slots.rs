@@ -39,21 +39,12 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a new stream; dropping the slot frees it. Without a caller (in a gateway with a single identity) no share applies.
+    /// Takes a slot for a stream; dropping the slot frees it. Without a caller (in a gateway with a single identity) no share applies, nor
+    /// to the first stream at a time of a session whose worker `resumed` it; further ones count as new.
     /// Fails with [`Refusal::Busy`] when all slots are taken, with [`Refusal::Share`] when the caller holds its share.
-    pub(super) fn take(&self, caller: Option<Arc<str>>) -> Result<Slot, Refusal> {
-        self.slot(caller, None)
-    }
-
-    /// Takes a slot for a stream of this session that its worker resumed. The caller's share does not apply to the first such stream at a
-    /// time; further ones count as new.
-    pub(super) fn take_resumed(&self, caller: Option<Arc<str>>, session: &Object) -> Result<Slot, Refusal> {
-        self.slot(caller, Some(session.clone()))
-    }
-
-    fn slot(&self, caller: Option<Arc<str>>, resumed: Option<Object>) -> Result<Slot, Refusal> {
+    pub(super) fn take(&self, caller: Option<Arc<str>>, resumed: Option<&Object>) -> Result<Slot, Refusal> {
         let mut held = self.held.lock();
-        let resumed = resumed.filter(|session| !held.resumed.contains(session));
+        let resumed = resumed.filter(|session| !held.resumed.contains(session)).cloned();
         let free = self.limit.saturating_sub(held.all);
         if free == 0 {
             return Err(Refusal::Busy { what: "streams", after: 5 });
@@ -120,7 +111,7 @@ mod tests {
 
     /// Takes slots until the caller gets no more.
     fn all_of(slots: &Slots, caller: &str) -> Vec<Slot> {
-        std::iter::from_fn(|| slots.take(Some(caller.into())).ok()).collect()
+        std::iter::from_fn(|| slots.take(Some(caller.into()), None).ok()).collect()
     }
 
     #[test]
@@ -131,7 +122,7 @@ mod tests {
         let second = all_of(&slots, "second");
         assert_eq!(second.len(), 64);
         assert!(matches!(
-            slots.take(Some("first".into())),
+            slots.take(Some("first".into()), None),
             Err(Refusal::Share {
                 own: 128,
                 limit: 256,
@@ -161,21 +152,24 @@ mod tests {
                 .enumerate()
                 .map(|(place, caller)| {
                     let session = session(&format!("session-{place}"));
-                    slots.take_resumed(Some(caller.into()), &session).unwrap()
+                    slots.take(Some(caller.into()), Some(&session)).unwrap()
                 })
                 .collect();
-            assert!(matches!(slots.take(Some("first".into())), Err(Refusal::Share { own: 128, .. })));
+            assert!(matches!(
+                slots.take(Some("first".into()), None),
+                Err(Refusal::Share { own: 128, .. })
+            ));
             assert_eq!((held.len(), all_of(&slots, "fourth").len()), (224, 16), "a new caller finds room");
         }
         let slots = Slots::new(1);
-        let _held = slots.take_resumed(None, &session("one")).unwrap();
-        assert!(matches!(slots.take_resumed(None, &session("other")), Err(Refusal::Busy { .. })));
+        let _held = slots.take(None, Some(&session("one"))).unwrap();
+        assert!(matches!(slots.take(None, Some(&session("other"))), Err(Refusal::Busy { .. })));
     }
 
     #[test]
     fn a_repeatedly_resumed_session_does_not_exceed_its_callers_share() {
         let slots = Slots::new(8);
-        let again = || slots.take_resumed(Some("first".into()), &session("same"));
+        let again = || slots.take(Some("first".into()), Some(&session("same")));
         let mut held: Vec<Slot> = std::iter::from_fn(|| again().ok()).collect();
         assert_eq!(held.len(), 4);
         assert_eq!(all_of(&slots, "second").len(), 2, "a new caller finds room");
@@ -190,9 +184,9 @@ mod tests {
     #[test]
     fn a_single_identity_gets_all_slots() {
         let slots = Slots::new(3);
-        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(None).ok()).collect();
+        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(None, None).ok()).collect();
         assert_eq!(held.len(), 3);
-        assert!(matches!(slots.take(None), Err(Refusal::Busy { .. })));
+        assert!(matches!(slots.take(None, None), Err(Refusal::Busy { .. })));
         drop(held);
         assert_eq!(all_of(&Slots::new(1), "alone").len(), 1);
     }
@@ -201,9 +195,9 @@ mod tests {
     fn the_default_limit_is_256_streams() {
         let args = Args::try_parse_from(["sahasra-gateway"]).unwrap();
         let slots = Slots::new(args.max_streams);
-        let mut held: Vec<Slot> = (0..256).map(|_| slots.take(None).unwrap()).collect();
-        assert!(matches!(slots.take(None), Err(Refusal::Busy { what: "streams", .. })));
+        let mut held: Vec<Slot> = (0..256).map(|_| slots.take(None, None).unwrap()).collect();
+        assert!(matches!(slots.take(None, None), Err(Refusal::Busy { what: "streams", .. })));
         held.pop();
-        assert!(slots.take(None).is_ok());
+        assert!(slots.take(None, None).is_ok());
     }
 }

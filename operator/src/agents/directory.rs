@@ -25,7 +25,10 @@ use sahasra_crds::{
     gpu_worker::{DeviceHealth, DeviceStatus},
 };
 use sahasra_names::{BootId, WorkerName, WorkerUid};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{SetOnce, watch},
+    time::Instant,
+};
 
 /// Reason of `Ready=False` of a worker whose heartbeat is lost, set by the operator.
 pub const HEARTBEAT_LOST: &str = "HeartbeatLost";
@@ -172,23 +175,19 @@ impl Directory {
     /// have been listed.
     pub async fn run(self: Arc<Self>, client: Client, namespace: &str, synced: impl FnOnce() + Send) {
         self.begin(Instant::now());
-        let (workers_listed, mut workers_synced) = watch::channel(false);
-        let (leases_listed, mut leases_synced) = watch::channel(false);
-        let workers = self.watch_workers(Api::all(client.clone()), workers_listed);
-        let leases: Api<Lease> = Api::namespaced(client, namespace);
-        let silence = self.watch_silence(leases.clone());
-        let leases = self.watch_leases(leases, leases_listed);
+        let (workers_listed, leases_listed) = (SetOnce::new(), SetOnce::new());
+        let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let announce = async {
-            let both = async {
-                workers_synced.wait_for(|listed| *listed).await?;
-                leases_synced.wait_for(|listed| *listed).await
-            };
-            if both.await.is_ok() {
-                synced();
-            }
-            std::future::pending::<()>().await
+            workers_listed.wait().await;
+            leases_listed.wait().await;
+            synced();
         };
-        tokio::join!(workers, leases, silence, announce);
+        tokio::join!(
+            self.watch_workers(Api::all(client), &workers_listed),
+            self.watch_leases(leases.clone(), &leases_listed),
+            self.watch_silence(leases),
+            announce
+        );
     }
 
     fn begin(&self, now: Instant) {
@@ -196,7 +195,7 @@ impl Directory {
         (state.begun, state.answered) = (now, now);
     }
 
-    async fn watch_workers(&self, api: Api<GpuWorker>, listed: watch::Sender<bool>) {
+    async fn watch_workers(&self, api: Api<GpuWorker>, listed: &SetOnce<()>) {
         let backoff = watch_backoff(self.api_timeout / 2);
         let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
         let mut initial: Option<BTreeSet<WorkerName>> = None;
@@ -214,7 +213,8 @@ impl Directory {
                     for name in self.names().difference(&present) {
                         self.forget_worker(name);
                     }
-                    listed.send_replace(true);
+                    // Set once only: the watch lists again when it is reopened.
+                    let _ = listed.set(());
                 }
                 Ok(None) => return,
                 Err(error) => tracing::warn!(%error, "failed to watch GpuWorkers"),
@@ -222,7 +222,7 @@ impl Directory {
         }
     }
 
-    async fn watch_leases(&self, api: Api<Lease>, listed: watch::Sender<bool>) {
+    async fn watch_leases(&self, api: Api<Lease>, listed: &SetOnce<()>) {
         let backoff = watch_backoff(self.api_timeout / 2);
         let mut events = watcher(api, watcher::Config::default()).backoff(backoff).boxed();
         loop {
@@ -233,7 +233,7 @@ impl Directory {
                 // A worker whose heartbeat Lease was deleted becomes stale by the timeout, as one whose heartbeat does not move.
                 Ok(Some(watcher::Event::Delete(_) | watcher::Event::Init)) => {}
                 Ok(Some(watcher::Event::InitDone)) => {
-                    listed.send_replace(true);
+                    let _ = listed.set(());
                 }
                 Ok(None) => return,
                 Err(error) => tracing::warn!(%error, "failed to watch heartbeats"),

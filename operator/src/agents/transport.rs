@@ -14,7 +14,7 @@ use futures::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, uri::Scheme};
 use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Frame, Incoming};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream, ResolveServerName};
@@ -60,6 +60,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct Http2 {
     calls: Client<Agents, Body>,
     streams: Client<Agents, Body>,
+    /// Whether the certificates of agents can be verified.
+    has_authority: bool,
     authorization: Option<HeaderValue>,
 }
 
@@ -75,6 +77,7 @@ impl Http2 {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let has_authority = tls.is_some();
         let agents = Agents { tcp: connector, tls };
         // A client uses one connection for all its requests to an agent.
         let client = || {
@@ -93,6 +96,7 @@ impl Http2 {
         Self {
             calls: client(),
             streams: client(),
+            has_authority,
             authorization: None,
         }
     }
@@ -107,7 +111,8 @@ impl Http2 {
         self
     }
 
-    async fn request(&self, http: &Client<Agents, Body>, endpoint: &str, path: &str, body: Body) -> Result<Response<Incoming>, AgentError> {
+    /// Sends a request. Returns the body of a response with status 200.
+    async fn request(&self, http: &Client<Agents, Body>, endpoint: &str, path: &str, body: Body) -> Result<Incoming, AgentError> {
         let method = match path {
             path::INVENTORY | path::LOAD => Method::GET,
             _ => Method::POST,
@@ -122,10 +127,23 @@ impl Http2 {
             .header(http::header::CONTENT_TYPE, CONTENT_TYPE)
             .body(body)
             .map_err(|_| AgentError::Endpoint(endpoint.to_owned()))?;
-        http.request(request).await.map_err(|error| match fault(&error) {
+        if request.uri().scheme() == Some(&Scheme::HTTPS) && !self.has_authority {
+            return Err(AgentError::NoAuthority);
+        }
+        let response = http.request(request).await.map_err(|error| match fault(&error) {
             Some(fault) => AgentError::Tls(fault),
-            None if is_without_authority(&error) => AgentError::NoAuthority,
             None => AgentError::Unreachable(error.into()),
+        })?;
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(response.into_body());
+        }
+        let text = whole(response.into_body()).await.unwrap_or_default();
+        // The first 256 bytes of a longer text.
+        let text = String::from_utf8_lossy(&text[..text.len().min(256)]).trim().to_owned();
+        Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => AgentError::Forbidden(text),
+            _ => AgentError::Status(status, text),
         })
     }
 }
@@ -136,11 +154,6 @@ struct Agents {
     tcp: HttpConnector,
     tls: Option<Connector>,
 }
-
-/// Error for an agent that uses TLS while the operator has no authority to verify its certificate with.
-#[derive(Debug, thiserror::Error)]
-#[error("no CA to verify the certificate")]
-struct NoAuthority;
 
 /// Resolves server names as [`Connector`] does.
 struct Names(Connector);
@@ -161,12 +174,9 @@ impl Service<Uri> for Agents {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        if uri.scheme() != Some(&http::uri::Scheme::HTTPS) {
+        let Some(tls) = self.tls.as_ref().filter(|_| uri.scheme() == Some(&Scheme::HTTPS)) else {
             let connecting = self.tcp.call(uri);
             return Box::pin(async move { Ok(MaybeHttpsStream::Http(connecting.await?)) });
-        }
-        let Some(tls) = &self.tls else {
-            return Box::pin(std::future::ready(Err(NoAuthority.into())));
         };
         let mut tcp = self.tcp.clone();
         tcp.enforce_http(false);
@@ -174,25 +184,11 @@ impl Service<Uri> for Agents {
     }
 }
 
-/// Whether [`NoAuthority`] is in the error chain.
-fn is_without_authority(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<NoAuthority>())
-}
-
 impl Transport for Http2 {
     fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
         Box::pin(async move {
-            let response = self.request(&self.calls, endpoint, path, Full::new(message).boxed_unsync()).await?;
-            let status = response.status();
-            let bytes = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
-                .collect()
-                .await
-                .map_err(AgentError::Body)?
-                .to_bytes();
-            if status != StatusCode::OK {
-                return Err(refused(status, &bytes));
-            }
-            Ok(bytes)
+            let body = self.request(&self.calls, endpoint, path, Full::new(message).boxed_unsync()).await?;
+            whole(body).await.map_err(AgentError::Body)
         })
     }
 
@@ -200,17 +196,7 @@ impl Transport for Http2 {
         Box::pin(async move {
             let frames = frames.flat_map(|frame| stream::iter(frame::pieces(&frame)).map(|piece| Ok(Frame::data(piece))));
             let body = StreamBody::new(frames).boxed_unsync();
-            let response = self.request(&self.streams, endpoint, path::BURSTS, body).await?;
-            let status = response.status();
-            let incoming = response.into_body();
-            if status != StatusCode::OK {
-                let text = Limited::new(incoming, 4096)
-                    .collect()
-                    .await
-                    .map(|body| body.to_bytes())
-                    .unwrap_or_default();
-                return Err(refused(status, &text).into());
-            }
+            let incoming = self.request(&self.streams, endpoint, path::BURSTS, body).await?;
             let state = (incoming, frame::Decoder::default());
             let frames = stream::unfold(state, |(mut incoming, mut decoder)| async move {
                 let next = read(&mut incoming, &mut decoder).await.transpose()?;
@@ -235,22 +221,16 @@ async fn read(incoming: &mut Incoming, decoder: &mut frame::Decoder) -> Result<O
     }
 }
 
-fn refused(status: StatusCode, text: &[u8]) -> AgentError {
-    match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => AgentError::Forbidden(excerpt(text)),
-        _ => AgentError::Status(status, excerpt(text)),
-    }
-}
-
-/// The first 256 bytes of an error response.
-fn excerpt(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).trim().to_owned()
+/// Reads a response body of at most [`MAX_ANSWER_BYTES`].
+async fn whole(body: Incoming) -> Result<Bytes, BoxError> {
+    Ok(Limited::new(body, MAX_ANSWER_BYTES).collect().await?.to_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::agents::AgentClient;
+    use http::Response;
     use sahasra_service::server::{self, Cleartext, Limits};
     use sahasra_wire::{Message, inventory::Inventory};
     use tokio::net::TcpListener;

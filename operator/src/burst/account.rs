@@ -9,33 +9,24 @@ mod retries;
 
 use std::{collections::BTreeMap, ops::Range, time::Duration};
 
-use sahasra_crds::burst_job::status::MAX_FAILURES;
+use sahasra_crds::burst_job::status::{ChunkFailure, MAX_FAILURES};
 use sahasra_names::{DeviceId, WorkerName};
 use sahasra_ranges::{AttemptRange, RangeMap};
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::burst::FailureCode;
-use serde::{Deserialize, Serialize};
 
 pub(crate) use self::flights::DeviceNumber;
 use self::flights::{Flight, Flights};
 use self::retries::Retries;
 use super::index_set::IndexSet;
+use crate::objects::integer;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk after its first attempt.
     pub max_retries: u32,
-    /// Wait before the first retry. Doubles with each retry.
-    pub initial_backoff: Duration,
-    pub max_backoff: Duration,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailedChunk {
-    pub index: u64,
-    pub attempts: u32,
-    pub code: String,
-    pub message: String,
+    /// Waits before retries.
+    pub backoff: Backoff,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +69,7 @@ pub(crate) struct Account {
     completed: IndexSet,
     failed: IndexSet,
     causes: BTreeMap<FailureCode, IndexSet>,
-    failures: Vec<FailedChunk>,
+    failures: Vec<ChunkFailure>,
     retried: u64,
 }
 
@@ -100,7 +91,7 @@ impl Account {
         &mut self,
         completed: IndexSet,
         causes: BTreeMap<FailureCode, IndexSet>,
-        failures: Vec<FailedChunk>,
+        failures: Vec<ChunkFailure>,
         retried: u64,
     ) {
         *self = Self::new(self.total, self.policy, self.seed);
@@ -233,7 +224,7 @@ impl Account {
     }
 
     /// The first failures, at most [`MAX_FAILURES`].
-    pub(crate) fn failures(&self) -> &[FailedChunk] {
+    pub(crate) fn failures(&self) -> &[ChunkFailure] {
         &self.failures
     }
 
@@ -296,9 +287,9 @@ impl Account {
         self.failed.insert(first, count);
         self.causes.entry(code).or_default().insert(first, count);
         for index in chunks.indices().take(MAX_FAILURES.saturating_sub(self.failures.len())) {
-            self.failures.push(FailedChunk {
-                index,
-                attempts: attempt,
+            self.failures.push(ChunkFailure {
+                index: integer(index),
+                attempts: attempt.into(),
                 code: code.label().to_owned(),
                 message: if code.is_transient() {
                     format!(
@@ -324,17 +315,7 @@ impl Account {
 
     /// Wait before the next attempt. Doubles with each attempt up to the maximum; half of it is fixed and half is jitter.
     fn backoff(&self, first: u64, attempt: u32) -> Duration {
-        let RetryPolicy {
-            initial_backoff: first_wait,
-            max_backoff: longest,
-            ..
-        } = self.policy;
-        let half = Backoff {
-            first: first_wait,
-            longest,
-        }
-        .after(attempt)
-            / 2;
+        let half = self.policy.backoff.after(attempt) / 2;
         let mut random = fastrand::Rng::with_seed(self.seed ^ first.rotate_left(32) ^ u64::from(attempt));
         half + half.mul_f64(random.f64())
     }

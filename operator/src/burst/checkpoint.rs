@@ -11,14 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sahasra_crds::burst_job::status::MAX_FAILURES;
+use sahasra_crds::burst_job::status::{ChunkFailure, MAX_FAILURES};
 use sahasra_results::{COUNTED, FAILED, RESULTS};
 pub use sahasra_results::{CSV, MAX_CSV_BYTES, MAX_INLINE_RESULT_BYTES};
 use sahasra_wire::burst::FailureCode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    account::FailedChunk,
     aggregate::Aggregator,
     index_set::{DecodeError, IndexSet},
     results_store::SegmentIndex,
@@ -38,7 +37,7 @@ pub struct Checkpoint {
     pub completed: IndexSet,
     pub failed: BTreeMap<FailureCode, IndexSet>,
     /// The first failures, at most [`MAX_FAILURES`].
-    pub failures: Vec<FailedChunk>,
+    pub failures: Vec<ChunkFailure>,
     /// Number of attempts after the first.
     pub retried: u64,
     pub peak_slices: u64,
@@ -84,7 +83,7 @@ pub enum CheckpointError {
 struct State {
     uid: String,
     term: u64,
-    failures: Vec<FailedChunk>,
+    failures: Vec<ChunkFailure>,
     retried: u64,
     #[serde(default)]
     peak_slices: u64,
@@ -217,7 +216,10 @@ impl Checkpoint {
         if state.uid != uid {
             return Err(CheckpointError::OtherJob(state.uid));
         }
-        let listed = |failure: &FailedChunk| failure.index < total && code(&failure.code).is_some();
+        let listed = |failure: &ChunkFailure| {
+            let is_below = u64::try_from(failure.index).is_ok_and(|index| index < total);
+            is_below && failure.attempts >= 0 && code(&failure.code).is_some()
+        };
         if state.failures.len() > MAX_FAILURES || !state.failures.iter().all(listed) {
             return Err(CheckpointError::Contradiction("its list of failures"));
         }

@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use object_store::ObjectStore;
-use sahasra_crds::{BurstJob, BurstJobStatus, burst_job::KeptResults, vram_lease::MAX_SLICES};
+use sahasra_crds::{BurstJob, BurstJobStatus, VramLease, burst_job::KeptResults, vram_lease::MAX_SLICES};
 use sahasra_names::{DeviceId, WorkerName};
 use sahasra_wire::grants::Owner;
 use tokio::{
@@ -56,7 +56,7 @@ mod writes;
 
 use dispatch::Device;
 use streams::Stream;
-use writes::{SaveError, Written};
+use writes::Written;
 
 /// Capacity of the channel for events of all streams of a burst. When it is full, HTTP/2 flow control stops the agents from sending.
 const EVENTS: usize = 1024;
@@ -74,18 +74,6 @@ pub enum CoordinatorError {
     Superseded,
     #[error("failed to read the checkpoint")]
     Checkpoint(#[from] super::checkpoint::CheckpointError),
-    /// The counted results could not be saved, or not be read back.
-    #[error(transparent)]
-    Save(SaveError),
-}
-
-impl From<SaveError> for CoordinatorError {
-    fn from(error: SaveError) -> Self {
-        match error {
-            SaveError::Write(error) => Self::Write(error),
-            other => Self::Save(other),
-        }
-    }
 }
 
 impl CoordinatorError {
@@ -95,7 +83,6 @@ impl CoordinatorError {
             Self::Conflict(_) => "conflict",
             Self::Superseded => "fenced",
             Self::Checkpoint(_) => "checkpoint",
-            Self::Save(error) => error.category(),
         }
     }
 }
@@ -157,7 +144,8 @@ pub struct Coordinator {
     /// Whether the burst has held its minimum of slices.
     started: bool,
     claimed_at: Duration,
-    lease: Option<String>,
+    /// The lease as last read or written.
+    lease: Option<VramLease>,
     view: Option<watch::Receiver<ClaimView>>,
     held: ClaimView,
 

@@ -6,6 +6,8 @@
 //! lanes for the magnitudes that occurred are allocated.
 
 use num_bigint::{BigInt, BigUint, Sign};
+use num_rational::BigRational;
+use num_traits::ToPrimitive;
 use serde::{Deserialize, Serialize};
 
 /// Bits of a lane.
@@ -195,7 +197,7 @@ impl ExactSum {
             return f64::from_bits(special);
         }
         let (whole, exponent) = self.exact();
-        rounded_ratio(&whole, &BigUint::from(count), exponent)
+        rounded_ratio(whole, count.into(), exponent)
     }
 
     /// The exact sum if it is an integer, which is always the case if only integers were added.
@@ -219,17 +221,17 @@ pub(crate) fn standard_error(sum: &ExactSum, squares: &ExactSum, count: u64) -> 
     let left = (squares * count) << (of_squares - exponent) as usize;
     let right = (&sum * &sum) << (2 * of_sum - exponent) as usize;
     let numerator = left - right;
-    let denominator = BigUint::from(count) * count * (count - 1);
+    let denominator = BigInt::from(count) * count * (count - 1);
     if numerator.sign() != Sign::Plus {
         return 0.0;
     }
     // The square may exceed the range of `f64` even if its root does not, so the root is taken of a number near one.
     let scale = numerator.bits() as i32 - denominator.bits() as i32 + exponent;
     let scale = scale - scale.rem_euclid(2);
-    let root = rounded_ratio(&numerator, &denominator, exponent - scale).sqrt();
+    let root = rounded_ratio(numerator, denominator, exponent - scale).sqrt();
     // Scaled in two steps, so that neither factor exceeds the range.
     let half = scale / 4;
-    root * power_of_two(half) * power_of_two(scale / 2 - half)
+    root * 2_f64.powi(half) * 2_f64.powi(scale / 2 - half)
 }
 
 /// Magnitude and exponent of a finite number, which is ± magnitude × 2 to the power of the exponent. `None` for other numbers.
@@ -243,46 +245,15 @@ fn parts(value: f64) -> Option<(u64, i32)> {
     }
 }
 
-/// 2 to the power of an exponent from -1074 to 1023.
-fn power_of_two(exponent: i32) -> f64 {
-    if exponent >= -1022 {
-        f64::from_bits(((exponent + 1023) as u64) << 52)
-    } else {
-        f64::from_bits(1 << (exponent + 1074))
-    }
-}
-
 /// numerator ÷ denominator × 2 to the power of `exponent`, rounded once: to nearest, ties to even.
-fn rounded_ratio(numerator: &BigInt, denominator: &BigUint, exponent: i32) -> f64 {
-    /// Number of bits of the quotient that, together with the remainder, suffice to round it to 53 bits.
-    const ENOUGH: i64 = 66;
-    if numerator.sign() == Sign::NoSign {
-        return 0.0;
+fn rounded_ratio(mut numerator: BigInt, mut denominator: BigInt, exponent: i32) -> f64 {
+    match exponent {
+        0.. => numerator <<= exponent,
+        ..0 => denominator <<= -exponent,
     }
-    let magnitude = numerator.magnitude();
-    let shift = (ENOUGH + denominator.bits() as i64 - magnitude.bits() as i64).max(0);
-    let shifted = magnitude << shift as usize;
-    let quotient = &shifted / denominator;
-    let inexact = &quotient * denominator != shifted;
-    let (bits, unit) = (quotient.bits() as i64, i64::from(exponent) - shift);
-    let top = bits - 1 + unit;
-    // 53 bits of precision, fewer for subnormal numbers.
-    let precision = if top < -1022 { 53 - (-1022 - top) } else { 53 };
-    let rounded = if top > 1023 {
-        f64::INFINITY
-    } else if precision < 0 {
-        0.0
-    } else {
-        let dropped = (bits - precision) as u64;
-        let mut kept = (&quotient >> dropped).iter_u64_digits().next().unwrap_or_default();
-        let below = inexact || quotient.trailing_zeros().is_some_and(|zeros| zeros + 1 < dropped);
-        if quotient.bit(dropped - 1) && (below || kept & 1 == 1) {
-            kept += 1;
-        }
-        // Both factors are exact, and so is the product unless it overflows.
-        kept as f64 * power_of_two((unit + dropped as i64) as i32)
-    };
-    if numerator.sign() == Sign::Minus { -rounded } else { rounded }
+    BigRational::new_raw(numerator, denominator)
+        .to_f64()
+        .expect("numbers beyond the range are infinite")
 }
 
 #[cfg(test)]

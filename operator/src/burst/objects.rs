@@ -12,11 +12,12 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, PostParams},
 };
 use sahasra_crds::{
-    BurstJob, BurstJobStatus, VramLease, VramLeaseSpec, VramLeaseStatus,
+    BurstJob, BurstJobStatus, MAX_CONFIG_MAP_BYTES, VramLease, VramLeaseSpec, VramLeaseStatus,
+    conditions::FAILED,
     vram_lease::{LeaseOwner, Renewal, SliceBounds},
 };
 
-use super::checkpoint::Contents;
+use super::{checkpoint::Contents, status::Verdict};
 use crate::{
     leases::Bounds,
     objects::{self, code},
@@ -40,10 +41,18 @@ enum Whose {
     Others,
 }
 
+/// Errors of the API server and of the object store.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("failed to {operation}")]
     Api { operation: &'static str, source: kube::Error },
+    #[error("failed to {operation}")]
+    Store {
+        operation: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("the checkpoint has {0} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of a ConfigMap")]
+    TooLarge(usize),
     #[error("{kind} {first} and {second} exist and are not the job's: delete or rename one of them")]
     NamesTaken { kind: &'static str, first: String, second: String },
     #[error("superseded by a coordinator of term {0}")]
@@ -53,13 +62,14 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// Message for the user if the same write would be rejected again: the API server's message, or the remedy.
+    /// Message for the user if the same write would be rejected again until something changes, such as a quota, a role, or the object: the
+    /// API server's message, or the remedy.
     pub fn rejection(&self) -> Option<String> {
         match self {
             Self::Api {
                 operation,
-                source: source @ kube::Error::Api(status),
-            } if objects::is_rejected(source) => Some(format!("failed to {operation}: {}", status.message)),
+                source: kube::Error::Api(status),
+            } if matches!(status.code, 400 | 403 | 413 | 422) => Some(format!("failed to {operation}: {}", status.message)),
             Self::NamesTaken { .. } => Some(self.to_string()),
             _ => None,
         }
@@ -67,7 +77,7 @@ impl WriteError {
 
     /// Whether the API server rejected the content, as too large or invalid by the schema, so that no retry can succeed.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Api { source, .. } if objects::is_invalid(source))
+        matches!(self, Self::Api { source, .. } if matches!(code(source), 400 | 413 | 422))
     }
 
     /// Whether the user has to change an object, so that the operator is not at fault. A 403 does not count, because the operator may lack
@@ -79,10 +89,41 @@ impl WriteError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::Api { .. } => "api",
+            Self::Store { .. } => "store",
+            Self::TooLarge(_) => "size",
             Self::NamesTaken { .. } => "name",
             Self::Fenced(_) => "fenced",
             Self::Gone => "gone",
         }
+    }
+
+    /// Reason of the condition that reports that progress could not be saved.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Store { .. } => "StoreUnavailable",
+            Self::TooLarge(_) => "CheckpointTooLarge",
+            Self::Api { .. } | Self::NamesTaken { .. } | Self::Fenced(_) | Self::Gone => "ApiServerUnavailable",
+        }
+    }
+
+    /// Condition of a burst that can never be saved, because a retry would be rejected again. `None` for errors that a retry may overcome.
+    pub(super) fn refusal(&self) -> Option<Verdict> {
+        let (reason, message) = match self {
+            Self::TooLarge(bytes) => (
+                self.reason(),
+                format!(
+                    "spec.output: the indices of succeeded and failed chunks have {bytes} bytes, exceeding the {MAX_CONFIG_MAP_BYTES} of \
+                     a ConfigMap: set output.store, or lower spec.maxFailedChunks"
+                ),
+            ),
+            error if error.is_final() => {
+                let rejection = error.rejection().unwrap_or_default();
+                let message = format!("{rejection}: set spec.output.store, or create smaller BurstJobs");
+                ("CheckpointRejected", message)
+            }
+            _ => return None,
+        };
+        Some(Verdict::new(FAILED, true, reason, message))
     }
 }
 
@@ -208,7 +249,7 @@ impl Objects {
             match self.whose(&found) {
                 Whose::Ours if found.metadata.deletion_timestamp.is_none() => return Ok(found),
                 // The garbage collector has not deleted it yet.
-                Whose::Ours | Whose::Predecessors => self.delete_lease_of(&found).await?,
+                Whose::Ours | Whose::Predecessors => self.delete_lease(&found).await?,
                 Whose::Others if name == self.owner.name => name = objects::derived_name(&self.owner.name, &self.owner.uid, ""),
                 Whose::Others => {
                     let (kind, first) = ("VramLease", self.owner.name.clone());
@@ -241,7 +282,8 @@ impl Objects {
         lease
     }
 
-    async fn delete_lease_of(&self, lease: &VramLease) -> Result<(), WriteError> {
+    /// Deletes this lease. Succeeds if it does not exist.
+    pub async fn delete_lease(&self, lease: &VramLease) -> Result<(), WriteError> {
         let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
         deleted.map_err(api("delete the VramLease"))
     }
@@ -251,19 +293,10 @@ impl Objects {
         let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
         for lease in &leases {
             if lease.owner_references().iter().any(|owner| owner.uid == self.owner.uid) {
-                self.delete_lease_of(lease).await?;
+                self.delete_lease(lease).await?;
             }
         }
         Ok(())
-    }
-
-    /// Deletes the lease with this name. Succeeds if it does not exist.
-    pub async fn delete_lease(&self, name: &str) -> Result<(), WriteError> {
-        match self.leases.delete(name, &DeleteParams::default()).await {
-            Ok(_) => Ok(()),
-            Err(error) if code(&error) == 404 => Ok(()),
-            Err(error) => Err(api("delete the VramLease")(error)),
-        }
     }
 
     /// Writes the lease's status, which contains the coordinator's term. Returns the lease's generation, or `None` if the lease does not

@@ -6,7 +6,10 @@
 //!
 //! An object that several arguments refer to is fetched and kept once.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -68,11 +71,6 @@ impl ObserveError {
             Self::Api { .. } => "api",
         }
     }
-}
-
-/// Fetches everything that the spec refers to.
-pub async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
-    survey(client, stores, namespace, spec).await?.read().await?.fetch().await
 }
 
 /// Place of bytes that the spec refers to.
@@ -202,18 +200,13 @@ impl<'a> Survey<'a> {
 
     /// Maximum bytes of the referenced objects. Memory for them must be reserved before more is read.
     pub fn bytes(&self) -> u64 {
-        let mut names: Vec<&str> = Vec::new();
-        let mut bytes: u64 = self.objects.values().map(|meta| meta.size).sum();
-        for wanted in self.wanted() {
-            match wanted.place {
-                Place::Key(reference) if !names.contains(&reference.name.as_str()) => {
-                    names.push(&reference.name);
-                    // A ConfigMap that has not been read yet counts with its maximum.
-                    bytes += MAX_CONFIG_MAP_BYTES as u64;
-                }
-                Place::Key(_) | Place::Url(_) | Place::Text(_) | Place::Base64(_) => {}
-            }
-        }
+        let name = |wanted: &Wanted<'a>| match wanted.place {
+            Place::Key(reference) => Some(reference.name.as_str()),
+            Place::Url(_) | Place::Text(_) | Place::Base64(_) => None,
+        };
+        let config_maps: BTreeSet<&str> = self.wanted().filter_map(name).collect();
+        // A ConfigMap that has not been read yet counts with its maximum.
+        let bytes = (config_maps.len() * MAX_CONFIG_MAP_BYTES) as u64 + self.objects.values().map(|meta| meta.size).sum::<u64>();
         bytes.min(MAX_PTX_BYTES + MAX_INPUT_BYTES)
     }
 
@@ -289,28 +282,24 @@ impl<'a> Survey<'a> {
                 path: path.clone(),
                 source,
             })?;
-            let Some(mut found) = found else {
+            let Some(found) = found else {
                 let message = format!("ConfigMap {name:?} not found in the job's namespace: create it");
                 return Err(missing(&format!("{path}.name"), "ConfigMapNotFound", message));
             };
             version.update(version_of(&found));
+            let binary = found
+                .binary_data
+                .into_iter()
+                .flatten()
+                .map(|(key, bytes)| (key, Bytes::from(bytes.0)));
+            let text = found.data.into_iter().flatten().map(|(key, text)| (key, Bytes::from(text)));
+            let content: BTreeMap<String, Bytes> = binary.chain(text).collect();
             for (key, path) in wanted {
-                if keys.contains_key(&(name, key)) {
-                    continue;
-                }
-                let text = found.data.as_mut().and_then(|data| data.remove(key)).map(Bytes::from);
-                let binary = || {
-                    found
-                        .binary_data
-                        .as_mut()
-                        .and_then(|data| data.remove(key))
-                        .map(|bytes| Bytes::from(bytes.0))
-                };
-                let Some(bytes) = text.or_else(binary) else {
+                let Some(bytes) = content.get(key) else {
                     let message = format!("key {key:?} not found in ConfigMap {name:?}");
                     return Err(missing(&format!("{path}.key"), "ConfigMapKeyNotFound", message));
                 };
-                keys.insert((name, key), bytes);
+                keys.insert((name, key), bytes.clone());
             }
         }
         self.check_sizes(&keys)?;
@@ -374,11 +363,9 @@ impl<'a> References<'a> {
 impl Observed {
     /// Bytes of memory in use. Content that several arguments refer to counts once.
     pub fn bytes(&self) -> u64 {
-        let mut seen: BTreeMap<*const u8, u64> = BTreeMap::new();
-        for bytes in std::iter::once(&self.ptx).chain(&self.inputs) {
-            seen.insert(bytes.as_ptr(), bytes.len() as u64);
-        }
-        seen.values().sum()
+        let all = std::iter::once(&self.ptx).chain(&self.inputs);
+        let sizes: BTreeMap<*const u8, u64> = all.map(|bytes| (bytes.as_ptr(), bytes.len() as u64)).collect();
+        sizes.values().sum()
     }
 }
 

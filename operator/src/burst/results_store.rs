@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::{
     index_set::{IndexSet, ranges_text},
-    layout::Layout,
+    layout::{Layout, Output},
 };
 
 /// Name of the list of index objects of a finished burst.
@@ -118,34 +118,20 @@ struct Manifest {
     succeeded: u64,
     failed: u64,
     record_bytes: u64,
-    outputs: Vec<ManifestOutput>,
+    outputs: Vec<Output>,
     index: Vec<String>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ManifestOutput {
-    #[serde(rename = "type")]
-    element: sahasra_crds::burst_job::ScalarType,
-    count: u64,
-    offset: u64,
 }
 
 /// Contents of the manifest of a burst.
 pub fn manifest(kernel: &Kernel, chunks: u64, succeeded: u64, failed: u64, index: &SegmentIndex) -> Vec<u8> {
     let layout = Layout::of(kernel);
-    let outputs = layout.outputs().iter().map(|output| ManifestOutput {
-        element: output.element,
-        count: output.count as u64,
-        offset: output.offset as u64,
-    });
     let manifest = Manifest {
         version: 1,
         chunks,
         succeeded,
         failed,
         record_bytes: layout.record_bytes() as u64,
-        outputs: outputs.collect(),
+        outputs: layout.outputs().to_vec(),
         index: index.names().collect(),
     };
     serde_json::to_vec_pretty(&manifest).expect("plain data")

@@ -112,10 +112,8 @@ pub(crate) fn count(status: &mut BurstJobStatus, account: &Account) {
         .failures()
         .iter()
         .map(|failure| ChunkFailure {
-            index: integer(failure.index),
-            attempts: i64::from(failure.attempts),
-            code: failure.code.clone(),
             message: cut(&failure.message, MAX_MESSAGE_BYTES),
+            ..failure.clone()
         })
         .collect();
 }

@@ -19,6 +19,7 @@ use sahasra_parameters::{
     NotOne, Program as Chunks, Scalar,
     launch::{MAX_BLOCK, MAX_GRID, MAX_THREADS, block_message},
 };
+use sahasra_service::backoff::Backoff;
 use sahasra_wire::{
     burst::{Argument, Input, Program, Store, argument::Kind},
     milliseconds,
@@ -150,8 +151,10 @@ pub fn validate(spec: &BurstJobSpec, observed: &Observed) -> Result<ValidBurst, 
         ttl: spec.lease.ttl(),
         policy: RetryPolicy {
             max_retries: u32::try_from(spec.retry_policy.max_retries).unwrap_or_default(),
-            initial_backoff: seconds(spec.retry_policy.initial_backoff_seconds),
-            max_backoff: seconds(spec.retry_policy.max_backoff_seconds),
+            backoff: Backoff {
+                first: seconds(spec.retry_policy.initial_backoff_seconds),
+                longest: seconds(spec.retry_policy.max_backoff_seconds),
+            },
         },
         chunk_timeout,
         max_failed: u64::try_from(spec.max_failed_chunks).unwrap_or_default(),

@@ -7,6 +7,7 @@ use kube::{Resource, ResourceExt, core::ObjectMeta};
 use sahasra_crds::{
     GpuSession, GpuSessionStatus, VramLease, VramLeaseSpec,
     conditions::{self, FAILED, GRANTED, PLACED, READY},
+    seconds,
     vram_lease::{LeaseOwner, Renewal, SliceBounds, SliceSpec},
 };
 
@@ -61,6 +62,10 @@ impl Decision {
 struct End {
     reason: &'static str,
     message: String,
+}
+
+fn end<T>(reason: &'static str, message: String) -> Result<T, End> {
+    Err(End { reason, message })
 }
 
 /// Name of the session's lease, which is unique to the session.
@@ -120,9 +125,10 @@ pub(super) fn decide(
     let old = session.status.clone().unwrap_or_default();
     let held = objects::has_finalizer(session);
     let deleted = session.metadata.deletion_timestamp.is_some();
+    let delete = if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep };
     if deleted || conditions::is_true(&old.conditions, FAILED) {
         return Decision {
-            lease: if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep },
+            lease: delete,
             remove_finalizer: held && lease.is_none(),
             again: lease.map(|_| GOING),
             ..Decision::default()
@@ -147,7 +153,7 @@ pub(super) fn decide(
         (next.tensor_count, next.stored_tensor_bytes, next.active_executions) = (0, 0, 0);
         next.state = Some("Failed".to_owned());
         event = Some((true, end.reason, end.message));
-        if lease.is_some() { LeaseStep::Delete } else { LeaseStep::Keep }
+        delete
     } else {
         let granted = lease.and_then(granted);
         match granted {
@@ -246,10 +252,8 @@ fn ended(
         return Ok(None);
     }
     if let Some(seen) = seen.filter(|seen| !seen.load.ended.is_empty()) {
-        return Err(End {
-            reason: "ExecutorLost",
-            message: format!("{}; its data is lost: create another session", seen.load.ended),
-        });
+        let message = format!("{}; its data is lost: create another session", seen.load.ended);
+        return end("ExecutorLost", message);
     }
     let placed_on = (status.worker.as_deref().unwrap_or("?"), status.device.as_deref().unwrap_or("?"));
     if lease.and_then(granted) != Some(placed_on) {
@@ -258,47 +262,35 @@ fn ended(
         let waits = waits.filter(|condition| condition.status == "False");
         let why = waits.map_or(String::new(), |condition| format!(" ({})", condition.message));
         if waits.is_some_and(|condition| condition.reason == GrantedReason::Expired.reason()) {
-            return Err(End {
-                reason: "LeaseExpired",
-                message: format!(
-                    "slice on {place} expired, its data is lost{why}; the worker is alive: create another session, connect clients \
-                     sooner, or start operators with a longer --session-lease-ttl"
-                ),
-            });
+            let message = format!(
+                "slice on {place} expired, its data is lost{why}; the worker is alive: create another session, connect clients sooner, or \
+                 start operators with a longer --session-lease-ttl"
+            );
+            return end("LeaseExpired", message);
         }
-        return Err(End {
-            reason: "WorkerLost",
-            message: format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session"),
-        });
+        let message = format!("slice on {place} and its data are lost{why}; sessions are never moved: create another session");
+        return end("WorkerLost", message);
     }
     let spec = &session.spec;
     // The time held is measured by the agent's clock, which continues when another operator leads. The clocks of two operators differ, and
     // may be set.
     let held = seen.map(|seen| seen.load.held() + seen.age);
-    let lasts = spec.ttl();
+    let lasts = seconds(spec.ttl_seconds);
     if held.is_some_and(|held| held >= lasts) {
-        return Err(End {
-            reason: "TtlExpired",
-            message: format!(
-                "expired after {} s (ttlSeconds): create another session, or one with a higher ttlSeconds",
-                spec.ttl_seconds
-            ),
-        });
+        let seconds = spec.ttl_seconds;
+        let message = format!("expired after {seconds} s (ttlSeconds): create another session, or one with a higher ttlSeconds");
+        return end("TtlExpired", message);
     }
     // The idle time is that of the agent's report, without the age of the report, because the session may have been used since. If both
     // timeouts are the same, the TTL is the reason of the end, whichever was noticed first.
     let reported = seen;
     let seen = seen.filter(|_| spec.idle_timeout_seconds < spec.ttl_seconds);
     let idle = seen.map(|seen| seen.load.idle());
-    let timeout = spec.idle_timeout();
+    let timeout = seconds(spec.idle_timeout_seconds);
     if idle.is_some_and(|idle| idle >= timeout) {
-        return Err(End {
-            reason: "IdleTimeout",
-            message: format!(
-                "idle for {} s (idleTimeoutSeconds): create another session when it is needed",
-                spec.idle_timeout_seconds
-            ),
-        });
+        let seconds = spec.idle_timeout_seconds;
+        let message = format!("idle for {seconds} s (idleTimeoutSeconds): create another session when it is needed");
+        return end("IdleTimeout", message);
     }
     let until_disconnected = disconnected(session, reported)?;
     let left = lasts.saturating_sub(held.unwrap_or_default()) + Duration::from_millis(1);
@@ -314,20 +306,19 @@ fn until(timeout: Duration, idle: Duration, seen: &SeenSession) -> Duration {
 /// Returns the end of a session that has had no client for its `disconnectTimeoutSeconds`, as an error. Otherwise returns the time after
 /// which it must be checked again. A client that disconnects ends the session's idle time, so that it counts from then.
 fn disconnected(session: &GpuSession, seen: Option<&SeenSession>) -> Result<Option<Duration>, End> {
-    let (Some(timeout), Some(seen)) = (session.spec.disconnect_timeout(), seen.filter(|seen| !seen.load.connected)) else {
+    let (Some(timeout), Some(seen)) = (
+        session.spec.disconnect_timeout_seconds.map(seconds),
+        seen.filter(|seen| !seen.load.connected),
+    ) else {
         return Ok(None);
     };
     let idle = seen.load.idle();
     if idle < timeout {
         return Ok(Some(until(timeout, idle, seen)));
     }
-    Err(End {
-        reason: "Disconnected",
-        message: format!(
-            "no client for {} s (disconnectTimeoutSeconds): create another session when it is needed",
-            timeout.as_secs()
-        ),
-    })
+    let seconds = timeout.as_secs();
+    let message = format!("no client for {seconds} s (disconnectTimeoutSeconds): create another session when it is needed");
+    end("Disconnected", message)
 }
 
 fn after(time: Timestamp, seconds: i64) -> Timestamp {

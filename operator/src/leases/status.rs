@@ -63,12 +63,12 @@ pub(crate) fn status(
     conditions::set(&mut conditions, GRANTED, is_granted, granted.reason(), message, generation, now);
     // Sorted, because the order in which agents answer means nothing and is another one after a restart.
     let mut grants: Vec<_> = view.grants.iter().collect();
-    grants.sort_by_key(|grant| (&grant.worker, &grant.device, grant.id.counter));
-    let devices = grants.chunk_by(|one, next| (&one.worker, &one.device) == (&next.worker, &next.device));
+    grants.sort_by_key(|grant| (&grant.device, grant.id.counter));
+    let devices = grants.chunk_by(|one, next| one.device == next.device);
     let devices = integer(devices.count() as u64);
     let listed = grants.into_iter().take(MAX_GRANTS).map(|grant| GrantStatus {
-        worker: grant.worker.to_string(),
-        device: grant.device.to_string(),
+        worker: grant.device.worker.to_string(),
+        device: grant.device.device.to_string(),
         slices: i64::from(grant.slices),
         id: grant.id.text(),
     });

@@ -21,27 +21,16 @@ const fn kind(kind: ClaimKind) -> &'static str {
     }
 }
 
-/// The state of the operator at a scrape.
-pub struct Snapshot<'a> {
-    pub workers: &'a [Worker],
-    /// Kind of each claim that waits for its minimum, and the time for which it has waited.
-    pub waiting: &'a [(ClaimKind, Duration)],
-    pub bursts: &'a [Arc<BurstJob>],
-    pub sessions: &'a [Arc<GpuSession>],
-}
-
 impl Metrics {
-    /// Updates the computed metrics. Called at each scrape.
-    pub fn update(&self, snapshot: &Snapshot) {
+    /// Updates the computed metrics. Called at each scrape. `claims` are those that wait for their minimum: kind of each, and the time for
+    /// which it has waited.
+    pub fn update(&self, workers: &[Worker], claims: &[(ClaimKind, Duration)], bursts: &[Arc<BurstJob>], sessions: &[Arc<GpuSession>]) {
         self.before_scrape();
-        set(
-            &self.workers,
-            &STATUSES,
-            snapshot.workers.iter().map(|worker| Some(worker.status().to_owned())),
-        );
+        let status = |worker: &Worker| Some(worker.status().to_owned());
+        set(&self.workers, &STATUSES, workers.iter().map(status));
 
         let mut waiting: BTreeMap<&str, (i64, Duration)> = CLAIM_KINDS.iter().map(|kind| (*kind, (0, Duration::ZERO))).collect();
-        for (of, waited) in snapshot.waiting {
+        for (of, waited) in claims {
             let (count, oldest) = waiting.entry(kind(*of)).or_default();
             *count += 1;
             *oldest = (*oldest).max(*waited);
@@ -52,9 +41,9 @@ impl Metrics {
         }
 
         let state = |job: &Arc<BurstJob>| job.status.as_ref()?.state.clone();
-        set(&self.bursts, &BURST_STATES, snapshot.bursts.iter().map(state));
+        set(&self.bursts, &BURST_STATES, bursts.iter().map(state));
         let state = |session: &Arc<GpuSession>| session.status.as_ref()?.state.clone();
-        set(&self.sessions, &SESSION_STATES, snapshot.sessions.iter().map(state));
+        set(&self.sessions, &SESSION_STATES, sessions.iter().map(state));
     }
 }
 

@@ -1,8 +1,8 @@
 //! The requests that owners make to the pool, and the views in which the pool reports their state.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use sahasra_names::{ClassName, DeviceId, DeviceName, Engine, WorkerName};
+use sahasra_names::{ClassName, DeviceId, Engine};
 use sahasra_scheduler::ClaimKind;
 use sahasra_wire::{
     grants::{GrantId, Owner, SessionTerms},
@@ -50,21 +50,14 @@ pub struct Lost {
 /// Cause of a loss: the agent did not respond to calls, or not in time.
 pub(crate) const SILENT: &str = "agent does not respond";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
     /// The slices were not renewed in time, although the worker is live.
+    #[error("expired: no operator renewed it in time")]
     Expired,
     /// The worker was removed, restarted, or does not answer; the string is the reason.
+    #[error("{0}")]
     Worker(&'static str),
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Expired => "expired: no operator renewed it in time",
-            Self::Worker(why) => why,
-        })
-    }
 }
 
 impl ClaimRequest {
@@ -109,8 +102,7 @@ pub struct SeenSession {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldGrant {
     pub id: GrantId,
-    pub worker: WorkerName,
-    pub device: DeviceName,
+    pub device: DeviceId,
     pub endpoint: String,
     pub slices: u32,
 }

@@ -7,14 +7,14 @@ use std::{
 };
 
 use sahasra_names::{BootId, ClassName, DeviceId, DeviceName, Engine, OwnerUid, WorkerName, WorkerUid};
-use sahasra_scheduler::Load;
+use sahasra_scheduler::{ClaimKind, Load};
 use sahasra_service::backoff::Backoff;
 use sahasra_wire::grants::{Grant, GrantId, Owner};
 use tokio::sync::watch;
 
 use super::claim::{ClaimRequest, ClaimView, HeldGrant, Loss, Lost, SILENT};
 use crate::{agents::Worker, metrics::Metrics};
-pub(super) use action::Action;
+pub(super) use action::{Action, Request};
 pub use adoption::Unclaimed;
 use orphans::Orphan;
 use release::Unconfirmed;
@@ -31,7 +31,6 @@ mod release;
 mod sessions;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 /// Time for which a device that rejected an acquire receives no further acquire. Chunks of other owners end within this time.
 const REFUSED_FOR: Duration = Duration::from_millis(500);
@@ -297,6 +296,15 @@ impl State {
         }
     }
 
+    /// Kind of each claim that waits for its minimum, and the time since it was registered or its minimum was raised.
+    pub(in crate::pool) fn waiting(&self, now: Duration) -> Vec<(ClaimKind, Duration)> {
+        let waits = self
+            .claims
+            .values()
+            .filter(|claim| claim.is_open() && claim.limits.is_none() && slices_of(&claim.grants) < claim.request.min);
+        waits.map(|claim| (claim.request.kind, now.saturating_sub(claim.since))).collect()
+    }
+
     /// Drops all grants on a worker.
     fn lose_worker(&mut self, worker: &WorkerName, why: &'static str) {
         self.sessions.retain(|_, seen| seen.worker != *worker);
@@ -380,8 +388,7 @@ impl State {
             let worker = self.workers.get(&held.device.worker);
             HeldGrant {
                 id: held.id.clone(),
-                worker: held.device.worker.clone(),
-                device: held.device.device.clone(),
+                device: held.device.clone(),
                 endpoint: worker.map(|worker| worker.endpoint.clone()).unwrap_or_default(),
                 slices: held.slices,
             }

@@ -19,6 +19,13 @@ pub(super) fn is_due(lease: &VramLease, lost: &Lost) -> bool {
     lease.spec.renewal == Renewal::Never && lost.why == Loss::Expired
 }
 
+fn loss_reason(lost: &Lost) -> GrantedReason {
+    match lost.why {
+        Loss::Expired => GrantedReason::Expired,
+        Loss::Worker(_) => GrantedReason::Lost,
+    }
+}
+
 fn loss_message(lost: &Lost) -> String {
     let plural = if lost.slices == 1 { "" } else { "s" };
     format!("{} slice{plural} on {}: {}", lost.slices, lost.device, lost.why)
@@ -28,8 +35,7 @@ fn loss_message(lost: &Lost) -> String {
 pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended: bool, lost: Option<&Lost>) -> VramLeaseStatus {
     let old = lease.status.clone().unwrap_or_default();
     let now = timestamp();
-    let worker_lost = view.lost.as_ref().filter(|lost| lost.why != Loss::Expired);
-    let granted = match (&view.lost, worker_lost) {
+    let granted = match &view.lost {
         _ if !ended => match GrantedReason::of(view, u64::try_from(lease.spec.slices.min).unwrap_or_default()) {
             GrantedReason::WaitingForAgents if is_served_once(lease) && view.slices() > 0 => (
                 GrantedReason::WaitingForSlices,
@@ -49,8 +55,7 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
             }
             granted => (granted, "the slices are held".to_owned()),
         },
-        (_, Some(lost)) => (GrantedReason::Lost, loss_message(lost)),
-        (Some(lost), None) if lease.spec.renewal != Renewal::Never => (GrantedReason::Expired, loss_message(lost)),
+        Some(lost) if !is_due(lease, lost) => (loss_reason(lost), loss_message(lost)),
         // The lease stays ended even if `renewal` is changed, because it is not claimed again.
         _ => (
             GrantedReason::Expired,
@@ -64,18 +69,12 @@ pub(super) fn next_status(lease: &VramLease, view: &ClaimView, term: u64, ended:
         let ends = now + lease.spec.ttl();
         next.expires_at = old.expires_at.or_else(|| (next.slices > 0).then_some(Time(ends)));
     }
-    next.last_loss = lost.map_or(old.last_loss, |lost| {
-        let reason = if lost.why == Loss::Expired {
-            GrantedReason::Expired
-        } else {
-            GrantedReason::Lost
-        };
-        Some(LeaseLoss {
-            time: Time(now),
-            reason: reason.reason().to_owned(),
-            message: loss_message(lost),
-        })
+    let loss = lost.map(|lost| LeaseLoss {
+        time: Time(now),
+        reason: loss_reason(lost).reason().to_owned(),
+        message: loss_message(lost),
     });
+    next.last_loss = loss.or(old.last_loss);
     next
 }
 

@@ -96,8 +96,7 @@ fn a_lease_whose_minimum_was_raised_keeps_its_slices_and_waits_for_more() {
     let view = ClaimView {
         grants: vec![HeldGrant {
             id: GrantId::default(),
-            worker: "node-a".into(),
-            device: "gpu-0".into(),
+            device: DeviceId::new("node-a", "gpu-0"),
             endpoint: String::new(),
             slices: 1,
         }],
@@ -194,8 +193,7 @@ fn only_a_lease_without_renewal_reports_its_end() {
     let view = |slices| ClaimView {
         grants: vec![crate::pool::HeldGrant {
             id: GrantId::default(),
-            worker: "node-a".into(),
-            device: "gpu-0".into(),
+            device: DeviceId::new("node-a", "gpu-0"),
             endpoint: String::new(),
             slices,
         }],

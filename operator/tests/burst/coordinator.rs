@@ -12,7 +12,6 @@ use sahasra_crds::{
 };
 use sahasra_operator::burst::{
     coordinator::{Coordinator, CoordinatorError},
-    observe::observe,
     validate::validate,
 };
 use sahasra_store::{Endpoints, StorePolicy};
@@ -22,7 +21,7 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     agent::{Pool, SLICES, ended, there},
-    harness::{NAMESPACE, client, context, create, eventually, job},
+    harness::{NAMESPACE, client, context, create, eventually, job, observe},
 };
 
 #[tokio::test(start_paused = true)]

@@ -17,9 +17,15 @@ use kube::{
     client::Body,
 };
 use parking_lot::Mutex;
-use sahasra_crds::BurstJob;
+use sahasra_crds::{BurstJob, BurstJobSpec};
 use sahasra_local::{ControlPlane, Options, ResponseBody};
-use sahasra_operator::{Operator, Settings, agents::AgentClient, context::Context, fault::Faults};
+use sahasra_operator::{
+    Operator, Settings,
+    agents::AgentClient,
+    burst::observe::{ObserveError, Observed, survey},
+    context::Context,
+    fault::Faults,
+};
 use sahasra_service::clock::Clock;
 use sahasra_store::StorePolicy;
 use serde_json::{Value, json};
@@ -46,6 +52,11 @@ pub(crate) fn job(name: &str, change: impl FnOnce(&mut Value)) -> BurstJob {
     });
     change(&mut manifest);
     serde_json::from_value(manifest).expect("the manifest is a BurstJob")
+}
+
+/// Fetches everything that the spec refers to.
+pub(crate) async fn observe(client: &Client, stores: &StorePolicy, namespace: &str, spec: &BurstJobSpec) -> Result<Observed, ObserveError> {
+    survey(client, stores, namespace, spec).await?.read().await?.fetch().await
 }
 
 /// An operator's context without agents.

@@ -34,7 +34,7 @@ use sahasra_operator::{
     agents::AgentClient,
     burst::{
         intake::{Intake, LEAST_INPUT_BYTES, Outcome, Verdict, Waiting},
-        observe::{Invalid, ObserveError, observe},
+        observe::{Invalid, ObserveError},
         reconcile,
     },
 };
@@ -42,7 +42,7 @@ use sahasra_store::{Endpoint, Endpoints, StorePolicy};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use crate::harness::{LIMIT, NAMESPACE, PTX, client, context_with, create, eventually, job};
+use crate::harness::{LIMIT, NAMESPACE, PTX, client, context_with, create, eventually, job, observe};
 
 /// A store in a temporary folder, with a file of this size.
 fn store_with(name: &str, bytes: u64) -> (tempfile::TempDir, StorePolicy, String) {

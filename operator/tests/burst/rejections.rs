@@ -15,7 +15,6 @@ use sahasra_operator::burst::{
     checkpoint::{Checkpoint, Results},
     index_set::IndexSet,
     objects::Objects,
-    observe::observe,
     validate::validate,
 };
 use sahasra_store::{Endpoints, StorePolicy};
@@ -24,7 +23,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     agent::{Pool, Stream},
-    harness::{ApiServer, NAMESPACE, create, eventually, job},
+    harness::{ApiServer, NAMESPACE, create, eventually, job, observe},
 };
 
 /// A burst whose end is rejected retries for two minutes. It must be deleted within a small part of that.

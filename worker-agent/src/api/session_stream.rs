@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::upgrade::downcast;
-use sahasra_access::{Access, AccessError, Action, bearer};
+use sahasra_access::{Access, AccessError, bearer};
 use sahasra_error_chain::causes;
 use sahasra_service::{
     answer::{self, Answer},
@@ -128,9 +128,7 @@ impl Call {
     async fn open(self, access: &Access) -> Result<Answer, Refusal> {
         let resumed = self.resumed();
         if resumed.is_none() {
-            access
-                .check(bearer(&self.headers)?, &Action::stream(&self.namespace, &self.name))
-                .await?;
+            access.check_stream(bearer(&self.headers)?, &self.namespace, &self.name).await?;
         }
         if self.method != Method::GET {
             return Err(Refusal::Method);

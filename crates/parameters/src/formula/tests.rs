@@ -2,12 +2,25 @@ use std::thread;
 
 use proptest::prelude::*;
 
-use super::{Fault, Formula, Number};
+use super::{Fault, Formula};
+
+/// Result of a formula.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Number {
+    Integer(i64),
+    Double(f64),
+}
+
+fn evaluate(formula: &Formula, index: i64) -> Result<Number, Fault> {
+    match formula {
+        Formula::Integer(compiled) => compiled(index).map(Number::Integer),
+        Formula::Double(compiled) => compiled(index).map(Number::Double),
+    }
+}
 
 fn value(text: &str, index: i64) -> Result<Number, Fault> {
-    Formula::compile(text, 1000)
-        .unwrap_or_else(|message| panic!("{text}: {message}"))
-        .evaluate(index)
+    let formula = Formula::compile(text, 1000).unwrap_or_else(|message| panic!("{text}: {message}"));
+    evaluate(&formula, index)
 }
 
 fn refusal(text: &str) -> String {
@@ -133,7 +146,7 @@ fn hostile_texts_are_refused_or_computed_without_harm() {
     ];
     for text in deep {
         if let Ok(formula) = Formula::compile(&text, 10) {
-            let _ = formula.evaluate(3);
+            let _ = evaluate(&formula, 3);
         }
     }
 }
@@ -226,7 +239,7 @@ proptest! {
     fn results_agree_with_the_interpreter(text in prop_oneof![integer(), double()], index in 0_i64..50, count in 1_i64..50) {
         prop_assume!(text.len() <= super::MAX_FORMULA_LENGTH && super::nesting(&text) <= super::DEEPEST);
         if let Ok(formula) = Formula::compile(&text, count) {
-            let ours = formula.evaluate(index).ok();
+            let ours = evaluate(&formula, index).ok();
             let theirs = interpreted(&text, index, count);
             prop_assert!(same(ours, theirs), "{text} at {index} of {count}: {ours:?}, the interpreter says {theirs:?}");
         } else {

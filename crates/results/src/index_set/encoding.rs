@@ -1,15 +1,19 @@
 //! Encoding of an [`IndexSet`] for checkpoints: as ranges if there are few, as a compressed bitmap if there are many.
 //!
 //! The first byte is the format. `0`: gap and length of each range as variable-length integers (LEB128). `1`: the bitmap, with
-//! little-endian words, as one LZ4 block. A regular pattern, such as every second index, compresses to almost nothing; indices without a
+//! little-endian words of 64 bits, as one LZ4 block. A regular pattern, such as every second index, compresses to almost nothing; indices without a
 //! pattern take one bit each.
 
 use prost::encoding::{decode_varint, encode_varint};
 
-use super::{IndexSet, WORD};
+use roaring::RoaringBitmap;
+
+use super::IndexSet;
 
 const RANGES: u8 = 0;
 const BITMAP: u8 = 1;
+/// Bytes of a word of the bitmap.
+const WORD: usize = 8;
 /// Ranges that take at most this many bytes are not compressed.
 const FEW_BYTES: usize = 1 << 10;
 
@@ -23,23 +27,27 @@ pub struct DecodeError {
 impl IndexSet {
     pub fn encode(&self) -> Vec<u8> {
         let mut ranges = vec![RANGES];
+        let end = self.0.max().map_or(0, |last| last as usize + 1);
+        let mut words = vec![0; end.div_ceil(8 * WORD) * WORD];
         let mut cursor = 0;
         for (first, count) in self.ranges() {
             encode_varint(first - cursor, &mut ranges);
             encode_varint(count, &mut ranges);
             cursor = first + count;
-            if ranges.len() > FEW_BYTES + self.words.len() * size_of::<u64>() {
+            if ranges.len() > FEW_BYTES + words.len() {
                 break;
             }
         }
         if ranges.len() <= FEW_BYTES {
             return ranges;
         }
-        let words: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for index in &self.0 {
+            words[index as usize / 8] |= 1_u8 << (index % 8);
+        }
         let mut bitmap = vec![BITMAP];
         bitmap.extend(lz4_flex::block::compress(&words));
         // If the loop above stopped early, the ranges are longer than the uncompressed bitmap, and LZ4 adds less than 1 %.
-        if bitmap.len() < ranges.len() || cursor < self.end() {
+        if bitmap.len() < ranges.len() || cursor < end as u64 {
             bitmap
         } else {
             ranges
@@ -54,12 +62,6 @@ impl IndexSet {
             _ => None,
         };
         set.ok_or(DecodeError { total })
-    }
-
-    /// Returns the index after the last one in the set.
-    fn end(&self) -> u64 {
-        let last = self.words.iter().enumerate().rev().find(|(_, word)| **word != 0);
-        last.map_or(0, |(place, word)| (place as u64 + 1) * WORD - u64::from(word.leading_zeros()))
     }
 }
 
@@ -77,13 +79,9 @@ fn decode_ranges(mut bytes: &[u8], total: u64) -> Option<IndexSet> {
 }
 
 fn decode_bitmap(bytes: &[u8], total: u64) -> Option<IndexSet> {
-    let mut words = vec![0; usize::try_from(total.div_ceil(WORD)).ok()? * size_of::<u64>()];
+    let mut words = vec![0; usize::try_from(total).ok()?.div_ceil(8 * WORD) * WORD];
     let length = lz4_flex::block::decompress_into(bytes, &mut words).ok()?;
-    let (words, rest) = words[..length].as_chunks::<8>();
-    let mut set = IndexSet {
-        words: words.iter().map(|word| u64::from_le_bytes(*word)).collect(),
-        ..IndexSet::default()
-    };
-    set.recount();
-    (rest.is_empty() && set.end() <= total).then_some(set)
+    let set = RoaringBitmap::from_lsb0_bytes(0, &words[..length]);
+    let is_within = set.max().is_none_or(|last| u64::from(last) < total);
+    (length.is_multiple_of(WORD) && is_within).then_some(IndexSet(set))
 }

@@ -123,3 +123,15 @@ fn the_lowest_indices_are_taken_first() {
     set.insert(1, 1);
     assert_eq!(set.take_front(2), Some((1, 1)));
 }
+
+#[test]
+fn runs_are_as_long_as_a_burst() {
+    let mut set = IndexSet::full(200_000);
+    assert_eq!(set.ranges().collect::<Vec<_>>(), [(0, 200_000)]);
+    assert_eq!(set.take_front(150_000), Some((0, 150_000)));
+    assert_eq!(set.remove(180_000, 10), [(180_000, 10)]);
+    assert_eq!(set.ranges().collect::<Vec<_>>(), [(150_000, 30_000), (180_010, 19_990)]);
+    assert_eq!(set.missing(140_000, 50_000).collect::<Vec<_>>(), [(140_000, 10_000), (180_000, 10)]);
+    assert_eq!(set.insert(100_000, 100_000), [(100_000, 50_000), (180_000, 10)]);
+    assert_eq!(IndexSet::decode(&set.encode(), 200_000).unwrap(), set);
+}

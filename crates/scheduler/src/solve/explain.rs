@@ -55,7 +55,7 @@ fn revisit_at(pool: &Pool, now: Duration) -> Option<Duration> {
             let waiting = pool.missing(claim) > 0;
             let claim = pool.demand(claim).claim;
             let reserve_at = waiting.then(|| claim.since.saturating_add(RESERVE_AFTER));
-            claim.refused.iter().map(|refused| refused.until).chain(reserve_at)
+            claim.refused.values().copied().chain(reserve_at)
         })
         .filter(|&at| at > now)
         .min()
@@ -101,12 +101,8 @@ fn why_not(pool: &Pool, reservations: &Reservations, claim: Rank, index: DeviceI
             allocatable: device.allocatable_bytes,
         };
     }
-    if let Some(refused) = wish
-        .refused
-        .iter()
-        .find(|refused| refused.until > now && refused.device == device.id)
-    {
-        return WhyNot::RejectedRecently { until: refused.until };
+    if let Some(&until) = wish.refused.get(&device.id).filter(|until| **until > now) {
+        return WhyNot::RejectedRecently { until };
     }
     if let Some(holder) = reservations.of(index).filter(|&holder| holder < claim) {
         return WhyNot::ReservedFor {

@@ -37,7 +37,7 @@ pub(crate) fn burst(name: &str, gib: u64, min: u32, max: u32) -> Claim {
         engine: None,
         priority: 0,
         since: Duration::ZERO,
-        refused: Vec::new(),
+        refused: BTreeMap::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Refused, Solution, Unusable, WhyNot, solve};
+use sahasra_scheduler::{Claim, ClaimKind, Device, Load, Solution, Unusable, WhyNot, solve};
 
 use crate::builders::{GIB, burst, gpu, held, id, on, pool, session, why_not};
 
@@ -137,10 +137,7 @@ fn leases_spread_over_workers_and_fill_a_workers_devices_one_after_the_other() {
 #[test]
 fn a_device_that_rejected_a_claim_is_proposed_again_after_the_rejection_expires() {
     let refused = Claim {
-        refused: vec![Refused {
-            device: id("a/gpu0"),
-            until: Duration::from_secs(50),
-        }],
+        refused: [(id("a/gpu0"), Duration::from_secs(50))].into(),
         ..burst("b", 1, 1, 1)
     };
     let problem = pool(&[gpu("a/gpu0", 8)], &[refused]);

@@ -9,8 +9,7 @@ mod cost;
 
 const POLICY: RetryPolicy = RetryPolicy {
     max_retries: 2,
-    initial_backoff: Duration::from_secs(1),
-    max_backoff: Duration::from_secs(3),
+    backoff: Backoff::milliseconds(1_000, 3_000),
 };
 
 fn device(number: u8) -> DeviceId {
@@ -36,7 +35,7 @@ fn a_permanent_failure_is_never_retried() {
     assert_eq!(outcome, FailureOutcome { retried: 0, failed: 1 });
     assert_eq!(
         account.failures(),
-        [FailedChunk {
+        [ChunkFailure {
             index: 3,
             attempts: 1,
             code: "Trap".into(),

@@ -1,7 +1,6 @@
-use std::time::Duration;
-
 use proptest::prelude::*;
 use sahasra_crds::burst_job::{Aggregate, aggregate::OutputSelector};
+use sahasra_service::backoff::Backoff;
 use serde_json::json;
 
 use super::*;
@@ -27,7 +26,7 @@ fn checkpoint() -> Checkpoint {
         term: 4,
         completed,
         failed: BTreeMap::from([(FailureCode::Trap, failed)]),
-        failures: vec![FailedChunk {
+        failures: vec![ChunkFailure {
             index: 2,
             attempts: 1,
             code: "Trap".into(),
@@ -163,7 +162,7 @@ proptest! {
         let Ok(read) = Checkpoint::decode(&contents, "uid-1", 4, &fresh, &zeros) else { return Ok(()) };
         let Results::Inline(records) = &read.results else { panic!("inline") };
         prop_assert!(read.completed.ranges().all(|(first, count)| first + count <= 4));
-        let policy = RetryPolicy { max_retries: 1, initial_backoff: Duration::ZERO, max_backoff: Duration::ZERO };
+        let policy = RetryPolicy { max_retries: 1, backoff: Backoff::default() };
         let mut account = Account::new(4, policy, 0);
         account.restore(read.completed, read.failed, read.failures, read.retried);
         let counts = account.counts();

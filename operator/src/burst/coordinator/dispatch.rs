@@ -71,9 +71,8 @@ impl Coordinator {
         let mut slices: BTreeMap<DeviceId, u64> = BTreeMap::new();
         let mut endpoints: BTreeMap<&WorkerName, (&str, &str)> = BTreeMap::new();
         for grant in &self.held.grants {
-            let key = DeviceId::new(grant.worker.clone(), grant.device.clone());
-            *slices.entry(key).or_default() += u64::from(grant.slices);
-            endpoints.insert(&grant.worker, (&grant.endpoint, &grant.id.boot_id));
+            *slices.entry(grant.device.clone()).or_default() += u64::from(grant.slices);
+            endpoints.insert(&grant.device.worker, (&grant.endpoint, &grant.id.boot_id));
         }
         for (key, device) in &mut self.devices {
             let held = slices.remove(key).unwrap_or_default();

@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sahasra_crds::{
-    BurstJob,
+    BurstJob, VramLease,
     conditions::{ADMITTED, CHECKPOINTED, COMPLETE, FAILED},
 };
 use sahasra_service::{backoff::Backoff, causes, tasks};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Coordinator, CoordinatorError, End, WriteError, writes::SaveError};
+use super::{Coordinator, CoordinatorError, End, WriteError};
 use crate::{
     burst::{objects::Objects, status::Verdict},
     clock::timestamp,
@@ -91,19 +91,18 @@ impl Coordinator {
                 return self.delete().await;
             }
             let CoordinatorError::Write(error) = error else { return Err(error) };
-            match SaveError::from(error) {
-                // The status must show the end of the burst, so fields that the API server permanently rejects are left out.
-                error if error.refusal().is_some() && !self.lean => {
-                    tracing::warn!(error = %causes(&error), "status permanently rejected");
-                    self.lean = true;
-                    let message = format!("{}: aggregate and failures are omitted", causes(&error));
-                    verdicts = vec![
-                        Verdict::new(FAILED, true, "StatusRejected", message),
-                        Verdict::new(COMPLETE, false, "StatusRejected", "the status was rejected"),
-                    ];
-                }
-                error => self.patient(error, began, &mut failures).await?,
+            if self.lean || error.refusal().is_none() {
+                self.patient(error, began, &mut failures).await?;
+                continue;
             }
+            // The status must show the end of the burst, so fields that the API server permanently rejects are left out.
+            tracing::warn!(error = %causes(&error), "status permanently rejected");
+            self.lean = true;
+            let message = format!("{}: aggregate and failures are omitted", causes(&error));
+            verdicts = vec![
+                Verdict::new(FAILED, true, "StatusRejected", message),
+                Verdict::new(COMPLETE, false, "StatusRejected", "the status was rejected"),
+            ];
         }
         self.context.settings.faults.reached(Step::Completion);
         let verdict = &verdicts[0];
@@ -147,29 +146,29 @@ impl Coordinator {
         let (mut failures, mut texts) = (0, self.texts());
         let (mut saved, mut told) = (false, None);
         loop {
-            let outcome = match saved {
-                false => self.write_checkpoint_now(texts.clone()).await.map(|()| saved = true),
-                true => Ok(()),
+            let published = async {
+                if !saved {
+                    self.write_checkpoint_now(texts.clone()).await?;
+                    saved = true;
+                }
+                self.publish().await
             };
-            let error = match outcome {
-                Ok(()) => match self.publish().await {
-                    Ok(published) => {
-                        (self.published, self.saving_failed) = (published, None);
-                        return Ok(end);
-                    }
-                    Err(error) => error,
-                },
+            let error = match published.await {
+                Ok(published) => {
+                    (self.published, self.saving_failed) = (published, None);
+                    return Ok(end);
+                }
                 Err(error) => error,
             };
             if self.is_deleted() {
                 return Ok(End::Deleted);
             }
-            if matches!(error, SaveError::TooLarge(_)) && !texts.is_empty() {
+            if matches!(error, WriteError::TooLarge(_)) && !texts.is_empty() {
                 // The checkpoint may fit without the files that are only for humans.
                 texts.clear();
                 continue;
             }
-            if began.elapsed() > RETRY_TIMEOUT && matches!(error, SaveError::Store { .. }) {
+            if began.elapsed() > RETRY_TIMEOUT && matches!(error, WriteError::Store { .. }) {
                 let message = format!(
                     "spec.output.store: {}: timed out after {} s: check the store and the rights of its Secret, then create the BurstJob \
                      again",
@@ -186,7 +185,7 @@ impl Coordinator {
                 // The condition of a burst that has already failed describes the failed chunks instead.
                 return Ok(if end == End::Failed { end } else { End::Refused });
             }
-            let store = matches!(error, SaveError::Store { .. });
+            let store = matches!(error, WriteError::Store { .. });
             self.patient(error, began, &mut failures).await?;
             let generation = Some(self.job.borrow().metadata.generation);
             if store && told != generation {
@@ -202,8 +201,8 @@ impl Coordinator {
 
     /// Waits before a write is retried, or until the job changes. Fails with an error that is not transient, or that has persisted for
     /// [`RETRY_TIMEOUT`].
-    async fn patient(&mut self, error: SaveError, began: Instant, failures: &mut u32) -> Result<(), CoordinatorError> {
-        let passing = matches!(&error, SaveError::Write(WriteError::Api { .. }) | SaveError::Store { .. });
+    async fn patient(&mut self, error: WriteError, began: Instant, failures: &mut u32) -> Result<(), CoordinatorError> {
+        let passing = matches!(&error, WriteError::Api { .. } | WriteError::Store { .. });
         if !passing || began.elapsed() > RETRY_TIMEOUT {
             return Err(error.into());
         }
@@ -265,14 +264,13 @@ fn chunks_failed(count: u64) -> String {
 
 /// Deletes the lease of a burst that ends. Retries while the API server does not accept the deletion, because the end may have to wait for
 /// a store, and the lease would then exist without a holder.
-async fn delete_lease(objects: &Objects, name: &str) -> Result<(), WriteError> {
+async fn delete_lease(objects: &Objects, lease: &VramLease) -> Result<(), WriteError> {
     let (began, mut failures) = (Instant::now(), 0);
-    let mut outcome = objects.delete_lease(name).await;
-    while matches!(outcome, Err(WriteError::Api { .. })) && began.elapsed() < RETRY_TIMEOUT {
-        failures += 1;
+    loop {
+        match objects.delete_lease(lease).await {
+            Err(WriteError::Api { .. }) if began.elapsed() < RETRY_TIMEOUT => failures += 1,
+            outcome => return outcome,
+        }
         tokio::time::sleep(RETRY.after(failures)).await;
-        // The name may belong to another lease by now, so only leases of the job are deleted.
-        outcome = objects.delete_leases().await;
     }
-    outcome
 }

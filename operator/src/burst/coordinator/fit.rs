@@ -1,6 +1,6 @@
 //! Releases slices that the burst needs no more: while it is being suspended, and near its end, when it has more slices than chunks.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use sahasra_crds::conditions::{self, SUSPENDED};
 
@@ -84,10 +84,9 @@ impl Coordinator {
             self.fit.due = None;
         } else if due <= now {
             let keep = keep.into_iter().map(|keep| u32::try_from(keep).unwrap_or(u32::MAX));
-            let names = self.devices.keys().map(|key| (&*key.worker, &*key.device));
-            let limits: BTreeMap<(&str, &str), u32> = names.zip(keep).collect();
+            let limits = self.devices.keys().cloned().zip(keep).collect();
             tracing::debug!(held, chunks = counts.running, "releasing idle slices");
-            self.context.pool.limit(&self.owner().uid, Some(&limits));
+            self.context.pool.limit(&self.owner().uid, Some(limits));
             self.fit = Fit {
                 limited: true,
                 due: Some(now + IDLE_AFTER),

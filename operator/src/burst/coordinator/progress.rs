@@ -3,21 +3,18 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use sahasra_crds::{
     BurstJobStatus, VramLease, VramLeaseStatus,
     burst_job::status::{ResultsStatus, SliceCounts},
     conditions::{ADMITTED, CHECKPOINTED},
 };
-use sahasra_results::table::Columns;
 use sahasra_service::{causes, tasks};
 
 use super::{Coordinator, CoordinatorError, writes::Written};
 use crate::{
     burst::{
         budget::Pace,
-        checkpoint::{self, Results},
         objects::WriteError,
         status::{self, Verdict},
     },
@@ -37,19 +34,16 @@ const UNCOVERED_BYTES: u64 = 8 << 20;
 /// Maximum bytes that an agent keeps of a chunk in addition to its outputs.
 const CHUNK_BYTES: u64 = 16;
 
-/// The writes in progress, and the state of the lease as last written.
+/// The writes in progress.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     status: bool,
     checkpoint: bool,
     lease: bool,
-    /// UID of the lease, and whether the cache of leases has contained it.
-    lease_uid: Option<String>,
+    /// Whether the cache of leases has contained the lease.
     lease_cached: bool,
     /// Numbers of slices and grants in the lease's status as last written.
     lease_shown: Option<(u64, usize)>,
-    lease_conditions: Vec<Condition>,
-    lease_generation: Option<i64>,
 }
 
 pub(super) fn status_pace(now: Duration) -> Pace {
@@ -140,7 +134,7 @@ impl Coordinator {
     pub(super) fn progress_status(&self) -> BurstJobStatus {
         let mut next = self.status.clone();
         next.term = integer(self.term);
-        next.lease = self.lease.clone();
+        next.lease = self.lease.as_ref().map(ResourceExt::name_any);
         status::count(&mut next, &self.account);
         if self.lean {
             next.failures.clear();
@@ -198,24 +192,18 @@ impl Coordinator {
     }
 
     /// Continues with this lease, whose status may not show what the burst holds. Its conditions are kept because of their transition times.
-    pub(super) fn adopt_lease(&mut self, lease: &VramLease) {
-        self.writing.lease_shown = None;
-        self.lease = Some(lease.name_any());
-        self.writing.lease_uid = lease.uid();
-        self.writing.lease_cached = false;
-        self.writing.lease_generation = lease.metadata.generation;
-        let status = lease.status.as_ref();
-        self.writing.lease_conditions = status.map(|status| status.conditions.clone()).unwrap_or_default();
+    pub(super) fn adopt_lease(&mut self, lease: VramLease) {
+        self.lease = Some(lease);
+        (self.writing.lease_cached, self.writing.lease_shown) = (false, None);
     }
 
     /// Whether the lease was deleted by another client. The cache may be behind, so only a lease that it has contained counts as deleted.
     fn lease_was_deleted(&mut self) -> bool {
-        let (Some(name), Some(leases)) = (&self.lease, self.context.caches.leases.get()) else {
+        let (Some(lease), Some(leases)) = (&self.lease, self.context.caches.leases.get()) else {
             return false;
         };
-        let namespace = self.job.borrow().namespace().unwrap_or_default();
-        let found = leases.get(&ObjectRef::new(name).within(&namespace));
-        let is_cached = found.is_some_and(|lease| lease.uid() == self.writing.lease_uid);
+        let found = leases.get(&ObjectRef::from_obj(lease));
+        let is_cached = found.is_some_and(|found| found.uid() == lease.uid());
         self.writing.lease_cached |= is_cached;
         self.writing.lease_cached && !is_cached
     }
@@ -237,15 +225,16 @@ impl Coordinator {
     }
 
     fn start_lease_status(&mut self) {
-        let Some(name) = self.lease.clone().filter(|_| self.lease_differs()) else {
+        if !self.lease_differs() {
             return;
-        };
+        }
+        let next = self.lease_status();
+        let Some(lease) = &mut self.lease else { return };
+        lease.status = Some(next.clone());
+        let (objects, name) = (self.objects.clone(), lease.name_any());
         self.budget.spend();
         self.writing.lease = true;
         self.writing.lease_shown = Some((self.held.slices(), self.held.grants.len()));
-        let next = self.lease_status();
-        self.writing.lease_conditions.clone_from(&next.conditions);
-        let objects = self.objects.clone();
         self.writes.spawn(tasks::tied(async move {
             Written::Lease(objects.write_lease_status(&name, &next).await)
         }));
@@ -257,7 +246,11 @@ impl Coordinator {
             Some(why_not) if granted == GrantedReason::WaitingForSlices => why_not,
             _ => "held for a BurstJob",
         };
-        let (conditions, generation) = (self.writing.lease_conditions.clone(), self.writing.lease_generation);
+        let lease = self.lease.as_ref();
+        let conditions = lease
+            .and_then(|lease| Some(lease.status.as_ref()?.conditions.clone()))
+            .unwrap_or_default();
+        let generation = lease.and_then(|lease| lease.metadata.generation);
         let mut next = leases::status(&self.held, self.term, conditions, (granted, message), generation, timestamp());
         next.granted_at = self.status.start_time.clone();
         next
@@ -290,14 +283,14 @@ impl Coordinator {
             }
             Written::Lease(outcome) => {
                 self.writing.lease = false;
-                match self.tolerate(outcome)? {
+                match (self.tolerate(outcome)?, &mut self.lease) {
                     // The lease's spec was changed in the meantime, so the status must be written again for the new generation.
-                    Some(generation) if generation.is_some() && generation != self.writing.lease_generation => {
-                        self.writing.lease_generation = generation;
+                    (Some(generation @ Some(_)), Some(lease)) if generation != lease.metadata.generation => {
+                        lease.metadata.generation = generation;
                         self.writing.lease_shown = None;
                     }
-                    Some(_) => {}
-                    None => self.writing.lease_shown = None,
+                    (Some(_), _) => {}
+                    (None, _) => self.writing.lease_shown = None,
                 }
             }
             Written::Intent(outcome) => {
@@ -307,7 +300,7 @@ impl Coordinator {
                         "its VramLease {:?} was deleted and recreated: to release the slices, set spec.suspend or delete the BurstJob",
                         lease.name_any()
                     );
-                    self.adopt_lease(&lease);
+                    self.adopt_lease(*lease);
                     self.event(true, "LeaseDeleted", note);
                 }
             }
@@ -345,16 +338,6 @@ impl Coordinator {
         self.version = job.resource_version().unwrap_or_default();
         self.status = next;
         Ok(())
-    }
-
-    /// Text of `results.csv`, if the results are in the checkpoint and the text is small enough.
-    pub(super) fn csv(&self) -> Option<String> {
-        let Results::Inline(records) = &self.results else { return None };
-        let columns = Columns {
-            program: &self.burst.chunks,
-            layout: &self.burst.layout,
-        };
-        columns.text(self.account.completed(), records, checkpoint::MAX_CSV_BYTES)
     }
 
     pub(super) fn event(&mut self, warning: bool, reason: &str, note: String) {

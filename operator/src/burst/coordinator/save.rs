@@ -11,13 +11,14 @@ use sahasra_crds::{
     burst_job::KeptResults,
     conditions::{ADMITTED, CHECKPOINTED},
 };
+use sahasra_results::table::Columns;
 use sahasra_service::{causes, tasks};
 use sahasra_wire::burst::Store;
 use tokio::time::timeout;
 
 use super::{
     Coordinator, CoordinatorError,
-    writes::{Covered, SaveError, Written},
+    writes::{Covered, Written},
 };
 use crate::{
     burst::{
@@ -37,8 +38,8 @@ const READ_SETS: &str = "read the checkpoint's sets in the store of spec.output"
 const CSV_PART_BYTES: usize = 8 << 20;
 
 /// Converts an error of the store into a message for the job's user, with a remedy.
-fn store(operation: &'static str) -> impl Fn(object_store::Error) -> SaveError {
-    move |source| SaveError::Store {
+fn store(operation: &'static str) -> impl Fn(object_store::Error) -> WriteError {
+    move |source| WriteError::Store {
         operation,
         source: sahasra_store::summary(&source).into(),
     }
@@ -58,7 +59,7 @@ struct Saving {
 
 impl Saving {
     /// Writes the objects and the ConfigMap. Returns the resource version of the ConfigMap.
-    async fn write(self) -> Result<String, SaveError> {
+    async fn write(self) -> Result<String, WriteError> {
         for (name, bytes) in self.objects {
             let folder = self.folder.as_ref().expect("objects are made for a store that is open");
             let written = folder.put(&Path::from(name.as_str()), bytes.into()).await;
@@ -87,7 +88,7 @@ async fn delete_sets(stale: StoredSets, folder: Arc<dyn ObjectStore>) {
 }
 
 /// Reads the sets of a checkpoint. Returns them with their keys in the ConfigMap.
-async fn read_sets(sets: &StoredSets, folder: &dyn ObjectStore) -> Result<Vec<(String, Vec<u8>)>, SaveError> {
+async fn read_sets(sets: &StoredSets, folder: &dyn ObjectStore) -> Result<Vec<(String, Vec<u8>)>, WriteError> {
     let read = store(READ_SETS);
     let mut all = Vec::new();
     for (key, name) in sets.names() {
@@ -113,12 +114,12 @@ impl Coordinator {
     }
 
     /// The job's folder in the store, which is opened on first use.
-    fn folder(&mut self) -> Result<Option<Arc<dyn ObjectStore>>, SaveError> {
+    fn folder(&mut self) -> Result<Option<Arc<dyn ObjectStore>>, WriteError> {
         if self.folder.is_none()
             && let Some(Store { url, options }) = self.store_folder()
         {
             let opened = sahasra_store::open(&self.context.settings.stores, &url, &options);
-            self.folder = Some(opened.map_err(|source| SaveError::Store {
+            self.folder = Some(opened.map_err(|source| WriteError::Store {
                 operation: "open the store of spec.output",
                 source: source.into(),
             })?);
@@ -127,7 +128,7 @@ impl Coordinator {
     }
 
     /// Creates the checkpoint of the current state, with additional `texts` for humans.
-    fn snapshot(&mut self, texts: Vec<(&str, String)>) -> Result<(Saving, Covered), SaveError> {
+    fn snapshot(&mut self, texts: Vec<(&str, String)>) -> Result<(Saving, Covered), WriteError> {
         let folder = self.folder()?;
         let number = self.checkpoint_number;
         self.checkpoint_number += 1;
@@ -172,7 +173,7 @@ impl Coordinator {
         }
         let bytes = contents.bytes();
         if bytes > MAX_CONFIG_MAP_BYTES {
-            return Err(SaveError::TooLarge(bytes));
+            return Err(WriteError::TooLarge(bytes));
         }
         let covered = Covered {
             indices,
@@ -208,7 +209,7 @@ impl Coordinator {
     }
 
     /// Writes the checkpoint, with additional `texts` for humans, and waits for it.
-    pub(super) async fn write_checkpoint_now(&mut self, texts: Vec<(&str, String)>) -> Result<(), SaveError> {
+    pub(super) async fn write_checkpoint_now(&mut self, texts: Vec<(&str, String)>) -> Result<(), WriteError> {
         let (saving, covered) = self.snapshot(texts)?;
         self.budget.spend();
         let version = saving.write().await?;
@@ -230,14 +231,14 @@ impl Coordinator {
     }
 
     /// Handles a failed checkpoint: reports the error and lets the checkpoint be retried, or ends the burst if it can never be saved.
-    pub(super) fn not_saved(&mut self, error: SaveError) -> Result<(), CoordinatorError> {
+    pub(super) fn not_saved(&mut self, error: WriteError) -> Result<(), CoordinatorError> {
         if let Some(refusal) = error.refusal() {
             tracing::warn!(error = %causes(&error), "checkpoint permanently rejected");
             self.refused = Some(refusal);
             return Ok(());
         }
         match error {
-            SaveError::Write(error @ (WriteError::Fenced(_) | WriteError::Gone | WriteError::NamesTaken { .. })) => Err(error.into()),
+            WriteError::Fenced(_) | WriteError::Gone | WriteError::NamesTaken { .. } => Err(error.into()),
             error => {
                 tracing::warn!(error = %causes(&error), "failed to save progress, retrying");
                 self.saving_failed = Some(Verdict::new(
@@ -259,12 +260,12 @@ impl Coordinator {
         self.checkpoint_version = Some(version);
         let sets = contents.stored_sets()?;
         if let Some(sets) = &sets {
-            let missing = || SaveError::Store {
+            let missing = || WriteError::Store {
                 operation: "open the store of spec.output",
                 source: "the checkpoint requires it and the job specifies none".into(),
             };
             let folder = self.folder()?.ok_or_else(missing)?;
-            let late = |_| SaveError::Store {
+            let late = |_| WriteError::Store {
                 operation: READ_SETS,
                 source: format!("timed out after {} s", READ_WITHIN.as_secs()).into(),
             };
@@ -293,7 +294,7 @@ impl Coordinator {
 
     /// Writes the final list of a burst to the store: its manifest of segments, or its failed chunks. Returns the URL of the list, if there
     /// is one.
-    pub(super) async fn publish(&mut self) -> Result<Option<String>, SaveError> {
+    pub(super) async fn publish(&mut self) -> Result<Option<String>, WriteError> {
         let (Some(folder), Some(Store { url, .. })) = (self.folder()?, self.store_folder()) else {
             return Ok(None);
         };
@@ -328,8 +329,13 @@ impl Coordinator {
     /// Files for humans in the ConfigMap: `results.csv`, and `failed.csv` if there is no store for it.
     pub(super) fn texts(&self) -> Vec<(&'static str, String)> {
         let mut texts = Vec::new();
-        if let Some(csv) = self.csv() {
-            texts.push((checkpoint::CSV, csv));
+        if let Results::Inline(records) = &self.results {
+            let columns = Columns {
+                program: &self.burst.chunks,
+                layout: &self.burst.layout,
+            };
+            let csv = columns.text(self.account.completed(), records, MAX_CSV_BYTES);
+            texts.extend(csv.map(|csv| (checkpoint::CSV, csv)));
         }
         if self.burst.results == KeptResults::Failed && self.burst.store.is_none() {
             let mut parts = results_store::failed_csv(self.account.causes(), self.account.failed_set(), MAX_CSV_BYTES);

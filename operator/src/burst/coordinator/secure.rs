@@ -57,7 +57,7 @@ impl Coordinator {
     async fn write_intent(&mut self, job: &BurstJob, held: u64) -> Result<(), CoordinatorError> {
         let bounds = self.bounds(job, held);
         let lease = self.objects.write_intent(job, bounds).await?;
-        self.adopt_lease(&lease);
+        self.adopt_lease(lease);
         self.budget.spend();
         self.context.settings.faults.reached(Step::Intent);
         Ok(())
@@ -107,7 +107,10 @@ impl Coordinator {
         let (uid, pool, slice_bytes) = (self.owner().uid, self.context.pool.clone(), self.burst.slice_bytes);
         let (checkpoint, unclaimed) = tokio::join!(self.read_checkpoint(), leases::adopt(&pool, &uid, slice_bytes));
         if let Err(error) = checkpoint {
-            if matches!(error, CoordinatorError::Checkpoint(_) | CoordinatorError::Save(_)) {
+            if matches!(
+                error,
+                CoordinatorError::Checkpoint(_) | CoordinatorError::Write(WriteError::Store { .. })
+            ) {
                 self.tell_unreadable(&error).await;
             }
             return Err(error);

@@ -110,7 +110,7 @@ pub(super) struct OpenStream {
 impl Coordinator {
     pub(super) fn open_streams(&mut self) {
         let now = self.now();
-        let granted: BTreeSet<&WorkerName> = self.held.grants.iter().map(|grant| &grant.worker).collect();
+        let granted: BTreeSet<&WorkerName> = self.held.grants.iter().map(|grant| &grant.device.worker).collect();
         // A closed stream to a worker without grants is dropped, unless the agent may still have chunks.
         self.streams.retain(|worker, stream| {
             granted.contains(worker) || !matches!(stream.state, State::Closed(_)) || stream.broken_since.is_some()

@@ -43,6 +43,13 @@ proptest! {
     }
 
     #[test]
+    fn a_quotient_below_the_normal_numbers_is_rounded_once(bits in 1_u64..1 << 53, count in 1_u64..1000) {
+        let mut exact = ExactSum::default();
+        exact.add(f64::from_bits(bits));
+        prop_assert_eq!(exact.over(count), f64::from_bits(bits) / count as f64);
+    }
+
+    #[test]
     fn the_order_of_terms_does_not_matter(terms in prop::collection::vec(finite(), 0..50)) {
         let mut other = terms.clone();
         other.reverse();

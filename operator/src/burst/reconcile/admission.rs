@@ -9,7 +9,7 @@ use kube::{
 };
 use sahasra_crds::{BurstJob, conditions::ACCEPTED};
 use sahasra_service::tasks;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -32,22 +32,14 @@ impl Reconciler {
         let mut states = self.states.lock();
         let (reconciler, of) = (self.clone(), uid.clone());
         let task = tasks::spawn(async move {
-            let (waits, mut waiting) = mpsc::unbounded_channel();
             let admitting = reconciler.intake.admit(&namespace, &spec, before, |waiting| {
-                let _ = waits.send(waiting);
-            });
-            let mut admitting = std::pin::pin!(caught(admitting));
-            let outcome = loop {
-                tokio::select! {
-                    outcome = &mut admitting => break outcome,
-                    Some(wait) = waiting.recv() => {
-                        if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
-                            intake.waits = Some(wait);
-                        }
-                        let _ = reconciler.changed.send(reference.clone()).await;
-                    }
+                if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
+                    intake.waits = Some(waiting);
                 }
-            };
+                let (changed, reference) = (reconciler.changed.clone(), reference.clone());
+                tasks::spawn(async move { changed.send(reference).await });
+            });
+            let outcome = caught(admitting).await;
             if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
                 intake.outcome = Some(outcome);
             }

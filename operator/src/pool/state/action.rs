@@ -3,45 +3,36 @@
 use sahasra_names::WorkerName;
 use sahasra_wire::grants::{AcquireRequest, GrantId, Owner, ReleaseRequest, RenewRequest};
 
-/// A request to an agent.
+/// A request to the agent of a worker.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::pool) enum Action {
-    Acquire {
-        worker: WorkerName,
-        endpoint: String,
-        request: AcquireRequest,
-    },
-    Release {
-        worker: WorkerName,
-        endpoint: String,
-        request: ReleaseRequest,
-    },
-    Renew {
-        worker: WorkerName,
-        endpoint: String,
-        request: RenewRequest,
-    },
-    Inventory {
-        worker: WorkerName,
-        endpoint: String,
-    },
+pub(in crate::pool) struct Action {
+    pub worker: WorkerName,
+    pub endpoint: String,
+    pub request: Request,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::pool) enum Request {
+    Acquire(AcquireRequest),
+    Release(ReleaseRequest),
+    Renew(RenewRequest),
+    Inventory,
 }
 
 impl Action {
-    /// The worker whose agent is called.
-    pub(in crate::pool) fn worker(&self) -> &WorkerName {
-        match self {
-            Self::Acquire { worker, .. } | Self::Release { worker, .. } | Self::Renew { worker, .. } | Self::Inventory { worker, .. } => {
-                worker
-            }
+    pub(super) fn new(worker: &WorkerName, endpoint: &str, request: Request) -> Self {
+        Self {
+            worker: worker.clone(),
+            endpoint: endpoint.to_owned(),
+            request,
         }
     }
 
     /// The device of which slices are requested.
     pub(in crate::pool) fn device(&self) -> Option<&str> {
-        match self {
-            Self::Acquire { request, .. } => Some(&request.device),
-            Self::Release { .. } | Self::Renew { .. } | Self::Inventory { .. } => None,
+        match &self.request {
+            Request::Acquire(request) => Some(&request.device),
+            Request::Release(_) | Request::Renew(_) | Request::Inventory => None,
         }
     }
 
@@ -54,15 +45,13 @@ impl Action {
         keep_slices: u32,
         immediately: bool,
     ) -> Self {
-        Self::Release {
-            worker: worker.clone(),
-            endpoint: endpoint.to_owned(),
-            request: ReleaseRequest {
-                owner: owner.clone(),
-                grants,
-                keep_slices,
-                immediately,
-            },
-        }
+        let owner = owner.clone();
+        let request = ReleaseRequest {
+            owner,
+            grants,
+            keep_slices,
+            immediately,
+        };
+        Self::new(worker, endpoint, Request::Release(request))
     }
 }

@@ -6,13 +6,15 @@ use std::{
 };
 
 use sahasra_names::{DeviceId, OwnerUid, WorkerName};
-use sahasra_scheduler::{Assignment, Load, Problem, Refused, Unusable, solve};
+use sahasra_scheduler::{Assignment, Load, Problem, Unusable, solve};
 use sahasra_wire::{
     grants::{AcquireRequest, GrantId, RenewOwner, RenewRequest},
     milliseconds,
 };
 
-use super::{Action, ClaimState, GIVE_UP_AFTER, Loss, REFRESH_EVERY, RENEW_AT, SESSIONS_EVERY, SILENT, State, Unconfirmed, sooner};
+use super::{
+    Action, ClaimState, GIVE_UP_AFTER, Loss, REFRESH_EVERY, RENEW_AT, Request, SESSIONS_EVERY, SILENT, State, Unconfirmed, sooner,
+};
 
 impl State {
     /// Decides on the requests to send now, and marks them as sent. Also returns the time at which the plan changes without another event.
@@ -107,10 +109,7 @@ impl State {
                 priority: claim.request.priority,
                 since: claim.since,
                 refused: (claim.refused.iter())
-                    .map(|(device, (until, _))| Refused {
-                        device: device.clone(),
-                        until: *until,
-                    })
+                    .map(|(device, (until, _))| (device.clone(), *until))
                     .collect(),
             });
         }
@@ -221,21 +220,18 @@ impl State {
         }
         *free -= u64::from(wanted) * claim.request.slice_bytes;
         claim.acquiring.insert(device.clone(), wanted);
-        actions.push(Action::Acquire {
-            worker: device.worker.clone(),
-            endpoint: worker.endpoint.clone(),
-            request: AcquireRequest {
-                owner: claim.request.owner.clone(),
-                boot_id: worker.boot_id.to_string(),
-                device: device.device.to_string(),
-                slice_bytes: claim.request.slice_bytes,
-                slices: wanted,
-                at_least,
-                ttl_milliseconds: milliseconds(claim.request.ttl),
-                grace_milliseconds: milliseconds(claim.request.grace),
-                session: claim.request.session.clone(),
-            },
-        });
+        let request = AcquireRequest {
+            owner: claim.request.owner.clone(),
+            boot_id: worker.boot_id.to_string(),
+            device: device.device.to_string(),
+            slice_bytes: claim.request.slice_bytes,
+            slices: wanted,
+            at_least,
+            ttl_milliseconds: milliseconds(claim.request.ttl),
+            grace_milliseconds: milliseconds(claim.request.grace),
+            session: claim.request.session.clone(),
+        };
+        actions.push(Action::new(&device.worker, &worker.endpoint, Request::Acquire(request)));
     }
 
     /// Releases slices of a claim on a device, the newest first: whole grants, then a part of one.
@@ -310,11 +306,7 @@ impl State {
         for (worker, owners) in due {
             let Some(view) = self.workers.get_mut(&worker) else { continue };
             view.renewing = true;
-            actions.push(Action::Renew {
-                endpoint: view.endpoint.clone(),
-                request: RenewRequest { owners },
-                worker,
-            });
+            actions.push(Action::new(&worker, &view.endpoint, Request::Renew(RenewRequest { owners })));
         }
         for claim in self.claims.values() {
             for held in &claim.grants {
@@ -346,10 +338,7 @@ impl State {
                 Some(at) if at <= now => {
                     view.ask_at = None;
                     view.asking = true;
-                    actions.push(Action::Inventory {
-                        worker: worker.clone(),
-                        endpoint: view.endpoint.clone(),
-                    });
+                    actions.push(Action::new(worker, &view.endpoint, Request::Inventory));
                 }
                 Some(at) => sooner(wake, at),
                 None => {}

@@ -107,22 +107,31 @@ fn state() -> State {
     let mut state = State::new(Arc::new(Metrics::new().unwrap()));
     state.observe(&[worker("a", "boot")], after(0));
     let (actions, _) = state.plan(after(0));
-    assert!(matches!(&actions[..], [Action::Inventory { .. }]), "{actions:?}");
+    assert!(
+        matches!(
+            &actions[..],
+            [Action {
+                request: Request::Inventory,
+                ..
+            }]
+        ),
+        "{actions:?}"
+    );
     state.inventoried(&"a".into(), &inventory("boot", Vec::new()), after(0), after(0));
     state
 }
 
 fn acquires(actions: &[Action]) -> Vec<AcquireRequest> {
-    let acquires = actions.iter().filter_map(|action| match action {
-        Action::Acquire { request, .. } => Some(request.clone()),
+    let acquires = actions.iter().filter_map(|action| match &action.request {
+        Request::Acquire(request) => Some(request.clone()),
         _ => None,
     });
     acquires.collect()
 }
 
 fn releases(actions: &[Action]) -> Vec<ReleaseRequest> {
-    let releases = actions.iter().filter_map(|action| match action {
-        Action::Release { request, .. } => Some(request.clone()),
+    let releases = actions.iter().filter_map(|action| match &action.request {
+        Request::Release(request) => Some(request.clone()),
         _ => None,
     });
     releases.collect()
@@ -219,7 +228,14 @@ fn grants_are_renewed_together_after_a_third_of_their_ttl_and_lost_when_the_agen
     let (actions, wake) = state.plan(after(200));
     assert_eq!((actions, wake), (Vec::new(), Some(TTL / 3)));
     let (actions, _) = state.plan(TTL / 3);
-    let [Action::Renew { request, worker, .. }] = &actions[..] else {
+    let [
+        Action {
+            request: Request::Renew(request),
+            worker,
+            ..
+        },
+    ] = &actions[..]
+    else {
         panic!("{actions:?}")
     };
     assert_eq!(request.owners.len(), 2);
@@ -474,10 +490,8 @@ fn an_immediate_release_includes_draining_slices() {
     let actions = state.take_out("one", true, after(11));
     let workers: Vec<&str> = actions
         .iter()
-        .filter_map(|action| match action {
-            Action::Release { worker, .. } => Some(worker.as_ref()),
-            _ => None,
-        })
+        .filter(|action| matches!(action.request, Request::Release(_)))
+        .map(|action| action.worker.as_ref())
         .collect();
     assert_eq!(workers, ["a", "b"]);
     let all = |release: &ReleaseRequest| release.grants.is_empty() && release.immediately && release.keep_slices == 0;

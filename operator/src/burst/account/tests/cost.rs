@@ -86,7 +86,7 @@ fn every_second_chunk_waits_for_its_retry() {
     const TOTAL: u64 = 200_000;
     let mut account = alternating(TOTAL, FailureCode::ExecutorLost);
     assert_eq!((account.counts().pending, account.counts().retried), (TOTAL / 2, TOTAL / 2));
-    let later = POLICY.max_backoff;
+    let later = POLICY.backoff.longest;
     assert_eq!(account.ready(later), TOTAL / 2);
     visited_ranges();
     let mut taken = 0;

@@ -38,7 +38,7 @@ fn says(idle_milliseconds: u64, connected: bool) -> Inventory {
 #[test]
 fn the_inventory_of_an_agent_with_a_session_is_requested_every_few_seconds() {
     let mut state = with_session();
-    let asks = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
+    let asks = |state: &mut State, now| state.plan(now).0.iter().any(|action| action.request == Request::Inventory);
     assert!(asks(&mut state, after(0)), "whether clients may connect");
     state.inventoried(&"a".into(), &says(0, false), after(1), after(2));
     assert!(!asks(&mut state, after(3)));
@@ -98,7 +98,7 @@ fn a_sessions_slice_without_a_claim_becomes_an_orphan() {
     state.claims.clear();
     state.inventoried(&"a".into(), &says(0, true), after(20), after(20));
     assert!(state.orphans(after(20)).is_empty(), "somebody may be about to take it up");
-    let requests_inventory = |state: &mut State, now| state.plan(now).0.iter().any(|action| matches!(action, Action::Inventory { .. }));
+    let requests_inventory = |state: &mut State, now| state.plan(now).0.iter().any(|action| action.request == Request::Inventory);
     assert!(
         requests_inventory(&mut state, after(20) + SESSIONS_EVERY) || requests_inventory(&mut state, after(21) + SESSIONS_EVERY),
         "it is looked at"
@@ -128,8 +128,8 @@ fn an_agent_hears_of_a_sessions_changed_time_with_the_next_renewal() {
     state.inventoried(&"a".into(), &says(0, false), after(1), after(1));
     state.keep("lease", after(9_000));
     let (actions, _) = state.plan(TTL / RENEW_AT);
-    let renewal = actions.iter().find_map(|action| match action {
-        Action::Renew { request, .. } => Some(request.owners[0].clone()),
+    let renewal = actions.iter().find_map(|action| match &action.request {
+        Request::Renew(request) => Some(request.owners[0].clone()),
         _ => None,
     });
     assert_eq!(renewal.unwrap().session.unwrap().keep_milliseconds, 9_000);

@@ -21,6 +21,15 @@ fn an_agent_is_given_up_in_time_while_it_is_asked() {
     state.inventory_failed(&"a".into(), silent_since);
     let now = state.plan(silent_since).1.unwrap();
     let (actions, _) = state.plan(now);
-    assert!(matches!(actions[..], [Action::Inventory { .. }]), "{actions:?}");
+    assert!(
+        matches!(
+            &actions[..],
+            [Action {
+                request: Request::Inventory,
+                ..
+            }]
+        ),
+        "{actions:?}"
+    );
     assert_eq!(state.plan(now).1, Some(silent_since + GIVE_UP_AFTER));
 }
