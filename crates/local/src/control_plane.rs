@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::resource::{NAMESPACES, catalogue};
 use crate::service::ApiService;
@@ -64,6 +65,10 @@ impl Options {
 pub(crate) struct Shared {
     store: Mutex<Store>,
     options: Options,
+    /// Notified when there is something new for watches.
+    pub changed: Notify,
+    /// Has a clone in every open watch.
+    pub open_watches: Arc<()>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -98,10 +103,10 @@ impl Shared {
             now,
             lasting_namespace: self.options.lasting_namespace.as_deref(),
         });
-        let wakers = store.take_wakers();
+        let has_changed = std::mem::take(&mut store.has_changed);
         drop(store);
-        for waker in wakers {
-            waker.wake();
+        if has_changed {
+            self.changed.notify_waiters();
         }
         result
     }
@@ -122,6 +127,8 @@ impl ControlPlane {
         let shared = Arc::new(Shared {
             store: Mutex::new(Store::new(options.seed, options.watch_history)),
             options,
+            changed: Notify::new(),
+            open_watches: Arc::default(),
         });
         shared.transact(|transaction| {
             for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
@@ -170,6 +177,6 @@ impl ControlPlane {
     }
 
     pub fn open_watches(&self) -> usize {
-        self.shared.store().open_watches()
+        Arc::strong_count(&self.shared.open_watches) - 1
     }
 }
