@@ -84,7 +84,7 @@ impl ExecutorPool {
 
     /// Creates a pool of these devices. `launcher` starts its executors.
     pub fn with(config: PoolConfig, devices: Vec<DeviceDescription>, launcher: Arc<dyn launch::Launcher>) -> Self {
-        let state = |_| Arc::new(room::DeviceState::new(config.devices.executors_per_device));
+        let state = |_| Arc::new(room::DeviceState::new(config.devices.max_executors_per_device));
         Self {
             inner: Arc::new(Pool {
                 states: devices.iter().map(state).collect(),

@@ -167,7 +167,7 @@ pub async fn serve(
         ..AgentLimits::default()
     };
     let config = PoolConfig {
-        devices: arguments.devices(),
+        devices: arguments.devices.clone(),
         idle_timeout: arguments.executor_idle_timeout,
         ..PoolConfig::default()
     };

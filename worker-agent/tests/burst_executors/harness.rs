@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, FailureCode, Program};
+use sahasra_worker::args::CpuMode;
 use sahasra_worker::burst_executors::{self, Event, ExecutorPool, OutstandingChunks, PoolConfig, PoolError, ProgramSpec, SubmitError};
-use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.
@@ -25,10 +25,10 @@ pub(crate) fn config() -> PoolConfig {
         program: env!("CARGO_BIN_EXE_sahasra-worker").into(),
         ..PoolConfig::default()
     };
-    config.devices.cuda = false;
-    config.devices.cpu = CpuMode::Always;
-    config.devices.cpu_memory_bytes = Some(1 << 30);
-    config.devices.cpu_threads = Some(2);
+    config.devices.no_cuda = true;
+    config.devices.cpu_backend = CpuMode::Always;
+    config.devices.cpu_device_memory = Some(1 << 30);
+    config.devices.cpu_device_threads = Some(2);
     config
 }
 
