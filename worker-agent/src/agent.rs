@@ -31,33 +31,12 @@ use crate::{
     session_executors::{launch::Launch, registry::Sessions},
 };
 
-/// Default limit of submitted, unanswered chunks of a burst: enough for one second of no-op chunks, so that executors never wait for a
+/// Limit of submitted, unanswered chunks of a burst, over all devices: enough for one second of no-op chunks, so that executors never wait for a
 /// network round trip to the coordinator.
-const MAX_OUTSTANDING_CHUNKS: u64 = 65_536;
+pub(crate) const MAX_OUTSTANDING_CHUNKS: u64 = 65_536;
 
-/// Default limit of unacknowledged result bytes of a burst.
-const MAX_RETAINED_BYTES: usize = 64 << 20;
-
-/// Memory and time limits of an agent.
-#[derive(Clone, Debug)]
-pub struct AgentLimits {
-    /// Limit of submitted, unanswered chunks per burst, over all devices.
-    pub max_outstanding_chunks: u64,
-    /// Limit of unacknowledged result bytes kept per burst. A burst at this limit executes nothing more.
-    pub max_retained_bytes: usize,
-    /// Time that running chunks have to end after shutdown began.
-    pub shutdown_grace: Duration,
-}
-
-impl Default for AgentLimits {
-    fn default() -> Self {
-        Self {
-            max_outstanding_chunks: MAX_OUTSTANDING_CHUNKS,
-            max_retained_bytes: MAX_RETAINED_BYTES,
-            shutdown_grace: Duration::from_secs(20),
-        }
-    }
-}
+/// Limit of unacknowledged result bytes kept per burst. A burst at this limit executes nothing more.
+pub(crate) const MAX_RETAINED_BYTES: usize = 64 << 20;
 
 /// Name of the worker and rules that classify its devices.
 #[derive(Clone, Debug)]
@@ -72,7 +51,8 @@ pub struct Identity {
 pub struct Agent {
     identity: Identity,
     pub parts: Parts,
-    pub(crate) limits: AgentLimits,
+    /// Time that running chunks have to end after shutdown began.
+    shutdown_grace: Duration,
     clock: Clock,
     ledger: Mutex<Ledger>,
     /// Class of each device, in the order of the devices of the pool.
@@ -98,7 +78,7 @@ pub fn new_boot_id() -> io::Result<BootId> {
 
 impl Agent {
     /// Creates an agent without grants. Its ledger is new and covers the devices of the pool. `launcher` starts the executors of sessions.
-    pub fn new(identity: Identity, parts: Parts, limits: AgentLimits, launcher: Arc<dyn Launch>, clock: Clock) -> Arc<Self> {
+    pub fn new(identity: Identity, parts: Parts, shutdown_grace: Duration, launcher: Arc<dyn Launch>, clock: Clock) -> Arc<Self> {
         let devices = parts.pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
@@ -111,7 +91,7 @@ impl Agent {
             ledger: Mutex::new(Ledger::new(parts.boot_id.clone(), devices.collect())),
             identity,
             parts,
-            limits,
+            shutdown_grace,
             clock,
             sessions: Sessions::new(launcher),
             bursts: Mutex::default(),

@@ -38,7 +38,7 @@ pub mod registration;
 pub mod session_executors;
 mod store;
 
-use agent::{Agent, AgentLimits, Identity, Parts};
+use agent::{Agent, Identity, Parts};
 use api::{guard::Guard, memory_socket::MemorySocket};
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
@@ -162,10 +162,6 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let acceptor = arguments.tls().map(Acceptor::new).transpose().context("failed to configure TLS")?;
-    let limits = AgentLimits {
-        shutdown_grace: arguments.drain_timeout,
-        ..AgentLimits::default()
-    };
     let config = PoolConfig {
         devices: arguments.devices.clone(),
         idle_timeout: arguments.executor_idle_timeout,
@@ -193,7 +189,7 @@ pub async fn serve(
             metrics,
             arguments.stores.policy(),
         ),
-        limits,
+        arguments.drain_timeout,
         Arc::new(launcher),
         Clock::default(),
     );

@@ -73,7 +73,7 @@ impl Agent {
                 burst.settled().await;
             }
         };
-        if tokio::time::timeout(self.limits.shutdown_grace, settled).await.is_err() {
+        if tokio::time::timeout(self.shutdown_grace, settled).await.is_err() {
             tracing::warn!("grace period expired: killing executors");
             bursts.iter().for_each(|burst| burst.kill_all(FailureCode::ShuttingDown));
         }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tracing::{Span, field::Empty};
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, MAX_OUTSTANDING_CHUNKS, MAX_RETAINED_BYTES},
     burst_executors::{OutstandingChunks, ProgramSpec},
     dispatch::{Attached, Burst, Host, Outgoing, Outputs},
 };
@@ -101,7 +101,7 @@ where
                 .collect();
             let opened = Opened {
                 boot_id: agent.parts.boot_id.to_string(),
-                max_outstanding_chunks: agent.limits.max_outstanding_chunks,
+                max_outstanding_chunks: MAX_OUTSTANDING_CHUNKS,
                 chunks,
                 sequence: attached.sequence,
                 last_repeated: attached.last_repeated,
@@ -163,9 +163,8 @@ async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Bur
                 return Err(Refusal::invalid(message));
             }
             _ => {
-                let limits = &agent.limits;
-                let chunks = OutstandingChunks::new(limits.max_outstanding_chunks);
-                Burst::new(&owner, spec, outputs.clone(), chunks, limits.max_retained_bytes, sequence)
+                let chunks = OutstandingChunks::new(MAX_OUTSTANDING_CHUNKS);
+                Burst::new(&owner, spec, outputs.clone(), chunks, MAX_RETAINED_BYTES, sequence)
             }
         };
         attached = Some(burst.attach(owner.term, outputs, &covered));

@@ -6,7 +6,7 @@ use sahasra_wire::grants::{AcquireRequest, Owner, SessionTerms};
 
 use super::*;
 use crate::{
-    agent::{AgentLimits, Identity, Parts},
+    agent::{Identity, Parts},
     burst_executors::{ExecutorPool, PoolConfig},
     child::spawn::Spawner,
     classes::ClassTable,
@@ -43,7 +43,7 @@ async fn agent(program: &str) -> Arc<Agent> {
             Metrics::new().unwrap(),
             StorePolicy::default(),
         ),
-        AgentLimits::default(),
+        Duration::from_secs(20),
         Arc::new(Launcher::start(program, None, None).await.unwrap()),
         Clock::default(),
     )
