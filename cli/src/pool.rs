@@ -162,8 +162,12 @@ impl Pool {
     /// Starts the control plane, the operator and the agents, and waits until every worker is ready.
     pub(crate) async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
-        let options = Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY);
-        let control_plane = ControlPlane::new(options.lasting_namespace(SYSTEM_NAMESPACE));
+        let control_plane = ControlPlane::new(Options {
+            clock: Arc::new(Timestamp::now),
+            seed,
+            watch_history: WATCH_HISTORY,
+            lasting_namespace: Some(SYSTEM_NAMESPACE),
+        });
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();

@@ -12,17 +12,21 @@ use crate::service::ApiService;
 use crate::store::{Store, WatchEnd};
 use crate::write::{Transaction, Writing};
 
-type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Default of [`Options::watch_history`]: enough for about a hundred bursts.
 const WATCH_HISTORY: usize = 10_000;
 
 #[derive(Clone)]
 pub struct Options {
-    clock: Clock,
-    seed: u64,
-    watch_history: usize,
-    lasting_namespace: Option<String>,
+    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
+    pub clock: Clock,
+    /// Seed of uids and generated names.
+    pub seed: u64,
+    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
+    pub watch_history: usize,
+    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
+    pub lasting_namespace: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -33,32 +37,6 @@ impl Default for Options {
             watch_history: WATCH_HISTORY,
             lasting_namespace: None,
         }
-    }
-}
-
-impl Options {
-    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
-    pub fn clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// Seed of uids and generated names.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
-    pub fn watch_history(mut self, changes: usize) -> Self {
-        self.watch_history = changes;
-        self
-    }
-
-    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
-    pub fn lasting_namespace(mut self, name: &str) -> Self {
-        self.lasting_namespace = Some(name.to_owned());
-        self
     }
 }
 
@@ -101,7 +79,7 @@ impl Shared {
             catalogue: catalogue(),
             store: &mut store,
             now,
-            lasting_namespace: self.options.lasting_namespace.as_deref(),
+            lasting_namespace: self.options.lasting_namespace,
         });
         let has_changed = std::mem::take(&mut store.has_changed);
         drop(store);
