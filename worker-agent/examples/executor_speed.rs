@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 const PTX: &str = include_str!("../../crates/executor/tests/kernels.ptx");
 
-fn program(chunks: u64) -> anyhow::Result<ProgramSpec> {
+fn program(chunks: u64) -> anyhow::Result<Arc<ProgramSpec>> {
     let argument = |kind| Argument { kind: Some(kind) };
     let parameter = |name: &str| argument(Kind::Parameter(name.to_owned()));
     Ok(ProgramSpec::new(Program {

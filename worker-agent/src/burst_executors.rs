@@ -132,7 +132,7 @@ impl ExecutorPool {
         &self,
         device: &str,
         namespace: &str,
-        program: ProgramSpec,
+        program: Arc<ProgramSpec>,
         chunks: &Arc<OutstandingChunks>,
     ) -> Result<(Run, Events), PoolError> {
         let place = self.place(device).ok_or_else(|| PoolError::UnknownDevice(device.to_owned()))?;

@@ -157,7 +157,7 @@ async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Bur
     let mut attached = None;
     let burst = agent.burst_or(&OwnerUid::from(&owner.uid), |known, sequence| {
         let burst = match known {
-            Some(known) if known.program().digest() == spec.digest() => Arc::clone(known),
+            Some(known) if known.program().digest == spec.digest => Arc::clone(known),
             Some(known) if !known.is_idle() => {
                 let message = "chunks of another program of this owner still run: release its grants first";
                 return Err(Refusal::invalid(message));

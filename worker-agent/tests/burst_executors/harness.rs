@@ -44,7 +44,7 @@ impl Deref for TestPool {
 }
 
 impl TestPool {
-    pub(crate) fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
+    pub(crate) fn open(&self, device: &str, namespace: &str, program: Arc<ProgramSpec>) -> Result<(Run, Events), PoolError> {
         let chunks = Arc::new(OutstandingChunks::new(1 << 20));
         let (run, events) = self.0.open(device, namespace, program, &chunks)?;
         let run = Run {
@@ -168,7 +168,7 @@ pub(crate) fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work 
 }
 
 /// Program whose chunks return three times their index plus one.
-pub(crate) fn affine(count: u64) -> ProgramSpec {
+pub(crate) fn affine(count: u64) -> Arc<ProgramSpec> {
     kernel("affine", count, vec![argument::output(4), argument::index(4)]).spec()
 }
 
@@ -219,7 +219,7 @@ impl Work {
         self.0
     }
 
-    pub(crate) fn spec(&self) -> ProgramSpec {
+    pub(crate) fn spec(&self) -> Arc<ProgramSpec> {
         ProgramSpec::new(self.0.clone()).unwrap()
     }
 }
