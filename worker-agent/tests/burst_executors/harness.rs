@@ -33,7 +33,7 @@ pub(crate) fn config() -> PoolConfig {
 }
 
 /// A pool whose runs each have an index of chunks of their own.
-pub(crate) struct TestPool(ExecutorPool);
+pub(crate) struct TestPool(Arc<ExecutorPool>);
 
 impl Deref for TestPool {
     type Target = ExecutorPool;

@@ -64,7 +64,7 @@ pub(crate) struct Played {
 }
 
 pub(crate) struct Theatre {
-    pub pool: ExecutorPool,
+    pub pool: Arc<ExecutorPool>,
     launched: Mutex<mpsc::UnboundedReceiver<Played>>,
 }
 
