@@ -4,7 +4,12 @@
 //! Every change of the ledger goes through [`Agent::change`]. Afterwards it applies the effects that the ledger asked for (kill an
 //! executor, notify a burst that its slices shrank) and re-arms the expiry timer.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use futures::future::OptionFuture;
 use parking_lot::Mutex;
@@ -63,7 +68,7 @@ pub struct Agent {
     /// Wakes [`Agent::keep_time`] when the ledger's next deadline has moved closer.
     alarm: Notify,
     /// Highest sequence number among all bursts that ended. A new burst starts above it.
-    sequence_floor: Mutex<u64>,
+    sequence_floor: AtomicU64,
 }
 
 /// Returns a random boot id, which identifies one start of the agent: 128 bits as 32 hexadecimal digits.
@@ -96,7 +101,7 @@ impl Agent {
             sessions: Sessions::new(launcher),
             bursts: Mutex::default(),
             alarm: Notify::new(),
-            sequence_floor: Mutex::new(0),
+            sequence_floor: AtomicU64::new(0),
         })
     }
 
