@@ -168,12 +168,13 @@ pub async fn serve(
         ..PoolConfig::default()
     };
     let program = config.program.clone();
-    let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
-    let launcher = launcher.context("failed to spawn the thread that starts executors")?;
     let memory_socket = MemorySocket::bind()
         .inspect_err(|error| tracing::warn!(%error, "failed to listen on a Unix socket: clients on this machine share no memory with their sessions"))
         .ok();
-    let launcher = launcher.with_memory_socket(memory_socket.as_ref().map(MemorySocket::name));
+    let socket_name = memory_socket.as_ref().map(|socket| socket.name().to_owned());
+    let (plugin, cache) = (arguments.pjrt_plugin.clone(), program_cache(arguments));
+    let launcher = Launcher::start(program.clone(), plugin, cache, socket_name).await;
+    let launcher = launcher.context("failed to spawn the thread that starts executors")?;
     let pool = ExecutorPool::start(config).await?;
     let gpu = pool.devices().iter().any(|device| device.kind.is_gpu());
     sandbox_check::check(&program, gpu, arguments.require_sandbox).await?;

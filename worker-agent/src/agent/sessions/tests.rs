@@ -44,7 +44,7 @@ async fn agent(program: &str) -> Arc<Agent> {
             StorePolicy::default(),
         ),
         Duration::from_secs(20),
-        Arc::new(Launcher::start(program, None, None).await.unwrap()),
+        Arc::new(Launcher::start(program, None, None, None).await.unwrap()),
         Clock::default(),
     )
 }
