@@ -31,9 +31,8 @@ use sahasra_operator::{
 use sahasra_service::{health::Readiness, logging::LogFormat};
 use sahasra_store::{StoreArgs, endpoints};
 use sahasra_worker::{
-    args::AgentArguments,
+    args::{AgentArguments, CpuMode, DeviceArguments, MAX_EXECUTORS_PER_DEVICE},
     classes::{ClassRule, ClassTable},
-    devices::CpuMode,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -163,8 +162,12 @@ impl Pool {
     /// Starts the control plane, the operator and the agents, and waits until every worker is ready.
     pub(crate) async fn start(settings: PoolSettings) -> Result<Self, PoolError> {
         let seed = Timestamp::now().as_nanosecond() as u64 ^ u64::from(std::process::id());
-        let options = Options::default().clock(Timestamp::now).seed(seed).watch_history(WATCH_HISTORY);
-        let control_plane = ControlPlane::new(options.lasting_namespace(SYSTEM_NAMESPACE));
+        let control_plane = ControlPlane::new(Options {
+            clock: Arc::new(Timestamp::now),
+            seed,
+            watch_history: WATCH_HISTORY,
+            lasting_namespace: Some(SYSTEM_NAMESPACE),
+        });
         let client = control_plane.client("default");
         create_namespace(&client, SYSTEM_NAMESPACE).await?;
         let stop = CancellationToken::new();
@@ -244,18 +247,20 @@ impl Pool {
             pjrt_plugin: settings.pjrt_plugin.clone(),
             program_cache_dir: settings.program_cache.clone(),
             program_cache_limit: PROGRAM_CACHE_BYTES,
-            no_cuda: matches!(worker.devices, Devices::Cpu(_)),
-            cpu_backend: match worker.devices {
-                Devices::Cpu(_) => CpuMode::Always,
-                Devices::Gpus => CpuMode::Never,
-                Devices::Found => CpuMode::Fallback,
+            devices: DeviceArguments {
+                no_cuda: matches!(worker.devices, Devices::Cpu(_)),
+                cpu_backend: match worker.devices {
+                    Devices::Cpu(_) => CpuMode::Always,
+                    Devices::Gpus => CpuMode::Never,
+                    Devices::Found => CpuMode::Fallback,
+                },
+                cpu_devices: worker.devices.on_cpu().max(1),
+                cpu_device_memory: worker.vram_bytes,
+                // All emulated devices share the cores of this machine.
+                cpu_device_threads: Some(cores.div_ceil(playing.max(1))),
+                max_executors_per_device: MAX_EXECUTORS_PER_DEVICE,
+                ..DeviceArguments::default()
             },
-            cpu_devices: worker.devices.on_cpu().max(1),
-            cpu_device_memory: worker.vram_bytes,
-            // All emulated devices share the cores of this machine.
-            cpu_device_threads: Some(cores.div_ceil(playing.max(1))),
-            gpu_context_memory: None,
-            max_executors_per_device: sahasra_worker::args::MAX_EXECUTORS_PER_DEVICE,
             require_sandbox: settings.require_sandbox,
             executor_idle_timeout: Duration::from_secs(60),
             log_level: String::new(),

@@ -34,7 +34,10 @@ impl Embedded {
     pub async fn start() -> Result<Self, ControlPlaneError> {
         let directory = Directory::create().map_err(ControlPlaneError::Directory)?;
         let kubectl = tools::kubectl().await?;
-        let options = sahasra_local::Options::default().clock(k8s_openapi::jiff::Timestamp::now);
+        let options = sahasra_local::Options {
+            clock: std::sync::Arc::new(k8s_openapi::jiff::Timestamp::now),
+            ..sahasra_local::Options::default()
+        };
         let control_plane = sahasra_local::ControlPlane::new(options);
         let any_port = (Ipv4Addr::LOCALHOST, 0).into();
         let served = ApiServer::bind(&control_plane, any_port, TOKEN.to_owned()).await?;

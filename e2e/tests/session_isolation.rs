@@ -5,7 +5,7 @@ use sahasra_client::{Gateway, Token};
 use sahasra_e2e::{PoolOptions, SharedPool, eventually, get_with};
 use sahasra_wire::path;
 use sahasra_wire::session::{
-    Argument, Delete, FailureCode, Launch, PROTOCOL, RESUME_HEADER, RejectionCode, argument, client_frame::Kind, resume_value,
+    Argument, Delete, FailureCode, Launch, PROTOCOL, RESUME_HEADER, RejectionCode, argument, client_frame::Kind, hex_value,
 };
 use serde_json::json;
 
@@ -74,7 +74,7 @@ async fn tensors_of_another_session_are_inaccessible_by_name_and_by_secret() {
         assert_eq!(other.download(1).await.expect("its own"), [9; 4]);
         // The agent rejects the secret of another session, with any token.
         let url = format!("{endpoint}{}", path::stream(namespace, name));
-        let (secret, wrong) = (resume_value(&welcome.resume), "Bearer nobody-s-token");
+        let (secret, wrong) = (hex_value(&welcome.resume), "Bearer nobody-s-token");
         let headers = [
             ("authorization", wrong),
             ("connection", "upgrade"),

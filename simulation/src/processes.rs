@@ -7,7 +7,7 @@ use sahasra_operator::{Operator, Settings, agents::AgentClient, fault::Faults};
 use sahasra_service::{clock::Clock, health::Readiness};
 use sahasra_store::{Endpoints, StorePolicy};
 use sahasra_worker::{
-    agent::{Agent, AgentLimits, Identity, Parts},
+    agent::{Agent, Identity, Parts},
     burst_executors::{ExecutorPool, PoolConfig},
     classes::ClassTable,
     devices::DeviceDescription,
@@ -217,14 +217,11 @@ fn start(
     };
     let boot_id = format!("{index:08x}{boot:08x}{:016x}", world.below(u64::MAX));
     let metrics = Metrics::new().expect("each agent has a registry of its own");
-    let limits = AgentLimits {
-        shutdown_grace: Duration::from_secs(4),
-        ..AgentLimits::default()
-    };
+    let shutdown_grace = Duration::from_secs(4);
     let launcher = SessionModels::new(world, index);
     let stores = stores(world, Node::Agent(index));
     let parts = Parts::new(boot_id.into(), pool, metrics, stores);
-    let agent = Agent::new(identity, parts, limits, launcher, clock);
+    let agent = Agent::new(identity, parts, shutdown_grace, launcher, clock);
     group.start(Arc::clone(&agent).keep_time(CancellationToken::new()));
     group.start(Arc::clone(&agent).keep_sessions(CancellationToken::new()));
     agent

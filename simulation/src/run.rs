@@ -62,10 +62,12 @@ async fn simulate(plan: &Plan, shown: bool) -> Outcome {
     crate::begin();
     fastrand::seed(plan.seed);
     let origin = Timestamp::from_second(1_800_000_000).unwrap_or_default();
-    let options = Options::default()
-        .seed(plan.seed)
-        .watch_history(200)
-        .clock(move || origin + started.elapsed());
+    let options = Options {
+        clock: Arc::new(move || origin + started.elapsed()),
+        seed: plan.seed,
+        watch_history: 200,
+        ..Options::default()
+    };
     let world = World::new(plan.seed, ControlPlane::new(options), shown);
     let users = Users {
         client: world.control_plane.client(SYSTEM),

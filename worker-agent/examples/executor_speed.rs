@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, Program, argument::Kind};
+use sahasra_worker::args::CpuMode;
 use sahasra_worker::burst_executors::{Event, ExecutorPool, OutstandingChunks, PoolConfig, ProgramSpec};
-use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
 const PTX: &str = include_str!("../../crates/executor/tests/kernels.ptx");
 
-fn program(chunks: u64) -> anyhow::Result<ProgramSpec> {
+fn program(chunks: u64) -> anyhow::Result<Arc<ProgramSpec>> {
     let argument = |kind| Argument { kind: Some(kind) };
     let parameter = |name: &str| argument(Kind::Parameter(name.to_owned()));
     Ok(ProgramSpec::new(Program {
@@ -70,9 +70,9 @@ async fn main() -> anyhow::Result<()> {
         program: program_file,
         ..PoolConfig::default()
     };
-    config.devices.cpu = CpuMode::Always;
-    config.devices.cpu_memory_bytes = Some(1 << 30);
-    config.devices.cuda = false;
+    config.devices.cpu_backend = CpuMode::Always;
+    config.devices.cpu_device_memory = Some(1 << 30);
+    config.devices.no_cuda = true;
     let pool = ExecutorPool::start(config).await?;
     let device = pool.devices()[0].name.clone();
 

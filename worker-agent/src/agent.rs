@@ -4,7 +4,12 @@
 //! Every change of the ledger goes through [`Agent::change`]. Afterwards it applies the effects that the ledger asked for (kill an
 //! executor, notify a burst that its slices shrank) and re-arms the expiry timer.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use futures::future::OptionFuture;
 use parking_lot::Mutex;
@@ -31,33 +36,12 @@ use crate::{
     session_executors::{launch::Launch, registry::Sessions},
 };
 
-/// Default limit of submitted, unanswered chunks of a burst: enough for one second of no-op chunks, so that executors never wait for a
+/// Limit of submitted, unanswered chunks of a burst, over all devices: enough for one second of no-op chunks, so that executors never wait for a
 /// network round trip to the coordinator.
-const MAX_OUTSTANDING_CHUNKS: u64 = 65_536;
+pub(crate) const MAX_OUTSTANDING_CHUNKS: u64 = 65_536;
 
-/// Default limit of unacknowledged result bytes of a burst.
-const MAX_RETAINED_BYTES: usize = 64 << 20;
-
-/// Memory and time limits of an agent.
-#[derive(Clone, Debug)]
-pub struct AgentLimits {
-    /// Limit of submitted, unanswered chunks per burst, over all devices.
-    pub max_outstanding_chunks: u64,
-    /// Limit of unacknowledged result bytes kept per burst. A burst at this limit executes nothing more.
-    pub max_retained_bytes: usize,
-    /// Time that running chunks have to end after shutdown began.
-    pub shutdown_grace: Duration,
-}
-
-impl Default for AgentLimits {
-    fn default() -> Self {
-        Self {
-            max_outstanding_chunks: MAX_OUTSTANDING_CHUNKS,
-            max_retained_bytes: MAX_RETAINED_BYTES,
-            shutdown_grace: Duration::from_secs(20),
-        }
-    }
-}
+/// Limit of unacknowledged result bytes kept per burst. A burst at this limit executes nothing more.
+pub(crate) const MAX_RETAINED_BYTES: usize = 64 << 20;
 
 /// Name of the worker and rules that classify its devices.
 #[derive(Clone, Debug)]
@@ -72,7 +56,8 @@ pub struct Identity {
 pub struct Agent {
     identity: Identity,
     pub parts: Parts,
-    pub(crate) limits: AgentLimits,
+    /// Time that running chunks have to end after shutdown began.
+    shutdown_grace: Duration,
     clock: Clock,
     ledger: Mutex<Ledger>,
     /// Class of each device, in the order of the devices of the pool.
@@ -83,7 +68,7 @@ pub struct Agent {
     /// Wakes [`Agent::keep_time`] when the ledger's next deadline has moved closer.
     alarm: Notify,
     /// Highest sequence number among all bursts that ended. A new burst starts above it.
-    sequence_floor: Mutex<u64>,
+    sequence_floor: AtomicU64,
 }
 
 /// Returns a random boot id, which identifies one start of the agent: 128 bits as 32 hexadecimal digits.
@@ -98,7 +83,7 @@ pub fn new_boot_id() -> io::Result<BootId> {
 
 impl Agent {
     /// Creates an agent without grants. Its ledger is new and covers the devices of the pool. `launcher` starts the executors of sessions.
-    pub fn new(identity: Identity, parts: Parts, limits: AgentLimits, launcher: Arc<dyn Launch>, clock: Clock) -> Arc<Self> {
+    pub fn new(identity: Identity, parts: Parts, shutdown_grace: Duration, launcher: Arc<dyn Launch>, clock: Clock) -> Arc<Self> {
         let devices = parts.pool.devices().iter().map(|device| Device {
             name: device.name.clone(),
             allocatable_bytes: identity.classes.lent_bytes(device, &BTreeMap::new()),
@@ -111,12 +96,12 @@ impl Agent {
             ledger: Mutex::new(Ledger::new(parts.boot_id.clone(), devices.collect())),
             identity,
             parts,
-            limits,
+            shutdown_grace,
             clock,
             sessions: Sessions::new(launcher),
             bursts: Mutex::default(),
             alarm: Notify::new(),
-            sequence_floor: Mutex::new(0),
+            sequence_floor: AtomicU64::new(0),
         })
     }
 

@@ -2,12 +2,10 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand, builder::BoolishValueParser};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use sahasra_crds::quantity::at_least_one_mebibyte;
 use sahasra_service::{args::duration, logging::LogFormat, tls::Files};
 use sahasra_store::StoreArgs;
-
-use crate::devices::{CpuMode, DeviceConfig};
 
 /// Default number of namespaces whose bursts one device serves at the same time.
 pub const MAX_EXECUTORS_PER_DEVICE: u32 = 8;
@@ -92,6 +90,40 @@ pub struct AgentArguments {
     /// Maximum size of this folder. The least recently used programs are removed.
     #[arg(long, env = "SAHASRA_PROGRAM_CACHE_LIMIT", default_value = "2Gi", value_parser = at_least_one_mebibyte, value_name = "SIZE")]
     pub program_cache_limit: u64,
+    /// Devices that the agent offers.
+    #[command(flatten)]
+    pub devices: DeviceArguments,
+    /// Fail to start, instead of a warning, if the kernel lacks a part of the sandbox of executors (Landlock, seccomp).
+    #[arg(long, env = "SAHASRA_REQUIRE_SANDBOX", value_parser = BoolishValueParser::new())]
+    pub require_sandbox: bool,
+    /// Time after which an executor without work ends.
+    #[arg(long, env = "SAHASRA_EXECUTOR_IDLE_TIMEOUT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
+    pub executor_idle_timeout: Duration,
+    /// Level or filter of the log, such as `info` or `info,sahasra_worker=debug`.
+    #[arg(long, env = "SAHASRA_LOG_LEVEL", default_value = "info", value_parser = sahasra_service::logging::filter, value_name = "FILTER")]
+    pub log_level: String,
+    /// Format of the log.
+    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
+    pub log_format: LogFormat,
+    /// Token that an operator must present, where one program starts both.
+    #[arg(skip)]
+    pub operator_token: Option<String>,
+}
+
+/// Condition for devices of the CPU backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum CpuMode {
+    /// Only if no GPU is found.
+    #[default]
+    Fallback,
+    /// In addition to GPUs.
+    Always,
+    Never,
+}
+
+/// Devices that the agent offers.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct DeviceArguments {
     /// Do not use GPUs.
     #[arg(long, env = "SAHASRA_NO_CUDA", value_parser = BoolishValueParser::new())]
     pub no_cuda: bool,
@@ -120,21 +152,20 @@ pub struct AgentArguments {
         value_name = "N"
     )]
     pub max_executors_per_device: u32,
-    /// Fail to start, instead of a warning, if the kernel lacks a part of the sandbox of executors (Landlock, seccomp).
-    #[arg(long, env = "SAHASRA_REQUIRE_SANDBOX", value_parser = BoolishValueParser::new())]
-    pub require_sandbox: bool,
-    /// Time after which an executor without work ends.
-    #[arg(long, env = "SAHASRA_EXECUTOR_IDLE_TIMEOUT", default_value = "60s", value_parser = duration, value_name = "DURATION")]
-    pub executor_idle_timeout: Duration,
-    /// Level or filter of the log, such as `info` or `info,sahasra_worker=debug`.
-    #[arg(long, env = "SAHASRA_LOG_LEVEL", default_value = "info", value_parser = sahasra_service::logging::filter, value_name = "FILTER")]
-    pub log_level: String,
-    /// Format of the log.
-    #[arg(long, env = "SAHASRA_LOG_FORMAT", value_enum, default_value_t)]
-    pub log_format: LogFormat,
-    /// Token that an operator must present, where one program starts both.
-    #[arg(skip)]
-    pub operator_token: Option<String>,
+}
+
+impl Default for DeviceArguments {
+    fn default() -> Self {
+        Self {
+            no_cuda: false,
+            cpu_backend: CpuMode::default(),
+            cpu_devices: 1,
+            cpu_device_memory: None,
+            cpu_device_threads: None,
+            gpu_context_memory: None,
+            max_executors_per_device: 4,
+        }
+    }
 }
 
 impl AgentArguments {
@@ -151,19 +182,6 @@ impl AgentArguments {
             key: self.tls_private_key_file.clone()?,
             client_authority: self.client_ca_file.clone(),
         })
-    }
-
-    pub fn devices(&self) -> DeviceConfig {
-        DeviceConfig {
-            cuda: !self.no_cuda,
-            cpu: self.cpu_backend,
-            cpu_devices: self.cpu_devices,
-            cpu_memory_bytes: self.cpu_device_memory,
-            cpu_threads: self.cpu_device_threads,
-            executors_per_device: self.max_executors_per_device,
-            context_bytes: self.gpu_context_memory,
-            ..DeviceConfig::default()
-        }
     }
 }
 

@@ -23,7 +23,6 @@ mod entry;
 pub mod launch;
 mod loss;
 mod outstanding;
-mod pool;
 mod process;
 mod program;
 mod room;
@@ -31,12 +30,13 @@ mod run;
 mod spawn;
 mod supervise;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
-use self::pool::Pool;
 use crate::child::spawn::Spawner;
 use crate::devices::{DeviceDescription, discover::discover};
 
@@ -62,10 +62,23 @@ pub enum PoolError {
     Spawner(#[source] std::io::Error),
 }
 
-/// Pool of executor processes, started on demand. Clones share the pool.
-#[derive(Clone, Debug)]
+/// Pool of executor processes, started on demand.
+#[derive(Debug)]
 pub struct ExecutorPool {
-    inner: Arc<Pool>,
+    config: PoolConfig,
+    devices: Vec<DeviceDescription>,
+    /// State of each device, in the order of `devices`.
+    states: Vec<Arc<room::DeviceState>>,
+    launcher: Arc<dyn launch::Launcher>,
+    runs: AtomicU64,
+    executors: Mutex<Executors>,
+}
+
+#[derive(Debug, Default)]
+struct Executors {
+    shut_down: bool,
+    /// Supervisors by device index and namespace.
+    supervisors: BTreeMap<(usize, String), mpsc::UnboundedSender<run::Command>>,
 }
 
 impl ExecutorPool {
@@ -73,7 +86,7 @@ impl ExecutorPool {
     ///
     /// # Errors
     /// [`PoolError::NoDevice`], [`PoolError::Spawner`].
-    pub async fn start(config: PoolConfig) -> Result<Self, PoolError> {
+    pub async fn start(config: PoolConfig) -> Result<Arc<Self>, PoolError> {
         let devices = discover(&config.program, &config.devices).await;
         if devices.is_empty() {
             return Err(PoolError::NoDevice);
@@ -83,28 +96,26 @@ impl ExecutorPool {
     }
 
     /// Creates a pool of these devices. `launcher` starts its executors.
-    pub fn with(config: PoolConfig, devices: Vec<DeviceDescription>, launcher: Arc<dyn launch::Launcher>) -> Self {
-        let state = |_| Arc::new(room::DeviceState::new(config.devices.executors_per_device));
-        Self {
-            inner: Arc::new(Pool {
-                states: devices.iter().map(state).collect(),
-                launcher,
-                config,
-                devices,
-                runs: AtomicU64::new(1),
-                executors: Mutex::default(),
-            }),
-        }
+    pub fn with(config: PoolConfig, devices: Vec<DeviceDescription>, launcher: Arc<dyn launch::Launcher>) -> Arc<Self> {
+        let state = |_| Arc::new(room::DeviceState::new(config.devices.max_executors_per_device));
+        Arc::new(Self {
+            states: devices.iter().map(state).collect(),
+            launcher,
+            config,
+            devices,
+            runs: AtomicU64::new(1),
+            executors: Mutex::default(),
+        })
     }
 
     /// Returns the devices as they were when the pool started.
     pub fn devices(&self) -> &[DeviceDescription] {
-        &self.inner.devices
+        &self.devices
     }
 
     /// Returns the number of a device, which is its position in [`ExecutorPool::devices`].
     pub fn place(&self, device: &str) -> Option<usize> {
-        self.inner.devices.iter().position(|description| description.name == *device)
+        self.devices.iter().position(|description| description.name == *device)
     }
 
     /// Returns the description of a device, or `None` for an unknown name.
@@ -114,13 +125,12 @@ impl ExecutorPool {
 
     /// Returns the current load of a device, or `None` for an unknown name.
     pub fn load(&self, device: &str) -> Option<DeviceLoad> {
-        Some(self.inner.states[self.place(device)?].load())
+        Some(self.states[self.place(device)?].load())
     }
 
     /// Returns the process ids of a device's executors.
     pub fn processes(&self, device: &str) -> Vec<u32> {
-        self.place(device)
-            .map_or_else(Vec::new, |place| self.inner.states[place].processes())
+        self.place(device).map_or_else(Vec::new, |place| self.states[place].processes())
     }
 
     /// Opens a run of a program for a namespace on a device. `chunks` is the index of the run's burst, which may have one run on each
@@ -129,27 +139,27 @@ impl ExecutorPool {
     /// # Errors
     /// [`PoolError::UnknownDevice`], [`PoolError::ShutDown`].
     pub fn open(
-        &self,
+        self: &Arc<Self>,
         device: &str,
         namespace: &str,
-        program: ProgramSpec,
+        program: Arc<ProgramSpec>,
         chunks: &Arc<OutstandingChunks>,
     ) -> Result<(Run, Events), PoolError> {
         let place = self.place(device).ok_or_else(|| PoolError::UnknownDevice(device.to_owned()))?;
-        let mut executors = self.inner.executors.lock();
+        let mut executors = self.executors.lock();
         if executors.shut_down {
             return Err(PoolError::ShutDown);
         }
         let commands = executors
             .supervisors
             .entry((place, namespace.to_owned()))
-            .or_insert_with(|| supervise::start(Arc::clone(&self.inner), place, namespace.to_owned()));
+            .or_insert_with(|| supervise::start(Arc::clone(self), place, namespace.to_owned()));
         let shared = Arc::new(run::Shared::new(
-            self.inner.runs.fetch_add(1, Ordering::Relaxed),
+            self.runs.fetch_add(1, Ordering::Relaxed),
             place,
             program,
             Arc::clone(chunks),
-            self.inner.config.max_event_bytes,
+            self.config.max_event_bytes,
             commands.clone(),
         ));
         // Sent under the lock, so that a supervisor which is about to end sees this command first.
@@ -157,9 +167,19 @@ impl ExecutorPool {
         Ok(Run::open(shared))
     }
 
+    /// Removes a supervisor that has neither process nor runs, unless a command for it is queued. Returns whether it was removed.
+    fn retire(&self, place: usize, namespace: &str, commands: &mpsc::UnboundedReceiver<run::Command>) -> bool {
+        let mut executors = self.executors.lock();
+        if !commands.is_empty() {
+            return false;
+        }
+        executors.supervisors.remove(&(place, namespace.to_owned()));
+        true
+    }
+
     /// Kills all executors. Unstarted chunks are returned, chunks in flight fail with `ShuttingDown`, and every [`Events`] ends.
     pub fn shut_down(&self) {
-        let mut executors = self.inner.executors.lock();
+        let mut executors = self.executors.lock();
         executors.shut_down = true;
         for commands in std::mem::take(&mut executors.supervisors).into_values() {
             let _ = commands.send(run::Command::ShutDown);

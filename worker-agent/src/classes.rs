@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use regex::Regex;
 use sahasra_crds::{VramQuantity, quantity::QuantityError};
 use sahasra_names::{Backend, ClassName};
 use serde::Deserialize;
@@ -83,25 +84,10 @@ const MODELS: &[(&str, &str)] = &[
     ("*V100*", "v100"),
 ];
 
+/// Whether text fits a pattern, in which `*` matches any text. Case is ignored.
 fn fits(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.to_lowercase(), text.to_lowercase());
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    let mut parts = parts.peekable();
-    if parts.peek().is_none() {
-        return rest.is_empty();
-    }
-    while let Some(part) = parts.next() {
-        if parts.peek().is_none() {
-            return rest.ends_with(part);
-        }
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    true
+    let pattern = regex::escape(&pattern.to_lowercase()).replace(r"\*", ".*");
+    Regex::new(&format!("(?s)^{pattern}$")).is_ok_and(|pattern| pattern.is_match(&text.to_lowercase()))
 }
 
 /// Turns text into a label value of at most 63 characters: lowercase, with a hyphen for each run of other characters.

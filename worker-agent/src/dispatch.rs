@@ -54,7 +54,7 @@ use retention::Retention;
 pub(crate) struct Burst {
     owner_uid: OwnerUid,
     namespace: String,
-    program: ProgramSpec,
+    program: Arc<ProgramSpec>,
     max_retained_bytes: usize,
     chunks: Arc<OutstandingChunks>,
     state: Mutex<State>,
@@ -114,7 +114,7 @@ impl Burst {
     /// Creates a burst with an empty index of chunks. Its results are numbered from `sequence + 1` on.
     pub(crate) fn new(
         owner: &Owner,
-        program: ProgramSpec,
+        program: Arc<ProgramSpec>,
         outputs: Outputs,
         chunks: OutstandingChunks,
         max_retained_bytes: usize,
@@ -151,7 +151,7 @@ impl Burst {
         self.version.subscribe()
     }
 
-    pub(crate) fn program(&self) -> &ProgramSpec {
+    pub(crate) fn program(&self) -> &Arc<ProgramSpec> {
         &self.program
     }
 

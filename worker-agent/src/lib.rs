@@ -38,7 +38,7 @@ pub mod registration;
 pub mod session_executors;
 mod store;
 
-use agent::{Agent, AgentLimits, Identity, Parts};
+use agent::{Agent, Identity, Parts};
 use api::{guard::Guard, memory_socket::MemorySocket};
 use args::{AgentArguments, Arguments, Command};
 use burst_executors::{ExecutorPool, PoolConfig};
@@ -162,22 +162,19 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let acceptor = arguments.tls().map(Acceptor::new).transpose().context("failed to configure TLS")?;
-    let limits = AgentLimits {
-        shutdown_grace: arguments.drain_timeout,
-        ..AgentLimits::default()
-    };
     let config = PoolConfig {
-        devices: arguments.devices(),
+        devices: arguments.devices.clone(),
         idle_timeout: arguments.executor_idle_timeout,
         ..PoolConfig::default()
     };
     let program = config.program.clone();
-    let launcher = Launcher::start(config.program.clone(), arguments.pjrt_plugin.clone(), program_cache(arguments)).await;
-    let launcher = launcher.context("failed to spawn the thread that starts executors")?;
     let memory_socket = MemorySocket::bind()
         .inspect_err(|error| tracing::warn!(%error, "failed to listen on a Unix socket: clients on this machine share no memory with their sessions"))
         .ok();
-    let launcher = launcher.with_memory_socket(memory_socket.as_ref().map(MemorySocket::name));
+    let socket_name = memory_socket.as_ref().map(|socket| socket.name().to_owned());
+    let (plugin, cache) = (arguments.pjrt_plugin.clone(), program_cache(arguments));
+    let launcher = Launcher::start(program.clone(), plugin, cache, socket_name).await;
+    let launcher = launcher.context("failed to spawn the thread that starts executors")?;
     let pool = ExecutorPool::start(config).await?;
     let gpu = pool.devices().iter().any(|device| device.kind.is_gpu());
     sandbox_check::check(&program, gpu, arguments.require_sandbox).await?;
@@ -193,7 +190,7 @@ pub async fn serve(
             metrics,
             arguments.stores.policy(),
         ),
-        limits,
+        arguments.drain_timeout,
         Arc::new(launcher),
         Clock::default(),
     );

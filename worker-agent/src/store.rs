@@ -20,7 +20,7 @@ pub(crate) enum StoreError {
 
 /// Returns the size in bytes of each output of a chunk, in the kernel's order.
 pub(crate) fn output_sizes(program: &ProgramSpec) -> Vec<u64> {
-    let arguments = program.program().arguments.iter();
+    let arguments = program.program.arguments.iter();
     arguments
         .filter_map(|argument| match argument.kind {
             Some(argument::Kind::OutputBytes(bytes)) => Some(bytes),
@@ -40,7 +40,7 @@ pub(crate) async fn write_segment(
     program: &ProgramSpec,
     succeeded: &[(AttemptRange, Bytes)],
 ) -> Result<String, StoreError> {
-    let mut segment = SegmentWriter::new(program.output_bytes() as usize);
+    let mut segment = SegmentWriter::new(program.output_bytes as usize);
     for (range, outputs) in succeeded {
         segment.add(range.first, range.count, outputs);
     }

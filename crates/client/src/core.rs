@@ -120,27 +120,18 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Creates a client with the receive window `ours`, reduced to the largest window that the protocol allows.
-    pub(crate) fn new(ours: Window) -> Self {
+    /// Creates a client with the receive window `ours`, reduced to the largest window that the protocol allows. `mode` says when it
+    /// compresses: with [`Mode::Never`], downloads are not compressed either.
+    pub(crate) fn new(ours: Window, mode: Mode, shares_memory: bool) -> Self {
         Self {
             ours: Window {
                 frames: ours.frames.min(LARGEST_WINDOW_FRAMES),
                 bytes: ours.bytes.min(LARGEST_WINDOW_BYTES),
             },
+            mode,
+            shares_memory,
             ..Self::default()
         }
-    }
-
-    /// Sets when this client compresses. With [`Mode::Never`], downloads are not compressed either.
-    pub(crate) fn compressing(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// Sets whether this client asks for shared memory.
-    pub(crate) fn sharing(mut self, shares_memory: bool) -> Self {
-        self.shares_memory = shares_memory;
-        self
     }
 
     pub(crate) fn name(&mut self) -> u64 {
@@ -342,26 +333,11 @@ impl Core {
             return Err(Error::protocol("response in the middle of a tensor"));
         }
         let answer = match kind {
-            server_frame::Kind::Compiled(compiled) => {
-                self.wanted(compiled.request, |wanted| matches!(wanted, Wanted::Compiled))?;
-                Incoming::Answer(compiled.request, Ok(Event::Compiled(compiled)))
-            }
-            server_frame::Kind::Done(done) => {
-                self.wanted(done.request, |wanted| matches!(wanted, Wanted::Done))?;
-                Incoming::Answer(done.request, Ok(Event::Done))
-            }
-            server_frame::Kind::Stats(stats) => {
-                self.wanted(stats.request, |wanted| matches!(wanted, Wanted::Stats))?;
-                Incoming::Answer(stats.request, Ok(Event::Stats(stats)))
-            }
-            server_frame::Kind::CudaLoaded(loaded) => {
-                self.wanted(loaded.request, |wanted| matches!(wanted, Wanted::Loaded))?;
-                Incoming::Answer(loaded.request, Ok(Event::Loaded(loaded)))
-            }
-            server_frame::Kind::CudaWaited(waited) => {
-                self.wanted(waited.request, |wanted| matches!(wanted, Wanted::Waited))?;
-                Incoming::Answer(waited.request, Ok(Event::Waited(waited)))
-            }
+            server_frame::Kind::Compiled(compiled) => self.answer(compiled.request, Wanted::Compiled, Event::Compiled(compiled))?,
+            server_frame::Kind::Done(done) => self.answer(done.request, Wanted::Done, Event::Done)?,
+            server_frame::Kind::Stats(stats) => self.answer(stats.request, Wanted::Stats, Event::Stats(stats))?,
+            server_frame::Kind::CudaLoaded(loaded) => self.answer(loaded.request, Wanted::Loaded, Event::Loaded(loaded))?,
+            server_frame::Kind::CudaWaited(waited) => self.answer(waited.request, Wanted::Waited, Event::Waited(waited))?,
             server_frame::Kind::CudaPrinted(printed) => Incoming::Printed(printed),
             server_frame::Kind::Failed(failed) => {
                 self.wanted(failed.request, |_| true)?;
@@ -402,6 +378,11 @@ impl Core {
         };
         self.count(frame.sequence, message_bytes);
         Ok(answer)
+    }
+
+    fn answer(&mut self, request: u64, kind: Wanted, event: Event) -> Result<Incoming, Error> {
+        self.wanted(request, |wanted| wanted == kind)?;
+        Ok(Incoming::Answer(request, Ok(event)))
     }
 
     fn wanted(&mut self, request: u64, fits: impl Fn(Wanted) -> bool) -> Result<(), Error> {

@@ -25,8 +25,6 @@ struct Cell<T> {
 struct State<T> {
     answer: Option<Result<T, Error>>,
     waker: Option<Waker>,
-    /// Number of threads that wait on `came`.
-    sleeping: usize,
 }
 
 impl<T> Cell<T> {
@@ -44,23 +42,14 @@ impl<T> Cell<T> {
     /// Blocks the thread until the answer arrives or `end` is reached, while another thread runs the connections.
     fn sleep(&self, end: Option<Instant>) -> Option<Result<T, Error>> {
         let mut state = self.state.lock();
-        loop {
-            if let Some(answer) = state.answer.take() {
-                return Some(answer);
+        let is_missing = |state: &mut State<T>| state.answer.is_none();
+        match end {
+            Some(end) => {
+                self.came.wait_while_until(&mut state, is_missing, end);
             }
-            state.sleeping += 1;
-            let is_over = match end {
-                Some(end) => self.came.wait_until(&mut state, end).timed_out(),
-                None => {
-                    self.came.wait(&mut state);
-                    false
-                }
-            };
-            state.sleeping -= 1;
-            if is_over {
-                return state.answer.take();
-            }
+            None => self.came.wait_while(&mut state, is_missing),
         }
+        state.answer.take()
     }
 }
 
@@ -74,11 +63,7 @@ pub(crate) struct Promise<T>(Arc<Cell<T>>);
 
 pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
     let cell = Arc::new(Cell {
-        state: Mutex::new(State {
-            answer: None,
-            waker: None,
-            sleeping: 0,
-        }),
+        state: Mutex::new(State { answer: None, waker: None }),
         came: Condvar::new(),
     });
     (Promise(cell.clone()), Pending(cell))
@@ -96,14 +81,12 @@ pub fn spawn<T: Send + 'static>(request: impl Future<Output = Result<T, Error>> 
 
 impl<T> Promise<T> {
     pub(crate) fn keep(self, answer: Result<T, Error>) {
-        let (waker, sleeping) = {
+        let waker = {
             let mut state = self.0.state.lock();
             state.answer = Some(answer);
-            (state.waker.take(), state.sleeping)
+            state.waker.take()
         };
-        if sleeping > 0 {
-            self.0.came.notify_all();
-        }
+        self.0.came.notify_all();
         if let Some(waker) = waker {
             waker.wake();
         }

@@ -131,8 +131,6 @@ pub(crate) struct State {
     pub printed: HashMap<u64, Vec<u8>>,
     /// Whether a call that submits or checks work has returned the error that ended the session.
     pub end_is_reported: bool,
-    /// Number of threads that wait for space in the queue.
-    waiting_for_room: usize,
 }
 
 impl State {
@@ -165,7 +163,8 @@ pub(crate) struct Shared {
     /// Whether [`State::ended`] is set, for callers that check it often.
     pub has_ended: AtomicBool,
     pub wake: Arc<Notify>,
-    room: Condvar,
+    /// Notified when space in the queue may have become free.
+    pub room: Condvar,
     /// Bytes of frames sent and received.
     pub sent: AtomicU64,
     pub received: AtomicU64,
@@ -182,14 +181,13 @@ pub(crate) struct Shared {
 impl Shared {
     /// Creates the state before the first connection, which resolves `first`.
     pub(crate) fn new(options: Options, first: Promise<()>, target: &Target) -> Self {
+        let window = Window {
+            frames: options.window_frames,
+            bytes: options.window_bytes,
+        };
         Self {
             state: Mutex::new(State {
-                core: Core::new(Window {
-                    frames: options.window_frames,
-                    bytes: options.window_bytes,
-                })
-                .compressing(options.compression)
-                .sharing(options.shares_memory),
+                core: Core::new(window, options.compression, options.shares_memory),
                 first: Some(first),
                 ..State::default()
             }),
@@ -283,12 +281,6 @@ impl Shared {
         text.extend_from_slice(&printed.text[..room]);
     }
 
-    pub(crate) fn room(&self, state: &State) {
-        if state.waiting_for_room > 0 {
-            self.room.notify_all();
-        }
-    }
-
     fn has_room(&self, operations: usize, bytes: u64) -> bool {
         operations < QUEUED_OPERATIONS && bytes <= self.options.queued_bytes
     }
@@ -321,9 +313,7 @@ impl Shared {
         let mut state = self.lock();
         if waits(&mut state) && !time.is_zero() {
             runtime::call();
-            state.waiting_for_room += 1;
             self.room.wait_while_for(&mut state, waits, time);
-            state.waiting_for_room -= 1;
         }
         !waits(&mut state)
     }
@@ -343,9 +333,7 @@ impl Shared {
                 break;
             }
             runtime::call();
-            state.waiting_for_room += 1;
             self.room.wait(&mut state);
-            state.waiting_for_room -= 1;
         }
         let result = submit(&mut state);
         drop(state);

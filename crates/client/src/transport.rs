@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustls::{CertificateError, ClientConfig, RootCertStore, pki_types::ServerName};
 use sahasra_memory::Filling;
 use sahasra_upgrade::UpgradeError;
-use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL, RESUME_HEADER, hello_value, keepalive::Keepalive, resume_value};
+use sahasra_wire::session::{HELLO_ACCEPTED, HELLO_HEADER, PROTOCOL, RESUME_HEADER, hex_value, keepalive::Keepalive};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Join},
     net::{TcpStream, tcp::OwnedWriteHalf},
@@ -274,10 +274,10 @@ pub(crate) async fn open(
         authorization: token.bearer()?,
         resume: Some(resume)
             .filter(|secret| !secret.is_empty())
-            .map(resume_value)
+            .map(|secret| hex_value(secret))
             .map(header_value)
             .transpose()?,
-        hello: Some(header_value(hello_value(hello))?),
+        hello: Some(header_value(hex_value(hello))?),
     };
     let deadline = Instant::now() + CONNECT;
     let late = |_| Error::unreachable(peer.authority(), io::ErrorKind::TimedOut.into());

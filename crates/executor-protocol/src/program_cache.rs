@@ -11,15 +11,11 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The agent's cache, with a folder for each namespace.
+/// The agent's cache, with a folder for each namespace; or one of these folders, in which a session executor caches programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProgramCache(Folder);
-
-/// Folder in which one session executor caches programs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folder {
+pub struct ProgramCache {
     pub path: PathBuf,
-    /// Maximum total size of the files in the folder, in bytes.
+    /// Maximum total size of the files, in bytes.
     pub limit_bytes: u64,
 }
 
@@ -27,20 +23,20 @@ impl ProgramCache {
     /// Opens the cache in `folder`, creates the folder if it is missing, and trims the cache to `limit_bytes`.
     pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
         private().recursive(true).create(folder)?;
-        let cache = Self(Folder {
+        let cache = Self {
             // Executors have another working directory.
             path: folder.canonicalize()?,
             limit_bytes,
-        });
+        };
         cache.trim();
         Ok(cache)
     }
 
-    /// Folder of a namespace; created if it is missing.
+    /// ProgramCache of a namespace; created if it is missing.
     ///
     /// # Errors
     /// Errors of the file system; [`io::ErrorKind::InvalidInput`] if `namespace` is not a valid name of a namespace.
-    pub fn of_namespace(&self, namespace: &str) -> io::Result<Folder> {
+    pub fn of_namespace(&self, namespace: &str) -> io::Result<Self> {
         let is_label = !namespace.is_empty()
             && namespace.len() <= 63
             && namespace.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
@@ -50,21 +46,14 @@ impl ProgramCache {
                 format!("invalid namespace {namespace:?}"),
             ));
         }
-        let path = self.0.path.join(namespace);
+        let path = self.path.join(namespace);
         private().recursive(true).create(&path)?;
-        Ok(Folder {
+        Ok(Self {
             path,
-            limit_bytes: self.0.limit_bytes,
+            limit_bytes: self.limit_bytes,
         })
     }
 
-    /// Removes the least recently used programs until the total size is within the limit.
-    pub fn trim(&self) {
-        self.0.trim();
-    }
-}
-
-impl Folder {
     /// Content of the file `name`, or `None` if it cannot be read. Marks the file as used now.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.path.join(name);
@@ -94,7 +83,7 @@ impl Folder {
 
     /// Removes the least recently used files in the folder and in its direct subfolders until at most the limit is left. Files that cannot
     /// be inspected or removed stay.
-    fn trim(&self) {
+    pub fn trim(&self) {
         let mut files = Vec::new();
         collect(&self.path, true, &mut files);
         let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
@@ -136,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    fn age(folder: &Folder, name: &str, seconds: u64) {
+    fn age(folder: &ProgramCache, name: &str, seconds: u64) {
         let file = File::options().write(true).open(folder.path.join(name)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
     }

@@ -44,16 +44,9 @@ pub(crate) enum DeviceError {
     /// The launch was rejected: no such entry, wrong arguments, wrong shape.
     #[error("launch rejected: {0}")]
     Launch(String),
-    /// The kernel executed `trap`, or an assertion failed.
-    #[error("{0}")]
-    Trap(String),
-    /// The kernel made an access out of bounds, misaligned, or through null.
-    #[error("{0}")]
-    IllegalAddress(String),
-    #[error("{0}")]
-    StackOverflow(String),
-    #[error("{0}")]
-    Deadlock(String),
+    /// The kernel did something that ends it.
+    #[error("{message}")]
+    Fault { code: FailureCode, message: String },
     #[error("cancelled: {0}")]
     Cancelled(String),
     /// The context is permanently unusable, and everything running in it is lost: only a new process helps.
@@ -81,12 +74,8 @@ impl DeviceError {
             Self::Load(_) => FailureCode::LoadFailed,
             Self::Unsupported(_) => FailureCode::Unsupported,
             Self::Launch(_) => FailureCode::LaunchFailed,
-            Self::Trap(_) => FailureCode::Trap,
-            Self::IllegalAddress(_) => FailureCode::IllegalAddress,
-            Self::StackOverflow(_) => FailureCode::StackOverflow,
-            Self::Deadlock(_) => FailureCode::Deadlock,
             Self::Cancelled(_) => FailureCode::ChunkTimeout,
-            Self::Poisoned { code, .. } => *code,
+            Self::Fault { code, .. } | Self::Poisoned { code, .. } => *code,
         }
     }
 

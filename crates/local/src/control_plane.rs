@@ -5,23 +5,28 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use crate::resource::{NAMESPACES, catalogue};
 use crate::service::ApiService;
 use crate::store::{Store, WatchEnd};
 use crate::write::{Transaction, Writing};
 
-type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Default of [`Options::watch_history`]: enough for about a hundred bursts.
 const WATCH_HISTORY: usize = 10_000;
 
 #[derive(Clone)]
 pub struct Options {
-    clock: Clock,
-    seed: u64,
-    watch_history: usize,
-    lasting_namespace: Option<String>,
+    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
+    pub clock: Clock,
+    /// Seed of uids and generated names.
+    pub seed: u64,
+    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
+    pub watch_history: usize,
+    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
+    pub lasting_namespace: Option<&'static str>,
 }
 
 impl Default for Options {
@@ -35,35 +40,13 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    /// Source of `creationTimestamp` and other timestamps. The default always returns the Unix epoch.
-    pub fn clock(mut self, clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// Seed of uids and generated names.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Number of changes kept for watches and lists. Requests for older revisions fail with status 410.
-    pub fn watch_history(mut self, changes: usize) -> Self {
-        self.watch_history = changes;
-        self
-    }
-
-    /// A namespace that cannot be deleted, in addition to `default`, `kube-public` and `kube-system`.
-    pub fn lasting_namespace(mut self, name: &str) -> Self {
-        self.lasting_namespace = Some(name.to_owned());
-        self
-    }
-}
-
 pub(crate) struct Shared {
     store: Mutex<Store>,
     options: Options,
+    /// Notified when there is something new for watches.
+    pub changed: Notify,
+    /// Has a clone in every open watch.
+    pub open_watches: Arc<()>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -96,12 +79,12 @@ impl Shared {
             catalogue: catalogue(),
             store: &mut store,
             now,
-            lasting_namespace: self.options.lasting_namespace.as_deref(),
+            lasting_namespace: self.options.lasting_namespace,
         });
-        let wakers = store.take_wakers();
+        let has_changed = std::mem::take(&mut store.has_changed);
         drop(store);
-        for waker in wakers {
-            waker.wake();
+        if has_changed {
+            self.changed.notify_waiters();
         }
         result
     }
@@ -122,6 +105,8 @@ impl ControlPlane {
         let shared = Arc::new(Shared {
             store: Mutex::new(Store::new(options.seed, options.watch_history)),
             options,
+            changed: Notify::new(),
+            open_watches: Arc::default(),
         });
         shared.transact(|transaction| {
             for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
@@ -170,6 +155,6 @@ impl ControlPlane {
     }
 
     pub fn open_watches(&self) -> usize {
-        self.shared.store().open_watches()
+        Arc::strong_count(&self.shared.open_watches) - 1
     }
 }

@@ -120,11 +120,11 @@ pub(crate) fn normalise(object: &mut Value, resource: &Resource, catalogue: &Cat
 fn refuse_wrong_types(value: &Value, schema: &schema::Schema, kind: &str, resource: &Resource) -> Result<(), Refusal> {
     let errors = schema::validate::validate(value, None, schema, "");
     // Go decodes null as the zero value of any type.
-    let is_wrong = |error: &FieldError| error.mistake == Mistake::TypeInvalid && error.value.as_ref().is_none_or(|found| found != "null");
+    let is_wrong = |error: &FieldError| error.mistake == Mistake::TypeInvalid && error.value != "null";
     let Some(error) = errors.into_iter().find(is_wrong) else {
         return Ok(());
     };
-    let found = match error.value.as_ref().and_then(Value::as_str).unwrap_or_default() {
+    let found = match error.value.as_str().unwrap_or_default() {
         "integer" => "number",
         "boolean" => "bool",
         found => found,

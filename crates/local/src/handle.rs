@@ -22,7 +22,7 @@ use crate::selector::Selector;
 use crate::service::{self, ApiResponse};
 use crate::store::Key;
 use crate::view::View;
-use crate::watch::{WatchStream, Watched};
+use crate::watch::{Watch, Watched};
 use crate::write::{Deleted, Deletion, Propagation, Transaction, Writing};
 
 pub(crate) fn handle(shared: &Arc<Shared>, parts: &Parts, body: &[u8]) -> Result<ApiResponse, Refusal> {
@@ -165,7 +165,7 @@ impl Request<'_> {
             selector: self.selector()?,
             view: self.view(),
         };
-        Ok(service::events(WatchStream::open(self.shared, watched, &self.query)?))
+        Ok(service::events(Watch::open(self.shared, watched, &self.query)?))
     }
 
     /// Decodes the body. Returns the pruned and defaulted object, and warnings about unknown fields.

@@ -63,6 +63,6 @@ mod view;
 mod watch;
 mod write;
 
-pub use control_plane::{ControlPlane, Options};
+pub use control_plane::{Clock, ControlPlane, Options};
 pub use credentials::{Certificate, Credentials, CredentialsError};
 pub use service::{ApiService, ResponseBody, has_token};

@@ -46,7 +46,7 @@ impl Mistake {
 pub(crate) struct FieldError {
     pub mistake: Mistake,
     pub field: String,
-    pub value: Option<Value>,
+    pub value: Value,
     pub detail: String,
 }
 
@@ -55,7 +55,7 @@ impl FieldError {
         Self {
             mistake,
             field: field.into(),
-            value: Some(value.into()),
+            value: value.into(),
             detail: detail.into(),
         }
     }
@@ -89,8 +89,8 @@ impl FieldError {
     pub(crate) fn body(&self) -> String {
         let mut text = self.mistake.reason_and_text().1.to_owned();
         let shows_value = !matches!(self.mistake, Mistake::Required | Mistake::Forbidden | Mistake::TooLong);
-        if let (true, Some(value)) = (shows_value, &self.value) {
-            let shown = match value {
+        if shows_value {
+            let shown = match &self.value {
                 Value::String(value) => object::quoted(value),
                 Value::Number(value) => object::number(value),
                 other => object::go_json(other),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Frame};
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::control_plane::Shared;
 use crate::handle;
 use crate::refusal::Refusal;
-use crate::watch::WatchStream;
+use crate::watch::Watch;
 
 /// Maximum size of a request body in bytes, the same as the API server's.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -134,8 +134,8 @@ pub(crate) fn ok(content_type: &'static str, body: impl Into<Bytes>) -> ApiRespo
 }
 
 /// Sends the events of a watch as they occur, one JSON object after the other.
-pub(crate) fn events(mut watch: WatchStream) -> ApiResponse {
-    let events = stream::poll_fn(move |context| watch.poll_event(context)).map(|event| Ok(Frame::data(event)));
+pub(crate) fn events(watch: Watch) -> ApiResponse {
+    let events = watch.events().map(|event| Ok(Frame::data(event)));
     respond(StatusCode::OK, "application/json", StreamBody::new(events).boxed_unsync())
 }
 

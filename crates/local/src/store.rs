@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -48,9 +47,10 @@ pub(crate) struct Change {
     pub is_deletion: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WatchEnd {
     /// The stream ends without an error.
+    #[default]
     Closed,
     /// The stream ends with status 410, so the client must list again.
     Expired,
@@ -71,13 +71,13 @@ pub(crate) struct Store {
     pub forgotten: u64,
     history: usize,
     pub identities: Identities,
-    watchers: BTreeMap<u64, Option<Waker>>,
-    next_watcher: u64,
-    /// Watches to be ended, and how.
-    ended: BTreeMap<u64, WatchEnd>,
+    /// Number of times that all open watches were ended, and how they were the last time.
+    pub watch_ends: u64,
+    pub watch_end: WatchEnd,
     /// Objects that garbage collection must check.
     pub suspects: VecDeque<Key>,
-    has_changed: bool,
+    /// Whether there is something new for watches.
+    pub has_changed: bool,
 }
 
 impl Store {
@@ -230,42 +230,9 @@ impl Store {
         self.has_changed = true;
     }
 
-    pub(crate) fn watch(&mut self) -> u64 {
-        self.next_watcher += 1;
-        self.watchers.insert(self.next_watcher, None);
-        self.next_watcher
-    }
-
-    /// Stores the waker of a watch until the next change. Returns the replaced waker.
-    pub(crate) fn wait(&mut self, watcher: u64, waker: &Waker) -> Option<Waker> {
-        self.watchers.insert(watcher, Some(waker.clone())).flatten()
-    }
-
-    pub(crate) fn unwatch(&mut self, watcher: u64) -> Option<Waker> {
-        self.ended.remove(&watcher);
-        self.watchers.remove(&watcher).flatten()
-    }
-
-    /// Whether, and how, a watch must end.
-    pub(crate) fn end_of(&self, watcher: u64) -> Option<WatchEnd> {
-        self.ended.get(&watcher).copied()
-    }
-
     pub(crate) fn end_watches(&mut self, end: WatchEnd) {
-        self.ended = self.watchers.keys().map(|watcher| (*watcher, end)).collect();
+        self.watch_ends += 1;
+        self.watch_end = end;
         self.has_changed = true;
-    }
-
-    pub(crate) fn open_watches(&self) -> usize {
-        self.watchers.len()
-    }
-
-    /// Wakers of the watches that have new events, in the order in which the watches were opened, so that a run is reproducible. The caller
-    /// wakes them after it has released the lock.
-    pub(crate) fn take_wakers(&mut self) -> Vec<Waker> {
-        if !std::mem::take(&mut self.has_changed) {
-            return Vec::new();
-        }
-        self.watchers.values_mut().filter_map(Option::take).collect()
     }
 }

@@ -1,14 +1,13 @@
 //! Watches: response bodies that stream changes.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::{Stream, future::OptionFuture, stream};
 use serde_json::{Value, json};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::control_plane::Shared;
 use crate::refusal::Refusal;
@@ -32,10 +31,11 @@ pub(crate) struct Watched {
 }
 
 #[derive(Debug)]
-pub(crate) struct WatchStream {
+pub(crate) struct Watch {
     shared: Arc<Shared>,
     watched: Watched,
-    watcher: u64,
+    /// Number of times that all watches had been ended when this one was opened.
+    ends: u64,
     /// Revision up to which changes have been processed.
     seen: u64,
     pending: VecDeque<Bytes>,
@@ -43,10 +43,10 @@ pub(crate) struct WatchStream {
     wants_bookmarks: bool,
     deadline: Option<Instant>,
     next_bookmark: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
+    _open: Arc<()>,
 }
 
-impl WatchStream {
+impl Watch {
     /// Starts a watch at the requested resource version, or with the current objects.
     pub(crate) fn open(shared: &Arc<Shared>, watched: Watched, query: &Query) -> Result<Self, Refusal> {
         let version = query.number("resourceVersion")?.unwrap_or_default();
@@ -62,38 +62,37 @@ impl WatchStream {
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs);
         let now = Instant::now();
-        let mut store = shared.store();
-        let watcher = store.watch();
+        let store = shared.store();
         let revision = store.revision;
         let from_state = version == 0 || sends_initial;
-        let mut stream = Self {
+        let mut watch = Self {
             shared: shared.clone(),
             watched,
-            watcher,
+            ends: store.watch_ends,
             seen: if from_state { revision } else { version },
             pending: VecDeque::new(),
             has_ended: false,
             wants_bookmarks,
             deadline: timeout.map(|timeout| now + timeout),
             next_bookmark: None,
-            timer: None,
+            _open: shared.open_watches.clone(),
         };
         if from_state && query.text("sendInitialEvents") != "false" {
-            let objects = store.objects(stream.watched.resource, stream.watched.namespace.as_deref());
+            let objects = store.objects(watch.watched.resource, watch.watched.namespace.as_deref());
             let selected: Vec<Arc<Value>> = objects
-                .filter(|(_, object)| stream.watched.selector.matches(object))
+                .filter(|(_, object)| watch.watched.selector.matches(object))
                 .map(|(_, object)| object.clone())
                 .collect();
             for object in selected {
-                stream.push("ADDED", &object);
+                watch.push("ADDED", &object);
             }
             if sends_initial && wants_bookmarks {
-                stream.push_bookmark(revision, true);
+                watch.push_bookmark(revision, true);
             }
         }
         drop(store);
-        stream.schedule_bookmark(now);
-        Ok(stream)
+        watch.schedule_bookmark(now);
+        Ok(watch)
     }
 
     fn push(&mut self, kind: &str, object: &Value) {
@@ -130,16 +129,12 @@ impl WatchStream {
     fn advance(&mut self) {
         let shared = self.shared.clone();
         let store = shared.store();
-        if let Some(end) = store.end_of(self.watcher) {
+        let is_ended = self.ends != store.watch_ends;
+        if is_ended || self.seen < store.forgotten {
             self.has_ended = true;
-            if end == WatchEnd::Expired {
+            if !is_ended || store.watch_end == WatchEnd::Expired {
                 self.push_expired(store.forgotten);
             }
-            return;
-        }
-        if self.seen < store.forgotten {
-            self.has_ended = true;
-            self.push_expired(store.forgotten);
             return;
         }
         for change in store.changes_since(self.seen) {
@@ -170,22 +165,27 @@ impl WatchStream {
         self.push_event("ERROR", &json!(refusal.0));
     }
 
-    /// The next event, or `None` at the end of the stream.
-    pub(crate) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    /// The events as they occur.
+    pub(crate) fn events(self) -> impl Stream<Item = Bytes> {
+        stream::unfold(self, async |mut watch| Some((watch.next().await?, watch)))
+    }
+
+    /// The next event, or `None` at the end of the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        let shared = self.shared.clone();
         loop {
             if let Some(event) = self.pending.pop_front() {
-                return Poll::Ready(Some(event));
+                return Some(event);
             }
             if self.has_ended {
-                return Poll::Ready(None);
+                return None;
             }
+            // Created before the changes are read, so that none is missed.
+            let changed = shared.changed.notified();
             self.advance();
             if !self.pending.is_empty() || self.has_ended {
                 continue;
             }
-            let replaced = self.shared.store().wait(self.watcher, context.waker());
-            // Dropped after the lock is released, because dropping a waker may drop a task, and with it another watch.
-            drop(replaced);
             let now = Instant::now();
             if self.next_bookmark.is_some_and(|at| at <= now) {
                 self.push_bookmark(self.seen, false);
@@ -197,23 +197,12 @@ impl WatchStream {
                 continue;
             }
             let next = [self.next_bookmark, self.deadline].into_iter().flatten().min();
-            let Some(next) = next else { return Poll::Pending };
-            match &mut self.timer {
-                Some(timer) if timer.deadline() == next => {}
-                Some(timer) => timer.as_mut().reset(next),
-                None => self.timer = Some(Box::pin(tokio::time::sleep_until(next))),
-            }
-            let fired = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
-            if !fired {
-                return Poll::Pending;
+            let due = OptionFuture::from(next.map(sleep_until));
+            tokio::select! {
+                biased;
+                () = changed => {}
+                Some(()) = due => {}
             }
         }
-    }
-}
-
-impl Drop for WatchStream {
-    fn drop(&mut self) {
-        let waker = self.shared.store().unwatch(self.watcher);
-        drop(waker);
     }
 }

@@ -6,7 +6,10 @@ use serde_json::json;
 
 /// A separate control plane with a namespace.
 async fn subject() -> Subject {
-    let control_plane = ControlPlane::new(Options::default().clock(jiff::Timestamp::now));
+    let control_plane = ControlPlane::new(Options {
+        clock: std::sync::Arc::new(jiff::Timestamp::now),
+        ..Options::default()
+    });
     // The history of version 1 is dropped, like on a server that has run for a while.
     control_plane.compact();
     let client = control_plane.client("default");

@@ -27,8 +27,11 @@ async fn create(api: &Api<ConfigMap>, name: &str) -> ConfigMap {
 async fn trace(seed: u64) -> String {
     let now = Arc::new(AtomicI64::new(0));
     let clock = now.clone();
-    let options = Options::default().seed(seed);
-    let options = options.clock(move || jiff::Timestamp::from_second(clock.fetch_add(1, Ordering::Relaxed)).expect("a time"));
+    let options = Options {
+        clock: Arc::new(move || jiff::Timestamp::from_second(clock.fetch_add(1, Ordering::Relaxed)).expect("a time")),
+        seed,
+        ..Options::default()
+    };
     let control_plane = ControlPlane::new(options);
     let api = api(&control_plane);
     let watch = api.watch(&WatchParams::default().timeout(60), "0").await.expect("a watch").boxed();
@@ -120,7 +123,10 @@ async fn compaction_ends_watches_that_lag_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn history_is_bounded() {
-    let control_plane = ControlPlane::new(Options::default().watch_history(3));
+    let control_plane = ControlPlane::new(Options {
+        watch_history: 3,
+        ..Options::default()
+    });
     let api = api(&control_plane);
     let first = create(&api, "a").await;
     for name in ["b", "c", "d"] {
@@ -185,7 +191,10 @@ async fn a_watcher_survives_closed_and_expired_watches() {
 async fn only_events_are_deleted_an_hour_after_their_last_write() {
     let now = Arc::new(AtomicI64::new(0));
     let clock = now.clone();
-    let options = Options::default().clock(move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).expect("a time"));
+    let options = Options {
+        clock: Arc::new(move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).expect("a time")),
+        ..Options::default()
+    };
     let control_plane = ControlPlane::new(options);
     create(&api(&control_plane), "a").await;
     let events: Api<Event> = Api::default_namespaced(control_plane.client("default"));
@@ -269,7 +278,10 @@ async fn a_watch_can_be_of_tables() {
 
 #[tokio::test(start_paused = true)]
 async fn a_namespace_can_be_protected_from_deletion() {
-    let control_plane = ControlPlane::new(Options::default().lasting_namespace("system"));
+    let control_plane = ControlPlane::new(Options {
+        lasting_namespace: Some("system"),
+        ..Options::default()
+    });
     let namespaces: Api<Namespace> = Api::all(control_plane.client("default"));
     for name in ["system", "other"] {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

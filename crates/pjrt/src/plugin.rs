@@ -85,10 +85,6 @@ impl Plugin {
         }
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the major and minor version of the plugin's API.
     pub fn version(&self) -> (i32, i32) {
         // SAFETY: `load` checked the table.

@@ -3,14 +3,12 @@
 
 pub mod compression;
 pub mod frame;
-mod greeting;
+mod headers;
 pub mod keepalive;
 mod part;
-mod resume;
 
-pub use greeting::*;
+pub use headers::*;
 pub use part::*;
-pub use resume::*;
 
 include!(concat!(env!("OUT_DIR"), "/sahasra.session.rs"));
 

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use sahasra_wire::path;
 use sahasra_wire::session::{
     ClientFrame, Download, Failed, Hello, PROTOCOL, Part, RESUME_HEADER, Refused, ServerFrame, Synchronise, Upload, VERSION, Welcome,
-    client_frame::Kind, frame, resume_value, server_frame,
+    client_frame::Kind, frame, hex_value, server_frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -35,7 +35,7 @@ impl RawClient {
             path::stream(namespace, name)
         );
         if !secret.is_empty() {
-            request += &format!("{RESUME_HEADER}: {}\r\n", resume_value(secret));
+            request += &format!("{RESUME_HEADER}: {}\r\n", hex_value(secret));
         }
         stream.write_all((request + "\r\n").as_bytes()).await.expect("sent");
         let mut head = Vec::new();

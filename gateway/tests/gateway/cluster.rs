@@ -81,7 +81,10 @@ impl Cluster {
 
     /// Starts a cluster whose gateway has additional arguments and other limits.
     pub(crate) async fn start_with(arguments: &[&str], limits: Limits) -> Self {
-        let options = Options::default().clock(k8s_openapi::jiff::Timestamp::now);
+        let options = Options {
+            clock: std::sync::Arc::new(k8s_openapi::jiff::Timestamp::now),
+            ..Options::default()
+        };
         let control_plane = ControlPlane::new(options);
         let any_port = "127.0.0.1:0".parse().expect("an address");
         let server = ApiServer::bind(&control_plane, any_port, TOKEN.to_owned()).await.expect("a port");

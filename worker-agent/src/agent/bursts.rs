@@ -1,6 +1,6 @@
 //! Bursts of an agent: their lookup by owner, their sequence numbers, and their end at shutdown.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 use std::time::Duration;
 
 use sahasra_names::{DeviceName, OwnerUid};
@@ -40,9 +40,7 @@ impl Agent {
     }
 
     fn floor(&self, at_least: u64) -> u64 {
-        let mut floor = self.sequence_floor.lock();
-        *floor = (*floor).max(at_least);
-        *floor
+        self.sequence_floor.fetch_max(at_least, Ordering::Relaxed).max(at_least)
     }
 
     /// Closes and removes a burst whose owner holds no slices and whose coordinator has no open stream: nobody can request its results any
@@ -73,7 +71,7 @@ impl Agent {
                 burst.settled().await;
             }
         };
-        if tokio::time::timeout(self.limits.shutdown_grace, settled).await.is_err() {
+        if tokio::time::timeout(self.shutdown_grace, settled).await.is_err() {
             tracing::warn!("grace period expired: killing executors");
             bursts.iter().for_each(|burst| burst.kill_all(FailureCode::ShuttingDown));
         }

@@ -36,9 +36,9 @@ pub enum ConnectError {
 impl Agent {
     /// Returns the executor of a session, and starts one if none runs.
     pub async fn executor_of(self: &Arc<Self>, session: &Arc<Session>) -> Result<Arc<Process>, ConnectError> {
-        let mut executor = session.executor.lock().await;
-        if let Some(process) = &*executor {
-            return Ok(Arc::clone(process));
+        let _changing = session.changing.lock().await;
+        if let Some(process) = session.process() {
+            return Ok(process);
         }
         let launcher = &self.sessions.launcher;
         let device = self.parts.pool.device(&session.device).ok_or(ConnectError::Ended)?;
@@ -73,7 +73,6 @@ impl Agent {
         );
         span.in_scope(|| tracing::info!("executor started"));
         self.publish_end(session, &process);
-        *executor = Some(Arc::clone(&process));
         session.set_process(Some(Arc::clone(&process)));
         let watch = Arc::clone(self).watch_executor(Arc::clone(session), Arc::clone(&process));
         tasks::spawn(watch.instrument(span));
@@ -98,7 +97,7 @@ impl Agent {
             () = session.ended.cancelled() => process.end().await,
             () = process.ended() => process.reap().await,
         };
-        let mut executor = session.executor.lock().await;
+        let changing = session.changing.lock().await;
         // An exit on its own counts as a loss whatever the status, even 0: nobody requested it, and the client's tensors and programs are
         // gone.
         let lost = !session.ended.is_cancelled();
@@ -109,15 +108,14 @@ impl Agent {
             tracing::info!(end, "executor ended");
         }
         self.sessions.executor_ended(&session, &process, self.clock.now());
-        *executor = None;
-        // `executor` stays locked meanwhile, so that no client starts another executor: the end of the grant would end that one at once.
+        // `changing` stays locked meanwhile, so that no client starts another executor: the end of the grant would end that one at once.
         self.change(|ledger, now| {
             ledger.vacate(now, &session.owner_uid, &session.device, 1);
             if lost {
                 ledger.forfeit(now, &session.owner_uid);
             }
         });
-        drop(executor);
+        drop(changing);
         tasks::blocking(move || self.sessions.launcher.trim_cache()).await;
     }
 

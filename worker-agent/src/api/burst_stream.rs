@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tracing::{Span, field::Empty};
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, MAX_OUTSTANDING_CHUNKS, MAX_RETAINED_BYTES},
     burst_executors::{OutstandingChunks, ProgramSpec},
     dispatch::{Attached, Burst, Host, Outgoing, Outputs},
 };
@@ -101,7 +101,7 @@ where
                 .collect();
             let opened = Opened {
                 boot_id: agent.parts.boot_id.to_string(),
-                max_outstanding_chunks: agent.limits.max_outstanding_chunks,
+                max_outstanding_chunks: MAX_OUTSTANDING_CHUNKS,
                 chunks,
                 sequence: attached.sequence,
                 last_repeated: attached.last_repeated,
@@ -157,15 +157,14 @@ async fn open(agent: &Arc<Agent>, reader: &mut Reader) -> Result<(Owner, Arc<Bur
     let mut attached = None;
     let burst = agent.burst_or(&OwnerUid::from(&owner.uid), |known, sequence| {
         let burst = match known {
-            Some(known) if known.program().digest() == spec.digest() => Arc::clone(known),
+            Some(known) if known.program().digest == spec.digest => Arc::clone(known),
             Some(known) if !known.is_idle() => {
                 let message = "chunks of another program of this owner still run: release its grants first";
                 return Err(Refusal::invalid(message));
             }
             _ => {
-                let limits = &agent.limits;
-                let chunks = OutstandingChunks::new(limits.max_outstanding_chunks);
-                Burst::new(&owner, spec, outputs.clone(), chunks, limits.max_retained_bytes, sequence)
+                let chunks = OutstandingChunks::new(MAX_OUTSTANDING_CHUNKS);
+                Burst::new(&owner, spec, outputs.clone(), chunks, MAX_RETAINED_BYTES, sequence)
             }
         };
         attached = Some(burst.attach(owner.term, outputs, &covered));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::devices::DeviceConfig;
+use crate::args::DeviceArguments;
 
 /// Default length of a turn. A start costs a GPU context and a compilation, about one second: less than a tenth of it.
 const TURN: Duration = Duration::from_secs(10);
@@ -12,7 +12,7 @@ const TURN: Duration = Duration::from_secs(10);
 pub struct PoolConfig {
     /// Program of the executors, which is called with `executor` as its first argument: the agent's own.
     pub program: PathBuf,
-    pub devices: DeviceConfig,
+    pub devices: DeviceArguments,
     /// Time without work after which an executor ends.
     pub idle_timeout: Duration,
     /// Length of a turn: when another namespace waits, an executor that has had its device for this long ends after its running chunks.
@@ -30,7 +30,7 @@ impl Default for PoolConfig {
         Self {
             // The running program, even if its file has been replaced meanwhile.
             program: PathBuf::from("/proc/self/exe"),
-            devices: DeviceConfig::default(),
+            devices: DeviceArguments::default(),
             idle_timeout: Duration::from_secs(60),
             turn: TURN,
             grace: Duration::from_secs(2),

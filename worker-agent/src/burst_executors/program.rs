@@ -33,18 +33,16 @@ pub enum ProgramError {
     },
 }
 
-/// A validated program. Cheap to clone. Programs are compared by their digests.
-#[derive(Clone, Debug)]
-pub struct ProgramSpec {
-    inner: Arc<Inner>,
-}
-
+/// A validated program. Programs are compared by their digests.
 #[derive(Debug)]
-struct Inner {
-    program: Program,
-    encoded: Bytes,
-    digest: [u8; 32],
-    output_bytes: u64,
+pub struct ProgramSpec {
+    /// The message, without its store.
+    pub(crate) program: Program,
+    pub(crate) encoded: Bytes,
+    /// SHA-256 of `encoded`. Equal programs have equal digests.
+    pub(crate) digest: [u8; 32],
+    /// Total bytes of a chunk's outputs.
+    pub(crate) output_bytes: u64,
 }
 
 impl ProgramSpec {
@@ -52,7 +50,7 @@ impl ProgramSpec {
     ///
     /// # Errors
     /// The first problem found.
-    pub fn new(mut program: Program) -> Result<Self, ProgramError> {
+    pub fn new(mut program: Program) -> Result<Arc<Self>, ProgramError> {
         for (name, sizes) in [("grid", &program.grid), ("block", &program.block)] {
             if sizes.len() != 3 || sizes.contains(&0) {
                 return Err(ProgramError::Shape(name));
@@ -95,32 +93,11 @@ impl ProgramSpec {
         program.store = None;
         let encoded = Bytes::from(program.encode_to_vec());
         let digest = Sha256::digest(&encoded).into();
-        Ok(Self {
-            inner: Arc::new(Inner {
-                program,
-                encoded,
-                digest,
-                output_bytes,
-            }),
-        })
-    }
-
-    /// Returns the message, without its store.
-    pub fn program(&self) -> &Program {
-        &self.inner.program
-    }
-
-    pub fn encoded(&self) -> &Bytes {
-        &self.inner.encoded
-    }
-
-    /// Returns the SHA-256 of [`ProgramSpec::encoded`]. Equal programs have equal digests.
-    pub fn digest(&self) -> [u8; 32] {
-        self.inner.digest
-    }
-
-    /// Returns the total bytes of a chunk's outputs.
-    pub fn output_bytes(&self) -> u64 {
-        self.inner.output_bytes
+        Ok(Arc::new(Self {
+            program,
+            encoded,
+            digest,
+            output_bytes,
+        }))
     }
 }

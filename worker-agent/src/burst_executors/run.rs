@@ -39,7 +39,7 @@ pub enum Event {
     /// Consecutive chunks that succeeded.
     Succeeded {
         range: AttemptRange,
-        /// Outputs of all chunks in the order of their indices, [`ProgramSpec::output_bytes`] for each.
+        /// Outputs of all chunks in the order of their indices, those of one after those of the other.
         outputs: Bytes,
     },
     /// Consecutive chunks whose attempt failed for the same reason.
@@ -182,7 +182,7 @@ fn weight(event: &Event) -> usize {
 pub(super) struct Shared {
     pub(super) id: u64,
     pub(super) device: usize,
-    pub(super) program: ProgramSpec,
+    pub(super) program: Arc<ProgramSpec>,
     pub(super) chunks: Arc<OutstandingChunks>,
     max_event_bytes: usize,
     commands: mpsc::UnboundedSender<Command>,
@@ -204,7 +204,7 @@ impl Shared {
     pub(super) fn new(
         id: u64,
         device: usize,
-        program: ProgramSpec,
+        program: Arc<ProgramSpec>,
         chunks: Arc<OutstandingChunks>,
         max_event_bytes: usize,
         commands: mpsc::UnboundedSender<Command>,

@@ -22,10 +22,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::ExecutorPool;
 use super::entry::{Cause, Entry};
 use super::loss;
 use super::outstanding::Stage;
-use super::pool::Pool;
 use super::process::{Incoming, Process};
 use super::run::{Command, Event};
 
@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 const START_DELAY: Backoff = Backoff::milliseconds(100, 10_000);
 
 pub(super) struct Supervisor {
-    pool: Arc<Pool>,
+    pool: Arc<ExecutorPool>,
     place: usize,
     namespace: String,
     commands: mpsc::UnboundedReceiver<Command>,
@@ -61,7 +61,7 @@ pub(super) struct Supervisor {
 }
 
 /// Starts a supervisor, which ends on its own.
-pub(super) fn start(pool: Arc<Pool>, place: usize, namespace: String) -> mpsc::UnboundedSender<Command> {
+pub(super) fn start(pool: Arc<ExecutorPool>, place: usize, namespace: String) -> mpsc::UnboundedSender<Command> {
     let (sender, commands) = mpsc::unbounded_channel();
     let supervisor = Supervisor {
         pool,

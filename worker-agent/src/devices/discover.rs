@@ -1,31 +1,35 @@
 //! Discovery of devices: GPUs as a short-lived child process reports them, and devices of the CPU backend if it is enabled.
 
 use std::path::Path;
+use std::time::Duration;
 
 use sahasra_executor_protocol::probe::{GPU_LANES, Gpu, Probe};
 use sahasra_names::Backend;
 
-use super::{CpuMode, DeviceConfig, DeviceDescription};
+use super::DeviceDescription;
+use crate::args::{CpuMode, DeviceArguments};
 use crate::child::{ask::ask, spawn};
 
 /// Memory in bytes that an engine needs in addition to contexts, for fragmentation and for what a driver allocates later.
 const HEADROOM: u64 = 256 << 20;
+/// Timeout of the probe that queries the driver.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Discovers the devices (`program` is called to probe GPUs), and logs once which were found and which were not.
-pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<DeviceDescription> {
+pub(crate) async fn discover(program: &Path, config: &DeviceArguments) -> Vec<DeviceDescription> {
     let mut devices = Vec::new();
-    if config.cuda {
-        let probe = probe(program, config, &[]).await;
+    if !config.no_cuda {
+        let probe = probe(program, &[]).await;
         if let Some(reason) = &probe.reason {
             tracing::info!(reason, gpus = probe.gpus.len(), "GPU discovery finished");
         }
         let probe = match probe.gpus.len() {
             0 => probe,
-            count => probe_in_sandbox(program, config, count).await,
+            count => probe_in_sandbox(program, count).await,
         };
         devices.extend(probe.gpus.into_iter().map(|gpu| describe(gpu, config)));
     }
-    let cpu = match config.cpu {
+    let cpu = match config.cpu_backend {
         CpuMode::Always => true,
         CpuMode::Fallback => devices.is_empty(),
         CpuMode::Never => false,
@@ -45,18 +49,18 @@ pub(crate) async fn discover(program: &Path, config: &DeviceConfig) -> Vec<Devic
     devices
 }
 
-async fn probe(program: &Path, config: &DeviceConfig, options: &[&str]) -> Probe {
+async fn probe(program: &Path, options: &[&str]) -> Probe {
     let mut command = spawn::command(program, "probe");
     command.args(options);
     // The child may hang in a broken driver.
-    let probe = ask(command, config.probe_timeout).await;
+    let probe = ask(command, PROBE_TIMEOUT).await;
     probe.unwrap_or_else(|error| Probe::failed(error.to_string()))
 }
 
 /// Probes the GPUs from within the sandbox of executors, and returns those that can be opened there. Runs after the first probe, because
 /// that one may still start the driver's own program that creates the device files.
-async fn probe_in_sandbox(program: &Path, config: &DeviceConfig, count: usize) -> Probe {
-    let probe = probe(program, config, &["--sandboxed"]).await;
+async fn probe_in_sandbox(program: &Path, count: usize) -> Probe {
+    let probe = probe(program, &["--sandboxed"]).await;
     if probe.gpus.len() < count {
         let reason = probe.reason.as_deref().unwrap_or_default();
         tracing::error!(
@@ -69,9 +73,9 @@ async fn probe_in_sandbox(program: &Path, config: &DeviceConfig, count: usize) -
     probe
 }
 
-fn describe(gpu: Gpu, config: &DeviceConfig) -> DeviceDescription {
+fn describe(gpu: Gpu, config: &DeviceArguments) -> DeviceDescription {
     // Free memory was measured while the probe's own context existed. That context is gone later, so one context fewer is reserved.
-    let others = u64::from(config.executors_per_device.saturating_sub(1));
+    let others = u64::from(config.max_executors_per_device.saturating_sub(1));
     let reserved = gpu.context_bytes.saturating_mul(others) + HEADROOM;
     DeviceDescription {
         name: format!("cuda-{}", gpu.ordinal).into(),
@@ -80,14 +84,14 @@ fn describe(gpu: Gpu, config: &DeviceConfig) -> DeviceDescription {
         model: gpu.model,
         total_bytes: gpu.total_bytes,
         allocatable_bytes: gpu.free_bytes.saturating_sub(reserved),
-        context_bytes: config.context_bytes.unwrap_or(gpu.context_bytes),
+        context_bytes: config.gpu_context_memory.unwrap_or(gpu.context_bytes),
         lanes: GPU_LANES,
     }
 }
 
-fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
+fn cpu_devices(config: &DeviceArguments) -> Vec<DeviceDescription> {
     let count = config.cpu_devices.max(1);
-    let bytes = config.cpu_memory_bytes.unwrap_or_else(|| machine_bytes() / 2 / u64::from(count));
+    let bytes = config.cpu_device_memory.unwrap_or_else(|| machine_bytes() / 2 / u64::from(count));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     (0..count)
         .map(|ordinal| DeviceDescription {
@@ -98,7 +102,7 @@ fn cpu_devices(config: &DeviceConfig) -> Vec<DeviceDescription> {
             total_bytes: bytes,
             allocatable_bytes: bytes,
             context_bytes: 0,
-            lanes: config.cpu_threads.unwrap_or(cores).max(1),
+            lanes: config.cpu_device_threads.unwrap_or(cores).max(1),
         })
         .collect()
 }
@@ -138,10 +142,10 @@ mod tests {
             free_bytes: (80 << 30) - (500 << 20),
             context_bytes: 500 << 20,
         };
-        for (context_bytes, expected) in [(None, 500 << 20), (Some(2 << 30), 2 << 30)] {
-            let config = DeviceConfig {
-                context_bytes,
-                ..DeviceConfig::default()
+        for (gpu_context_memory, expected) in [(None, 500 << 20), (Some(2 << 30), 2 << 30)] {
+            let config = DeviceArguments {
+                gpu_context_memory,
+                ..DeviceArguments::default()
             };
             let described = describe(gpu.clone(), &config);
             assert_eq!(&*described.name, "cuda-1");
@@ -152,10 +156,10 @@ mod tests {
 
     #[test]
     fn cpu_devices_share_half_the_machine() {
-        let config = DeviceConfig {
+        let config = DeviceArguments {
             cpu_devices: 2,
-            cpu_threads: Some(3),
-            ..DeviceConfig::default()
+            cpu_device_threads: Some(3),
+            ..DeviceArguments::default()
         };
         let devices = cpu_devices(&config);
         assert_eq!(

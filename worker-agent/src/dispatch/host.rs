@@ -1,6 +1,7 @@
 //! [`Host`], the interface of the agent for dispatch.
 
-use std::{fmt::Debug, sync::atomic::AtomicU64};
+use std::fmt::Debug;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use sahasra_names::{BootId, DeviceName, OwnerUid};
 use tokio_util::sync::CancellationToken;
@@ -12,7 +13,7 @@ use crate::{burst_executors::ExecutorPool, metrics::Metrics, store::StorePolicy}
 pub struct Parts {
     /// Identifies this start of the agent.
     pub boot_id: BootId,
-    pub pool: ExecutorPool,
+    pub pool: Arc<ExecutorPool>,
     pub metrics: Metrics,
     pub store_policy: StorePolicy,
     /// Cancelled when shutdown begins.
@@ -23,7 +24,7 @@ pub struct Parts {
 
 impl Parts {
     /// Creates the parts of an agent that has written no segment.
-    pub fn new(boot_id: BootId, pool: ExecutorPool, metrics: Metrics, store_policy: StorePolicy) -> Self {
+    pub fn new(boot_id: BootId, pool: Arc<ExecutorPool>, metrics: Metrics, store_policy: StorePolicy) -> Self {
         Self {
             boot_id,
             pool,

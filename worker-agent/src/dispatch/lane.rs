@@ -299,7 +299,7 @@ impl Worker {
             boot_id: parts.boot_id.to_string(),
             counter: parts.segments.fetch_add(1, Ordering::Relaxed) + 1,
         };
-        let program = burst.program().clone();
+        let program = Arc::clone(burst.program());
         let policy = parts.store_policy.clone();
         self.writing = Some(Box::pin(async move {
             let segment = store::write_segment(&policy, &store, &name, &program, &succeeded).await;
@@ -328,7 +328,7 @@ impl Worker {
 
 /// Reduces the outputs of each chunk to those that the coordinator receives.
 fn reported_outputs(succeeded: Vec<(AttemptRange, Bytes)>, program: &ProgramSpec, reported: Reported) -> Vec<(AttemptRange, Bytes)> {
-    let chunk_bytes = program.output_bytes() as usize;
+    let chunk_bytes = program.output_bytes as usize;
     let place = match reported {
         Reported::Whole => return succeeded,
         Reported::Output(place) => place as usize,

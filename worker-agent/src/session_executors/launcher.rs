@@ -27,7 +27,8 @@ pub struct Launcher {
     spawner: Spawner,
     plugin: Option<(PathBuf, PluginPlatform)>,
     cache: Option<ProgramCache>,
-    /// Name of the socket where clients on this machine get shared memory.
+    /// Name of the [`MemorySocket`](crate::api::memory_socket::MemorySocket) where clients on this machine get shared memory. Without it,
+    /// executors share no memory with clients.
     memory_socket: Option<String>,
 }
 
@@ -38,7 +39,12 @@ impl Launcher {
     ///
     /// # Errors
     /// When the thread that starts processes cannot be created.
-    pub async fn start(program: PathBuf, plugin: Option<PathBuf>, cache: Option<ProgramCache>) -> io::Result<Self> {
+    pub async fn start(
+        program: PathBuf,
+        plugin: Option<PathBuf>,
+        cache: Option<ProgramCache>,
+        memory_socket: Option<String>,
+    ) -> io::Result<Self> {
         let plugin = match plugin {
             Some(path) => match probe(&program, &path).await {
                 Ok(platform) => {
@@ -57,17 +63,8 @@ impl Launcher {
             spawner,
             plugin,
             cache,
-            memory_socket: None,
+            memory_socket,
         })
-    }
-
-    /// Sets the name of the [`MemorySocket`](crate::api::memory_socket::MemorySocket). Without it, executors share no memory with clients.
-    #[must_use]
-    pub fn with_memory_socket(self, name: Option<&str>) -> Self {
-        Self {
-            memory_socket: name.map(str::to_owned),
-            ..self
-        }
     }
 
     /// Returns the arguments that name the plugin and the folder of compiled programs: the one of the session's namespace, which no other

@@ -33,10 +33,10 @@ pub struct Session {
     /// Time of the grant, by the agent's clock.
     pub granted: Duration,
     about: Mutex<About>,
-    /// Executor of the session. Locked while one is started.
-    pub executor: tokio::sync::Mutex<Option<Arc<Process>>>,
-    /// Executor of the session for readers, which never wait for a start.
-    seen: Mutex<Option<Arc<Process>>>,
+    /// Executor of the session.
+    process: Mutex<Option<Arc<Process>>>,
+    /// Locked while an executor is started or its end is recorded. Readers of `process` do not wait for this.
+    pub changing: tokio::sync::Mutex<()>,
     /// Cancelled when the session's grant has ended.
     pub ended: CancellationToken,
 }
@@ -66,11 +66,11 @@ impl Session {
     }
 
     pub fn process(&self) -> Option<Arc<Process>> {
-        self.seen.lock().clone()
+        self.process.lock().clone()
     }
 
     pub fn set_process(&self, process: Option<Arc<Process>>) {
-        *self.seen.lock() = process;
+        *self.process.lock() = process;
     }
 
     /// Returns the statistics of the session's executor, if one runs.
@@ -174,8 +174,8 @@ impl Sessions {
                     ttl,
                     used: now,
                 }),
-                executor: tokio::sync::Mutex::default(),
-                seen: Mutex::default(),
+                process: Mutex::default(),
+                changing: tokio::sync::Mutex::default(),
                 ended: CancellationToken::new(),
             })
         });

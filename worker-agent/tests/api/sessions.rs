@@ -7,9 +7,7 @@ use sahasra_wire::{
     grants::{AcquireRequest, ReleaseRequest, RenewOwner, SessionTerms},
     inventory::SessionLoad,
     path,
-    session::{
-        ClientFrame, Hello, PROTOCOL, RESUME_HEADER, ServerFrame, VERSION, Welcome, client_frame, frame, resume_value, server_frame,
-    },
+    session::{ClientFrame, Hello, PROTOCOL, RESUME_HEADER, ServerFrame, VERSION, Welcome, client_frame, frame, hex_value, server_frame},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -292,7 +290,7 @@ async fn who_was_let_in_comes_back_by_the_sessions_secret_while_nobody_can_be_as
         assert!(start.elapsed() < TIMEOUT);
     }
     drop(stream);
-    let shown = |secret: &[u8]| resume_value(secret);
+    let shown = |secret: &[u8]| hex_value(secret);
     let mut wrong = welcome.resume.to_vec();
     wrong[31] ^= 1;
     for (secret, token) in [
@@ -338,7 +336,7 @@ async fn what_cannot_be_resumed_any_more_starts_nothing() {
     let place = place(&[]).await;
     let coordinator = Coordinator::new(&place.agent.url, "lease").await;
     coordinator.try_acquire(&acquisition(&coordinator, terms("mine"))).await.unwrap();
-    let secret = resume_value(&[7; 32]);
+    let secret = hex_value(&[7; 32]);
     let headers = [UPGRADE[0], UPGRADE[1], (RESUME_HEADER, secret.as_str())];
     refused(&place.agent, "mine", Some("right"), &headers, "410", "cannot be resumed").await;
     assert_eq!(place.agent.executors().len(), 0);

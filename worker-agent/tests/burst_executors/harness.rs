@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use sahasra_ranges::AttemptRange;
 use sahasra_wire::burst::{Argument, FailureCode, Program};
+use sahasra_worker::args::CpuMode;
 use sahasra_worker::burst_executors::{self, Event, ExecutorPool, OutstandingChunks, PoolConfig, PoolError, ProgramSpec, SubmitError};
-use sahasra_worker::devices::CpuMode;
 use sha2::{Digest, Sha256};
 
 /// Kernels for the tests.
@@ -25,15 +25,15 @@ pub(crate) fn config() -> PoolConfig {
         program: env!("CARGO_BIN_EXE_sahasra-worker").into(),
         ..PoolConfig::default()
     };
-    config.devices.cuda = false;
-    config.devices.cpu = CpuMode::Always;
-    config.devices.cpu_memory_bytes = Some(1 << 30);
-    config.devices.cpu_threads = Some(2);
+    config.devices.no_cuda = true;
+    config.devices.cpu_backend = CpuMode::Always;
+    config.devices.cpu_device_memory = Some(1 << 30);
+    config.devices.cpu_device_threads = Some(2);
     config
 }
 
 /// A pool whose runs each have an index of chunks of their own.
-pub(crate) struct TestPool(ExecutorPool);
+pub(crate) struct TestPool(Arc<ExecutorPool>);
 
 impl Deref for TestPool {
     type Target = ExecutorPool;
@@ -44,7 +44,7 @@ impl Deref for TestPool {
 }
 
 impl TestPool {
-    pub(crate) fn open(&self, device: &str, namespace: &str, program: ProgramSpec) -> Result<(Run, Events), PoolError> {
+    pub(crate) fn open(&self, device: &str, namespace: &str, program: Arc<ProgramSpec>) -> Result<(Run, Events), PoolError> {
         let chunks = Arc::new(OutstandingChunks::new(1 << 20));
         let (run, events) = self.0.open(device, namespace, program, &chunks)?;
         let run = Run {
@@ -168,7 +168,7 @@ pub(crate) fn kernel(entry: &str, count: u64, arguments: Vec<Argument>) -> Work 
 }
 
 /// Program whose chunks return three times their index plus one.
-pub(crate) fn affine(count: u64) -> ProgramSpec {
+pub(crate) fn affine(count: u64) -> Arc<ProgramSpec> {
     kernel("affine", count, vec![argument::output(4), argument::index(4)]).spec()
 }
 
@@ -219,7 +219,7 @@ impl Work {
         self.0
     }
 
-    pub(crate) fn spec(&self) -> ProgramSpec {
+    pub(crate) fn spec(&self) -> Arc<ProgramSpec> {
         ProgramSpec::new(self.0.clone()).unwrap()
     }
 }

@@ -49,7 +49,7 @@ async fn namespaces_have_processes_of_their_own_and_idle_ones_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn more_namespaces_than_there_is_room_for_take_turns() {
     let mut config = harness::config();
-    config.devices.executors_per_device = 1;
+    config.devices.max_executors_per_device = 1;
     let pool = pool_with(config).await;
     let mut running = tokio::task::JoinSet::new();
     for namespace in ["one", "two", "three"] {
@@ -71,7 +71,7 @@ async fn a_ninth_namespace_gets_its_turn_while_eight_have_work_without_end() {
         turn: Duration::from_secs(1),
         ..harness::config()
     };
-    config.devices.executors_per_device = 8;
+    config.devices.max_executors_per_device = 8;
     let pool = pool_with(config).await;
     let mut busy = Vec::new();
     let work = harness::kernel(
@@ -116,7 +116,7 @@ async fn what_is_withdrawn_while_an_executor_makes_room_comes_back() {
         turn: Duration::from_millis(1),
         ..harness::config()
     };
-    config.devices.executors_per_device = 1;
+    config.devices.max_executors_per_device = 1;
     let pool = pool_with(config).await;
     let endless = spin(100, 10).timeout(600_000);
     let (run, mut events) = pool.open("cpu-0", "first", endless.spec()).unwrap();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sahasra_executor_protocol::session::{adoption, status_page::StatusPage};
+use sahasra_executor_protocol::session::{adoption::Handover, status_page::StatusPage};
 use sahasra_wire::session::Hello;
 
 pub(crate) use crate::client::*;
@@ -106,7 +106,8 @@ impl Executor {
     /// Creates a connection and passes its other end to the executor, with `already_read` as bytes that were read from it before.
     pub(crate) fn connection(&self, already_read: &[u8]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        adoption::send(&self.control, theirs.as_fd(), already_read).unwrap();
+        let mut handover = Handover::new(theirs.as_fd(), already_read).unwrap();
+        handover.send(&self.control).unwrap();
         ours
     }
 
@@ -135,7 +136,7 @@ impl Executor {
 
     /// Passes a connection to the executor.
     pub(crate) fn adopt(&self, theirs: &impl AsFd) {
-        adoption::send(&self.control, theirs.as_fd(), &[]).unwrap();
+        Handover::new(theirs.as_fd(), &[]).unwrap().send(&self.control).unwrap();
     }
 
     /// Waits until the status page satisfies `what`.

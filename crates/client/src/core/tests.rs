@@ -29,7 +29,7 @@ impl Pair {
 
     fn compressing(ours: Window, theirs: Window, mode: Mode) -> Self {
         let mut pair = Self {
-            core: Core::new(ours).compressing(mode),
+            core: Core::new(ours, mode, false),
             executor: Executor::new(theirs),
             down: BytesMut::new(),
             answers: Vec::new(),

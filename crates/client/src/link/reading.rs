@@ -91,7 +91,7 @@ fn process(shared: &Shared, receive: impl FnOnce(&mut Core) -> Result<Incoming, 
     let incoming = receive(&mut state.core)?;
     let moved = state.core.queued() != before;
     if moved {
-        shared.room(&state);
+        shared.room.notify_all();
     }
     let wakes = moved || state.core.must_tell();
     drop(state);

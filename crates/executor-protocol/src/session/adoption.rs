@@ -87,15 +87,6 @@ impl<'a> Handover<'a> {
     }
 }
 
-/// Hands a connection over to the executor. The caller may close its own descriptor afterwards.
-///
-/// # Errors
-/// As of [`Handover::new`] and [`Handover::send`]. The control socket is unusable after an error, because part of the message may have been
-/// sent.
-pub fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8]) -> io::Result<()> {
-    Handover::new(connection, already_read)?.send(control)
-}
-
 /// Waits for the next connection and returns it. Returns `None` when the agent has closed the control socket.
 ///
 /// # Errors
@@ -164,6 +155,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (client, listener.accept().unwrap().0)
+    }
+
+    fn send(control: &UnixStream, connection: BorrowedFd<'_>, already_read: &[u8]) -> io::Result<()> {
+        Handover::new(connection, already_read)?.send(control)
     }
 
     /// Reads everything from a connection in the order in which an executor reads it.

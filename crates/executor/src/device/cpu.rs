@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sahasra_ptx::{
     Cancel, DevicePointer, Fault, FaultKind, Heap, Kernel, Launch, LoadErrorKind, LoadedModule, Memory, MemoryError, Module, Output,
 };
+use sahasra_wire::burst::FailureCode;
 
 use super::{Arguments, Device, DeviceError, LaunchShape};
 
@@ -98,15 +99,16 @@ impl From<MemoryError> for DeviceError {
 impl From<Fault> for DeviceError {
     fn from(fault: Fault) -> Self {
         let message = fault.to_string();
-        match fault.kind {
-            FaultKind::OutOfBounds { .. } | FaultKind::Misaligned { .. } | FaultKind::NullAccess => Self::IllegalAddress(message),
-            FaultKind::Trap | FaultKind::AssertFailed(_) => Self::Trap(message),
-            FaultKind::DivergentBarrier(_) | FaultKind::Deadlock(_) => Self::Deadlock(message),
-            FaultKind::StackOverflow { .. } => Self::StackOverflow(message),
-            FaultKind::StepLimit(_) | FaultKind::Cancelled => Self::Cancelled(message),
+        let code = match fault.kind {
+            FaultKind::OutOfBounds { .. } | FaultKind::Misaligned { .. } | FaultKind::NullAccess => FailureCode::IllegalAddress,
+            FaultKind::Trap | FaultKind::AssertFailed(_) => FailureCode::Trap,
+            FaultKind::DivergentBarrier(_) | FaultKind::Deadlock(_) => FailureCode::Deadlock,
+            FaultKind::StackOverflow { .. } => FailureCode::StackOverflow,
+            FaultKind::StepLimit(_) | FaultKind::Cancelled => return Self::Cancelled(message),
             // Faults that a later version of the interpreter adds.
-            _ => Self::Launch(message),
-        }
+            _ => return Self::Launch(message),
+        };
+        Self::Fault { code, message }
     }
 }
 

@@ -12,7 +12,6 @@ pub(crate) mod driver;
 mod memory;
 mod probe;
 mod stream;
-mod variables;
 
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -20,11 +19,10 @@ use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::sys::{self, CUfunction_attribute, CUjit_option, CUjitInputType, CUresult};
 use sahasra_executor_protocol::probe::GPU_LANES;
-use sahasra_ptx::Cancel;
+use sahasra_ptx::{Cancel, Outline};
 
 use self::driver::{check, check_launch, check_load};
 use self::stream::{STAGING, ZEROS};
-use self::variables::Variables;
 use super::{Arguments, Device, DeviceError, LaunchShape, rounded_bytes};
 
 pub(crate) use self::memory::CudaArea;
@@ -139,7 +137,9 @@ impl CudaDevice {
 #[derive(Debug)]
 pub(crate) struct CudaModule {
     image: Vec<u8>,
-    variables: Variables,
+    /// Bytes of its variables, counted from the text: the driver reports the size only of loaded variables, each by its name.
+    global_bytes: u64,
+    constant_bytes: u64,
 }
 
 /// One entry of a module on the GPU.
@@ -223,7 +223,7 @@ impl Device for CudaDevice {
     }
 
     fn load(&self, ptx: &str) -> Result<CudaModule, DeviceError> {
-        let variables = Variables::of(ptx)?;
+        let outline = Outline::of(ptx).map_err(|error| DeviceError::Load(format!("failed to count its variables: {error}")))?;
         self.context.enter()?;
         let text = CString::new(ptx).map_err(|_| DeviceError::Load("the text has a zero byte".to_owned()))?;
         let mut log = vec![0u8; LOG];
@@ -260,7 +260,8 @@ impl Device for CudaDevice {
             check_load(result, &String::from_utf8_lossy(&log[..end]))?;
             Ok(CudaModule {
                 image: std::slice::from_raw_parts(image.cast::<u8>(), length).to_vec(),
-                variables,
+                global_bytes: outline.global_bytes,
+                constant_bytes: outline.constant_bytes,
             })
         }
     }
@@ -277,7 +278,7 @@ impl Device for CudaDevice {
         Ok(CudaInstance {
             context: Arc::clone(&self.context),
             module: loaded,
-            has_globals: module.variables.global > 0,
+            has_globals: module.global_bytes > 0,
         })
     }
 
@@ -337,7 +338,7 @@ impl Device for CudaDevice {
     }
 
     fn variable_bytes(&self, module: &CudaModule) -> u64 {
-        module.variables.bytes()
+        module.global_bytes.saturating_add(module.constant_bytes)
     }
 
     fn instance_bytes(&self, module: &CudaModule) -> u64 {

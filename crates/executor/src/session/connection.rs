@@ -5,7 +5,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -29,16 +29,8 @@ const STACK_BYTES: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
     next: AtomicU64,
-    open: Arc<AtomicUsize>,
-}
-
-/// Counts an open connection until it is dropped.
-struct Open(Arc<AtomicUsize>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// Has a clone in every open connection.
+    open: Arc<()>,
 }
 
 impl Connections {
@@ -47,8 +39,9 @@ impl Connections {
     /// # Errors
     /// Errors of the system calls, or too many open connections.
     pub(crate) fn serve(&self, hub: &Arc<Hub>, adopted: Adopted) -> io::Result<()> {
-        let open = Open(Arc::clone(&self.open));
-        if open.0.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+        let open = Arc::clone(&self.open);
+        // One more clone is here.
+        if Arc::strong_count(&open) - 1 > MAX_CONNECTIONS {
             return Err(io::Error::other("too many connections"));
         }
         let (stream, already_read) = prepare(adopted)?;

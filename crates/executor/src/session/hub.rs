@@ -310,11 +310,9 @@ impl Hub {
     /// Sends the final message to the client of a connection and discards its operations. Returns whether the connection is the client's.
     fn dismiss(&self, inner: &mut Inner, connection: u64, code: FailureCode, reason: &str) -> bool {
         let failed = Failed {
-            request: 0,
             code: code.into(),
-            sequence: 0,
-            operation: String::new(),
             message: reason.to_owned(),
+            ..Failed::default()
         };
         let is_dismissed = inner.link.breaks(connection, Kind::Failed(failed)).is_some();
         if is_dismissed {

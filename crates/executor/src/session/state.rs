@@ -131,15 +131,16 @@ pub(crate) struct Callbacks {
 
 impl<E: Engine> ClientState for State<E> {
     fn has_answers(&self) -> bool {
-        self.has_answers()
+        !self.answers.is_empty() || self.closed.is_some()
     }
 
     fn take_answers(&mut self) -> (Vec<SessionAnswer>, Option<SessionAnswer>) {
-        self.take_answers()
+        (std::mem::take(&mut self.answers), self.closed.take())
     }
 
+    /// Number of tensors with names, and bytes of device memory in use. Does not count deleted tensors that are still being sent.
     fn stored(&self) -> (u64, u64) {
-        self.stored()
+        (self.tensors.there, self.account.used())
     }
 
     fn waiting(&self) -> Waiting {
@@ -152,56 +153,30 @@ impl<E: Engine> ClientState for State<E> {
     }
 
     fn can_settle(&self) -> bool {
-        self.can_settle()
+        self.has_compiled() || self.pending.front().is_some_and(Pending::is_ready)
     }
 
     fn settle(&mut self) {
         self.settle();
     }
 
+    /// Frees everything and discards all answers. Waits for running executions, because their memory is in use until they end.
     fn reset(&mut self) {
-        self.reset();
+        self.tensors = Names::default();
+        self.incoming = None;
+        self.finish_compilation();
+        self.programs = Names::default();
+        while self.finish_oldest() {}
+        // The failure of a launch without a completion concerns nobody any more.
+        let _ = self.engine.synchronise();
+        self.pending.clear();
+        (self.pending_answers, self.pending_bytes) = (0, 0);
+        self.epoch = Rc::default();
+        self.answers.clear();
+        self.closed = None;
     }
 
     fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: Payload) -> Result<(), Malformed> {
-        self.operation(sequence, kind, payload)
-    }
-}
-
-impl<E: Engine> State<E> {
-    /// Empty state on `engine`. `limit_bytes` is the device memory that the session may use.
-    pub(crate) fn new(engine: E, limit_bytes: u64, callbacks: Callbacks) -> Self {
-        Self {
-            engine,
-            limit_bytes,
-            account: Rc::default(),
-            tensors: Names::default(),
-            programs: Names::default(),
-            incoming: None,
-            compiling: None,
-            pending: VecDeque::new(),
-            pending_answers: 0,
-            under_way: 0,
-            pending_bytes: 0,
-            temporaries: 0,
-            sending: Vec::new(),
-            sent: Arc::default(),
-            sending_timeout: SENDING_TIMEOUT,
-            epoch: Rc::default(),
-            poisoned: None,
-            answers: Vec::new(),
-            closed: None,
-            callbacks,
-        }
-    }
-
-    /// Number of tensors with names, and bytes of device memory in use. Does not count deleted tensors that are still being sent.
-    fn stored(&self) -> (u64, u64) {
-        (self.tensors.there, self.account.used())
-    }
-
-    pub(super) fn operation(&mut self, sequence: u64, kind: client_frame::Kind, payload: impl Into<Payload>) -> Result<(), Malformed> {
-        let payload = payload.into();
         use client_frame::Kind as Operation;
         let malformed = |reason: &str| Malformed {
             sequence,
@@ -263,28 +238,40 @@ impl<E: Engine> State<E> {
         self.settle();
         Ok(())
     }
+}
+
+impl<E: Engine> State<E> {
+    /// Empty state on `engine`. `limit_bytes` is the device memory that the session may use.
+    pub(crate) fn new(engine: E, limit_bytes: u64, callbacks: Callbacks) -> Self {
+        Self {
+            engine,
+            limit_bytes,
+            account: Rc::default(),
+            tensors: Names::default(),
+            programs: Names::default(),
+            incoming: None,
+            compiling: None,
+            pending: VecDeque::new(),
+            pending_answers: 0,
+            under_way: 0,
+            pending_bytes: 0,
+            temporaries: 0,
+            sending: Vec::new(),
+            sent: Arc::default(),
+            sending_timeout: SENDING_TIMEOUT,
+            epoch: Rc::default(),
+            poisoned: None,
+            answers: Vec::new(),
+            closed: None,
+            callbacks,
+        }
+    }
 
     /// Waits for all launched kernels. The next `Synchronise` reports a failure.
     fn synchronise_launches(&mut self, sequence: u64) {
         if let Err(fault) = self.engine.synchronise() {
             self.fail(sequence, || "launch".to_owned(), fault);
         }
-    }
-
-    /// Frees everything and discards all answers. Waits for running executions, because their memory is in use until they end.
-    fn reset(&mut self) {
-        self.tensors = Names::default();
-        self.incoming = None;
-        self.finish_compilation();
-        self.programs = Names::default();
-        while self.finish_oldest() {}
-        // The failure of a launch without a completion concerns nobody any more.
-        let _ = self.engine.synchronise();
-        self.pending.clear();
-        (self.pending_answers, self.pending_bytes) = (0, 0);
-        self.epoch = Rc::default();
-        self.answers.clear();
-        self.closed = None;
     }
 
     fn stats(&self, request: u64) -> Stats {

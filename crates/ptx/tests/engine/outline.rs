@@ -16,6 +16,21 @@ fn ptx_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
 }
 
 #[test]
+fn the_outline_counts_variables_and_refuses_a_text_that_cannot_be_read() {
+    let text = |variables: &str| {
+        let kernel = ".entry k() { .global .b8 inner[64]; ret; }";
+        format!(".version 7.0 .target sm_70 .address_size 64 {variables} {kernel}")
+    };
+    let counted = Outline::of(&text(".global .b8 x[8589934592]; .const .b32 table[4];")).unwrap();
+    assert_eq!((counted.global_bytes, counted.constant_bytes), ((8 << 30) + 64, 16));
+    let huge = Outline::of(&text(".global .b8 x[18446744073709551615];")).unwrap();
+    assert_eq!(huge.global_bytes, u64::MAX);
+    for wrong in [&text(".global .b8 x["), "no PTX"] {
+        assert!(Outline::of(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn the_outline_ends_kernels_where_the_engine_does() {
     let head = ".version 8.0 .target sm_80 .address_size 64";
     for (text, names) in [

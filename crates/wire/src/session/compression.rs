@@ -162,11 +162,6 @@ impl Compression {
         }
     }
 
-    /// Returns the rate of the connection in bytes per second, if known.
-    pub fn rate(&self) -> Option<f64> {
-        self.link.rate()
-    }
-
     /// Returns whether compression is off or the connection is known to be too fast for it. The sender may write large amounts at a time
     /// then.
     pub fn is_idle(&self) -> bool {

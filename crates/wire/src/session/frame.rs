@@ -89,11 +89,6 @@ impl Decoder {
         let message = M::decode(self.buffer.split_to(message_bytes))?;
         Ok(Some((message, self.buffer.split_to(payload_bytes).freeze())))
     }
-
-    /// Returns whether the buffer holds an incomplete frame: a stream that ends in this state was cut off.
-    pub fn is_mid_frame(&self) -> bool {
-        !self.buffer.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -141,7 +136,7 @@ mod tests {
                 }
             }
             assert_eq!(seen, frames());
-            assert!(!decoder.is_mid_frame());
+            assert!(decoder.buffer.is_empty());
         }
     }
 

@@ -6,7 +6,7 @@ use sahasra_wire::grants::{AcquireRequest, Owner, SessionTerms};
 
 use super::*;
 use crate::{
-    agent::{AgentLimits, Identity, Parts},
+    agent::{Identity, Parts},
     burst_executors::{ExecutorPool, PoolConfig},
     child::spawn::Spawner,
     classes::ClassTable,
@@ -43,8 +43,8 @@ async fn agent(program: &str) -> Arc<Agent> {
             Metrics::new().unwrap(),
             StorePolicy::default(),
         ),
-        AgentLimits::default(),
-        Arc::new(Launcher::start(program, None, None).await.unwrap()),
+        Duration::from_secs(20),
+        Arc::new(Launcher::start(program, None, None, None).await.unwrap()),
         Clock::default(),
     )
 }

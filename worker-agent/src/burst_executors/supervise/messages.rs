@@ -45,11 +45,11 @@ impl Supervisor {
         if !run.opened {
             run.opened = true;
             let program = &run.shared.program;
-            let timeout = program.program().chunk_timeout();
+            let timeout = program.program.chunk_timeout();
             self.timeouts.insert(id, timeout);
             process.send(to_executor::Kind::Open(Open {
                 run: id,
-                program: program.encoded().clone(),
+                program: program.encoded.clone(),
             }));
             process.send(to_executor::Kind::SetConcurrency(SetConcurrency {
                 run: id,
@@ -92,7 +92,7 @@ impl Supervisor {
                 }
                 // The process may still have had running chunks of a run that was closed.
                 let Some(run) = self.runs.get_mut(&ended.run) else { return };
-                let output_bytes = run.shared.program.output_bytes();
+                let output_bytes = run.shared.program.output_bytes;
                 let mut sensible = true;
                 for done in ended.succeeded {
                     let range = AttemptRange::from(&done);

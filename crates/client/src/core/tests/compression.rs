@@ -114,7 +114,7 @@ fn a_client_that_does_not_compress_announces_it_and_accepts_no_encoded_part() {
         (Mode::WhereItPays, encodings(), false),
         (Mode::Always, encodings(), true),
     ] {
-        let Some(Kind::Hello(hello)) = Core::new(WIDE).compressing(mode).hello(false, Duration::ZERO).kind else {
+        let Some(Kind::Hello(hello)) = Core::new(WIDE, mode, false).hello(false, Duration::ZERO).kind else {
             panic!("a connection begins with Hello");
         };
         assert_eq!((hello.encodings, hello.spares_bytes), (announced, spares));

@@ -63,10 +63,14 @@ fn messages_of_answers_count_in_the_window() {
 
 #[test]
 fn a_window_beyond_the_largest_is_announced_and_reported_as_the_largest() {
-    let mut core = Core::new(Window {
-        frames: u32::MAX,
-        bytes: u64::MAX,
-    });
+    let mut core = Core::new(
+        Window {
+            frames: u32::MAX,
+            bytes: u64::MAX,
+        },
+        Mode::default(),
+        false,
+    );
     let Some(client_frame::Kind::Hello(hello)) = core.hello(false, Duration::ZERO).kind else {
         panic!("a connection begins with Hello");
     };

@@ -89,11 +89,7 @@ impl<D: Device> PtxEngine<D> {
             DeviceError::Load(_) => FailureCode::CompileFailed,
             DeviceError::Unsupported(_) => FailureCode::Incompatible,
             DeviceError::Launch(_) => FailureCode::InvalidArgument,
-            DeviceError::Trap(_)
-            | DeviceError::IllegalAddress(_)
-            | DeviceError::StackOverflow(_)
-            | DeviceError::Deadlock(_)
-            | DeviceError::Cancelled(_) => FailureCode::ExecutionFailed,
+            DeviceError::Fault { .. } | DeviceError::Cancelled(_) => FailureCode::ExecutionFailed,
             DeviceError::Poisoned { .. } => {
                 self.is_lost = true;
                 let message = format!("{message}; the device context is lost: close the session's client and create a new one");

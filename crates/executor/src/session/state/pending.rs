@@ -32,7 +32,7 @@ impl<E: Engine> Pending<E> {
         matches!(self, Self::Execution(execution) if execution.completion.outcome().is_none())
     }
 
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         match self {
             Self::Execution(_) => !self.runs(),
             Self::Download { completion, .. } => completion.outcome().is_some(),
@@ -42,15 +42,6 @@ impl<E: Engine> Pending<E> {
 }
 
 impl<E: Engine> State<E> {
-    /// Takes the answers for the client. The last answer is returned separately if the client has closed the session.
-    pub(crate) fn take_answers(&mut self) -> (Vec<SessionAnswer>, Option<SessionAnswer>) {
-        (std::mem::take(&mut self.answers), self.closed.take())
-    }
-
-    pub(crate) fn has_answers(&self) -> bool {
-        !self.answers.is_empty() || self.closed.is_some()
-    }
-
     /// Number of executions that may still run when something can be settled: those behind the first waiting answer.
     pub(crate) fn running_behind(&self) -> u64 {
         if self.pending_answers == 0 {
@@ -58,11 +49,6 @@ impl<E: Engine> State<E> {
         }
         let behind = self.pending.iter().skip_while(|pending| matches!(pending, Pending::Execution(_)));
         behind.filter(|pending| pending.runs()).count() as u64
-    }
-
-    /// Whether [`State::settle`] would do anything.
-    pub(crate) fn can_settle(&self) -> bool {
-        self.has_compiled() || self.pending.front().is_some_and(Pending::is_ready)
     }
 
     pub(super) fn push(&mut self, pending: Pending<E>) {

@@ -45,7 +45,7 @@ impl Bench {
 
     fn operation(&mut self, kind: client_frame::Kind, payload: &[u8]) -> Result<u64, Malformed> {
         self.sequence += 1;
-        self.state.operation(self.sequence, kind, Bytes::copy_from_slice(payload))?;
+        self.state.operation(self.sequence, kind, Bytes::copy_from_slice(payload).into())?;
         Ok(self.sequence)
     }
 

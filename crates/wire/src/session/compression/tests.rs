@@ -125,7 +125,7 @@ impl World {
                 self.encoded += 1;
             } else {
                 self.raw += 1;
-                self.measuring += u32::from(self.compression.rate().is_none());
+                self.measuring += u32::from(self.compression.link.rate().is_none());
             }
             self.changes += u32::from(is_encoded != self.was_encoded);
             self.was_encoded = is_encoded;
@@ -216,7 +216,7 @@ fn the_rate_of_a_link_is_measured_despite_large_buffers() {
             world.tensor(16 * MEBIBYTE, NOISE);
             world.drain();
         }
-        let estimated = world.compression.rate().unwrap();
+        let estimated = world.compression.link.rate().unwrap();
         assert!((0.8..2.0).contains(&(estimated / rate)), "{estimated} for {rate}");
         world.tensor(16 * MEBIBYTE, digits);
         assert_eq!(world.encoded, 16);

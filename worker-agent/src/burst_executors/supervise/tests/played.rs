@@ -15,9 +15,10 @@ use sahasra_wire::burst::{ChunkRange, Program, ResultRun};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
+use crate::args::DeviceArguments;
 use crate::burst_executors::launch::Launcher;
 use crate::burst_executors::{Event, Events, ExecutorPool, OutstandingChunks, PoolConfig, Process, ProgramSpec, Run, SubmitError, TaskEnd};
-use crate::devices::{DeviceConfig, DeviceDescription};
+use crate::devices::DeviceDescription;
 
 pub(crate) const DEVICE: &str = "device-0";
 /// Length of a turn of an executor.
@@ -63,7 +64,7 @@ pub(crate) struct Played {
 }
 
 pub(crate) struct Theatre {
-    pub pool: ExecutorPool,
+    pub pool: Arc<ExecutorPool>,
     launched: Mutex<mpsc::UnboundedReceiver<Played>>,
 }
 
@@ -72,9 +73,9 @@ pub(crate) fn theatre(kind: Backend, executors: u32) -> Theatre {
     let config = PoolConfig {
         turn: TURN,
         idle_timeout: Duration::from_secs(3600),
-        devices: DeviceConfig {
-            executors_per_device: executors,
-            ..DeviceConfig::default()
+        devices: DeviceArguments {
+            max_executors_per_device: executors,
+            ..DeviceArguments::default()
         },
         ..PoolConfig::default()
     };

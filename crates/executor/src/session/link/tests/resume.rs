@@ -7,6 +7,7 @@ use sahasra_wire::session::{Delete, Download, Execute, Part, Synchronise, Upload
 
 use super::*;
 use crate::session::engine::model::{ModelEngine, release};
+use crate::session::engine_thread::ClientState;
 use crate::session::state::{Callbacks, State};
 
 /// Both halves of a stream, and a network between them that loses everything in flight when it is cut.
@@ -120,7 +121,7 @@ impl World {
                     return false;
                 };
                 self.link.take(self.generation, payload.len());
-                self.state.operation(sequence, kind, payload).unwrap();
+                self.state.operation(sequence, kind, payload.into()).unwrap();
                 self.deliver();
                 true
             }
