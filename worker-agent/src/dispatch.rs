@@ -99,7 +99,6 @@ pub(crate) struct Attached {
 pub(crate) enum Outgoing {
     /// Frames to send, encoded.
     Frames(Vec<Bytes>),
-    /// Nothing to send yet.
     Nothing,
     /// Another stream, of this term, has replaced the stream.
     Replaced(u64),

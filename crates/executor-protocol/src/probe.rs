@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Result of the discovery.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// Usable GPUs.

@@ -5,7 +5,6 @@ use sahasra_names::Backend;
 /// Options of every process that the agent starts for a tenant.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Assigned {
-    /// Implementation of the device.
     #[arg(long)]
     pub backend: Backend,
     /// Index of the device among those of its backend.

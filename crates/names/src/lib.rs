@@ -61,9 +61,7 @@ impl fmt::Display for Requirement {
 #[derive(Serialize, Deserialize, ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The CPU engine.
     Cpu,
-    /// The CUDA driver.
     Cuda,
 }
 

@@ -137,7 +137,6 @@ pub struct Objects {
     jobs: Api<BurstJob>,
     leases: Api<VramLease>,
     config_maps: Api<ConfigMap>,
-    /// Reference to the job.
     owner: OwnerReference,
     /// Name of the checkpoint's ConfigMap, once it is known to be the job's.
     results: Arc<OnceLock<String>>,

@@ -17,7 +17,6 @@ const AGAIN: Backoff = Backoff::milliseconds(100, 10_000);
 /// Time after which an unanswered release is forgotten: longer than any TTL with [`EXPIRY_MARGIN`].
 const FORGOTTEN: Duration = Duration::from_secs(2 * MAX_LEASE_SECONDS);
 
-/// Outcome of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
     /// All slices of the owner are released: every agent has answered, or all grants have expired.

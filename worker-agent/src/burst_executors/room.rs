@@ -12,7 +12,6 @@ use sahasra_executor_protocol::burst::status_page::{Activity, StatusPage};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceLoad {
-    /// Running chunks.
     pub active_executions: u64,
     pub executors: u32,
     /// Namespaces with work that wait for a turn.
@@ -34,7 +33,6 @@ pub(super) struct DeviceState {
     room: Arc<Semaphore>,
     /// Number of executors that the device has room for.
     capacity: usize,
-    /// Permits in use.
     held: Arc<AtomicU32>,
     /// Supervisors that wait for room.
     pub(super) waiting: AtomicU32,

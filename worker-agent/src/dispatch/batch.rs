@@ -7,9 +7,7 @@ use sahasra_wire::burst::{Failure, FailureCode, ResultRun};
 /// Chunks that ended, in the form in which they are reported.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// Chunks that succeeded.
     pub runs: Vec<ResultRun>,
-    /// Chunks whose attempt failed.
     pub failures: Vec<Failure>,
     /// Name of the object that holds the outputs; empty without a store.
     pub segment: String,
@@ -35,7 +33,6 @@ impl Batch {
         self.bytes
     }
 
-    /// Adds chunks that succeeded.
     pub(crate) fn succeed(&mut self, range: AttemptRange, outputs: Bytes) {
         self.bytes += RUN_BYTES + outputs.len();
         self.succeeded.push((range, outputs));

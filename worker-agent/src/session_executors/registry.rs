@@ -33,7 +33,6 @@ pub struct Session {
     /// Time of the grant, by the agent's clock.
     pub granted: Duration,
     about: Mutex<About>,
-    /// Executor of the session.
     process: Mutex<Option<Arc<Process>>>,
     /// Locked while an executor is started or its end is recorded. Readers of `process` do not wait for this.
     pub changing: tokio::sync::Mutex<()>,

@@ -28,7 +28,6 @@ pub(crate) struct Shared<D: Device> {
     pub device: D,
     pub queue: Queue<D>,
     pub reporter: Reporter,
-    /// Enforces the chunk timeouts.
     pub watch: Watch,
     /// Status page that the supervisor reads.
     pub status_page: StatusPage,

@@ -40,7 +40,6 @@ const LIBRARIES: &[&str] = &[
     "/nix/store",
     "/gnu/store",
 ];
-/// Information about the machine.
 const MACHINE: &[&str] = &[
     "/sys/devices/system/cpu",
     "/sys/devices/system/node",

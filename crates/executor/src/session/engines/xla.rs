@@ -163,7 +163,6 @@ pub(crate) enum Compiling {
         key: Key,
         /// Code of the program, for explaining a compilation error.
         code: Bytes,
-        /// Time of the request.
         began: Instant,
     },
 }

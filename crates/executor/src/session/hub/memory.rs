@@ -51,7 +51,6 @@ impl Offer {
     }
 }
 
-/// Memory of a client.
 pub(super) struct ClientMemory {
     memory: Arc<SharedMemory>,
     file: OwnedFd,

@@ -57,7 +57,6 @@ impl Contexts {
         self.0.clear();
     }
 
-    /// Numbers and contexts.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Context)> {
         self.0.iter().map(|(number, context)| (*number, context))
     }

@@ -55,7 +55,6 @@ impl<P: Clone> Cache<P> {
         &self.salt
     }
 
-    /// Program in memory.
     pub(crate) fn get(&mut self, key: &Key) -> Option<P> {
         self.uses += 1;
         let (used, program) = self.programs.get_mut(key)?;
