@@ -269,7 +269,7 @@ pub(crate) async fn open(
         authorization: token.bearer()?,
         resume: Some(resume)
             .filter(|secret| !secret.is_empty())
-            .map(|secret| hex_value(secret))
+            .map(hex_value)
             .map(header_value)
             .transpose()?,
         hello: Some(header_value(hex_value(hello))?),
