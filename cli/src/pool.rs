@@ -74,7 +74,6 @@ pub(crate) struct WorkerSettings {
     pub vram_bytes: Option<u64>,
 }
 
-/// The devices of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Devices {
     /// This many devices of the CPU backend.

@@ -59,7 +59,6 @@ impl Object {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// `/healthz`, `/readyz`.
     Health,
     Metrics,
     OpenApi,

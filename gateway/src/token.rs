@@ -46,7 +46,6 @@ impl Token {
         Self::new(&token)
     }
 
-    /// Value of the `Authorization` header.
     pub(crate) fn header(&self) -> HeaderValue {
         self.0.clone()
     }

@@ -148,7 +148,6 @@ fn on_error(lease: Arc<VramLease>, error: &ReconcileError, reconciler: Arc<Recon
     Action::requeue(Duration::from_secs(1))
 }
 
-/// The object of this kind that controls the lease.
 fn controller<'a>(lease: &'a VramLease, kind: &str) -> Option<&'a OwnerReference> {
     let mut owners = lease.owner_references().iter();
     owners.find(|owner| owner.kind == kind && owner.controller == Some(true))

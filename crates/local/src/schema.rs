@@ -16,7 +16,6 @@ use kube_cel::CompiledSchema;
 use regex::Regex;
 use serde_json::{Value, json};
 
-/// A node of a schema.
 #[derive(Default)]
 pub(crate) struct Schema {
     /// The node without the nodes below it.

@@ -12,7 +12,6 @@ pub enum WhyNot {
     /// The claim requires another class.
     ClassMismatch {
         wanted: ClassName,
-        /// Class of the device.
         has: ClassName,
     },
     /// The device does not have the engine that the claim requires.

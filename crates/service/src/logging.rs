@@ -17,7 +17,6 @@ use lines::Lines;
 
 mod lines;
 
-/// The lines of this process.
 static LINES: OnceLock<Lines> = OnceLock::new();
 
 /// Form of a log line.

@@ -10,7 +10,6 @@ use num_rational::BigRational;
 use num_traits::ToPrimitive;
 use serde::{Deserialize, Serialize};
 
-/// Bits of a lane.
 const LANE: i32 = 32;
 const MASK: i64 = 0xffff_ffff;
 /// Number of terms after which carries are propagated. Each term adds less than 2^33 to a lane, whose 63 bits must not overflow.

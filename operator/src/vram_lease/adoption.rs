@@ -64,7 +64,6 @@ pub(super) fn adopted_by(lease: &VramLease, mut held: Vec<(WorkerName, Grant)>) 
     held
 }
 
-/// The workers of the grants in the lease's status.
 fn named_workers(lease: &VramLease) -> Vec<&str> {
     let grants = lease.status.iter().flat_map(|status| &status.grants);
     let mut workers: Vec<&str> = grants.map(|grant| grant.worker.as_str()).collect();

@@ -25,7 +25,6 @@ use crate::session_executors::{process::Process, registry::Sessions};
 
 /// Timeout for a client to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum size of a request in bytes.
 const REQUEST_BYTES: usize = 256;
 /// Maximum number of connections whose requests have not been read. Others are closed, and their clients do without shared memory.
 const MAX_CONNECTIONS: usize = 64;

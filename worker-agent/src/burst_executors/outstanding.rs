@@ -20,7 +20,6 @@ use std::ops::Range;
 use parking_lot::Mutex;
 use sahasra_ranges::{AttemptRange, RangeMap, length};
 
-/// Stage of an outstanding chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The chunk waits for an executor.

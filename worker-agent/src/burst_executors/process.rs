@@ -19,7 +19,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::room::Permit;
 use crate::child::Child;
 
-/// Event from an executor.
 #[derive(Debug)]
 pub(super) enum Incoming {
     Message(from_executor::Kind),

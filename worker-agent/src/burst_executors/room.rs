@@ -34,7 +34,6 @@ pub(super) struct DeviceState {
     /// Number of executors that the device has room for.
     capacity: usize,
     held: Arc<AtomicU32>,
-    /// Supervisors that wait for room.
     pub(super) waiting: AtomicU32,
     /// Notified when a supervisor starts to wait for room: idle executors then end.
     pub(super) wanted: Notify,

@@ -99,7 +99,6 @@ pub(super) fn start(host: &Arc<dyn Host>, burst: &Arc<Burst>, device: &DeviceNam
     lane
 }
 
-/// Future that writes a segment.
 type Writing = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
 struct Worker {

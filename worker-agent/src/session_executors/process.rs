@@ -269,7 +269,6 @@ impl Process {
     }
 }
 
-/// Adds a line to a log tail.
 fn keep(log_tail: &Mutex<VecDeque<String>>, line: &str) {
     let mut kept = log_tail.lock();
     if kept.len() == KEPT_LINES {

@@ -52,7 +52,6 @@ impl From<DeviceError> for Failed {
 /// Argument of the kernel, with the source of its value.
 #[derive(Debug)]
 enum Argument {
-    /// Address of the output with this index.
     Output(usize),
     /// Address of the input with this index, to which each chunk copies its part.
     Input(usize, Input),

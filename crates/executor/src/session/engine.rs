@@ -44,19 +44,16 @@ impl Fault {
     }
 }
 
-/// Description of an engine and its device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Description {
     pub engine: names::Engine,
     /// Name of the platform, such as `cpu` or `cuda`.
     pub platform: String,
-    /// Version of the platform, as the engine reports it.
     pub platform_version: String,
     /// Description of the device, as the engine reports it.
     pub device: String,
     /// Newest StableHLO version that the engine reads, as `major.minor.patch`; empty if the engine does not read StableHLO.
     pub stablehlo_version: String,
-    /// Device of the engine `cuda`.
     pub cuda: Option<Box<DeviceProperties>>,
 }
 

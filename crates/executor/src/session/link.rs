@@ -110,7 +110,6 @@ struct Client {
     /// Number of `answers` that were sent on the current connection, and their bytes.
     sent: usize,
     sent_bytes: u64,
-    /// Bytes of all `answers`.
     kept_bytes: u64,
     /// Set if no further answers follow.
     ending: Option<Ending>,
@@ -125,7 +124,6 @@ struct Kept {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Ending {
-    /// The client closed the session.
     Closed,
     /// The executor ended the stream: it ignores further operations and the client's window, and sends the reason once, at any position of
     /// the stream.

@@ -196,7 +196,6 @@ fn shuffle(elements: &[u8], into: &mut [u8], width: usize) {
     }
 }
 
-/// Reverts [`shuffle`].
 fn unshuffle(shuffled: &[u8], into: &mut [u8], width: usize) {
     match width {
         2 => unshuffle_wide::<2>(shuffled, into),

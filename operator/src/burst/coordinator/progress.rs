@@ -34,7 +34,6 @@ const UNCOVERED_BYTES: u64 = 8 << 20;
 /// Maximum bytes that an agent keeps of a chunk in addition to its outputs.
 const CHUNK_BYTES: u64 = 16;
 
-/// The writes in progress.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     status: bool,

@@ -53,7 +53,6 @@ pub(super) struct Reader {
 
 /// Reason for the end of a stream, for [`Reader::end`].
 enum End {
-    /// The stream is malformed, for this reason.
     Malformed(String),
     /// The stream is over for a reason that the hub knows, or the client uses another connection.
     Over,

@@ -199,7 +199,6 @@ impl Hub {
     }
 }
 
-/// Event that ended a poll.
 enum PollEnd {
     Woken,
     Bytes,

@@ -14,7 +14,6 @@ pub(super) const MAX_REFUSED: usize = 1024;
 /// Value of [`Context::awaited`] while no answer waits for an operation.
 pub(super) const NOTHING: u64 = u64::MAX;
 
-/// A context of the client.
 pub(super) struct Context {
     /// The context's queue, or the reason why there is none.
     pub(super) queue: Result<Arc<dyn Queue>, Failure>,
