@@ -175,7 +175,6 @@ fn title(program: &[OsString]) -> String {
     words.join(" ")
 }
 
-/// Runs the program to its end.
 async fn execute(arguments: &ExecArgs, libraries: &Path, session: String, signals: &mut EndSignals) -> Exit {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Exit::Refused.because("no program was given");

@@ -1,5 +1,7 @@
 //! Garbage collection by owner references.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, DynamicObject, PostParams, PropagationPolicy};
@@ -103,6 +105,8 @@ fn propagating(policy: PropagationPolicy) -> DeleteParams {
 pub async fn orphans_stay_without_their_reference(subject: &Subject) {
     let owner = subject.session("owner").await;
     dependent(subject, "a", json!([reference(&owner)])).await;
+    // Kubernetes' garbage collector finds dependents in its own cache, and deletes one that it sees after its owner has gone.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     subject
         .sessions()
         .delete("owner", &propagating(PropagationPolicy::Orphan))

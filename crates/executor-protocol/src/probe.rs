@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Usable GPUs.
     pub gpus: Vec<Gpu>,
     /// Reason why no GPU, or not every GPU that the driver counts, is usable.
     pub reason: Option<String>,

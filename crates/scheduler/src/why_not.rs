@@ -10,10 +10,7 @@ use crate::Unusable;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyNot {
     /// The claim requires another class.
-    ClassMismatch {
-        wanted: ClassName,
-        has: ClassName,
-    },
+    ClassMismatch { wanted: ClassName, has: ClassName },
     /// The device does not have the engine that the claim requires.
     EngineUnsupported { wanted: Engine },
     /// The device takes no new slices.

@@ -14,9 +14,7 @@ use super::program::ProgramSpec;
 
 #[derive(Debug)]
 pub(super) enum Command {
-    /// Adds a run.
     Open(Arc<Shared>),
-    /// Adds chunks to a run.
     Submit(u64, Vec<AttemptRange>),
     /// Limits the number of a run's chunks that run concurrently.
     SetConcurrency(u64, u32),

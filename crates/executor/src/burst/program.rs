@@ -189,7 +189,6 @@ impl Code {
     }
 }
 
-/// Program on a device.
 pub(crate) struct Prepared<D: Device> {
     pub code: Arc<Code>,
     module: Arc<D::Module>,

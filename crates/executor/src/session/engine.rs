@@ -123,7 +123,6 @@ pub(crate) struct Compilation<P> {
 pub(crate) struct Properties {
     /// Shapes of the results, in order; empty for kernels.
     pub outputs: Vec<Shape>,
-    /// Device memory for an execution.
     pub memory: CompiledMemory,
     /// Number of floating-point operations of one execution, if the compiler counts them.
     pub flops: Option<f64>,

@@ -45,7 +45,6 @@ pub(crate) enum OpenError {
     },
 }
 
-/// A compiled program and its properties.
 type Compiled = (Rc<Executable>, Rc<Properties>);
 
 fn compiled(executable: Executable) -> Compiled {
