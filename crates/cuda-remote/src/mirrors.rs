@@ -42,10 +42,16 @@ impl Mirrors {
     /// Whether the device's memory for a block would overlap that for another.
     pub(crate) fn overlaps(&self, block: &HostBlock) -> bool {
         let (start, bytes) = span(block);
-        self.mirrors.lock().iter().any(|mirror| {
-            let (other, length) = span(&mirror.block);
-            start < other + length && other < start + bytes
-        })
+        self.touch(start, bytes)
+    }
+
+    /// Whether bytes of the device from an address on are within the device's memory for a block.
+    pub(crate) fn touch(&self, start: u64, bytes: u64) -> bool {
+        self.has_any()
+            && self.mirrors.lock().iter().any(|mirror| {
+                let (other, length) = span(&mirror.block);
+                start < other.saturating_add(length) && other < start.saturating_add(bytes)
+            })
     }
 
     /// Whether there are blocks.

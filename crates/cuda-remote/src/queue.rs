@@ -195,6 +195,12 @@ impl RemoteQueue {
         })
     }
 
+    /// Sends the blocks like [`send_blocks`](Self::send_blocks) if these rows of the device are within one of them.
+    fn send_blocks_at(&self, region: &Region, extent: &Extent) -> Option<Guard<'_>> {
+        let is_apart = extent.span(region).is_some_and(|bytes| !self.mirrors.touch(region.address, bytes));
+        if is_apart { None } else { self.send_blocks() }
+    }
+
     fn is_known_done(&self, ticket: Ticket) -> bool {
         self.progress.executed() >= ticket
     }
@@ -241,7 +247,7 @@ impl Queue for RemoteQueue {
             Operation::Write { to, extent, bytes }
                 if bytes.len() > LITTLE_BYTES && bytes.len() <= MAX_PAYLOAD_BYTES && self.memory_for(bytes.len()).is_none() =>
             {
-                let _guard = self.send_blocks();
+                let _guard = self.send_blocks_at(&to, &extent);
                 self.write_frame(to, extent, bytes)
             }
             Operation::Write { to, extent, bytes } => self.write(to, extent, &bytes),
@@ -283,7 +289,7 @@ impl Queue for RemoteQueue {
     }
 
     fn write(&self, to: Region, extent: Extent, bytes: &[u8]) -> Ticket {
-        let _guard = self.send_blocks();
+        let _guard = self.send_blocks_at(&to, &extent);
         let is_row = extent.height == 1 && extent.depth == 1;
         let is_shared = self.memory_for(bytes.len()).is_some();
         if is_row && !is_shared && bytes.len() >= LENT_BYTES && self.outbox.statistics().answers_within(LENDING_TRIP) {
@@ -298,7 +304,7 @@ impl Queue for RemoteQueue {
             return Err(Failure::new(FailureKind::Protocol, "the target does not have the size of the rows"));
         }
         self.check_unreported()?;
-        drop(self.send_blocks());
+        drop(self.send_blocks_at(&from, &extent));
         let before = self.last();
         let read = match self.read_shared(from, extent, into) {
             Some(read) => read,

@@ -133,6 +133,8 @@ fn a_read_and_an_unmapping_of_other_memory_bring_blocks_back() {
             let (queue, block) = (Arc::clone(&queue), Arc::clone(&block));
             thread::spawn(move || {
                 queue.share(&block).unwrap();
+                queue.write(Region::linear(1 << 40), Extent::linear(1), &[0]);
+                assert!(!queue.has_host_memory(), "copies of other memory leave blocks where they are");
                 queue.submit(Operation::Replay(SequenceId(1)));
                 assert!(queue.has_host_memory());
                 if reads {
