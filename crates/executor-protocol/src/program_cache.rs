@@ -32,7 +32,7 @@ impl ProgramCache {
         Ok(cache)
     }
 
-    /// ProgramCache of a namespace; created if it is missing.
+    /// Cache of a namespace, in a folder of its own, which is created if it is missing.
     ///
     /// # Errors
     /// Errors of the file system; [`io::ErrorKind::InvalidInput`] if `namespace` is not a valid name of a namespace.

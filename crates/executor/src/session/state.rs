@@ -167,7 +167,7 @@ impl<E: Engine> ClientState for State<E> {
         self.finish_compilation();
         self.programs = Names::default();
         while self.finish_oldest() {}
-        // The failure of a launch without a completion concerns nobody any more.
+        // The failure of a launch without a completion concerns no call any more.
         let _ = self.engine.synchronise();
         self.pending.clear();
         (self.pending_answers, self.pending_bytes) = (0, 0);
