@@ -36,6 +36,8 @@ mod tests;
 
 use self::task::Task;
 pub(crate) use self::task::is_polling;
+#[cfg(test)]
+pub(crate) use self::task::polling;
 
 /// Time without a wait after which the background thread continues. Longer than a loop computes between two steps, and too short to be
 /// noticed by a request whose answer is not awaited.

@@ -50,10 +50,8 @@ impl Task {
         let (Some(running), Some(waker)) = (future.as_mut(), waker.as_ref()) else {
             return;
         };
-        IS_POLLING.set(true);
-        let outcome = catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(&mut Context::from_waker(waker))));
-        IS_POLLING.set(false);
-        match outcome {
+        let poll = || running.as_mut().poll(&mut Context::from_waker(waker));
+        match polling(|| catch_unwind(AssertUnwindSafe(poll))) {
             Ok(Poll::Pending) => return,
             Ok(Poll::Ready(())) => *future = None,
             // The runtime polls it again, and reports that it has panicked.
@@ -65,6 +63,14 @@ impl Task {
 
 thread_local! {
     static IS_POLLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function that does not panic as a thread that polls.
+pub(crate) fn polling<T>(call: impl FnOnce() -> T) -> T {
+    IS_POLLING.set(true);
+    let outcome = call();
+    IS_POLLING.set(false);
+    outcome
 }
 
 /// Whether this thread polls a task until an answer comes. A socket is read then without regard to whether the runtime found it readable,
