@@ -321,7 +321,7 @@ impl Reconciler {
                 return Ok(release);
             }
         }
-        objects.delete_leases().await?;
+        objects.delete_leases(None).await?;
         objects.remove_finalizer().await?;
         Ok(Release::Done)
     }

@@ -139,7 +139,7 @@ impl Coordinator {
         if let Err(error) = self.context.pool.release_everywhere(&self.owner()).await {
             tracing::warn!(%error, "took over, but some agents did not respond: the slices are released at expiry");
         }
-        self.objects.delete_leases().await?;
+        self.objects.delete_leases(None).await?;
         Ok(())
     }
 
@@ -231,10 +231,8 @@ impl Coordinator {
         self.held = Default::default();
         self.started = false;
         self.devices.clear();
-        if let Some(lease) = self.lease.take() {
-            self.objects.delete_lease(&lease).await?;
-            self.budget.spend();
-        }
+        self.objects.delete_leases(self.lease.take().as_ref()).await?;
+        self.budget.spend();
         self.hold = Hold::Suspended;
         let verdicts = [
             Verdict::new(SUSPENDED, true, "SuspendedBySpec", "spec.suspend is true: slices are released"),
