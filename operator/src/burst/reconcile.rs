@@ -256,7 +256,7 @@ impl Reconciler {
                 }
             };
             reconciler.states.lock().insert(uid, next);
-            let _ = reconciler.changed.send(reference).await;
+            let _ = reconciler.changed.send(reference);
         };
         tasks::spawn(running.instrument(span));
     }
