@@ -41,7 +41,7 @@ enum Whose {
     Others,
 }
 
-/// Errors of the API server and of the object store.
+/// Reasons why an object of a burst was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("failed to {operation}")]
