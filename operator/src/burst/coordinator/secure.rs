@@ -182,7 +182,8 @@ impl Coordinator {
         self.fit = Default::default();
     }
 
-    /// Follows `spec.suspend`: lets running chunks end and releases the slices ([`fit_slices`](Self::fit_slices) those without chunks), or claims slices again.
+    /// Follows `spec.suspend`: lets running chunks end and releases the slices ([`fit_slices`](Self::fit_slices) those without chunks), or
+    /// claims slices again.
     pub(super) async fn hold_or_suspend(&mut self) -> Result<(), CoordinatorError> {
         let suspend = self.job.borrow().spec.suspend;
         let now = self.now();
