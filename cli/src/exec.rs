@@ -210,7 +210,8 @@ async fn execute(arguments: &ExecArgs, libraries: &Path, session: String, signal
 /// Whether a process has sent a SIGINT that was not passed on yet. A terminal sends it to all processes in the foreground.
 static IS_TO_PASS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Sets [`IS_TO_PASS_ON`] when a SIGINT arrives, unless SIGINT is ignored. Must be called before other handlers of the signal are installed: they run in this order.
+/// Sets [`IS_TO_PASS_ON`] when a SIGINT arrives, unless SIGINT is ignored. Must be called before other handlers of the signal are
+/// installed: they run in this order.
 fn watch_interrupts() -> io::Result<()> {
     /// `si_code` of a signal that the kernel itself has sent (`sigaction(2)`).
     const SI_KERNEL: i32 = 0x80;

@@ -73,7 +73,7 @@ pub async fn run(context: Arc<Context>) {
 async fn watch_agents(context: &Context, changes: Requeue<GpuSession>) {
     loop {
         for (namespace, name) in context.pool.changed_sessions().await {
-            if changes.send(ObjectRef::new(&name).within(&namespace)).await.is_err() {
+            if changes.send(ObjectRef::new(&name).within(&namespace)).is_err() {
                 return;
             }
         }
@@ -92,7 +92,7 @@ async fn watch_leases(context: &Context, writer: Writer<VramLease>, changes: Req
         let namespace = lease.namespace().unwrap_or_default();
         for owner in lease.owner_references() {
             if let Some(session) = ObjectRef::from_owner_ref(Some(&namespace), owner, ())
-                && changes.send(session).await.is_err()
+                && changes.send(session).is_err()
             {
                 return;
             }

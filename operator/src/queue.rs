@@ -18,11 +18,9 @@ use tokio::sync::mpsc;
 
 /// Maximum number of objects of a kind that are reconciled at the same time.
 const CONCURRENCY: u16 = 16;
-/// Capacity for objects that are requeued.
-const REQUEUED: usize = 1024;
 
-/// Requeues an object that has not changed.
-pub(crate) type Requeue<K> = mpsc::Sender<ObjectRef<K>>;
+/// Requeues an object that has not changed. Unbounded, because the reconciler's scheduler receives objects at once, and keeps each one once.
+pub(crate) type Requeue<K> = mpsc::UnboundedSender<ObjectRef<K>>;
 type Request<K> = Result<ReconcileRequest<K>, watcher::Error>;
 
 /// Returns a sender that requeues objects, a cache of all objects of the kind, and the queue for [`reconcile_all`].
@@ -30,7 +28,7 @@ pub(crate) fn queue<K>(api: Api<K>) -> (Requeue<K>, Store<K>, impl Stream<Item =
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    let (sender, mut again) = mpsc::channel::<ObjectRef<K>>(REQUEUED);
+    let (sender, mut again) = mpsc::unbounded_channel::<ObjectRef<K>>();
     let (store, writer) = reflector::store();
     let changes = watcher(api, watcher::Config::default())
         .default_backoff()

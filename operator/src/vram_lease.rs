@@ -238,7 +238,7 @@ impl Reconciler {
         let (mut watched, changes, reference) = (view.clone(), self.changes.clone(), ObjectRef::from_obj(lease));
         let watcher = tasks::spawn(async move {
             while watched.changed().await.is_ok() {
-                if changes.send(reference.clone()).await.is_err() {
+                if changes.send(reference.clone()).is_err() {
                     return;
                 }
             }

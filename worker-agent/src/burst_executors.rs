@@ -14,7 +14,8 @@
 //!
 //! Usage: call [`ExecutorPool::start`] once, create [`OutstandingChunks`] for each burst, and [`ExecutorPool::open`] a [`Run`] for each
 //! burst and device. Set [`Run::set_concurrency`] to the number of slices that the burst holds on the device according to the ledger,
-//! [`OutstandingChunks::submit`] and [`Run::start`] chunks, take [`Events`], and remove the chunks of each event from the index. To end a run: [`Run::withdraw`],
+//! [`OutstandingChunks::submit`] and [`Run::start`] chunks, take [`Events`], and remove the chunks of each event from the index. To end a
+//! run: [`Run::withdraw`],
 //! `set_concurrency(0)`, and take events until [`Event::Settled`] with 0 (then its memory is free), or [`Run::kill`] when the grace has
 //! passed (`Settled` follows too); then drop the [`Events`].
 

@@ -7,9 +7,9 @@
 //!  API server ◄─ registration                    GpuWorker, heartbeat
 //! ```
 //!
-//! [`agent::Agent`] is the core. It alone changes the [ledger](sahasra_ledger), which is a pure state machine, and applies the effects that the ledger
-//! asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the [`burst_executors`].
-//! [`registration`] reports the worker to the API server; no other module depends on it.
+//! [`agent::Agent`] is the core. It alone changes the [ledger](sahasra_ledger), which is a pure state machine, and applies the effects that
+//! the ledger asks for. [`dispatch`] takes chunks from the coordinators' streams and runs them on granted slices through the
+//! [`burst_executors`]. [`registration`] reports the worker to the API server; no other module depends on it.
 
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 

@@ -52,8 +52,9 @@ impl Token {
     }
 
     /// Returns the first token found in: `SAHASRA_TOKEN`; the file named by `SAHASRA_TOKEN_FILE`; for the URL of the user's [`Connection`], its
-    /// token as it is now; for a loopback URL, the file that `sahasra up` wrote for the URL's port; the current user of the kubeconfig (`KUBECONFIG`, or `~/.kube/config`); the service account
-    /// of the pod. Without any of these, no token is sent. Fails if the token of a variable is invalid, or a kubeconfig cannot be read.
+    /// token as it is now; for a loopback URL, the file that `sahasra up` wrote for the URL's port; the current user of the kubeconfig
+    /// (`KUBECONFIG`, or `~/.kube/config`); the service account of the pod. Without any of these, no token is sent. Fails if the token of a
+    /// variable is invalid, or a kubeconfig cannot be read.
     pub fn find(url: &str) -> Result<Self, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let home = variable("HOME").map(PathBuf::from);

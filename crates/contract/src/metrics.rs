@@ -12,7 +12,8 @@ const FIXED: [&str; 6] = [
     "gpu_vram_allocated_bytes",
 ];
 
-/// Violations of the rules of `promtool check metrics`, and names without the prefix `sahasra_`, in a registry. A registry omits metrics without a sample, so they are not checked.
+/// Violations of the rules of `promtool check metrics`, and names without the prefix `sahasra_`, in a registry. A registry omits metrics
+/// without a sample, so they are not checked.
 /// `expected` contains the names of metrics that must be present.
 pub fn problems(registry: &Registry, expected: &[&str]) -> Vec<String> {
     let mut problems = Vec::new();

@@ -11,16 +11,23 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The agent's cache, with a folder for each namespace; or one of these folders, in which a session executor caches programs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An agent's cache, with a folder for each namespace.
+#[derive(Clone, Debug)]
 pub struct ProgramCache {
+    path: PathBuf,
+    limit_bytes: u64,
+}
+
+/// The folder of a namespace in an agent's cache. The executors of the namespace's sessions read and write the programs in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramFolder {
     pub path: PathBuf,
     /// Maximum total size of the files, in bytes.
     pub limit_bytes: u64,
 }
 
 impl ProgramCache {
-    /// Opens the cache in `folder`, creates the folder if it is missing, and trims the cache to `limit_bytes`.
+    /// Opens the cache in `folder`, which is created if it is missing, and trims it.
     pub fn open(folder: &Path, limit_bytes: u64) -> io::Result<Self> {
         private().recursive(true).create(folder)?;
         let cache = Self {
@@ -32,11 +39,11 @@ impl ProgramCache {
         Ok(cache)
     }
 
-    /// Cache of a namespace, in a folder of its own, which is created if it is missing.
+    /// Opens the folder of a namespace, which is created if it is missing.
     ///
     /// # Errors
     /// Errors of the file system; [`io::ErrorKind::InvalidInput`] if `namespace` is not a valid name of a namespace.
-    pub fn of_namespace(&self, namespace: &str) -> io::Result<Self> {
+    pub fn of_namespace(&self, namespace: &str) -> io::Result<ProgramFolder> {
         let is_label = !namespace.is_empty()
             && namespace.len() <= 63
             && namespace.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
@@ -48,12 +55,19 @@ impl ProgramCache {
         }
         let path = self.path.join(namespace);
         private().recursive(true).create(&path)?;
-        Ok(Self {
+        Ok(ProgramFolder {
             path,
             limit_bytes: self.limit_bytes,
         })
     }
 
+    /// Removes the least recently used files of all namespaces until at most the limit is left. Files that cannot be inspected or removed stay.
+    pub fn trim(&self) {
+        trim(&self.path, self.limit_bytes);
+    }
+}
+
+impl ProgramFolder {
     /// Content of the file `name`, or `None` if it cannot be read. Marks the file as used now.
     pub fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.path.join(name);
@@ -77,24 +91,23 @@ impl ProgramCache {
         if written.is_err() {
             let _ = fs::remove_file(&part);
         }
-        self.trim();
+        trim(&self.path, self.limit_bytes);
         written
     }
+}
 
-    /// Removes the least recently used files in the folder and in its direct subfolders until at most the limit is left. Files that cannot
-    /// be inspected or removed stay.
-    pub fn trim(&self) {
-        let mut files = Vec::new();
-        collect(&self.path, true, &mut files);
-        let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        files.sort();
-        for (_, size, path) in files {
-            if bytes <= self.limit_bytes {
-                return;
-            }
-            if fs::remove_file(&path).is_ok() {
-                bytes -= size;
-            }
+/// Removes the least recently used files in a folder and in its direct subfolders until at most the limit is left.
+fn trim(folder: &Path, limit_bytes: u64) {
+    let mut files = Vec::new();
+    collect(folder, true, &mut files);
+    let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+    files.sort();
+    for (_, size, path) in files {
+        if bytes <= limit_bytes {
+            return;
+        }
+        if fs::remove_file(&path).is_ok() {
+            bytes -= size;
         }
     }
 }
@@ -125,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn age(folder: &ProgramCache, name: &str, seconds: u64) {
+    fn age(folder: &ProgramFolder, name: &str, seconds: u64) {
         let file = File::options().write(true).open(folder.path.join(name)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
     }

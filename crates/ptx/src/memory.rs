@@ -1,8 +1,8 @@
 //! Global memory of one device, which consists of allocations with device addresses.
 //!
-//! Every allocation is a separate zeroed block of host memory, or one that the host shares with kernels. Kernels access it at an address in a 62-bit space. Addresses are never
-//! reused, and at least 256 unmapped bytes separate two allocations, so accesses past the end of an allocation, to freed memory or through
-//! null are detected.
+//! Every allocation is a separate zeroed block of host memory, or one that the host shares with kernels. Kernels access it at an address in
+//! a 62-bit space. Addresses are never reused, and at least 256 unmapped bytes separate two allocations, so accesses past the end of an
+//! allocation, to freed memory or through null are detected.
 //!
 //! **Races.** Kernels and the host may access the same bytes at the same time, as on a GPU. No Rust reference to these bytes ever exists:
 //! they are accessed through raw pointers only. Each access copies plain bytes for which every bit pattern is valid, and accesses that a

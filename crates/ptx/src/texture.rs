@@ -197,7 +197,8 @@ pub(crate) enum Coordinate {
 
 /// Fetches from a texture with the sampling of `sampler`. `read` reads a channel of this size at a device address.
 ///
-/// Interpolation weighs with 8 bits of fraction, as GPUs do (CUDA C++ Programming Guide, texture fetching).
+/// Interpolation weighs with 8 bits of fraction, as GPUs do (CUDA C++ Programming Guide, texture fetching). A NaN position, which neither
+/// the guide nor the PTX ISA defines, is the first texel, interpolated or not.
 pub(crate) fn fetch<E>(
     texture: &Texture,
     sampler: &Texture,
@@ -218,7 +219,7 @@ pub(crate) fn fetch<E>(
             Coordinate::Position(at) => {
                 let at = if sampler.normalized_coordinates { at * extent as f32 } else { *at };
                 let lower = if is_linear { at - 0.5 } else { at };
-                // An infinite position is on one side of all texels.
+                // An infinite position is on one side of all texels. The cast below converts NaN to 0.
                 let weight = if is_linear && lower.is_finite() {
                     ((lower - lower.floor()) * 256.0).round() / 256.0
                 } else {
@@ -273,28 +274,44 @@ pub(crate) fn fetch<E>(
 mod tests {
     use super::*;
 
+    /// A texture of the texels 1, 2, 3 and 4 in the border 9.
+    fn four_texels(mode: AddressMode, is_linear: bool, normalized_coordinates: bool) -> Texture {
+        Texture {
+            address: DevicePointer(0),
+            extent: [4, 1, 1],
+            row_bytes: 16,
+            channel: Channel::F32,
+            channels: 1,
+            address_modes: [mode; 3],
+            border: [9f32, 0.0, 0.0, 0.0].map(f32::to_bits),
+            is_linear,
+            normalized_coordinates,
+            normalized_values: false,
+        }
+    }
+
+    fn texel(texture: &Texture, at: f32) -> f32 {
+        let read = |address, _| Ok::<_, ()>((address as f32 / 4.0 + 1.0).to_bits());
+        let texel = fetch(texture, texture, &[Coordinate::Position(at)], None, read).unwrap();
+        f32::from_bits(texel[0])
+    }
+
     #[test]
     fn a_position_beyond_all_numbers_is_outside_of_a_texture_whose_texels_are_interpolated() {
-        let border = [9f32, 0.0, 0.0, 0.0].map(f32::to_bits);
         for (normalized_coordinates, far) in [(true, f32::MAX), (true, f32::INFINITY), (false, f32::INFINITY)] {
             for (mode, low, high) in [(AddressMode::Clamp, 1.0, 4.0), (AddressMode::Border, 9.0, 9.0)] {
-                let texture = Texture {
-                    address: DevicePointer(0),
-                    extent: [4, 1, 1],
-                    row_bytes: 16,
-                    channel: Channel::F32,
-                    channels: 1,
-                    address_modes: [mode; 3],
-                    border,
-                    is_linear: true,
-                    normalized_coordinates,
-                    normalized_values: false,
-                };
-                let texel = |at| {
-                    let read = |address, _| Ok::<_, ()>((address as f32 / 4.0 + 1.0).to_bits());
-                    fetch(&texture, &texture, &[Coordinate::Position(at)], None, read).map(|texel| f32::from_bits(texel[0]))
-                };
-                assert_eq!((texel(-far), texel(far)), (Ok(low), Ok(high)), "{mode:?} {far}");
+                let texture = four_texels(mode, true, normalized_coordinates);
+                assert_eq!((texel(&texture, -far), texel(&texture, far)), (low, high), "{mode:?} {far}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_position_that_is_no_number_is_the_first_texel() {
+        for mode in [AddressMode::Wrap, AddressMode::Clamp, AddressMode::Mirror, AddressMode::Border] {
+            for (is_linear, normalized_coordinates) in [(false, false), (false, true), (true, false), (true, true)] {
+                let texture = four_texels(mode, is_linear, normalized_coordinates);
+                assert_eq!(texel(&texture, f32::NAN), 1.0, "{mode:?} {is_linear} {normalized_coordinates}");
             }
         }
     }

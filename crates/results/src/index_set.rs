@@ -76,6 +76,7 @@ impl IndexSet {
     pub fn remove(&mut self, first: u64, count: u64) -> Vec<(u64, u64)> {
         let removed = self.within(first, count).collect();
         self.0.remove_range(element(first)..element(first.saturating_add(count)));
+        self.limit_size();
         removed
     }
 
@@ -88,10 +89,17 @@ impl IndexSet {
 
     pub fn unite(&mut self, other: &Self) {
         self.0 |= &other.0;
+        self.limit_size();
     }
 
     pub fn subtract(&mut self, other: &Self) {
         self.0 -= &other.0;
+        self.limit_size();
+    }
+
+    /// Stores runs as bitmaps, which take a bit for each index. As many runs as possible would take 16 bits for each index.
+    fn limit_size(&mut self) {
+        self.0.remove_run_compression();
     }
 
     /// `0-41,43`, cut at a whole range so as to stay within `limit` bytes; a cut ends in `,...`.

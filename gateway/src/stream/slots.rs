@@ -39,9 +39,9 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a stream; dropping the slot frees it. Without a caller (in a gateway with a single identity) no share applies, nor
-    /// to the first stream at a time of a session whose worker `resumed` it; further ones count as new.
-    /// Fails with [`Refusal::Busy`] when all slots are taken, with [`Refusal::Share`] when the caller holds its share.
+    /// Takes a slot for a stream; dropping the slot frees it. The share does not apply without a caller, in a gateway with a single identity.
+    /// Nor does it apply to a stream of a session that its worker has `resumed`, while the session has no other such stream.
+    /// Fails with [`Refusal::Busy`] when all slots are taken, and with [`Refusal::Share`] when the caller holds its share.
     pub(super) fn take(&self, caller: Option<Arc<str>>, resumed: Option<&Object>) -> Result<Slot, Refusal> {
         let mut held = self.held.lock();
         let resumed = resumed.filter(|session| !held.resumed.contains(session)).cloned();

@@ -23,7 +23,10 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
 use rustls::pki_types::ServerName;
-use sahasra_service::tls::{Connector, fault};
+use sahasra_service::{
+    causes,
+    tls::{Connector, fault},
+};
 use sahasra_wire::{
     CONTENT_TYPE, MAX_ANSWER_BYTES,
     burst::{ClientFrame, ServerFrame},
@@ -36,6 +39,9 @@ use super::error::{AgentError, StreamError};
 
 /// Timeout of connecting to an agent. On a cluster's network, a connection that takes longer never succeeds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum size of the body of a rejection.
+const MAX_REJECTION_BYTES: usize = 4096;
 
 /// Frames that an agent sends on a stream, in order, until the stream ends or breaks.
 pub type Incomings = BoxStream<'static, Result<ServerFrame, StreamError>>;
@@ -138,9 +144,11 @@ impl Http2 {
         if status == StatusCode::OK {
             return Ok(response.into_body());
         }
-        let text = whole(response.into_body()).await.unwrap_or_default();
-        // The first 256 bytes of a longer text.
-        let text = String::from_utf8_lossy(&text[..text.len().min(256)]).trim().to_owned();
+        let text = match whole(response.into_body(), MAX_REJECTION_BYTES).await {
+            // The first 256 bytes of a longer text.
+            Ok(text) => String::from_utf8_lossy(&text[..text.len().min(256)]).trim().to_owned(),
+            Err(error) => format!("failed to read the body: {}", causes(&*error)),
+        };
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => AgentError::Forbidden(text),
             _ => AgentError::Status(status, text),
@@ -188,7 +196,7 @@ impl Transport for Http2 {
     fn call<'a>(&'a self, endpoint: &'a str, path: &'static str, message: Bytes) -> BoxFuture<'a, Result<Bytes, AgentError>> {
         Box::pin(async move {
             let body = self.request(&self.calls, endpoint, path, Full::new(message).boxed_unsync()).await?;
-            whole(body).await.map_err(AgentError::Body)
+            whole(body, MAX_ANSWER_BYTES).await.map_err(AgentError::Body)
         })
     }
 
@@ -221,9 +229,9 @@ async fn read(incoming: &mut Incoming, decoder: &mut frame::Decoder) -> Result<O
     }
 }
 
-/// Reads a response body of at most [`MAX_ANSWER_BYTES`].
-async fn whole(body: Incoming) -> Result<Bytes, BoxError> {
-    Ok(Limited::new(body, MAX_ANSWER_BYTES).collect().await?.to_bytes())
+/// Reads a response body of at most `limit` bytes.
+async fn whole(body: Incoming, limit: usize) -> Result<Bytes, BoxError> {
+    Ok(Limited::new(body, limit).collect().await?.to_bytes())
 }
 
 #[cfg(test)]
@@ -239,6 +247,61 @@ mod tests {
     /// An agent whose streams never end.
     #[derive(Clone)]
     struct Agent;
+
+    /// An agent that rejects every request with this body, which breaks soon after it if it is `true`.
+    #[derive(Clone)]
+    struct Rejecting(Vec<u8>, bool);
+
+    impl Service<Request<Incoming>> for Rejecting {
+        type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
+        type Error = Infallible;
+        type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Incoming>) -> Self::Future {
+            // The status and the text are sent before the fault.
+            let fault = async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Err("a fault of the agent".into())
+            };
+            let text = stream::iter([Ok(Frame::data(self.0.clone().into()))]);
+            let faults = stream::once(fault).take(usize::from(self.1));
+            let mut response = Response::new(StreamBody::new(text.chain(faults)).boxed_unsync());
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            std::future::ready(Ok(response))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_rejection_has_the_beginning_of_its_body_or_why_it_was_not_read() {
+        for (body, is_broken, wanted) in [
+            (b" full \n".to_vec(), false, "full".to_owned()),
+            (vec![b'a'; 4096], false, "a".repeat(256)),
+            (vec![b'a'; 4097], false, "failed to read the body: length limit exceeded".to_owned()),
+            (b"fu".to_vec(), true, "failed to read the body: error reading a body".to_owned()),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let endpoint = format!("http://{}", listener.local_addr().unwrap());
+            let (agent, stop) = (Rejecting(body, is_broken), CancellationToken::new());
+            let server = tokio::spawn(server::serve(listener, Cleartext, agent, Limits::default(), stop.clone()));
+            let transport = Http2::default();
+            let call = transport.call(&endpoint, path::INVENTORY, Bytes::new()).await.unwrap_err();
+            let stream = transport
+                .stream(&endpoint, stream::pending().boxed())
+                .await
+                .err()
+                .expect("rejected");
+            for error in [call, AgentError::Unreachable(stream.into())] {
+                let said = causes(&error);
+                assert!(said.contains("503") && said.contains(&wanted), "{said}");
+            }
+            stop.cancel();
+            drop(server);
+        }
+    }
 
     impl Service<Request<Incoming>> for Agent {
         type Response = Response<Body>;

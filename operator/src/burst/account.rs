@@ -25,7 +25,6 @@ use crate::objects::integer;
 pub struct RetryPolicy {
     /// Maximum number of retries of one chunk after its first attempt.
     pub max_retries: u32,
-    /// Waits before retries.
     pub backoff: Backoff,
 }
 

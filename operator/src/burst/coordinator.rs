@@ -144,7 +144,7 @@ pub struct Coordinator {
     /// Whether the burst has held its minimum of slices.
     started: bool,
     claimed_at: Duration,
-    /// The lease as last read or written.
+    /// The lease as last read or written. `None` while it is recreated, and after that has failed, because it may exist nevertheless.
     lease: Option<VramLease>,
     view: Option<watch::Receiver<ClaimView>>,
     held: ClaimView,

@@ -41,7 +41,7 @@ enum Whose {
     Others,
 }
 
-/// Errors of the API server and of the object store.
+/// Reasons why an object of a burst was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("failed to {operation}")]
@@ -282,13 +282,17 @@ impl Objects {
     }
 
     /// Deletes this lease. Succeeds if it does not exist.
-    pub async fn delete_lease(&self, lease: &VramLease) -> Result<(), WriteError> {
+    async fn delete_lease(&self, lease: &VramLease) -> Result<(), WriteError> {
         let deleted = objects::delete_exactly(&self.leases, lease, DeleteParams::default()).await;
         deleted.map_err(api("delete the VramLease"))
     }
 
-    /// Deletes all leases of the job, whatever their names, because the status may not name the lease any more, or not yet.
-    pub async fn delete_leases(&self) -> Result<(), WriteError> {
+    /// Deletes the `known` lease of the job. Without one, deletes all of the job's leases, whatever their names, because the status may not
+    /// name the lease any more, or not yet.
+    pub async fn delete_leases(&self, known: Option<&VramLease>) -> Result<(), WriteError> {
+        if let Some(lease) = known {
+            return self.delete_lease(lease).await;
+        }
         let leases = self.leases.list(&ListParams::default()).await.map_err(api("list the VramLeases"))?;
         for lease in &leases {
             if lease.owner_references().iter().any(|owner| owner.uid == self.owner.uid) {

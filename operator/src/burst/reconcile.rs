@@ -256,7 +256,7 @@ impl Reconciler {
                 }
             };
             reconciler.states.lock().insert(uid, next);
-            let _ = reconciler.changed.send(reference).await;
+            let _ = reconciler.changed.send(reference);
         };
         tasks::spawn(running.instrument(span));
     }
@@ -321,7 +321,7 @@ impl Reconciler {
                 return Ok(release);
             }
         }
-        objects.delete_leases().await?;
+        objects.delete_leases(None).await?;
         objects.remove_finalizer().await?;
         Ok(Release::Done)
     }

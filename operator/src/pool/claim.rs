@@ -47,15 +47,16 @@ pub struct Lost {
     pub why: Loss,
 }
 
-/// Cause of a loss: the agent did not respond to calls, or not in time.
+/// Reason of a [`Loss::Worker`]: the agent did not respond to calls, or not in time.
 pub(crate) const SILENT: &str = "agent does not respond";
 
+/// Cause of a loss, as its display shows it in statuses and events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// The slices were not renewed in time, although the worker is live.
+    /// The slices were not renewed in time, although their worker is alive.
     #[error("expired: no operator renewed it in time")]
     Expired,
-    /// The worker was removed, restarted, or does not answer; the string is the reason.
+    /// The worker was removed, has restarted, or does not respond; the string is the reason.
     #[error("{0}")]
     Worker(&'static str),
 }

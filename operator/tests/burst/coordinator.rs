@@ -2,6 +2,7 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
+use http::{Method, StatusCode};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -15,12 +16,12 @@ use sahasra_operator::burst::{
     validate::validate,
 };
 use sahasra_store::{Endpoints, StorePolicy};
-use sahasra_wire::burst::FailureCode;
+use sahasra_wire::burst::{ChunkRange, FailureCode};
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    agent::{Pool, SLICES, ended, there},
+    agent::{Pool, SLICES, Stream, ended, there},
     harness::{NAMESPACE, client, context, create, eventually, job, observe},
 };
 
@@ -275,6 +276,52 @@ async fn a_bursts_lease_shows_transition_times_and_the_observed_generation() {
     let second = granted(2, 2).await;
     assert_eq!((second.status.as_str(), second.observed_generation), ("True", Some(2)));
     assert_eq!(second.last_transition_time, first.last_transition_time, "it was granted before");
+}
+
+/// A burst whose lease was deleted, and created again by a request whose answer was lost.
+async fn with_a_lease_of_unknown_fate(name: &str) -> (Pool, Stream, Api<VramLease>, Vec<ChunkRange>) {
+    let mut pool = Pool::start(0, StorePolicy::default()).await;
+    create(&pool.client, &job(name, |_| ())).await;
+    let mut stream = pool.stream().await;
+    stream.accept(&[], 0).await;
+    let ranges = stream.submitted(4).await;
+    let leases = Api::<VramLease>::namespaced(pool.client.clone(), NAMESPACE);
+    eventually(&leases, name, |lease| (lease.status.as_ref()?.slices > 0).then_some(())).await;
+    // The cache of leases has the lease by now, so its deletion is noticed.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let uid = leases.get(name).await.unwrap().uid();
+    pool.api.lose_answers(|method, path, _| {
+        let is_lost = *method == Method::POST && path.ends_with("/vramleases");
+        is_lost.then_some(StatusCode::INTERNAL_SERVER_ERROR)
+    });
+    leases.delete(name, &DeleteParams::default()).await.unwrap();
+    eventually(&leases, name, |lease| (lease.uid() != uid).then_some(())).await;
+    (pool, stream, leases, ranges)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_that_ends_leaves_no_lease_whose_creation_was_not_answered() {
+    let (pool, stream, leases, _) = with_a_lease_of_unknown_fate("lost").await;
+    stream.succeeded(1, 0, 4, "");
+    assert_eq!(ended(&pool, "lost").await.state.as_deref(), Some("Complete"));
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    eventually(&jobs, "lost", |job| job.finalizers().is_empty().then_some(())).await;
+    assert!(leases.get_opt("lost").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_suspended_burst_leaves_no_lease_whose_creation_was_not_answered() {
+    let (pool, mut stream, leases, ranges) = with_a_lease_of_unknown_fate("paused").await;
+    let jobs = Api::<BurstJob>::namespaced(pool.client.clone(), NAMESPACE);
+    let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
+    jobs.patch("paused", &PatchParams::default(), &suspend).await.unwrap();
+    stream.withdrawn().await;
+    stream.returned(ranges);
+    eventually(&jobs, "paused", |job| {
+        conditions::is_true(&job.status.as_ref()?.conditions, SUSPENDED).then_some(())
+    })
+    .await;
+    assert!(leases.get_opt("paused").await.unwrap().is_none());
 }
 
 #[tokio::test]

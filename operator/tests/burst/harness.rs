@@ -2,7 +2,10 @@
 
 use std::{
     convert::Infallible,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{self, Poll},
     time::Duration,
 };
@@ -110,6 +113,8 @@ type Refuses = Box<dyn Fn(&Method, &str, &str) -> Option<StatusCode> + Send>;
 pub(crate) struct ApiServer {
     control_plane: ControlPlane,
     refuses: Arc<Mutex<Option<Refuses>>>,
+    /// Whether rejected requests are carried out nevertheless.
+    carries_out: Arc<AtomicBool>,
 }
 
 impl ApiServer {
@@ -117,6 +122,7 @@ impl ApiServer {
         Self {
             control_plane: ControlPlane::new(Options::default()),
             refuses: Arc::default(),
+            carries_out: Arc::default(),
         }
     }
 
@@ -133,6 +139,12 @@ impl ApiServer {
     /// Rejects the requests for which `refuses` returns a status, from now on.
     pub(crate) fn refuse(&self, refuses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
         *self.refuses.lock() = Some(Box::new(refuses));
+    }
+
+    /// Carries out the requests for which `loses` returns a status, and answers with this status, from now on.
+    pub(crate) fn lose_answers(&self, loses: impl Fn(&Method, &str, &str) -> Option<StatusCode> + Send + 'static) {
+        self.carries_out.store(true, Ordering::Relaxed);
+        self.refuse(loses);
     }
 
     fn refused(&self, method: &Method, path: &str, body: &[u8]) -> Option<StatusCode> {
@@ -156,6 +168,9 @@ impl Service<Request<Body>> for ApiServer {
             let (head, body) = request.into_parts();
             let body = body.collect().await.expect("requests are whole").to_bytes();
             if let Some(code) = api.refused(&head.method, head.uri.path(), &body) {
+                if api.carries_out.load(Ordering::Relaxed) {
+                    let Ok(_) = api.control_plane.service().call(Request::from_parts(head, Full::new(body))).await;
+                }
                 let status = json!({
                     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                     "message": "refused by the test", "reason": "Invalid", "code": code.as_u16(),

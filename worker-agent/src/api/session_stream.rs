@@ -192,7 +192,8 @@ fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     lists(header::CONNECTION, "upgrade") && lists(header::UPGRADE, PROTOCOL)
 }
 
-/// Hands the connection over to the executor, with the client's first frame if the request had it. A connection that the executor does not accept is closed; the client then reconnects.
+/// Hands the connection over to the executor, with the client's first frame if the request had it. A connection that the executor does not
+/// accept is closed; the client then reconnects.
 async fn hand_over(upgrade: OnUpgrade, process: Arc<Process>, hello: Vec<u8>) {
     let upgraded = match upgrade.await {
         Ok(upgraded) => upgraded,

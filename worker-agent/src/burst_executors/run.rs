@@ -37,7 +37,7 @@ pub enum Event {
     /// Consecutive chunks that succeeded.
     Succeeded {
         range: AttemptRange,
-        /// Outputs of all chunks in the order of their indices, those of one after those of the other.
+        /// The outputs of all chunks, concatenated in the order of their indices.
         outputs: Bytes,
     },
     /// Consecutive chunks whose attempt failed for the same reason.

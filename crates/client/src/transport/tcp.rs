@@ -15,8 +15,8 @@ use tokio::{
 
 use crate::runtime;
 
-/// Half of a TCP connection that a thread that polls for an answer reads at once ([`runtime::is_polling`]); the runtime's driver takes longer to
-/// learn that it is readable.
+/// The receiving half of a TCP connection. A thread that polls for an answer ([`runtime::is_polling`]) reads it without waiting for the
+/// runtime's driver, which takes longer to find that it is readable.
 #[derive(Debug)]
 pub(super) struct Polled(pub(super) OwnedReadHalf);
 

@@ -38,7 +38,7 @@ impl RemoteQueue {
         self.outbox.session().shared_memory().filter(|_| bytes >= LEAST_BYTES)
     }
 
-    /// A slot for a write of this size. Waits for one, unless the last wait was in vain.
+    /// A slot for a write of this size. If none is free, waits for one, unless the last wait found none.
     fn slot_for(&self, bytes: usize) -> Option<Slot> {
         let memory = self.memory_for(bytes).filter(|memory| bytes <= memory.slot_bytes())?;
         // Reads do not wait for a slot, and the writes before them can have all others until a kernel has ended.

@@ -25,7 +25,8 @@ mod contract {
     /// Index of the kernel of the contract that prints.
     const GREET: u32 = 5;
 
-    /// The first GPU, with a lock: what kernels print has one place in the process. Without one, prints the reason past the capture of test output and returns `None`, so that the test does nothing.
+    /// The first GPU, with a lock: what kernels print has one place in the process. Without one, prints the reason past the capture of test
+    /// output and returns `None`, so that the test does nothing.
     pub(super) fn device() -> Option<(GpuDevice, MutexGuard<'static, ()>)> {
         static ALONE: Mutex<()> = Mutex::new(());
         static PRINTED: LazyLock<Option<Printed>> = LazyLock::new(|| {

@@ -7,7 +7,7 @@ mod xla;
 use std::sync::Arc;
 
 use sahasra_error_chain::causes;
-use sahasra_executor_protocol::program_cache::ProgramCache;
+use sahasra_executor_protocol::program_cache::ProgramFolder;
 use sahasra_executor_protocol::session::status_page::StatusPage;
 use sahasra_names::{self as names, Backend};
 
@@ -51,7 +51,7 @@ pub(super) fn open(status_page: StatusPage, options: &Options, report: impl FnOn
                 return report(Err("engine xla requires --plugin".to_owned()));
             };
             let gpu = backend.is_gpu().then_some(options.assigned.ordinal);
-            let cache = options.program_cache_dir.clone().map(|path| ProgramCache {
+            let cache = options.program_cache_dir.clone().map(|path| ProgramFolder {
                 path,
                 limit_bytes: options.program_cache_limit_bytes,
             });

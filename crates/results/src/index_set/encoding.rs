@@ -1,8 +1,8 @@
 //! Encoding of an [`IndexSet`] for checkpoints: as ranges if there are few, as a compressed bitmap if there are many.
 //!
 //! The first byte is the format. `0`: gap and length of each range as variable-length integers (LEB128). `1`: the bitmap, with
-//! little-endian words of 64 bits, as one LZ4 block. A regular pattern, such as every second index, compresses to almost nothing; indices without a
-//! pattern take one bit each.
+//! little-endian words of 64 bits, as one LZ4 block. A regular pattern, such as every second index, compresses to almost nothing; indices
+//! without a pattern take one bit each.
 
 use prost::encoding::{decode_varint, encode_varint};
 
@@ -28,22 +28,27 @@ impl IndexSet {
     pub fn encode(&self) -> Vec<u8> {
         let mut ranges = vec![RANGES];
         let end = self.0.max().map_or(0, |last| last as usize + 1);
-        let mut words = vec![0; end.div_ceil(8 * WORD) * WORD];
+        let mut words = vec![0_u64; end.div_ceil(8 * WORD)];
         let mut cursor = 0;
         for (first, count) in self.ranges() {
             encode_varint(first - cursor, &mut ranges);
             encode_varint(count, &mut ranges);
             cursor = first + count;
-            if ranges.len() > FEW_BYTES + words.len() {
+            if ranges.len() > FEW_BYTES + WORD * words.len() {
                 break;
             }
         }
         if ranges.len() <= FEW_BYTES {
             return ranges;
         }
-        for index in &self.0 {
-            words[index as usize / 8] |= 1_u8 << (index % 8);
+        for (mut first, mut count) in self.ranges() {
+            while count > 0 {
+                let bits = count.min(64 - first % 64);
+                words[first as usize / 64] |= u64::MAX >> (64 - bits) << (first % 64);
+                (first, count) = (first + bits, count - bits);
+            }
         }
+        let words: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         let mut bitmap = vec![BITMAP];
         bitmap.extend(lz4_flex::block::compress(&words));
         // If the loop above stopped early, the ranges are longer than the uncompressed bitmap, and LZ4 adds less than 1 %.

@@ -96,6 +96,46 @@ fn scattered_indices_are_read_back_and_stay_small() {
 }
 
 #[test]
+fn runs_of_every_length_at_every_bit_are_encoded_as_their_indices() {
+    let mut cursor = 0;
+    let runs = (0..4_000_u64).map(|number| {
+        let run = (cursor + 1 + number % 3, 1 + number % if number % 16 == 0 { 131 } else { 5 });
+        cursor = run.0 + run.1;
+        run
+    });
+    let set: IndexSet = runs.collect();
+    let bytes = set.encode();
+    assert_eq!(bytes[0], 1, "as a bitmap");
+    assert_eq!(IndexSet::decode(&bytes, cursor).unwrap(), set);
+}
+
+#[test]
+fn no_set_takes_more_than_a_bit_for_each_index_below_its_end() {
+    const TOTAL: u64 = 1_000_000;
+    let bytes = |set: &IndexSet| {
+        let statistics = set.0.statistics();
+        let arrays = 2 * u64::from(statistics.n_values_array_containers);
+        arrays + u64::from(statistics.n_bitset_containers) * (1 << 16) / 8 + statistics.n_bytes_run_containers
+    };
+    let is_small = |set: &IndexSet| assert!(bytes(set) <= TOTAL.next_multiple_of(1 << 16) / 8, "{} bytes", bytes(set));
+    let scattered = |step: u64| (0..TOTAL / step).map(|index| (index * step, 1)).collect::<IndexSet>();
+    let mut removed = IndexSet::full(TOTAL);
+    (0..TOTAL / 2).for_each(|index| drop(removed.remove(index * 2, 1)));
+    is_small(&removed);
+    for step in [2, 16, 20] {
+        let mut rest = IndexSet::full(TOTAL);
+        rest.subtract(&scattered(step));
+        is_small(&rest);
+        rest.unite(&scattered(2 * step));
+        is_small(&rest);
+    }
+    let mut filled = scattered(2);
+    filled.insert(0, TOTAL);
+    assert_eq!(filled.take_front(1), Some((0, 1)));
+    is_small(&filled);
+}
+
+#[test]
 fn text_is_legible_and_bounded() {
     let mut set = IndexSet::full(42);
     set.insert(43, 1);

@@ -60,11 +60,7 @@ impl Coordinator {
         let (objects, lease) = (self.objects.clone(), self.lease.take());
         let returning = tasks::spawn(async move {
             let released = pool.release(&uid, immediately).await;
-            let deleted = match &lease {
-                Some(lease) => delete_lease(&objects, lease).await,
-                None => Ok(()),
-            };
-            (released, deleted)
+            (released, delete_leases(&objects, lease.as_ref()).await)
         });
         // Aborted if the end fails, because the next coordinator then adopts the grants and the lease, which must not be released
         // afterwards.
@@ -262,12 +258,12 @@ fn chunks_failed(count: u64) -> String {
     format!("{count} {} failed", if count == 1 { "chunk" } else { "chunks" })
 }
 
-/// Deletes the lease of a burst that ends. Retries while the API server does not accept the deletion, because the end may have to wait for
-/// a store, and the lease would then exist without a holder.
-async fn delete_lease(objects: &Objects, lease: &VramLease) -> Result<(), WriteError> {
+/// Deletes the leases of a burst that ends. Retries while the API server does not accept the deletion, because the end may have to wait for
+/// a store, and the leases would then exist without a holder.
+async fn delete_leases(objects: &Objects, known: Option<&VramLease>) -> Result<(), WriteError> {
     let (began, mut failures) = (Instant::now(), 0);
     loop {
-        match objects.delete_lease(lease).await {
+        match objects.delete_leases(known).await {
             Err(WriteError::Api { .. }) if began.elapsed() < RETRY_TIMEOUT => failures += 1,
             outcome => return outcome,
         }

@@ -83,7 +83,7 @@ impl Coordinator {
                 self.budget.spend();
                 self.start_status(next);
             }
-            if !self.writing.lease && self.lease_was_deleted() {
+            if !self.writing.lease && self.lease_is_missing() {
                 self.start_intent();
             }
         }
@@ -196,9 +196,11 @@ impl Coordinator {
         (self.writing.lease_cached, self.writing.lease_shown) = (false, None);
     }
 
-    /// Whether the lease was deleted by another client. The cache may be behind, so only a lease that it has contained counts as deleted.
-    fn lease_was_deleted(&mut self) -> bool {
-        let (Some(lease), Some(leases)) = (&self.lease, self.context.caches.leases.get()) else {
+    /// Whether the lease was deleted by another client and not recreated. The cache may be behind, so only a lease that it has contained
+    /// counts as deleted.
+    fn lease_is_missing(&mut self) -> bool {
+        let Some(lease) = &self.lease else { return self.view.is_some() };
+        let Some(leases) = self.context.caches.leases.get() else {
             return false;
         };
         let found = leases.get(&ObjectRef::from_obj(lease));
@@ -211,6 +213,7 @@ impl Coordinator {
     fn start_intent(&mut self) {
         self.budget.spend();
         self.writing.lease = true;
+        self.lease = None;
         let job = self.job.borrow().clone();
         let bounds = self.bounds(&job, self.held.slices());
         let objects = self.objects.clone();

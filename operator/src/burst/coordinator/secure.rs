@@ -139,7 +139,7 @@ impl Coordinator {
         if let Err(error) = self.context.pool.release_everywhere(&self.owner()).await {
             tracing::warn!(%error, "took over, but some agents did not respond: the slices are released at expiry");
         }
-        self.objects.delete_leases().await?;
+        self.objects.delete_leases(None).await?;
         Ok(())
     }
 
@@ -182,7 +182,8 @@ impl Coordinator {
         self.fit = Default::default();
     }
 
-    /// Follows `spec.suspend`: lets running chunks end and releases the slices ([`fit_slices`](Self::fit_slices) those without chunks), or claims slices again.
+    /// Follows `spec.suspend`: lets running chunks end and releases the slices ([`fit_slices`](Self::fit_slices) those without chunks), or
+    /// claims slices again.
     pub(super) async fn hold_or_suspend(&mut self) -> Result<(), CoordinatorError> {
         let suspend = self.job.borrow().spec.suspend;
         let now = self.now();
@@ -231,10 +232,8 @@ impl Coordinator {
         self.held = Default::default();
         self.started = false;
         self.devices.clear();
-        if let Some(lease) = self.lease.take() {
-            self.objects.delete_lease(&lease).await?;
-            self.budget.spend();
-        }
+        self.objects.delete_leases(self.lease.take().as_ref()).await?;
+        self.budget.spend();
         self.hold = Hold::Suspended;
         let verdicts = [
             Verdict::new(SUSPENDED, true, "SuspendedBySpec", "spec.suspend is true: slices are released"),

@@ -36,14 +36,13 @@ impl Reconciler {
                 if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
                     intake.waits = Some(waiting);
                 }
-                let (changed, reference) = (reconciler.changed.clone(), reference.clone());
-                tasks::spawn(async move { changed.send(reference).await });
+                let _ = reconciler.changed.send(reference.clone());
             });
             let outcome = caught(admitting).await;
             if let Some(JobState::Intake(intake)) = reconciler.states.lock().get_mut(&of) {
                 intake.outcome = Some(outcome);
             }
-            let _ = reconciler.changed.send(reference).await;
+            let _ = reconciler.changed.send(reference);
         });
         let intake = Intake {
             waits: None,

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bytes::Bytes;
-use sahasra_executor_protocol::program_cache::ProgramCache;
+use sahasra_executor_protocol::program_cache::ProgramFolder;
 use sahasra_names as names;
 use sahasra_pjrt::{
     Buffer, Client, Code, CompileOptions, CompiledMemory, Download, Error, Event, Executable, Format as ProgramFormat, LoadError, Plugin,
@@ -74,8 +74,8 @@ pub(crate) struct XlaEngine {
 
 impl XlaEngine {
     /// Loads the plugin and opens its device: the GPU with this index, or the CPU. At most `limit_bytes` of the device's memory may be
-    /// used. Compiled programs are kept in the folder of `cache`.
-    pub(crate) fn open(path: &Path, gpu: Option<u32>, limit_bytes: u64, cache: Option<ProgramCache>) -> Result<Self, OpenError> {
+    /// used. Compiled programs are kept in `cache`.
+    pub(crate) fn open(path: &Path, gpu: Option<u32>, limit_bytes: u64, cache: Option<ProgramFolder>) -> Result<Self, OpenError> {
         let plugin = Plugin::load(path)?;
         let settings = match gpu {
             Some(ordinal) => gpu_settings(ordinal, limit_bytes)?,

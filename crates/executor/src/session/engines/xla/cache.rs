@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sahasra_pjrt::Format;
 use sha2::{Digest, Sha256};
 
-use sahasra_executor_protocol::program_cache::ProgramCache;
+use sahasra_executor_protocol::program_cache::ProgramFolder;
 
 /// Maximum number of programs in memory.
 const MAX_PROGRAMS: usize = 256;
@@ -33,7 +33,7 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Cache<P> {
     salt: String,
-    folder: Option<ProgramCache>,
+    folder: Option<ProgramFolder>,
     programs: HashMap<Key, (u64, P)>,
     /// Use counter: the program with the lowest number was used least recently.
     uses: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Cache<P> {
 
 impl<P: Clone> Cache<P> {
     /// Empty cache. Files that were written with another salt are ignored.
-    pub(crate) fn new(salt: String, folder: Option<ProgramCache>) -> Self {
+    pub(crate) fn new(salt: String, folder: Option<ProgramFolder>) -> Self {
         Self {
             salt,
             folder,
@@ -138,7 +138,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::<()>::new(
             String::new(),
-            Some(ProgramCache {
+            Some(ProgramFolder {
                 path: folder.path().to_owned(),
                 limit_bytes: 1 << 20,
             }),
