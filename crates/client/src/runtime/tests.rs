@@ -147,6 +147,26 @@ fn a_panic_of_a_task_does_not_unwind_the_thread_that_polls_it() {
 }
 
 #[test]
+fn a_task_that_panics_on_a_waiting_thread_is_dropped_after_the_wait() {
+    let driver = own_driver();
+    let (lives, mut dropped) = oneshot::channel::<()>();
+    let (reaches, reached) = oneshot::channel::<()>();
+    driver.start(async move {
+        let _lives = lives;
+        poll_fn(|_| if is_polling() { Poll::Ready(()) } else { Poll::Pending }).await;
+        let _ = reaches.send(());
+        panic!("on purpose");
+    });
+    driver.drive(tokio::task::yield_now());
+    let reached = driver.answer(async { tokio::time::timeout(TIMEOUT, reached).await.ok() });
+    assert_eq!(reached, Some(Ok(())), "the waiting thread polled it, and goes on");
+    assert!(!is_polling());
+    driver.drive(tokio::task::yield_now());
+    assert_eq!(dropped.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+    assert!(driver.state.lock().only_task().is_none());
+}
+
+#[test]
 fn timers_end_though_each_wait_is_answered_at_once() {
     let driver = own_driver();
     let (promise, answer) = pending();

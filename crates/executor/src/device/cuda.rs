@@ -223,7 +223,7 @@ impl Device for CudaDevice {
     }
 
     fn load(&self, ptx: &str) -> Result<CudaModule, DeviceError> {
-        let outline = Outline::of(ptx).map_err(|error| DeviceError::Load(format!("failed to count its variables: {error}")))?;
+        let outline = outline(ptx)?;
         self.context.enter()?;
         let text = CString::new(ptx).map_err(|_| DeviceError::Load("the text has a zero byte".to_owned()))?;
         let mut log = vec![0u8; LOG];
@@ -463,5 +463,22 @@ impl CudaDevice {
             )?;
         }
         stream.synchronise()
+    }
+}
+
+fn outline(ptx: &str) -> Result<Outline, DeviceError> {
+    Outline::of(ptx).map_err(|error| DeviceError::Load(format!("failed to count its variables: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_whose_variables_cannot_be_counted_fails_to_load() {
+        for wrong in [".version 7.0 .target sm_70 .address_size 64 .global .b8 x[", "no PTX"] {
+            let error = outline(wrong).unwrap_err();
+            assert_eq!(error.code(), sahasra_wire::burst::FailureCode::LoadFailed, "{error}");
+        }
     }
 }

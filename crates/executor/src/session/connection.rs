@@ -197,9 +197,72 @@ fn secret() -> io::Result<Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
 
+    use sahasra_executor_protocol::session::status_page::StatusPage;
+    use sahasra_wire::session::{ClientFrame, Hello, Synchronise, VERSION};
+
+    use super::super::engine::Description;
+    use super::super::hub::{Input, Waiting};
     use super::*;
+
+    #[test]
+    fn the_reader_continues_a_frame_of_which_the_engines_thread_has_received_a_part() {
+        let description = Description {
+            engine: sahasra_names::Engine::Ptx,
+            platform: String::new(),
+            platform_version: String::new(),
+            device: String::new(),
+            stablehlo_version: String::new(),
+            cuda: None,
+        };
+        let hub = Hub::new(StatusPage::create().unwrap().0, description, 1 << 20);
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        let stream = Arc::new(stream);
+        let hello = Hello {
+            lowest_version: VERSION,
+            highest_version: VERSION,
+            window_frames: 4,
+            window_bytes: 1 << 20,
+            ..Hello::default()
+        };
+        let connection = Arc::new(Connection {
+            number: 1,
+            stream: Arc::clone(&stream),
+            reader: Mutex::new(Reader::new(Arc::clone(&stream), &[])),
+            writer: Mutex::new(Writer::new(Arc::clone(&stream), &hello)),
+        });
+        hub.hello(Arc::<Connection>::clone(&connection), &hello, 0, secret().unwrap())
+            .ok()
+            .unwrap();
+        assert!(matches!(hub.next(Waiting::default(), || false), Input::Begin(1)));
+
+        let question = ClientFrame {
+            sequence: 1,
+            kind: Some(client_frame::Kind::Synchronise(Synchronise::default())),
+            ..ClientFrame::default()
+        };
+        let mut bytes = BytesMut::new();
+        frame::encode(&question, 0, &mut bytes).unwrap();
+        let (part, rest) = bytes.split_at(bytes.len() / 2);
+        assert!(hub.frames(1, &mut Vec::new(), true));
+        client.write_all(part).unwrap();
+        let checks = Cell::new(0);
+        // Settles after the connection was read once.
+        let settles = || checks.replace(checks.get() + 1) == 2;
+        assert!(matches!(hub.next(Waiting::default(), settles), Input::Settle));
+        assert_eq!(rustix::io::ioctl_fionread(&*stream).unwrap(), 0, "the part is received");
+
+        client.write_all(rest).unwrap();
+        hub.wait_while_delegated(1);
+        assert!(connection.reader.lock().run(&hub, 1).unwrap(), "it is delegated again");
+        assert!(matches!(
+            hub.next(Waiting::default(), || false),
+            Input::Operation { sequence: 1, .. }
+        ));
+    }
 
     #[test]
     fn a_client_that_is_gone_is_noticed_though_data_is_on_its_way_to_it() {

@@ -23,8 +23,8 @@ const BUSY: Duration = Duration::from_millis(1);
 /// Time that the engine polls without sleeping, if the previous wait of the same kind was shorter: waking an idle processor costs up to 50
 /// µs, and a short step would pay for that twice.
 const POLL: Duration = Duration::from_micros(250);
-/// Time that the engine polls before it lets other threads use its processor between two polls. A short question follows sooner than that, and each
-/// yield takes as long as two polls.
+/// Time that the engine polls before it lets other threads use its processor between two polls. A short question follows sooner than that,
+/// and each yield takes as long as two polls.
 const POLL_ALONE: Duration = Duration::from_micros(20);
 /// If a delegated connection is silent for this time, it returns to its reader.
 const QUIET: Duration = Duration::from_millis(5);
@@ -204,4 +204,111 @@ enum PollEnd {
     Bytes,
     /// No bytes arrived, or the connection is at its end.
     Silent,
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use sahasra_executor_protocol::session::status_page::StatusPage;
+
+    use super::super::super::engine::Description;
+    use super::*;
+
+    /// A connection that keeps what it receives, and whose frames end with a zero byte.
+    struct Bytes(UnixStream, Mutex<Vec<u8>>);
+
+    impl Peer for Bytes {
+        fn number(&self) -> u64 {
+            1
+        }
+
+        fn stream(&self) -> &UnixStream {
+            &self.0
+        }
+
+        fn shut_down(&self) {}
+
+        fn write_now(&self, _: &Hub) -> bool {
+            false
+        }
+
+        fn receive_now(&self, _: &Hub) -> io::Result<usize> {
+            let mut bytes = [0; 16];
+            let read = (&self.0).read(&mut bytes)?;
+            self.1.lock().extend(&bytes[..read]);
+            Ok(read)
+        }
+
+        fn process_now(&self, _: &Hub) -> bool {
+            self.1.lock().ends_with(&[0])
+        }
+    }
+
+    /// A hub with a delegated connection, that connection, and the client's end of it.
+    fn delegated() -> (Hub, Arc<Bytes>, UnixStream) {
+        let description = Description {
+            engine: sahasra_names::Engine::Ptx,
+            platform: String::new(),
+            platform_version: String::new(),
+            device: String::new(),
+            stablehlo_version: String::new(),
+            cuda: None,
+        };
+        let hub = Hub::new(StatusPage::create().unwrap().0, description, 1 << 20);
+        let (client, stream) = UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let connection = Arc::new(Bytes(stream, Mutex::default()));
+        {
+            let mut inner = hub.inner.lock();
+            inner.current = Some(Arc::<Bytes>::clone(&connection));
+            inner.delegation.connection = Some(1);
+        }
+        (hub, connection, client)
+    }
+
+    /// Reads once as the engine's thread, and returns whether the connection is still delegated.
+    fn reads(hub: &Hub, connection: &Arc<Bytes>) -> bool {
+        let connection: Arc<dyn Peer> = Arc::<Bytes>::clone(connection);
+        let mut inner = hub.inner.lock();
+        hub.read(&mut inner, &connection, Waiting::default());
+        inner.delegation.connection.is_some()
+    }
+
+    #[test]
+    fn the_engine_keeps_a_connection_until_it_has_part_of_a_frame() {
+        let (hub, connection, mut client) = delegated();
+        client.write_all(b"whole\0").unwrap();
+        assert!(reads(&hub, &connection));
+        client.write_all(b"pa").unwrap();
+        assert!(!reads(&hub, &connection), "its reader receives the rest");
+        assert_eq!(*connection.1.lock(), b"whole\0pa");
+    }
+
+    #[test]
+    fn a_wake_for_an_earlier_poll_ends_one_poll_and_loses_no_bytes() {
+        let (hub, connection, mut client) = delegated();
+        // The engine has received bytes meanwhile, so it did not see that it was woken.
+        hub.waker.wake();
+        client.write_all(b"one\0").unwrap();
+        assert!(reads(&hub, &connection));
+        assert!(hub.waker.is_woken.load(Ordering::Relaxed));
+        assert!(reads(&hub, &connection), "woken");
+        assert!(!hub.waker.is_woken.load(Ordering::Relaxed));
+        client.write_all(b"two\0").unwrap();
+        assert!(reads(&hub, &connection));
+        assert_eq!(*connection.1.lock(), b"one\0two\0");
+        assert!(!reads(&hub, &connection), "not woken again, and silent");
+    }
+
+    #[test]
+    fn a_connection_at_its_end_returns_to_its_reader_after_its_last_bytes() {
+        let (hub, connection, mut client) = delegated();
+        client.write_all(b"last\0").unwrap();
+        drop(client);
+        assert!(reads(&hub, &connection));
+        assert!(!reads(&hub, &connection));
+        assert_eq!(*connection.1.lock(), b"last\0");
+        // Its reader does not wait.
+        hub.wait_while_delegated(1);
+    }
 }
