@@ -126,7 +126,7 @@ pub unsafe extern "C" fn __cudaRegisterVar(
 #[unsafe(no_mangle)]
 #[allow(clippy::missing_safety_doc, reason = "the compiler's code passes what it has made")]
 pub unsafe extern "C" fn __cudaRegisterManagedVar(
-    _binary: *mut *mut c_void,
+    binary: *mut *mut c_void,
     _shadow: *mut *mut c_void,
     _device_address: *mut c_char,
     device_name: *const c_char,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn __cudaRegisterManagedVar(
     _is_global: c_int,
 ) {
     note(|| {
-        registry::refuse_managed(&name(device_name)?);
+        registry::refuse_managed(number(binary), &name(device_name)?);
         Ok(())
     });
 }

@@ -22,6 +22,7 @@ void __cudaRegisterFatBinaryEnd(void **);
 void __cudaUnregisterFatBinary(void **);
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *);
 void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int);
+void __cudaRegisterManagedVar(void **, void **, char *, const char *, int, size_t, int, int);
 unsigned __cudaPushCallConfiguration(dim3_, dim3_, size_t, stream_t);
 error_t_ __cudaPopCallConfiguration(dim3_ *, dim3_ *, size_t *, stream_t *);
 error_t_ __cudaGetKernel(void **, const void *);
@@ -154,6 +155,7 @@ void saxpy(float a, const float *x, float *y, unsigned n);
 void snap(void) { OK(cudaLaunchKernel(snap, (dim3_){1, 1, 1}, (dim3_){1, 1, 1}, NULL, 0, NULL)); }
 void machine_code(void) {}
 void unregistered(void) {}
+void uses_managed(void) {}
 static char scale[4], counter[8];
 
 void saxpy(float a, const float *x, float *y, unsigned n) {
@@ -451,6 +453,17 @@ static void errors(void) {
     RETURNS(1, cudaLaunchKernel(snap, one, one, NULL, 1 << 30, NULL));
     CHECK(cudaGetLastError() == 1);
     OK(cudaDeviceSynchronize());
+
+    /* What belongs to a managed variable is refused. */
+    void **managed = __cudaRegisterFatBinary(&wrappers[0]), *shadow = NULL;
+    __cudaRegisterFunction(managed, (const char *)uses_managed, (char *)uses_managed, "snap", -1, 0, 0, 0, 0, 0);
+    __cudaRegisterManagedVar(managed, &shadow, "total", "total", 0, 4, 0, 0);
+    __cudaRegisterFatBinaryEnd(managed);
+    RETURNS(801, cudaLaunchKernel(uses_managed, one, one, NULL, 0, NULL));
+    CHECK(cudaGetLastError() == 801);
+    OK(cudaDeviceSynchronize());
+    __cudaUnregisterFatBinary(managed);
+
     CHECK(strcmp(cudaGetErrorName(209), "cudaErrorNoKernelImageForDevice") == 0);
     CHECK(strcmp(cudaGetErrorString(2), "out of memory") == 0);
     CHECK(strcmp(cudaGetErrorName(12345), "unrecognized error code") == 0);

@@ -62,6 +62,7 @@ fn errors_have_the_documented_codes() {
             1,
             "{errors}"
         );
+        assert_eq!(errors.matches("the managed variable total is not supported").count(), 1, "{errors}");
         assert_eq!(errors.matches("machine code for a GPU").count(), 1, "{errors}");
         assert_eq!(errors.matches("snap: trap").count(), 1, "{errors}");
     }
