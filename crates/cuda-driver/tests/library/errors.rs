@@ -221,7 +221,10 @@ fn wrong_arguments_are_refused() {
             assert_eq!(cu!(library, cuEventSynchronize(unknown)), INVALID_HANDLE);
             assert_eq!(program.launch_one(unknown, &mut []), INVALID_HANDLE);
             assert_eq!(cu!(library, cuLinkDestroy(unknown)), INVALID_HANDLE);
-            assert_eq!(cu!(library, cuMemPoolDestroy(unknown)), INVALID_HANDLE);
+            assert_eq!(cu!(library, cuMemPoolDestroy(unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuGraphDestroy(unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuGraphExecDestroy(unknown)), INVALID_VALUE);
+            assert_eq!(cu!(library, cuGraphLaunch(unknown, 0u64)), INVALID_VALUE);
             if unknown > 2 {
                 assert_eq!(cu!(library, cuStreamSynchronize(unknown)), INVALID_HANDLE);
                 assert_eq!(cu!(library, cuMemFree_v2(unknown)), INVALID_VALUE);

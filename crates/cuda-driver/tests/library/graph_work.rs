@@ -339,7 +339,7 @@ fn objects_of_the_program_end_with_the_last_graph() {
         while ENDED.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        assert_eq!(cu!(library, cuUserObjectRelease(object, 1u32)), INVALID_HANDLE);
+        assert_eq!(cu!(library, cuUserObjectRelease(object, 1u32)), INVALID_VALUE);
     });
 }
 
