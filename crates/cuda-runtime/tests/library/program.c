@@ -406,7 +406,7 @@ static void graphs(void) {
     CHECK(out[2] == 8);
     OK(cudaGraphExecDestroy(executable));
     OK(cudaGraphDestroy(graph));
-    RETURNS(400, cudaGraphDestroy(graph));
+    RETURNS(1, cudaGraphDestroy(graph));
     /* A capture does not forbid work in the default stream of the thread, only in the other one. */
     OK(cudaStreamBeginCapture(stream, 2));
     OK(cudaMemsetAsync_ptsz(x, 0, 4, NULL));
@@ -426,7 +426,7 @@ static void errors(void) {
     OK(cudaRuntimeGetVersion(&version));
     CHECK(version / 1000 == VERSION);
     OK(cudaDriverGetVersion(&version));
-    CHECK(version == 12080);
+    CHECK(version == (VERSION == 12 ? 12080 : 13000));
     OK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &pointer, 12000, 0, &status));
     CHECK(pointer && status == 0);
     OK(cudaGetDriverEntryPointByVersion("cuNothing", &pointer, 12000, 0, &status));
@@ -478,8 +478,21 @@ static void errors(void) {
     launches();
 }
 
+static void at_exit(void) {
+    launches();
+    printf("done\n");
+    fflush(stdout);
+}
+
 int main(int count, char **arguments) {
     CHECK(count == 2);
+    if (strcmp(arguments[1], "exit") == 0) {
+        /* Functions run in reverse order: this one before those that the libraries registered. */
+        void *memory;
+        OK(cudaMalloc(&memory, 4));
+        CHECK(atexit(at_exit) == 0);
+        return 0;
+    }
     if (strcmp(arguments[1], "launches") == 0) launches();
     else if (strcmp(arguments[1], "memory") == 0) memory();
     else if (strcmp(arguments[1], "graphs") == 0) graphs();

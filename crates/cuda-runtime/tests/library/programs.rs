@@ -30,6 +30,11 @@ fn kernels_are_launched_in_every_way() {
 }
 
 #[test]
+fn functions_that_run_at_exit_use_the_device_before_it_is_closed() {
+    passes("exit");
+}
+
+#[test]
 fn memory_is_allocated_copied_and_filled() {
     passes("memory");
 }
