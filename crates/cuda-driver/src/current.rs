@@ -12,9 +12,12 @@ use crate::context::Context;
 use crate::driver;
 use crate::status::Status;
 
+/// Handles of contexts and the contexts, the current one last.
+type Stack = Vec<(Handle, Weak<Context>)>;
+
 thread_local! {
     /// Current contexts of the thread, the current one last.
-    static STACK: ManuallyDrop<RefCell<Vec<(Handle, Weak<Context>)>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    static STACK: ManuallyDrop<RefCell<Stack>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
     static END: AtThreadEnd = const { AtThreadEnd(clear) };
 }
 
@@ -29,7 +32,7 @@ fn notice_end() {
 }
 
 /// Runs a function on the thread's stack.
-fn with_stack<T>(function: impl FnOnce(&mut Vec<(Handle, Weak<Context>)>) -> T) -> Result<T, Status> {
+fn with_stack<T>(function: impl FnOnce(&mut Stack) -> T) -> Result<T, Status> {
     process::check::<Status>()?;
     Ok(STACK.with(|stack| function(&mut stack.borrow_mut())))
 }
