@@ -1,6 +1,6 @@
 //! Reasons why operations fail.
 
-use sahasra_ptx::{Fault, FaultKind, LinkError, LoadErrorKind, MemoryError};
+use sahasra_ptx::{Fault, FaultKind, LinkError, LoadError, LoadErrorKind, MemoryError};
 
 /// Kind of a [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,15 +103,20 @@ pub enum LoadFailure {
     Failed(#[from] Failure),
 }
 
+impl From<LoadError> for LoadFailure {
+    fn from(error: LoadError) -> Self {
+        match error.kind {
+            LoadErrorKind::Unsupported(_) => Self::Unsupported(error.to_string()),
+            _ => Self::Invalid(error.to_string()),
+        }
+    }
+}
+
 impl From<LinkError> for LoadFailure {
     fn from(refused: LinkError) -> Self {
-        let text = match refused.kernel {
-            Some(kernel) => format!("kernel {kernel}: {}", refused.error),
-            None => refused.error.to_string(),
-        };
-        match refused.error.kind {
-            LoadErrorKind::Unsupported(_) => Self::Unsupported(text),
-            _ => Self::Invalid(text),
+        match (Self::from(refused.error), refused.kernel) {
+            (Self::Unsupported(reason), Some(kernel)) => Self::Unsupported(format!("kernel {kernel}: {reason}")),
+            (failure, _) => failure,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::driver::{CPU, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, text};
+use crate::driver::{CPU, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, Program, SUCCESS, apart, cu, ok, text};
 use crate::nodes::{Allocation, Call};
 
 const NONE: *const u64 = std::ptr::null();

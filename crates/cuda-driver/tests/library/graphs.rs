@@ -1,6 +1,6 @@
 //! Graphs of nodes that the program adds.
 
-use crate::driver::{CPU, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, Program, apart, cu, ok};
+use crate::driver::{CPU, INVALID_CONTEXT, INVALID_VALUE, Program, apart, cu, ok};
 use crate::nodes::{Instantiation, Kernel};
 
 #[test]
